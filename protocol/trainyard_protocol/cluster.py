@@ -1,0 +1,167 @@
+"""What a replica sees: TF_CONFIG and the other variables, and its command line. Pure.
+
+The server prints with these functions (`jobs explain`) what the agent starts replicas with, so both are
+the same byte for byte. Variables and rules: AI Platform Training's documentation of TF_CONFIG and
+CLUSTER_SPEC; the names for PyTorch are those of `torch.distributed`, for JAX those of `jax.distributed`.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from trainyard_protocol.training_input import TrainingInput
+
+TaskType = Literal["master", "worker", "ps", "evaluator"]
+TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
+
+_TASK_NAME = re.compile(r"(master|worker|ps|evaluator)-replica-(\d+)")
+_FIRST_RUNTIME_WITH_CHIEF = (2, 1)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Task:
+    """One place in the cluster. The primary is always `master` here, `chief` in TF_CONFIG where it applies."""
+
+    type: TaskType
+    index: int
+
+    @property
+    def name(self) -> str:
+        """As logs, errors and flags call it: `master-replica-0`, also for a chief."""
+        return f"{self.type}-replica-{self.index}"
+
+    @classmethod
+    def parse(cls, name: str) -> "Task":
+        """`"worker-replica-1"` -> Task. Raises ValueError on anything else."""
+        match = _TASK_NAME.fullmatch(name)
+        if match is None:
+            raise ValueError(f"not a task name: {name!r} (a task name looks like worker-replica-0)")
+        return cls(match[1], int(match[2]))  # type: ignore[arg-type]
+
+
+PRIMARY = Task("master", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """What the variables say about the job as a whole. `trial` is "" outside hyperparameter tuning."""
+
+    job_id: str
+    project: str
+    training_input: TrainingInput
+    trial: str = ""
+
+
+def says_chief(training_input: TrainingInput) -> bool:
+    """Whether TF_CONFIG calls the primary `chief`.
+
+    A custom container says master unless useChiefInTfConfig is true. A package job follows its runtime:
+    2.1 and later say chief, and so does a job that names no runtime, since it runs in today's. A package
+    job that asks for the chief gets it in any runtime.
+    """
+    if training_input.use_chief_in_tf_config:
+        return True
+    if training_input.image_uri:
+        return False
+    return _runtime(training_input.runtime_version) >= _FIRST_RUNTIME_WITH_CHIEF
+
+
+def tf_config(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dict[str, Any]:
+    """TF_CONFIG as a value. `addresses` are `host:port`, one for each task of the run.
+
+    The evaluator is never part of the cluster; its own task says `evaluator`.
+    """
+    primary = "chief" if says_chief(job.training_input) else "master"
+    cluster = _cluster(addresses, primary)
+    cluster.pop("evaluator", None)
+    return _config(job, cluster, task, primary)
+
+
+def cluster_spec(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dict[str, Any]:
+    """CLUSTER_SPEC as a value: with the evaluator, and always with `master` (useChiefInTfConfig speaks
+    of TF_CONFIG alone)."""
+    return _config(job, _cluster(addresses, "master"), task, "master")
+
+
+def environment(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dict[str, str]:
+    """Every variable that the service sets for one replica, in a fixed order.
+
+    PyTorch's and JAX's ranks count the master as 0 and the workers from 1; ps and evaluators have none.
+    """
+    training_input = job.training_input
+    variables = {
+        "TF_CONFIG": _json(tf_config(job, addresses, task)),
+        "CLUSTER_SPEC": _json(cluster_spec(job, addresses, task)),
+        "CLOUD_ML_JOB": _json(training_input.snake_case()),
+        "CLOUD_ML_JOB_ID": job.job_id,
+        "CLOUD_ML_PROJECT_ID": job.project,
+        "CLOUD_ML_REGION": training_input.region,
+    }
+    if job.trial:
+        spec = training_input.hyperparameters
+        variables["CLOUD_ML_TRIAL_ID"] = job.trial
+        variables["CLOUD_ML_HP_METRIC_TAG"] = spec.hyperparameter_metric_tag if spec else ""
+    if task.type in ("master", "worker"):
+        host, _, port = addresses[PRIMARY].rpartition(":")
+        world_size = sum(1 for other in addresses if other.type in ("master", "worker"))
+        rank = 0 if task == PRIMARY else task.index + 1
+        variables |= {
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "JAX_COORDINATOR_ADDRESS": addresses[PRIMARY],
+            "JAX_NUM_PROCESSES": str(world_size),
+            "JAX_PROCESS_ID": str(rank),
+        }
+    return variables
+
+
+def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:
+    """The program's arguments: the job's own, then `--job-dir DIR` as two tokens, last."""
+    return [*training_input.args, *(["--job-dir", job_dir] if job_dir else [])]
+
+
+def module_command(training_input: TrainingInput, python: str = "python3") -> list[str]:
+    """How a package job is started: `python3 -m MODULE ARGS... --job-dir DIR`."""
+    return [python, "-m", training_input.python_module, *arguments(training_input, training_input.job_dir)]
+
+
+def reproduce(variables: Mapping[str, str], command: Sequence[str]) -> str:
+    """The command line that starts the same replica by hand, quoted for a POSIX shell."""
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return " \\\n  ".join(["env", *words, shlex.join(command)])
+
+
+def _cluster(addresses: Mapping[Task, str], primary: str) -> dict[str, list[str]]:
+    cluster: dict[str, list[str]] = {}
+    for task_type in TASK_TYPES:
+        tasks = sorted(task for task in addresses if task.type == task_type)
+        if tasks:
+            name = primary if task_type == "master" else task_type
+            cluster[name] = [addresses[task] for task in tasks]
+    return cluster
+
+
+def _config(job: JobContext, cluster: dict[str, list[str]], task: Task, primary: str) -> dict[str, Any]:
+    place: dict[str, Any] = {"type": primary if task.type == "master" else task.type, "index": task.index}
+    if job.trial:
+        place["trial"] = job.trial
+    return {
+        "cluster": cluster,
+        "task": place,
+        "job": _json(job.training_input.snake_case()),
+        "environment": "cloud",
+    }
+
+
+def _runtime(version: str) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (999, 0)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(", ", ": "))

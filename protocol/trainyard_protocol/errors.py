@@ -1,0 +1,191 @@
+"""Every error that a user can meet.
+
+TrainyardError
+├── InvalidArgument      400 INVALID_ARGUMENT     can never be accepted as it is; says which fields and why
+├── FailedPrecondition   400 FAILED_PRECONDITION  could be accepted, but not in the present state of things
+├── Unauthenticated      401 UNAUTHENTICATED      no token, or one that nobody issued
+├── PermissionDenied     403 PERMISSION_DENIED    a good token whose role may not do this
+├── NotFound             404 NOT_FOUND
+├── AlreadyExists        409 ALREADY_EXISTS
+├── Aborted              409 ABORTED              somebody else was faster (a stale etag): read again, then retry
+├── TooLarge             413 INVALID_ARGUMENT
+├── Internal             500 INTERNAL             a bug of ours
+└── Unavailable          503 UNAVAILABLE          try again later; also: no server answers
+
+One place turns this tree into HTTP (`trainyard_server.errors`) and one into an exit code
+(`trainyard_cli.main`). The envelope is Google's (AIP-193), as clients of the v1 API parse it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+_UNKNOWN = re.compile(
+    r'Invalid JSON payload received\. Unknown name "(.*?)".*?: Cannot find field\. ?(.*)', re.S
+)
+_BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that is wrong with one field.
+
+    `field` is the proto path as the v1 API writes it (`worker_count`, `master_config.image_uri`,
+    `job.job_id`, `args[2]`); `description` says what is wrong and what is allowed. `unknown` is the name
+    that nobody knows, where that is the trouble: `field` is then the message that should have had it.
+    """
+
+    field: str
+    description: str
+    unknown: str | None = None
+
+    @property
+    def message(self) -> str:
+        if self.unknown is not None:
+            at = f" at '{self.field}'" if self.field else ""
+            hint = f" {self.description}" if self.description else ""
+            return (
+                f'Invalid JSON payload received. Unknown name "{self.unknown}"{at}: Cannot find field.{hint}'
+            )
+        return f"Field: {self.field} Error: {self.description}" if self.field else self.description
+
+
+class TrainyardError(Exception):
+    """The root. `http_status` and `status` are those of the envelope; `message` is for a person."""
+
+    http_status: ClassVar[int] = 500
+    status: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        return ()
+
+
+class InvalidArgument(TrainyardError):
+    """Carries every violation found, so that a config is corrected in one go."""
+
+    http_status = 400
+    status = "INVALID_ARGUMENT"
+
+    def __init__(self, violations: Sequence[Violation] | Violation | str) -> None:
+        if isinstance(violations, str):
+            violations = Violation("", violations)
+        if isinstance(violations, Violation):
+            violations = (violations,)
+        super().__init__("\n".join(violation.message for violation in violations))
+        self._violations = tuple(violations)
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        return self._violations
+
+
+class FailedPrecondition(InvalidArgument):
+    status = "FAILED_PRECONDITION"
+
+
+class Unauthenticated(TrainyardError):
+    http_status = 401
+    status = "UNAUTHENTICATED"
+
+
+class PermissionDenied(TrainyardError):
+    http_status = 403
+    status = "PERMISSION_DENIED"
+
+
+class NotFound(TrainyardError):
+    http_status = 404
+    status = "NOT_FOUND"
+
+
+class AlreadyExists(InvalidArgument):
+    http_status = 409
+    status = "ALREADY_EXISTS"
+
+
+class Aborted(TrainyardError):
+    http_status = 409
+    status = "ABORTED"
+
+
+class TooLarge(InvalidArgument):
+    http_status = 413
+
+
+class Internal(TrainyardError):
+    pass
+
+
+class Unavailable(TrainyardError):
+    http_status = 503
+    status = "UNAVAILABLE"
+
+
+def to_body(error: TrainyardError) -> dict[str, Any]:
+    """The envelope: `{"error": {"code", "message", "status", "details"?}}`."""
+    body: dict[str, Any] = {
+        "code": error.http_status,
+        "message": error.message,
+        "status": error.status,
+    }
+    fields = [
+        {"field": v.field, "description": v.description if v.unknown is None else v.message}
+        for v in error.violations
+        if v.field or v.unknown
+    ]
+    if fields:
+        body["details"] = [{"@type": _BAD_REQUEST, "fieldViolations": fields}]
+    return {"error": body}
+
+
+def from_body(http_status: int, body: object) -> TrainyardError:
+    """The error that an answer's envelope describes; an `Internal` where the body is none."""
+    error = body.get("error") if isinstance(body, Mapping) else None
+    if not isinstance(error, Mapping):
+        return _by_http_status(http_status)(f"The server answered {http_status} with no explanation.")
+    message = str(error.get("message", f"The server answered {http_status}."))
+    kind = _KINDS.get((http_status, str(error.get("status")))) or _by_http_status(http_status)
+    if not issubclass(kind, InvalidArgument):
+        return kind(message)
+    violations = [
+        _violation(str(f.get("field", "")), str(f.get("description", "")))
+        for detail in error.get("details", ())
+        if detail.get("@type") == _BAD_REQUEST
+        for f in detail.get("fieldViolations", ())
+    ]
+    return kind(violations or message)
+
+
+def _violation(field: str, description: str) -> Violation:
+    unknown = _UNKNOWN.match(description)
+    return Violation(field, unknown[2], unknown[1]) if unknown else Violation(field, description)
+
+
+_KINDS: dict[tuple[int, str], type[TrainyardError]] = {
+    (kind.http_status, kind.status): kind
+    for kind in (
+        InvalidArgument,
+        FailedPrecondition,
+        Unauthenticated,
+        PermissionDenied,
+        NotFound,
+        AlreadyExists,
+        Aborted,
+        TooLarge,
+        Internal,
+        Unavailable,
+    )
+}
+
+
+def _by_http_status(http_status: int) -> type[TrainyardError]:
+    if http_status in (429, 502, 503, 504):
+        return Unavailable
+    matches = (kind for (code, _), kind in _KINDS.items() if code == http_status)
+    return next(matches, Internal)

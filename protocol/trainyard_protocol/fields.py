@@ -1,0 +1,172 @@
+"""The scalar types of the v1 API, liberal in what they accept and exact in what they return.
+
+Real clients send int64 as numbers or as strings, enums in lower case and `"True"` for a boolean; answers
+carry int64 as a JSON string, durations as `"3600s"`, times as RFC 3339 with `Z` (proto3's JSON mapping).
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+from pydantic_core import PydanticCustomError
+
+_E = TypeVar("_E", bound=StrEnum)
+_INT64 = 2**63
+_DURATION = re.compile(r"(\d{1,12})(\.\d{1,9})?s")
+
+
+def wrong(message: str) -> PydanticCustomError:
+    """An error whose text reaches the user as it is."""
+    return PydanticCustomError("trainyard", "{message}", {"message": message})
+
+
+def kind_of(value: object) -> str:
+    """What a value is, in the words of JSON and YAML."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return f"the boolean {str(value).lower()}"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return f"the string {value!r}"
+        case list() | tuple():
+            return "a list"
+        case dict():
+            return "a mapping"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """`Did you mean "x"?`, or an empty string where nothing comes near."""
+    near = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)
+    return f'Did you mean "{near[0]}"?' if near else ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        raise wrong(
+            f"must be a string; this is the number {value} (YAML reads 2.10 as 2.1): put it in quotes."
+        )
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise wrong(f"must be a string; this is the number {value}: put it in quotes.")
+    raise wrong(f"must be a string; this is {kind_of(value)}.")
+
+
+def _argument(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    hint = ": put it in quotes." if isinstance(value, bool) else "."
+    raise wrong(f"must be a string; this is {kind_of(value)}{hint}")
+
+
+def _integer(bound: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise wrong(f"must be a whole number; this is {kind_of(value)}.")
+        try:
+            number = int(value)
+        except (ValueError, OverflowError):
+            raise wrong(f"must be a whole number; this is {kind_of(value)}.") from None
+        if isinstance(value, float) and number != value:
+            raise wrong(f"must be a whole number; this is {kind_of(value)}.")
+        if not -bound <= number < bound:
+            raise wrong(f"must be below {bound}; this is {number}.")
+        return number
+
+    return parse
+
+
+def _not_negative(value: int) -> int:
+    if value < 0:
+        raise wrong(f"must be 0 or more; this is {value}.")
+    return value
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise wrong(f"must be true or false; this is {kind_of(value)}.")
+
+
+def _number(value: object) -> float:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    raise wrong(f"must be a number; this is {kind_of(value)}.")
+
+
+def _duration(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return f"{value}s"
+    if isinstance(value, str) and _DURATION.fullmatch(value):
+        return value
+    raise wrong(f"must be a duration in seconds such as '3600s'; this is {kind_of(value)}.")
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+"""A string. YAML's numbers are refused, since `2.10` has already become `2.1` when we see it."""
+
+Argument = Annotated[str, BeforeValidator(_argument)]
+"""One word of a command line: numbers are welcome, booleans are not (`true` or `True`?)."""
+
+Int64 = Annotated[int, BeforeValidator(_integer(_INT64)), PlainSerializer(str, when_used="json")]
+Count = Annotated[
+    int,
+    BeforeValidator(_integer(_INT64)),
+    AfterValidator(_not_negative),
+    PlainSerializer(str, when_used="json"),
+]
+"""An int64 that is not negative; a JSON string in answers."""
+
+Int32 = Annotated[int, BeforeValidator(_integer(2**31))]
+Double = Annotated[float, BeforeValidator(_number)]
+Boolean = Annotated[bool, BeforeValidator(_boolean)]
+
+Duration = Annotated[str, BeforeValidator(_duration)]
+"""Seconds with up to nine decimals and an `s`, kept as written; `seconds()` reads it."""
+
+
+def enum_of(kind: type[_E]) -> Any:
+    """An enum that is accepted in lower case and with dashes, and returned as the API spells it."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, str):
+            name = value.upper().replace("-", "_")
+            if name in kind.__members__:
+                return kind[name]
+        allowed = ", ".join(kind.__members__)
+        hint = did_you_mean(str(value).upper(), kind.__members__)
+        raise wrong(f"must be one of {allowed}; this is {kind_of(value)}." + (f" {hint}" if hint else ""))
+
+    return BeforeValidator(parse)
+
+
+def seconds(duration: str) -> float:
+    """`"3.5s"` -> 3.5. Raises ValueError on anything that `Duration` would not have accepted."""
+    match = _DURATION.fullmatch(duration)
+    if match is None:
+        raise ValueError(f"not a duration: {duration!r}")
+    return float(match[1] + (match[2] or ""))
+
+
+def rfc3339(moment: datetime) -> str:
+    """UTC with `Z`, whole seconds without decimals, as the real service wrote its times."""
+    moment = moment.astimezone(UTC)
+    return moment.isoformat(timespec="microseconds" if moment.microsecond else "seconds").replace(
+        "+00:00", "Z"
+    )

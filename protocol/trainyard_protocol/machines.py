@@ -1,0 +1,197 @@
+"""Scale tiers and machine types: from a training input to the resources of each replica.
+
+The tables are data (`configs/scale_tiers.yaml`, `configs/machine_types.yaml`); a site lays its own file over
+them. Nothing here asks what a real machine has: that is the scheduler's business.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from trainyard_protocol.cluster import TASK_TYPES, Task, TaskType
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.training_input import ReplicaConfig, ScaleTier, TrainingInput
+
+GIGABYTE = 10**9
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
+    )
+
+
+class Accelerator(_Data):
+    type: str
+    count: int
+
+
+class MachineType(_Data):
+    """What one replica of this type may use. `accelerators` maps a type to the counts that may be added."""
+
+    family: Literal["legacy", "compute-engine", "site"]
+    vcpus: int
+    memory_gb: float
+    accelerator: Accelerator | None = None
+    accelerators: dict[str, list[int]] = {}
+
+
+class TierReplicas(_Data):
+    machine_type: str
+    count: int = 1
+
+
+class _CatalogFile(_Data):
+    scale_tiers: dict[str, dict[TaskType, TierReplicas]] = {}
+    machine_types: dict[str, MachineType] = {}
+
+
+@dataclass(frozen=True)
+class Catalog:
+    machine_types: Mapping[str, MachineType] = field(default_factory=lambda: MappingProxyType({}))
+    scale_tiers: Mapping[str, Mapping[TaskType, TierReplicas]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    def names(self) -> list[str]:
+        return list(self.machine_types)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one replica asks for: whole CPUs, bytes of memory, and accelerators of one type."""
+
+    vcpus: int
+    memory_bytes: int
+    accelerator_type: str = ""
+    accelerator_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRequest:
+    """One replica of a gang, before anything is placed."""
+
+    task: Task
+    machine_type: str
+    resources: Resources
+
+
+def configs_dir() -> Path:
+    """Where the shipped tables are: inside the installed package, or `configs/` of a checkout."""
+    packaged = Path(__file__).parent / "configs"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "configs"
+
+
+@cache
+def default_catalog() -> Catalog:
+    shipped = configs_dir()
+    return _merged(_read(shipped / "machine_types.yaml"), _read(shipped / "scale_tiers.yaml"))
+
+
+def load_catalog(site_file: Path | None = None) -> Catalog:
+    """The shipped tables with the site's own laid over them.
+
+    Raises InvalidArgument, naming the file and the entry, when the site's file cannot be read or is wrong.
+    """
+    shipped = default_catalog()
+    if site_file is None:
+        return shipped
+    site = _read(site_file)
+    merged = _merged(
+        _CatalogFile(machine_types=dict(shipped.machine_types), scale_tiers=_plain(shipped.scale_tiers)), site
+    )
+    for tier, replicas in site.scale_tiers.items():
+        for task_type, wanted in replicas.items():
+            if wanted.machine_type not in merged.machine_types:
+                raise InvalidArgument(
+                    f"{site_file}: scaleTiers.{tier}.{task_type} names the machine type "
+                    f"{wanted.machine_type!r}, which is in no catalogue."
+                )
+    return merged
+
+
+def gang(training_input: TrainingInput, catalog: Catalog) -> list[ReplicaRequest]:
+    """Every replica of one run, the master first. The input must have passed `validation.check`."""
+    requests = []
+    for task_type in TASK_TYPES:
+        machine_type, count = replicas_of(training_input, task_type, catalog)
+        if not count:
+            continue
+        machine = catalog.machine_types[machine_type]
+        wanted = config_of(training_input, task_type).accelerator_config
+        accelerator = machine.accelerator
+        if wanted and wanted.count:
+            accelerator = Accelerator(type=wanted.type, count=wanted.count)
+        resources = Resources(
+            vcpus=machine.vcpus,
+            memory_bytes=round(machine.memory_gb * GIGABYTE),
+            accelerator_type=accelerator.type if accelerator else "",
+            accelerator_count=accelerator.count if accelerator else 0,
+        )
+        requests += [
+            ReplicaRequest(Task(task_type, index), machine_type, resources) for index in range(count)
+        ]
+    return requests
+
+
+def replicas_of(training_input: TrainingInput, task_type: TaskType, catalog: Catalog) -> tuple[str, int]:
+    """The machine type and the number of replicas of one task type."""
+    if training_input.scale_tier is not ScaleTier.CUSTOM:
+        tier = catalog.scale_tiers[training_input.scale_tier].get(task_type)
+        return (tier.machine_type, tier.count) if tier else ("", 0)
+    match task_type:
+        case "master":
+            return training_input.master_type, 1
+        case "worker":
+            return training_input.worker_type, training_input.worker_count
+        case "ps":
+            return training_input.parameter_server_type, training_input.parameter_server_count
+        case "evaluator":
+            return training_input.evaluator_type, training_input.evaluator_count
+
+
+def config_of(training_input: TrainingInput, task_type: TaskType) -> ReplicaConfig:
+    """The replica config of one task type; its image defaults to the master's."""
+    config: ReplicaConfig | None = {
+        "master": training_input.master_config,
+        "worker": training_input.worker_config,
+        "ps": training_input.parameter_server_config,
+        "evaluator": training_input.evaluator_config,
+    }[task_type]
+    config = config or ReplicaConfig()
+    if not config.image_uri and training_input.image_uri:
+        return config.model_copy(update={"image_uri": training_input.image_uri})
+    return config
+
+
+def _read(path: Path) -> _CatalogFile:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        raise InvalidArgument(f"{path}: is not YAML: {error}") from error
+    try:
+        return _CatalogFile.model_validate(data or {})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise InvalidArgument(f"{path}: {where}: {first['msg']}.") from error
+
+
+def _merged(base: _CatalogFile, over: _CatalogFile) -> Catalog:
+    return Catalog(
+        machine_types=MappingProxyType({**base.machine_types, **over.machine_types}),
+        scale_tiers=MappingProxyType({**base.scale_tiers, **over.scale_tiers}),
+    )
+
+
+def _plain(tiers: Mapping[str, Mapping[TaskType, TierReplicas]]) -> dict[str, Any]:
+    return {name: dict(replicas) for name, replicas in tiers.items()}

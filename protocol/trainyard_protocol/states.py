@@ -1,0 +1,145 @@
+"""Which states exist, which moves are legal, why a replica ended, and whose fault that was.
+
+The tables are the whole truth: `lifecycle` decides with them, the store refuses a move that is not in them,
+the tests walk them exhaustively and the documentation's diagrams are drawn from them.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+
+class JobState(StrEnum):
+    """The states of the v1 API."""
+
+    QUEUED = "QUEUED"  # accepted; waits for room, or (after a run was lost) for its next run
+    PREPARING = "PREPARING"  # a run is placed on an agent: packages are staged, replicas are starting
+    RUNNING = "RUNNING"  # all replicas of the run have been up
+    SUCCEEDED = "SUCCEEDED"  # the primary exited 0, the others are stopped, every log line is here
+    FAILED = "FAILED"  # the verdict is a failure and no budget is left for another run
+    CANCELLING = "CANCELLING"  # a user or a time limit wants it ended; replicas are being stopped
+    CANCELLED = "CANCELLED"  # nothing of it runs any more
+
+
+class RunState(StrEnum):
+    """One launch of the whole gang. A run never starts over: a retry is a new run."""
+
+    PREPARING = "PREPARING"  # given to an agent
+    RUNNING = "RUNNING"  # every replica has been up
+    STOPPING = "STOPPING"  # decided, or to be ended: what still lives gets SIGTERM, grace, SIGKILL
+    ENDED = "ENDED"  # every replica has exited and its log is complete; the verdict stands
+
+
+class ReplicaState(StrEnum):
+    PENDING = "PENDING"  # part of a run, not started yet
+    STARTING = "STARTING"  # the runtime was asked to start it
+    RUNNING = "RUNNING"  # its program runs
+    EXITED = "EXITED"  # over, with an exit status
+    UNKNOWN = "UNKNOWN"  # its agent is silent: not dead, not alive
+
+
+class Fault(StrEnum):
+    """Whose fault an ending was: it picks the budget of new runs."""
+
+    NOBODY = "NOBODY"
+    USER = "USER"  # trying again would end the same way: no new run
+    INFRASTRUCTURE = "INFRASTRUCTURE"  # a new run, a few times
+    OPERATOR = "OPERATOR"  # the machine was taken away on purpose: a new run, always
+
+
+class Reason(StrEnum):
+    """Why a replica ended."""
+
+    COMPLETED = "COMPLETED"  # exit code 0
+    STOPPED = "STOPPED"  # by us, after the run was decided
+    PROGRAM_ERROR = "PROGRAM_ERROR"  # a non-zero exit code that is no signal
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"  # killed at its memory limit
+    START_FAILED = "START_FAILED"  # its command could not be executed
+    PACKAGES_FAILED = "PACKAGES_FAILED"  # its packages could not be installed
+    STAGING_FAILED = "STAGING_FAILED"  # its packages could not be fetched
+    KILLED_BY_SIGNAL = "KILLED_BY_SIGNAL"  # by a signal that we did not send
+    VANISHED = "VANISHED"  # gone without an exit status
+    HOST_LOST = "HOST_LOST"  # its agent stayed silent past the lease
+    HOST_SHUTDOWN = "HOST_SHUTDOWN"  # its agent was told to stop everything
+
+
+class Outcome(StrEnum):
+    """How a run ended."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.PREPARING, JobState.CANCELLING}),
+    JobState.PREPARING: frozenset(
+        # SUCCEEDED: a short program may end before it was ever seen running. QUEUED: a new run.
+        {JobState.RUNNING, JobState.QUEUED, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLING}
+    ),
+    JobState.RUNNING: frozenset({JobState.QUEUED, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLING}),
+    JobState.CANCELLING: frozenset(
+        # SUCCEEDED, FAILED: it had truly ended before the stop reached it.
+        {JobState.CANCELLED, JobState.SUCCEEDED, JobState.FAILED}
+    ),
+    JobState.SUCCEEDED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+}
+
+RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {
+    RunState.PREPARING: frozenset({RunState.RUNNING, RunState.STOPPING}),
+    RunState.RUNNING: frozenset({RunState.STOPPING}),
+    RunState.STOPPING: frozenset({RunState.ENDED}),
+    RunState.ENDED: frozenset(),
+}
+
+REPLICA_MOVES: Mapping[ReplicaState, frozenset[ReplicaState]] = {
+    ReplicaState.PENDING: frozenset(
+        {ReplicaState.STARTING, ReplicaState.RUNNING, ReplicaState.EXITED, ReplicaState.UNKNOWN}
+    ),
+    ReplicaState.STARTING: frozenset({ReplicaState.RUNNING, ReplicaState.EXITED, ReplicaState.UNKNOWN}),
+    ReplicaState.RUNNING: frozenset({ReplicaState.EXITED, ReplicaState.UNKNOWN}),
+    ReplicaState.UNKNOWN: frozenset(
+        {ReplicaState.PENDING, ReplicaState.STARTING, ReplicaState.RUNNING, ReplicaState.EXITED}
+    ),
+    ReplicaState.EXITED: frozenset(),
+}
+
+FAULTS: Mapping[Reason, Fault] = {
+    Reason.COMPLETED: Fault.NOBODY,
+    Reason.STOPPED: Fault.NOBODY,
+    Reason.PROGRAM_ERROR: Fault.USER,
+    Reason.OUT_OF_MEMORY: Fault.USER,
+    Reason.START_FAILED: Fault.USER,
+    Reason.PACKAGES_FAILED: Fault.USER,
+    Reason.STAGING_FAILED: Fault.INFRASTRUCTURE,
+    Reason.KILLED_BY_SIGNAL: Fault.INFRASTRUCTURE,
+    Reason.VANISHED: Fault.INFRASTRUCTURE,
+    Reason.HOST_LOST: Fault.INFRASTRUCTURE,
+    Reason.HOST_SHUTDOWN: Fault.OPERATOR,
+}
+
+FINAL_JOB_STATES = frozenset(state for state, moves in JOB_MOVES.items() if not moves)
+
+_S = TypeVar("_S", bound=StrEnum)
+
+
+class IllegalMove(Exception):
+    """A move that is in no table: a bug of ours, never a user's."""
+
+    def __init__(self, before: StrEnum, after: StrEnum) -> None:
+        super().__init__(f"{type(before).__name__} cannot go from {before} to {after}")
+
+
+def check_move(table: Mapping[_S, frozenset[_S]], before: _S, after: _S) -> None:
+    """Raises IllegalMove unless `after` is one legal move away from `before`."""
+    if after not in table[before]:
+        raise IllegalMove(before, after)
+
+
+def reason_of_exit(code: int) -> Reason:
+    """Why a program ended that nobody stopped; `code` as a shell sees it (128 + n for signal n)."""
+    if code == 0:
+        return Reason.COMPLETED
+    return Reason.KILLED_BY_SIGNAL if 128 < code <= 128 + 64 else Reason.PROGRAM_ERROR

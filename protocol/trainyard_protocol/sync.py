@@ -1,0 +1,181 @@
+"""The wire between agent and server.
+
+`POST /agent/v1/sync` carries everything but log lines: the agent sends what it is, what it has and how
+everything it runs stands; the answer lists every run that it should have, each with its target. A run
+that the answer does not list is to be stopped and forgotten. Both messages are whole states, never
+differences, so any of them may be lost, repeated or answered twice.
+
+`POST /agent/v1/runs/{run}/replicas/{task}/logs` takes a `LogChunk` and answers with a `LogReceipt`:
+the server takes only what continues what it has, and says what it has; the agent goes on from there.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from trainyard_protocol.states import Reason, ReplicaState
+
+Stream = Literal["stdout", "stderr"]
+RuntimeName = Literal["process", "docker", "fake"]
+
+
+class Wire(BaseModel):
+    """Unknown fields are ignored, so that an older side can talk to a newer one."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Gpu(Wire):
+    """`id` is the driver's (a UUID); `type` is an accelerator type as the catalogue writes it."""
+
+    id: str
+    type: str
+    memory_bytes: int = 0
+
+
+class Capacity(Wire):
+    """What an agent may give to replicas: CPU numbers, bytes, devices. All of them, used or not."""
+
+    cpus: tuple[int, ...]
+    memory_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+
+
+class AgentInfo(Wire):
+    """Who the agent is. `agent_id` survives restarts.
+
+    `capacity_mode`: `strict` places a gang only where it fits as asked; `fit` scales one down that is larger
+    than the whole machine. `replica_environment` is what the agent adds to every replica's environment
+    (such as STORAGE_EMULATOR_HOST); no secret may stand in it.
+    """
+
+    agent_id: str
+    name: str
+    version: str
+    runtime: RuntimeName
+    capacity_mode: Literal["strict", "fit"]
+    runs_images: bool
+    capacity: Capacity
+    replica_environment: dict[str, str] = {}
+
+
+class ExitReport(Wire):
+    """How a replica ended.
+
+    `code` is what a shell would see (128 + n for signal n); None where the program never ran or nobody
+    knows. `after_stop`: we had already told it to stop. `message` is one sentence for the user.
+    """
+
+    code: int | None
+    reason: Reason
+    message: str
+    finished_at: datetime
+    after_stop: bool = False
+
+
+class ReplicaReport(Wire):
+    """`address` is `host:port` once the replica has been placed, "" before."""
+
+    task: str
+    state: ReplicaState
+    address: str = ""
+    started_at: datetime | None = None
+    exit: ExitReport | None = None
+
+
+class RunReport(Wire):
+    """`activity` says what a run that is not up yet is doing ("installing trainer-0.0.0.tar.gz")."""
+
+    run_id: str
+    replicas: tuple[ReplicaReport, ...]
+    activity: str = ""
+
+
+class SyncRequest(Wire):
+    """`wait_s`: how long the server may hold the answer while it has nothing new to say.
+
+    `seen` is the `version` of the last answer that the agent acted on; the server answers at once when
+    it has another one.
+    """
+
+    agent: AgentInfo
+    runs: tuple[RunReport, ...]
+    wait_s: float = 0.0
+    seen: str = ""
+
+
+class ReplicaOrder(Wire):
+    """What one replica may use: CPU numbers, device ids, bytes. CPUs are shared only within a run."""
+
+    task: str
+    machine_type: str
+    cpus: tuple[int, ...]
+    memory_bytes: int
+    gpus: tuple[str, ...] = ()
+
+
+class RunOrder(Wire):
+    """One run that the agent should have. `training_input` is canonical (camelCase); `grace_s` is the
+    time between SIGTERM and SIGKILL."""
+
+    run_id: str
+    number: int
+    target: Literal["run", "stop"]
+    project: str
+    job_id: str
+    training_input: dict[str, Any]
+    replicas: tuple[ReplicaOrder, ...]
+    grace_s: float
+
+
+class SyncResponse(Wire):
+    """`lease_s`: an agent that has heard nothing for so long stops its replicas; None means never."""
+
+    version: str
+    lease_s: float | None
+    runs: tuple[RunOrder, ...]
+
+
+class LogLine(Wire):
+    """One line without its newline. `time` is RFC 3339, when the agent's side read it.
+
+    `partial`: the program's line was longer than the limit and goes on in the next one.
+    """
+
+    time: str
+    stream: Stream
+    text: str
+    partial: bool = False
+
+
+class LogEnd(Wire):
+    """The last word on a replica's log: how many lines, and their digest."""
+
+    count: int
+    sha256: str
+
+
+class LogChunk(Wire):
+    """Lines `start`, `start + 1`, ... of one replica; `end` once there can be no more."""
+
+    start: int
+    lines: tuple[LogLine, ...]
+    end: LogEnd | None = None
+
+
+class LogReceipt(Wire):
+    """`next` is the number of lines that the server has, so the number of the next one it takes."""
+
+    next: int
+    complete: bool
+
+
+def digest(lines: Iterable[LogLine]) -> str:
+    """The digest of a whole log: SHA-256 over stream, text and newline of each line in order, in hex."""
+    total = hashlib.sha256()
+    for line in lines:
+        total.update(f"{line.stream} {line.text}\n".encode("utf-8", "surrogatepass"))
+    return total.hexdigest()

@@ -1,0 +1,406 @@
+"""The job as it is submitted: every field of the v1 API's Job and TrainingInput.
+
+Field names, types and meanings are those of the discovery document `ml.v1` (schemas
+`GoogleCloudMlV1__Job` and below). Keys are accepted in camelCase and in snake_case. A model remembers
+which fields were sent: `canonical()` gives back exactly those, in the API's own spelling, with no
+default added, because clients compare the echoed `trainingInput` with theirs when they meet a 409.
+Rules that look at more than one field stand in `validation.py`.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic.alias_generators import to_camel, to_snake
+from pydantic_core import ErrorDetails
+
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.fields import (
+    Argument,
+    Boolean,
+    Count,
+    Double,
+    Duration,
+    Int32,
+    Text,
+    did_you_mean,
+    enum_of,
+    kind_of,
+    seconds,
+    wrong,
+)
+
+_M = TypeVar("_M", bound="Message")
+
+MAX_PACKAGE_URIS = 100
+MAX_LABELS = 64
+MAX_DISCRETE_VALUES = 1000
+MIN_WAIT_TIME_S = 1800.0
+DEFAULT_MAX_RUNNING_TIME_S = 604800.0
+
+
+class ScaleTier(StrEnum):
+    BASIC = "BASIC"
+    STANDARD_1 = "STANDARD_1"
+    PREMIUM_1 = "PREMIUM_1"
+    BASIC_GPU = "BASIC_GPU"
+    BASIC_TPU = "BASIC_TPU"
+    CUSTOM = "CUSTOM"
+
+
+class Goal(StrEnum):
+    GOAL_TYPE_UNSPECIFIED = "GOAL_TYPE_UNSPECIFIED"
+    MAXIMIZE = "MAXIMIZE"
+    MINIMIZE = "MINIMIZE"
+
+
+class Algorithm(StrEnum):
+    ALGORITHM_UNSPECIFIED = "ALGORITHM_UNSPECIFIED"
+    GRID_SEARCH = "GRID_SEARCH"
+    RANDOM_SEARCH = "RANDOM_SEARCH"
+
+
+class ParameterType(StrEnum):
+    PARAMETER_TYPE_UNSPECIFIED = "PARAMETER_TYPE_UNSPECIFIED"
+    DOUBLE = "DOUBLE"
+    INTEGER = "INTEGER"
+    CATEGORICAL = "CATEGORICAL"
+    DISCRETE = "DISCRETE"
+
+
+class ScaleType(StrEnum):
+    NONE = "NONE"
+    UNIT_LINEAR_SCALE = "UNIT_LINEAR_SCALE"
+    UNIT_LOG_SCALE = "UNIT_LOG_SCALE"
+    UNIT_REVERSE_LOG_SCALE = "UNIT_REVERSE_LOG_SCALE"
+
+
+class Message(BaseModel):
+    """A proto3 message in its JSON mapping: camelCase or snake_case in, unknown names refused."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, validate_default=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _camel_case_keys(cls, data: object) -> object:
+        if not isinstance(data, Mapping):
+            raise wrong(f"must be a mapping; this is {kind_of(data)}.")
+        renamed: dict[str, object] = {}
+        for key, value in data.items():
+            name = to_camel(key) if isinstance(key, str) and key in cls.model_fields else str(key)
+            if name in renamed:
+                raise wrong(f'says "{name}" twice, once in snake_case and once in camelCase.')
+            if value is not None:  # proto3 JSON: null is the same as not there
+                renamed[name] = value
+        return renamed
+
+    def canonical(self) -> dict[str, Any]:
+        """The fields that were sent, and only those, as the API returns them."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    def snake_case(self) -> dict[str, Any]:
+        """The same with snake_case keys: how TF_CONFIG and CLOUD_ML_JOB carry the training input."""
+        return self.model_dump(mode="json", by_alias=False, exclude_unset=True)
+
+
+def _accelerator_type(value: str) -> str:
+    return value.upper().replace("-", "_")
+
+
+class AcceleratorConfig(Message):
+    count: Count = 0
+    type: Annotated[Text, AfterValidator(_accelerator_type)] = "ACCELERATOR_TYPE_UNSPECIFIED"
+
+
+class DiskConfig(Message):
+    boot_disk_type: Text = "pd-ssd"
+    boot_disk_size_gb: Int32 = 100
+
+
+class ReplicaConfig(Message):
+    accelerator_config: AcceleratorConfig | None = None
+    image_uri: Text = ""
+    disk_config: DiskConfig | None = None
+    tpu_tf_version: Text = ""
+    container_command: tuple[Argument, ...] = ()
+    container_args: tuple[Argument, ...] = ()
+
+
+def _wait_time(value: str) -> str:
+    if seconds(value) < MIN_WAIT_TIME_S:
+        raise wrong(f"must be at least {MIN_WAIT_TIME_S:.0f}s; this is {value}.")
+    return value
+
+
+def _priority(value: int) -> int:
+    if not 0 <= value <= 1000:
+        raise wrong(f"must be between 0 and 1000; this is {value}.")
+    return value
+
+
+class Scheduling(Message):
+    max_running_time: Duration = f"{DEFAULT_MAX_RUNNING_TIME_S:.0f}s"
+    max_wait_time: Annotated[Duration, AfterValidator(_wait_time)] | None = None
+    priority: Annotated[Int32, AfterValidator(_priority)] = 0
+
+
+class ParameterSpec(Message):
+    parameter_name: Text
+    type: Annotated[ParameterType, enum_of(ParameterType)]
+    min_value: Double | None = None
+    max_value: Double | None = None
+    categorical_values: tuple[Text, ...] = ()
+    discrete_values: tuple[Double, ...] = ()
+    scale_type: Annotated[ScaleType, enum_of(ScaleType)] = ScaleType.NONE
+
+    @model_validator(mode="after")
+    def _space(self) -> Self:
+        if self.type in (ParameterType.DOUBLE, ParameterType.INTEGER):
+            self._check_range()
+        elif self.type is ParameterType.CATEGORICAL and not self.categorical_values:
+            raise wrong("needs categoricalValues, since its type is CATEGORICAL.")
+        elif self.type is ParameterType.DISCRETE:
+            values = self.discrete_values
+            if not 1 <= len(values) <= MAX_DISCRETE_VALUES:
+                raise wrong(f"needs 1 to {MAX_DISCRETE_VALUES} discreteValues; it has {len(values)}.")
+            if any(a >= b for a, b in itertools.pairwise(values)):
+                raise wrong("has discreteValues that are not strictly increasing.")
+        elif self.type is ParameterType.PARAMETER_TYPE_UNSPECIFIED:
+            raise wrong("needs a type: DOUBLE, INTEGER, CATEGORICAL or DISCRETE.")
+        logarithmic = self.scale_type in (ScaleType.UNIT_LOG_SCALE, ScaleType.UNIT_REVERSE_LOG_SCALE)
+        smallest = min(self.discrete_values, default=self.min_value)
+        if logarithmic and (smallest is None or smallest <= 0):
+            raise wrong(f"has scaleType {self.scale_type}, which needs values above 0.")
+        return self
+
+    def _check_range(self) -> None:
+        if self.min_value is None or self.max_value is None:
+            raise wrong(f"needs minValue and maxValue, since its type is {self.type}.")
+        if self.min_value > self.max_value:
+            raise wrong(f"has a minValue ({self.min_value}) above its maxValue ({self.max_value}).")
+        whole = self.min_value.is_integer() and self.max_value.is_integer()
+        if self.type is ParameterType.INTEGER and not whole:
+            raise wrong("needs whole numbers as minValue and maxValue, since its type is INTEGER.")
+
+
+class HyperparameterSpec(Message):
+    goal: Annotated[Goal, enum_of(Goal)] = Goal.MAXIMIZE
+    params: tuple[ParameterSpec, ...]
+    max_trials: Int32 = 1
+    max_parallel_trials: Int32 = 1
+    max_failed_trials: Int32 = 0
+    hyperparameter_metric_tag: Text = "training/hptuning/metric"
+    resume_previous_job_id: Text = ""
+    enable_trial_early_stopping: Boolean = False
+    algorithm: Annotated[Algorithm, enum_of(Algorithm)] = Algorithm.ALGORITHM_UNSPECIFIED
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [param.parameter_name for param in self.params]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise wrong(f"names the parameter {twice[0]!r} twice.")
+        doubles = [p.parameter_name for p in self.params if p.type is ParameterType.DOUBLE]
+        if self.algorithm is Algorithm.GRID_SEARCH and doubles:
+            raise wrong(f"cannot use GRID_SEARCH with the DOUBLE parameter {doubles[0]!r}.")
+        if self.max_trials < 1 or self.max_parallel_trials < 1 or self.max_failed_trials < 0:
+            raise wrong(
+                "needs maxTrials and maxParallelTrials of 1 or more and maxFailedTrials of 0 or more."
+            )
+        return self
+
+
+class EncryptionConfig(Message):
+    kms_key_name: Text = ""
+
+
+def _package_uris(value: tuple[str, ...]) -> tuple[str, ...]:
+    if len(value) > MAX_PACKAGE_URIS:
+        raise wrong(f"may list at most {MAX_PACKAGE_URIS} packages; it lists {len(value)}.")
+    return value
+
+
+class TrainingInput(Message):
+    """`GoogleCloudMlV1__TrainingInput`. Types such as `n1-standard-8` stand in the machine catalogue."""
+
+    scale_tier: Annotated[ScaleTier, enum_of(ScaleTier)] = ScaleTier.BASIC
+    master_type: Text = ""
+    master_config: ReplicaConfig | None = None
+    worker_type: Text = ""
+    worker_config: ReplicaConfig | None = None
+    worker_count: Count = 0
+    parameter_server_type: Text = ""
+    parameter_server_config: ReplicaConfig | None = None
+    parameter_server_count: Count = 0
+    evaluator_type: Text = ""
+    evaluator_config: ReplicaConfig | None = None
+    evaluator_count: Count = 0
+    package_uris: Annotated[tuple[Text, ...], AfterValidator(_package_uris)] = ()
+    python_module: Text = ""
+    args: tuple[Argument, ...] = ()
+    hyperparameters: HyperparameterSpec | None = None
+    region: Text = ""
+    job_dir: Text = ""
+    runtime_version: Text = ""
+    python_version: Text = ""
+    encryption_config: EncryptionConfig | None = None
+    scheduling: Scheduling | None = None
+    network: Text = ""
+    service_account: Text = ""
+    use_chief_in_tf_config: Boolean = False
+    enable_web_access: Boolean = False
+
+    @property
+    def image_uri(self) -> str:
+        """The custom image of the master; empty for a package job."""
+        return self.master_config.image_uri if self.master_config else ""
+
+
+_JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+
+
+def _job_id(value: str) -> str:
+    if not _JOB_ID.fullmatch(value):
+        raise wrong("A name should start with a letter and contain only letters, numbers and underscores")
+    if len(value) > 128:
+        raise wrong(f"A name should have at most 128 characters; this one has {len(value)}.")
+    return value
+
+
+def _labels(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise wrong(f"must be a mapping of names to values; this is {kind_of(value)}.")
+    if len(value) > MAX_LABELS:
+        raise wrong(f"may hold at most {MAX_LABELS} labels; it holds {len(value)}.")
+    for key, item in value.items():
+        if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
+            raise wrong(
+                f"has the key {key!r}; a key starts with a lower-case letter and has at most 63 of a-z, 0-9, _ and -."
+            )
+        if not isinstance(item, str) or not _LABEL_VALUE.fullmatch(item):
+            raise wrong(
+                f"has the value {item!r} for {key!r}; a value is a string of at most 63 of a-z, 0-9, _ and -."
+            )
+    return value
+
+
+Labels = Annotated[dict[str, str], BeforeValidator(_labels)]
+
+_OUTPUT_ONLY = (
+    "createTime",
+    "startTime",
+    "endTime",
+    "state",
+    "errorMessage",
+    "trainingOutput",
+    "jobPosition",
+)
+
+
+class Job(Message):
+    """A create request. Output-only fields of the API's Job are ignored, as the real service does."""
+
+    job_id: Annotated[Text, AfterValidator(_job_id)]
+    training_input: TrainingInput
+    labels: Labels = {}
+    etag: Text = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_output_only(cls, data: object) -> object:
+        if not isinstance(data, Mapping):
+            return data
+        if "predictionInput" in data or "prediction_input" in data:
+            raise wrong("has a predictionInput; only training jobs run here.")
+        return {key: value for key, value in data.items() if to_camel(str(key)) not in _OUTPUT_ONLY}
+
+
+class LabelsPatch(Message):
+    """The body of a patch: only `labels` and `etag` can change."""
+
+    labels: Labels = {}
+    etag: Text = ""
+
+
+def parse_job(data: object) -> Job:
+    """The job of a create request. Raises InvalidArgument with every violation found."""
+    return parse(Job, data, "job")
+
+
+def parse_training_input(data: object) -> TrainingInput:
+    """The `trainingInput` alone. Raises InvalidArgument with every violation found."""
+    return parse(TrainingInput, data, "job.training_input")
+
+
+def parse(kind: type[_M], data: object, root: str) -> _M:
+    """Validate `data` as `kind`; `root` is the proto path of the whole, for messages."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    raise InvalidArgument([_violation(kind, detail, root) for detail in details])
+
+
+def proto_path(steps: Sequence[str | int], root: str = "") -> str:
+    """`("trainingInput", "args", 2)` -> `args[2]`: the path as the real service names a field.
+
+    It speaks of the job's own fields as `job.x`, and of the training input's without a prefix.
+    """
+    path = root
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{to_snake(step)}"
+    return path.lstrip(".").removeprefix("job.training_input.")
+
+
+def _violation(kind: type[Message], detail: ErrorDetails, root: str) -> Violation:
+    steps = list(_named(detail["loc"]))
+    if detail["type"] == "extra_forbidden":
+        owner = _model_at(kind, steps[:-1])
+        at = root + "".join(f"[{s}]" if isinstance(s, int) else f".{to_snake(s)}" for s in steps[:-1])
+        allowed = [to_camel(name) for name in owner.model_fields] if owner else []
+        name = str(steps[-1])
+        hint = did_you_mean(name, allowed) or f"Known here: {', '.join(allowed)}."
+        if kind is Job and len(steps) == 1 and to_snake(name) in TrainingInput.model_fields:
+            hint = "It belongs under trainingInput."
+        return Violation(at, hint, unknown=name)
+    path = proto_path(steps, root)
+    if detail["type"] == "missing":
+        return Violation(path, "is required and was not given.")
+    if detail["type"] in ("tuple_type", "list_type"):
+        return Violation(path, f"must be a list; this is {kind_of(detail['input'])}.")
+    if detail["type"] == "dict_type":
+        return Violation(path, f"must be a mapping; this is {kind_of(detail['input'])}.")
+    return Violation(path, detail["msg"])
+
+
+def _named(loc: Sequence[str | int]) -> Iterator[str | int]:
+    """Pydantic's location without the marks of its own that are not fields of the document."""
+    for step in loc:
+        if isinstance(step, int) or step.isidentifier() or "-" in step:
+            yield step
+
+
+def _model_at(kind: type[Message], steps: Sequence[str | int]) -> type[Message] | None:
+    here: Any = kind
+    for step in steps:
+        if isinstance(step, int):
+            continue
+        field = here.model_fields.get(to_snake(step))
+        here = next(iter(_messages(field.annotation)), None) if field else None
+        if here is None:
+            return None
+    return here if isinstance(here, type) and issubclass(here, Message) else None
+
+
+def _messages(annotation: Any) -> Iterator[type[Message]]:
+    if isinstance(annotation, type) and issubclass(annotation, Message):
+        yield annotation
+    for inner in getattr(annotation, "__args__", ()):
+        yield from _messages(inner)

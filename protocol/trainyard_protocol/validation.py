@@ -1,0 +1,150 @@
+"""The rules of a training input that look at more than one field, or at the machine catalogue. Pure.
+
+Each violation says what was found, what is allowed, and where; the whole list is given at once.
+"""
+
+from collections.abc import Iterator
+
+from trainyard_protocol.cluster import TASK_TYPES, TaskType
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.fields import did_you_mean
+from trainyard_protocol.machines import Catalog, config_of
+from trainyard_protocol.training_input import ScaleTier, TrainingInput
+
+_FIELDS: dict[TaskType, str] = {
+    "master": "master",
+    "worker": "worker",
+    "ps": "parameter_server",
+    "evaluator": "evaluator",
+}
+"""The proto prefix of each task type's fields: `<prefix>_type`, `<prefix>_count`, `<prefix>_config`."""
+
+
+def check(training_input: TrainingInput, catalog: Catalog) -> None:
+    """Raises InvalidArgument with every rule that the training input breaks."""
+    violations = [
+        *_program(training_input),
+        *_tuning(training_input),
+        *_tier(training_input),
+        *_machines(training_input, catalog),
+        *_containers(training_input),
+    ]
+    if violations:
+        raise InvalidArgument(violations)
+
+
+def _program(ti: TrainingInput) -> Iterator[Violation]:
+    if ti.image_uri:
+        if ti.runtime_version:
+            yield Violation(
+                "runtime_version", "Only one of master_config.image_uri, runtime_version can be set."
+            )
+        if ti.python_module:
+            yield Violation(
+                "python_module",
+                "a custom image (master_config.image_uri) brings its own program: "
+                "remove pythonModule, or remove imageUri.",
+            )
+        if ti.package_uris:
+            yield Violation("package_uris", "packages cannot be installed into a custom image: remove them.")
+    elif not ti.python_module:
+        yield Violation(
+            "python_module",
+            "is required for a package job (or give master_config.image_uri for a custom image).",
+        )
+    elif not all(part.isidentifier() for part in ti.python_module.split(".")):
+        yield Violation(
+            "python_module",
+            f"must be a module's dotted name such as trainer.task; this is {ti.python_module!r}.",
+        )
+    if ti.job_dir.startswith("gs://") and not ti.job_dir.removeprefix("gs://").partition("/")[0]:
+        yield Violation("job_dir", "names no bucket; it looks like gs://bucket/directory.")
+
+
+def _tuning(ti: TrainingInput) -> Iterator[Violation]:
+    if ti.hyperparameters is not None:
+        yield Violation(
+            "hyperparameters",
+            "hyperparameter tuning is not offered yet: submit one job for each set of values, and remove this field.",
+        )
+
+
+def _tier(ti: TrainingInput) -> Iterator[Violation]:
+    if ti.scale_tier is ScaleTier.CUSTOM:
+        if not ti.master_type:
+            yield Violation("master_type", "is required when scale_tier is CUSTOM.")
+        for task_type in TASK_TYPES[1:]:
+            prefix = _FIELDS[task_type]
+            machine_type, count = getattr(ti, f"{prefix}_type"), getattr(ti, f"{prefix}_count")
+            if count and not machine_type:
+                yield Violation(f"{prefix}_type", f"is required when {prefix}_count is set.")
+            if machine_type and not count:
+                yield Violation(f"{prefix}_count", f"must be 1 or more when {prefix}_type is set.")
+        return
+    for task_type in TASK_TYPES:
+        prefix = _FIELDS[task_type]
+        for name in (f"{prefix}_type", f"{prefix}_count"):
+            if getattr(ti, name, None):
+                yield Violation(
+                    name,
+                    f"can only be set when scale_tier is CUSTOM; it is {ti.scale_tier}. "
+                    "Set scaleTier: CUSTOM (and masterType), or remove this field.",
+                )
+
+
+def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
+    families: dict[str, str] = {}
+    for task_type in TASK_TYPES:
+        prefix = _FIELDS[task_type]
+        name = getattr(ti, f"{prefix}_type")
+        machine = catalog.machine_types.get(name)
+        if name and machine is None:
+            hint = did_you_mean(name, catalog.machine_types)
+            known = hint or f"Known: {', '.join(catalog.machine_types)}."
+            yield Violation(f"{prefix}_type", f"{name!r} is not a machine type here. {known}")
+        if machine and machine.family != "site":
+            families.setdefault(machine.family, f"{prefix}_type")
+        accelerators = config_of(ti, task_type).accelerator_config
+        if not (machine and accelerators and accelerators.count):
+            continue
+        where = f"{prefix}_config.accelerator_config"
+        if machine.family == "legacy":
+            yield Violation(
+                where, f"can only be set with a Compute Engine machine type; {name} is a legacy type."
+            )
+        elif accelerators.type not in machine.accelerators:
+            allowed = ", ".join(machine.accelerators) or "none"
+            yield Violation(
+                f"{where}.type", f"{accelerators.type} cannot be attached to {name}; allowed: {allowed}."
+            )
+        elif accelerators.count not in machine.accelerators[accelerators.type]:
+            counts = ", ".join(str(count) for count in machine.accelerators[accelerators.type])
+            yield Violation(
+                f"{where}.count",
+                f"{accelerators.count} x {accelerators.type} cannot be attached to {name}; allowed: {counts}.",
+            )
+    if len(families) > 1:
+        yield Violation(
+            families["legacy"],
+            "machine types must be all legacy or all Compute Engine; "
+            f"{families['compute-engine']} is a Compute Engine type and {families['legacy']} is a legacy one.",
+        )
+
+
+def _containers(ti: TrainingInput) -> Iterator[Violation]:
+    for task_type in TASK_TYPES:
+        prefix = _FIELDS[task_type]
+        config = config_of(ti, task_type)
+        commands = [n for n in ("container_command", "container_args") if getattr(config, n)]
+        for name in commands:
+            if not config.image_uri:
+                yield Violation(f"{prefix}_config.{name}", "needs a custom image: set imageUri beside it.")
+            elif ti.args:
+                yield Violation(
+                    f"{prefix}_config.{name}", "and args are mutually exclusive: remove one of the two."
+                )
+        if config.image_uri and not ti.image_uri:
+            yield Violation(
+                f"{prefix}_config.image_uri",
+                "needs master_config.image_uri: the master decides the kind of job.",
+            )

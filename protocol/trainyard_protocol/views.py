@@ -1,0 +1,164 @@
+"""What the server tells people beyond the v1 API (`/trainyard/v1/...`): the command line and the dashboard read it."""
+
+import json
+import re
+from datetime import datetime
+from typing import Any
+
+from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
+from trainyard_protocol.sync import Capacity, Stream, Wire
+
+SERVICE_TASK = "service"
+"""The task name of the service's own lines in a job's log."""
+
+_LEVEL = re.compile(r"(?:\S+ ){0,3}?\[?(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\b")
+_ABSL = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d\d")
+_ABSL_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+_LEVELS = frozenset({"DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL"})
+
+
+class Verdict(Wire):
+    """Why a run ended as it did: the first failure by the replicas' own finish times.
+
+    `exit_code` is what `jobs submit --stream-logs` exits with; `last_lines` end the log of `replica`.
+    """
+
+    outcome: Outcome
+    reason: Reason
+    message: str
+    replica: str = ""
+    exit_code: int | None = None
+    last_lines: tuple[str, ...] = ()
+
+
+class ReplicaView(Wire):
+    task: str
+    state: ReplicaState
+    machine_type: str
+    cpus: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
+    memory_bytes: int = 0
+    address: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    exit_code: int | None = None
+    reason: Reason | None = None
+    message: str = ""
+    log_lines: int = 0
+    log_complete: bool = False
+
+
+class RunView(Wire):
+    run_id: str
+    number: int
+    state: RunState
+    agent: str
+    created_at: datetime
+    ended_at: datetime | None = None
+    activity: str = ""
+    verdict: Verdict | None = None
+    replicas: tuple[ReplicaView, ...] = ()
+
+
+class EventView(Wire):
+    """One line of a job's history. `kind` names what happened; `before` and `after` are set for a move."""
+
+    number: int
+    time: datetime
+    kind: str
+    message: str
+    run: int | None = None
+    task: str = ""
+    before: str = ""
+    after: str = ""
+
+
+class JobDetail(Wire):
+    """`job` is the v1 Job; `waiting` says what a queued job waits for; `exit_code` mirrors a final state."""
+
+    job: dict[str, Any]
+    state: JobState
+    waiting: str = ""
+    verdict: Verdict | None = None
+    exit_code: int | None = None
+    runs: tuple[RunView, ...] = ()
+    events: tuple[EventView, ...] = ()
+
+
+class Explanation(Wire):
+    """What one replica sees: its variables, its command, and the line that reproduces it by hand."""
+
+    task: str
+    run: int
+    environment: dict[str, str]
+    command: tuple[str, ...]
+    working_directory: str = ""
+    reproduce: str
+
+
+class LogEntry(Wire):
+    """One line of a job's log. `cursor` orders all lines of the job; a reader resumes after the last it has.
+
+    `number` counts from 0 within one replica of one run.
+    """
+
+    cursor: int
+    run: int
+    task: str
+    number: int
+    time: str
+    stream: Stream
+    severity: str
+    text: str
+    partial: bool = False
+
+
+class LogSummary(Wire):
+    """Sent when a job's log is complete: how many lines there are for each `run/task`."""
+
+    state: JobState
+    lines: dict[str, int]
+
+
+class AgentView(Wire):
+    agent_id: str
+    name: str
+    runtime: str
+    capacity_mode: str
+    version: str
+    capacity: Capacity
+    alive: bool
+    last_seen: datetime
+    runs: int = 0
+
+
+class ServerStatus(Wire):
+    version: str
+    agents: tuple[AgentView, ...]
+    jobs: dict[JobState, int]
+
+
+class Staged(Wire):
+    """An uploaded package: `uri` goes into packageUris."""
+
+    uri: str
+    sha256: str
+    size: int
+
+
+def severity(stream: Stream, text: str) -> str:
+    """What the line says of itself (a JSON `severity`, a logging level, absl's letter), else its stream's:
+    INFO for stdout and ERROR for stderr, as the real service had it."""
+    if text.startswith("{"):
+        try:
+            said = json.loads(text)
+        except ValueError:
+            said = {}
+        level = str(said.get("severity", "")).upper() if isinstance(said, dict) else ""
+        if level in _LEVELS:
+            return level
+    elif match := _LEVEL.match(text):
+        return "CRITICAL" if match[1] == "FATAL" else match[1]
+    elif match := _ABSL.match(text):
+        return _ABSL_LEVELS[match[1]]
+    return "INFO" if stream == "stdout" else "ERROR"

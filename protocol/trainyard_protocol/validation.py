@@ -78,8 +78,6 @@ def _tier(ti: TrainingInput) -> Iterator[Violation]:
             machine_type, count = getattr(ti, f"{prefix}_type"), getattr(ti, f"{prefix}_count")
             if count and not machine_type:
                 yield Violation(f"{prefix}_type", f"is required when {prefix}_count is set.")
-            if machine_type and not count:
-                yield Violation(f"{prefix}_count", f"must be 1 or more when {prefix}_type is set.")
         return
     for task_type in TASK_TYPES:
         prefix = _FIELDS[task_type]

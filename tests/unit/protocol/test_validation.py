@@ -19,6 +19,7 @@ IMAGE = {"scaleTier": "CUSTOM", "masterType": "n1-standard-8", "masterConfig": {
         CUSTOM,
         IMAGE,
         {**CUSTOM, "workerType": "local-1", "workerCount": 1},
+        {**CUSTOM, "workerType": "n1-standard-8"},  # no workers: the count is zero by default
         {**CUSTOM, "masterConfig": {"acceleratorConfig": {"count": 2, "type": "nvidia-tesla-t4"}}},
         {**IMAGE, "masterConfig": {"imageUri": "i", "containerCommand": ["a"], "containerArgs": ["b"]}},
         {**IMAGE, "workerType": "n1-standard-8", "workerCount": 1, "workerConfig": {"containerArgs": ["b"]}},
@@ -54,11 +55,6 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
         ),
         ({**PACKAGE, "masterType": "standard"}, "master_type", "can only be set when scale_tier is CUSTOM"),
         ({**CUSTOM, "workerCount": 2}, "worker_type", "is required when worker_count is set."),
-        (
-            {**CUSTOM, "workerType": "standard_gpu"},
-            "worker_count",
-            "must be 1 or more when worker_type is set.",
-        ),
         ({**CUSTOM, "evaluatorCount": 1}, "evaluator_type", "is required when evaluator_count is set."),
         ({**CUSTOM, "parameterServerCount": 1}, "parameter_server_type", "is required when"),
         ({**CUSTOM, "masterType": "n1-standrd-8"}, "master_type", 'Did you mean "n1-standard-8"?'),

@@ -1,0 +1,48 @@
+# Everything happens in .venv; nothing is installed into the system but, for `make test` as root on Debian,
+# the shells that the tests type into.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint format types imports docs clean
+
+help: ## say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo ## train the digits on this machine, end to end
+	@scripts/demo.sh
+
+test: $(VENV)/.dev ## run every test that this machine can run
+	@scripts/test-tools.sh
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint types imports test ## lint, format, types, import contracts, tests
+
+lint: $(VENV)/.dev ## ruff: lint and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.dev ## rewrite the sources in the house's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev ## the strict type checker
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev ## the contracts of ARCHITECTURE.md
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.dev ## write the pages that come from the code
+	$(BIN)/python scripts/docs.py
+
+clean: ## remove what make has made (not the state directory)
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	@scripts/setup.sh $(PYTHON) $(VENV) 'local,trainer'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt
+	@scripts/setup.sh $(PYTHON) $(VENV) dev
+	@touch $@ $(VENV)/.demo

@@ -1,0 +1,94 @@
+"""Write the pages of docs/ that come from the code: `docs/cli.md` and `docs/states.md`.
+
+`make docs` runs it; a test fails while a page differs from what this would write.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+
+import click
+
+from trainyard_cli.main import cli
+from trainyard_protocol import states
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page: where it belongs and what it says."""
+    return {DOCS / "cli.md": command_line(), DOCS / "states.md": state_tables()}
+
+
+def command_line() -> str:
+    lines = [
+        "# The command line",
+        "",
+        "Written by `make docs` from the program's own `--help`. `jobs X` is `trainyard jobs X`, once",
+        '`eval "$(trainyard shell-init)"` stands in the shell\'s start file.',
+        "",
+    ]
+    for path, command in _commands(cli, "trainyard"):
+        with click.Context(command, info_name=path, max_content_width=100) as context:
+            context.terminal_width = 100
+            lines += [f"## {path}", "", "```", command.get_help(context), "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def state_tables() -> str:
+    lines = [
+        "# States and moves",
+        "",
+        "Written by `make docs` from `protocol/trainyard_protocol/states.py`, the one place that says them.",
+        "",
+    ]
+    for title, kind, table in (
+        ("Job", states.JobState, states.JOB_MOVES),
+        ("Run", states.RunState, states.RUN_MOVES),
+        ("Replica", states.ReplicaState, states.REPLICA_MOVES),
+    ):
+        lines += [f"## {title}", "", "```mermaid", "stateDiagram-v2", *_diagram(kind, table), "```", ""]
+        lines += ["| state | meaning | may become |", "|---|---|---|"]
+        comments = _comments(kind)
+        lines += [
+            f"| {state} | {comments.get(state, '')} | {', '.join(s for s in kind if s in table[state]) or 'final'} |"
+            for state in kind
+        ]
+        lines.append("")
+    lines += ["## Why a replica ended", "", "| reason | meaning | whose fault |", "|---|---|---|"]
+    comments = _comments(states.Reason)
+    lines += [f"| {reason} | {comments[reason]} | {states.FAULTS[reason]} |" for reason in states.Reason]
+    lines += ["", "| fault | what follows |", "|---|---|"]
+    lines += [f"| {fault} | {_comments(states.Fault).get(fault, '')} |" for fault in states.Fault]
+    return "\n".join(lines) + "\n"
+
+
+def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        for name in sorted(command.commands):
+            yield from _commands(command.commands[name], f"{path} {name}")
+
+
+def _diagram(kind: type[StrEnum], table: Mapping[StrEnum, frozenset[StrEnum]]) -> Iterator[str]:
+    yield f"    [*] --> {next(iter(kind))}"
+    for before in kind:
+        for after in kind:
+            if after in table[before]:
+                yield f"    {before} --> {after}"
+        if not table[before]:
+            yield f"    {before} --> [*]"
+
+
+def _comments(kind: type[StrEnum]) -> dict[str, str]:
+    """The comment beside each member, as it stands in the source."""
+    return dict(re.findall(r"(\w+) = \"\w+\"  # (.+)", inspect.getsource(kind)))
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"wrote {page.relative_to(DOCS.parent)}\n")

@@ -1,0 +1,18 @@
+#!/bin/sh
+# setup.sh PYTHON VENV EXTRAS: the project, editable, in a virtual environment of its own.
+set -eu
+python=$1 venv=$2 extras=$3
+
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    echo "Trainyard needs Python 3.11 or later; '$python' is not. Name another: make PYTHON=python3.12 ..." >&2
+    exit 1
+fi
+if [ ! -x "$venv/bin/python" ] && ! "$python" -m venv "$venv"; then
+    rm -rf "$venv"
+    echo "No virtual environment could be made. On Debian: apt-get install python3-venv" >&2
+    exit 1
+fi
+echo "Setting up $venv ($extras); the first time takes a minute or two."
+PIP_DISABLE_PIP_VERSION_CHECK=1 "$venv/bin/python" -m pip install --quiet --constraint constraints.txt pip
+PIP_DISABLE_PIP_VERSION_CHECK=1 "$venv/bin/python" -m pip install --quiet --constraint constraints.txt \
+    --editable ".[$extras]"

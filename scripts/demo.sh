@@ -1,0 +1,39 @@
+#!/bin/sh
+# The main job, end to end, in a state directory of the checkout: the service is started, a chief and a worker
+# train on the digits, the model is loaded in a fresh process, and the service is stopped again.
+set -eu
+cd "$(dirname "$0")/.."
+PATH="$PWD/.venv/bin:$PATH"
+TRAINYARD_STATE_DIR="${TRAINYARD_STATE_DIR:-$PWD/.trainyard}"
+export PATH TRAINYARD_STATE_DIR
+job="quickstart_$(date +%Y%m%d_%H%M%S)"
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+value() { trainyard jobs describe "$job" --format "value($1)"; }
+
+trap 'trainyard down' EXIT
+trap 'exit 130' INT TERM
+
+say "1. Start the service"
+trainyard up
+
+say "2. jobs submit training $job --config configs/quickstart.yaml -- --epochs 5"
+trainyard jobs submit training "$job" --config configs/quickstart.yaml \
+    --package-path trainer_template/trainer --stream-logs -- --epochs 5
+
+say "3. What came of it"
+model="$(value trainingInput.jobDir)/model"
+accuracy=$(trainyard jobs stream-logs "$job" --task master-replica-0 |
+    sed -n 's/.*"held_out_accuracy": *\([0-9.]*\).*/\1/p' | tail -n 1)
+echo "state:              $(value state)"
+echo "held-out accuracy:  $accuracy"
+echo "model:              $model"
+awk -v a="$accuracy" 'BEGIN { exit !(a >= 0.95) }' || {
+    echo "The accuracy is below 0.95." >&2
+    exit 1
+}
+
+say "4. Load the model in a fresh process and predict ten digits"
+(cd trainer_template && python -m trainer.predict --model "$model" --count 10)
+
+say "Done. The model stays in $TRAINYARD_STATE_DIR; the service is stopped."

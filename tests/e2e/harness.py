@@ -1,0 +1,124 @@
+"""A whole Trainyard on this machine, driven as a user drives it: the installed program, real processes."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import yaml
+
+BIN = Path(sys.executable).parent
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Service:
+    """One state directory, and `trainyard` run against it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.state_dir = root / "state"
+        self.work = root / "work"
+        self.work.mkdir(parents=True)
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("TRAINYARD_", "STORAGE_"))},
+            "TRAINYARD_STATE_DIR": str(self.state_dir),
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "COLUMNS": "200",
+        }
+
+    def run(
+        self, *words: str, timeout: float = 180, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["trainyard", *words],
+            env=self.environment,
+            cwd=cwd or self.work,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def ok(self, *words: str, timeout: float = 180, cwd: Path | None = None) -> str:
+        """Run, insist on exit code 0, give back stdout."""
+        done = self.run(*words, timeout=timeout, cwd=cwd)
+        assert done.returncode == 0, f"{words} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["trainyard", *words],
+            env=self.environment,
+            cwd=self.work,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def program(self, source: str, name: str = "prog") -> Path:
+        """A package `<name>` whose module `<name>.task` is `source`, in the working directory."""
+        package = self.work / name
+        package.mkdir(exist_ok=True)
+        (package / "__init__.py").touch()
+        (package / "task.py").write_text(textwrap.dedent(source))
+        return package
+
+    def config(self, name: str = "config.yaml", **training_input: object) -> Path:
+        path = self.work / name
+        path.write_text(yaml.safe_dump({"trainingInput": {"pythonModule": "prog.task", **training_input}}))
+        return path
+
+    def state(self, job: str) -> str:
+        return self.ok("jobs", "describe", job, "--format", "value(state)").strip()
+
+    def wait_for(self, job: str, *states: str, timeout: float = 90) -> str:
+        return until(lambda: (s := self.state(job)) in states and s, timeout, f"{job} to be {states}")
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything alive that belongs to this state directory: services, supervisors, replicas."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                words = process.cmdline()
+                environment = process.environ()
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                continue
+            mine = str(self.state_dir)
+            if process.pid != os.getpid() and (
+                any(mine in word for word in words) or any(mine in v for v in environment.values())
+            ):
+                found.append(process)
+        return found
+
+
+def until(condition: Callable[[], object], timeout: float, what: str) -> str:
+    """Wait for a condition with a deadline; its truthy value, as a string."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return str(value)
+        time.sleep(0.1)
+    raise AssertionError(f"waited {timeout} s in vain for {what}")
+
+
+def local(workers: int = 0, **fields: object) -> Mapping[str, object]:
+    """The training input of a gang of `local-1` replicas."""
+    gang: dict[str, object] = {"scaleTier": "CUSTOM", "masterType": "local-1", **fields}
+    return {**gang, "workerType": "local-1", "workerCount": workers} if workers else gang
+
+
+def started(root: Path, *flags: str) -> Iterator[Service]:
+    service = Service(root)
+    service.ok("up", *flags)
+    try:
+        yield service
+    finally:
+        service.ok("down")
+        left = service.processes()
+        assert not left, f"down left {[(p.pid, p.cmdline()) for p in left]}"

@@ -1,0 +1,112 @@
+"""Services that die in the middle of a job, and what is left when everything is told to stop."""
+
+import json
+import os
+import re
+import signal
+
+from e2e.harness import Service, local, until
+
+COUNTS = """
+import json, os, time
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+for n in range(120):
+    print(f"{task['type']} line {n}", flush=True)
+    time.sleep(0.1)
+"""
+
+
+def pid_of(service: Service, module: str) -> int:
+    (process,) = [p for p in service.processes() if "-m" in p.cmdline() and module in p.cmdline()]
+    return process.pid
+
+
+def lines_of(output: str, task: str) -> list[int]:
+    return [int(n) for n in re.findall(rf"{task} line (\d+)$", output, re.M)]
+
+
+def test_job_survives_kill_of_server_then_of_agent_with_every_line_exactly_once(own_service: Service) -> None:
+    service = own_service
+    service.program(COUNTS)
+    service.config(**local(workers=1))
+    stream = service.start(
+        "jobs", "submit", "training", "survivor", "--config", "config.yaml", "--stream-logs"
+    )
+    until(lambda: service.run("jobs", "describe", "survivor").returncode == 0, 30, "the job to exist")
+    service.wait_for("survivor", "RUNNING")
+    until(lambda: "line 20" in service.ok("jobs", "stream-logs", "survivor", "--no-follow"), 30, "some lines")
+
+    os.kill(pid_of(service, "trainyard_server"), signal.SIGKILL)
+    service.ok("up")
+    until(lambda: "line 50" in service.ok("jobs", "stream-logs", "survivor", "--no-follow"), 60, "more lines")
+
+    os.kill(pid_of(service, "trainyard_agent"), signal.SIGKILL)
+    service.ok("up")
+
+    out, err = stream.communicate(timeout=120)
+    assert stream.returncode == 0, out + err
+    assert service.state("survivor") == "SUCCEEDED"
+    again = service.ok("jobs", "stream-logs", "survivor")
+    for output in (out, again):
+        assert lines_of(output, "chief") == list(range(120))
+        assert lines_of(output, "worker") == list(range(120))
+    detail = json.loads(service.ok(*["jobs", "describe", "survivor", "-o", "json", "--all"]))
+    assert len(detail["runs"]) == 1
+
+
+def test_down_in_the_middle_of_a_job_leaves_no_process_and_up_runs_it_again(own_service: Service) -> None:
+    service = own_service
+    service.program(
+        """
+        import pathlib, subprocess, sys, time
+        mark = pathlib.Path(sys.argv[-1]) / "second"
+        if not mark.exists():
+            mark.touch()
+            # A descendant that leaves its session and ignores SIGTERM must go as well.
+            subprocess.Popen(["setsid", "sh", "-c", "trap '' TERM; while :; do sleep 1; done"])
+            print("first", flush=True)
+            time.sleep(600)
+        print("second", flush=True)
+        """
+    )
+    service.config(**local())
+    service.ok("jobs", "submit", "training", "interrupted", "--config", "config.yaml")
+    until(
+        lambda: "first" in service.ok("jobs", "stream-logs", "interrupted", "--no-follow"),
+        60,
+        "the first run",
+    )
+    said = service.run("down")
+    assert said.returncode == 0
+    assert "interrupted" in said.stdout + said.stderr
+    assert service.processes() == []
+    service.ok("up")
+    service.wait_for("interrupted", "SUCCEEDED")
+    detail = json.loads(service.ok(*["jobs", "describe", "interrupted", "-o", "json", "--all"]))
+    assert [run["verdict"]["reason"] for run in detail["runs"]] == ["HOST_SHUTDOWN", "COMPLETED"]
+
+
+def test_up_twice_starts_nothing_twice_and_down_twice_is_harmless(own_service: Service) -> None:
+    service = own_service
+    before = {p.pid for p in service.processes()}
+    service.ok("up")
+    assert {p.pid for p in service.processes()} == before
+    service.ok("status")
+    service.ok("down")
+    service.ok("down")
+    assert service.processes() == []
+    assert service.run("status").returncode == 3
+
+
+def test_token_files_are_readable_by_their_owner_alone_and_replicas_hold_none(own_service: Service) -> None:
+    service = own_service
+    secrets = [service.state_dir / "token", service.state_dir / "agent-token"]
+    assert [oct(path.stat().st_mode & 0o777) for path in secrets] == ["0o600", "0o600"]
+    assert oct(service.state_dir.stat().st_mode & 0o777) == "0o700"
+    service.program("import os\nfor k, v in os.environ.items(): print(f'{k}={v}')\n")
+    service.config(**local())
+    output = service.ok(
+        "jobs", "submit", "training", "prints_env", "--config", "config.yaml", "--stream-logs"
+    )
+    assert "TF_CONFIG=" in output
+    assert not any(path.read_text().strip() in output for path in secrets)

@@ -1,0 +1,201 @@
+"""One way to drive every runtime: the same small programs, each runtime's own way to let time pass."""
+
+import os
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trainyard_agent import marks
+from trainyard_agent.clock import ManualClock
+from trainyard_agent.runtimes.base import Launch, Runtime, StartFailed
+from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Say, Script
+from trainyard_agent.runtimes.process import ProcessRuntime
+from trainyard_protocol.sync import ReplicaOrder, ReplicaReport
+
+DEADLINE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """Says its lines, then ends with a code or by a signal, or runs until it is stopped."""
+
+    says: tuple[Say, ...] = ()
+    code: int | None = None
+    dies_of: signal.Signals | None = None
+    ignores_sigterm: bool = False
+    leaves_orphans: bool = False
+    missing: bool = False
+
+
+FOREVER = Program((Say("up"),))
+STUBBORN = Program((Say("up"),), ignores_sigterm=True)
+FINE = Program((Say("done"),), code=0)
+MISSING = Program(missing=True)
+
+
+class Lab(Protocol):
+    runtime: Runtime
+
+    def launch(self, task: str, program: Program) -> Launch:
+        """What starts the program in this runtime."""
+        ...
+
+    def reopen(self) -> Runtime:
+        """The agent died and came back: a new runtime object over the same machine."""
+        ...
+
+    def pause(self) -> None:
+        """Let a little time pass."""
+        ...
+
+    def kill_supervisor(self, run_id: str, task: str) -> None:
+        """Make the replica disappear without an exit status."""
+        ...
+
+    def leftovers(self, run_id: str) -> list[str]:
+        """Everything of the run that can still be found on the machine."""
+        ...
+
+
+class Driver:
+    """What the tests say, on top of a lab."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.lab.runtime
+
+    def place(self, run_id: str, *tasks: str) -> None:
+        self.runtime.place(run_id, [order(task) for task in tasks], 5.0)
+
+    def start(self, run_id: str, programs: dict[str, Program]) -> None:
+        self.place(run_id, *programs)
+        self.runtime.start(run_id, [self.lab.launch(task, p) for task, p in programs.items()])
+
+    def start_and_wait(self, run_id: str, programs: dict[str, Program]) -> None:
+        """Until every program has said all it has to say."""
+        self.start(run_id, programs)
+        for task, program in programs.items():
+            self.until(lambda t=task, p=program: len(self.texts(run_id, t)) >= len(p.says))
+
+    def reports(self, run_id: str) -> dict[str, ReplicaReport]:
+        return {report.task: report for report in self.runtime.observe(run_id)}
+
+    def wait_for_exits(self, run_id: str) -> dict[str, ReplicaReport]:
+        self.until(lambda: all(r.exit for r in self.reports(run_id).values()))
+        return self.reports(run_id)
+
+    def wait_for_log(self, run_id: str, task: str) -> list[str]:
+        self.until(lambda: self.runtime.read_log(run_id, task, 0, 10_000, 1 << 24).complete)
+        return self.texts(run_id, task)
+
+    def texts(self, run_id: str, task: str) -> list[str]:
+        return [line.text for line in self.runtime.read_log(run_id, task, 0, 10_000, 1 << 24).lines]
+
+    def until(self, holds: Callable[[], object]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not holds():
+            assert time.monotonic() < deadline, "it did not come about in time"
+            self.lab.pause()
+
+
+def order(task: str) -> ReplicaOrder:
+    return ReplicaOrder(task=task, machine_type="local-1", cpus=(), memory_bytes=1 << 30)
+
+
+class ProcessLab:
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self.runtime = ProcessRuntime(state_dir)
+
+    def launch(self, task: str, program: Program) -> Launch:
+        command = ("/nowhere/program",) if program.missing else ("/bin/sh", "-c", _shell(program))
+        return Launch(task=task, command=command, environment={}, cpus=(), memory_bytes=0)
+
+    def reopen(self) -> ProcessRuntime:
+        self.runtime = ProcessRuntime(self._state_dir)
+        return self.runtime
+
+    def pause(self) -> None:
+        time.sleep(0.01)
+
+    def kill_supervisor(self, run_id: str, task: str) -> None:
+        program = next(pid for pid in marks.marked(run_id, task) if _parent(pid) not in marks.marked(run_id))
+        os.kill(_parent(program), signal.SIGKILL)
+
+    def leftovers(self, run_id: str) -> list[str]:
+        files = [str(path) for path in self._state_dir.rglob(f"*{run_id}*")]
+        return files + [f"process {pid}" for pid in marks.marked(run_id)]
+
+
+@contextmanager
+def process_lab(state_dir: Path) -> Iterator[Driver]:
+    lab = ProcessLab(state_dir)
+    try:
+        yield Driver(lab)
+    finally:
+        for handle in lab.runtime.recover():
+            lab.runtime.remove(handle.run_id)
+
+
+class FakeLab:
+    def __init__(self) -> None:
+        self._clock = ManualClock()
+        self._scripts: dict[tuple[str, ...], Program] = {}
+        self._host = FakeHost(self._clock, self._play)
+        self.runtime = FakeRuntime(self._host)
+
+    def launch(self, task: str, program: Program) -> Launch:
+        command = ("/bin/sh", "-c", f"{len(self._scripts)}")
+        self._scripts[command] = program
+        return Launch(task=task, command=command, environment={}, cpus=(), memory_bytes=0)
+
+    def reopen(self) -> FakeRuntime:
+        self.runtime = FakeRuntime(self._host)
+        return self.runtime
+
+    def pause(self) -> None:
+        self._clock.advance(0.1)
+
+    def kill_supervisor(self, run_id: str, task: str) -> None:
+        self._host.vanish(run_id, task)
+
+    def leftovers(self, run_id: str) -> list[str]:
+        return [run_id] if run_id in self._host.runs else []
+
+    def _play(self, launch: Launch) -> Script:
+        program = self._scripts[launch.command]
+        if program.missing:
+            raise StartFailed(launch.task, "There is no such program.")
+        code = program.code if program.dies_of is None else 128 + program.dies_of
+        steps: list[tuple[float, Say | Exit]] = [(0.0, line) for line in program.says]
+        if code is not None:
+            steps.append((0.05, Exit(code)))
+        return Script(tuple(steps), ignores_sigterm=program.ignores_sigterm)
+
+
+def _shell(program: Program) -> str:
+    lines = ["trap '' TERM"] if program.ignores_sigterm else []
+    if program.leaves_orphans:  # one in the background, one in a session of its own, one without a name
+        lines += [
+            "sleep 1000 &",
+            "setsid sh -c \"trap '' TERM; sleep 1000 & sleep 1000\" &",
+            "setsid sh -c 'env -i setsid sleep 1000 & exit 0'",
+        ]
+    for say in program.says:
+        lines.append(f"printf '%s\\n' {shlex.quote(say.text)}" + (" >&2" if say.stream == "stderr" else ""))
+    if program.dies_of is not None:
+        lines.append(f"kill -{program.dies_of.value} $$")
+    lines.append(f"exit {program.code}" if program.code is not None else "sleep 1000 & wait; sleep 1000")
+    return "\n".join(lines)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,0 +1,351 @@
+"""What every runtime promises: `runtimes/base.py`, line by line."""
+
+import signal
+
+import pytest
+
+from contract.runtimes.runtime_labs import FINE, FOREVER, MISSING, STUBBORN, Driver, Program, order
+from trainyard_agent.runtimes.base import LogSlice, StartFailed
+from trainyard_agent.runtimes.fake import Say
+from trainyard_protocol.states import Reason, ReplicaState
+
+CHIEF, WORKER = "master-replica-0", "worker-replica-0"
+RUN, OTHER = "1" * 32, "2" * 32
+
+
+def test_place_gives_every_task_an_address_and_runs_nothing(driver: Driver) -> None:
+    handle = driver.runtime.place(RUN, [order(CHIEF), order(WORKER)], 5.0)
+
+    assert list(handle.addresses) == [CHIEF, WORKER]
+    assert len(set(handle.addresses.values())) == 2
+    assert not handle.launched
+    assert handle.grace_s == 5.0
+    assert [r.state for r in driver.runtime.observe(RUN)] == [ReplicaState.PENDING] * 2
+
+
+def test_place_twice_gives_the_same_handle(driver: Driver) -> None:
+    first = driver.runtime.place(RUN, [order(CHIEF)], 5.0)
+    assert driver.runtime.place(RUN, [order(CHIEF)], 9.0) == first
+
+
+def test_place_of_two_runs_shares_no_address(driver: Driver) -> None:
+    first = driver.runtime.place(RUN, [order(CHIEF), order(WORKER)], 5.0)
+    second = driver.runtime.place(OTHER, [order(CHIEF), order(WORKER)], 5.0)
+    assert len({*first.addresses.values(), *second.addresses.values()}) == 4
+
+
+def test_start_runs_every_replica(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: FOREVER, WORKER: FOREVER})
+
+    reports = driver.reports(RUN)
+    assert [report.state for report in reports.values()] == [ReplicaState.RUNNING] * 2
+    assert all(report.started_at is not None for report in reports.values())
+    assert all(report.address for report in reports.values())
+
+
+def test_start_with_one_missing_program_starts_nothing(driver: Driver) -> None:
+    driver.place(RUN, CHIEF, WORKER)
+    launches = [driver.lab.launch(CHIEF, FOREVER), driver.lab.launch(WORKER, MISSING)]
+
+    with pytest.raises(StartFailed) as failure:
+        driver.runtime.start(RUN, launches)
+
+    assert failure.value.task == WORKER
+    assert driver.runtime.observe(RUN) == ()
+    assert driver.runtime.recover() == []
+    assert driver.lab.leftovers(RUN) == []
+
+
+def test_start_twice_starts_once(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: FOREVER})
+    before = driver.reports(RUN)
+
+    handle = driver.runtime.start(RUN, [driver.lab.launch(CHIEF, FINE)])
+
+    assert handle.launched
+    assert driver.reports(RUN) == before
+    assert driver.texts(RUN, CHIEF) == ["up"]
+
+
+def test_start_of_a_run_that_was_not_placed_fails(driver: Driver) -> None:
+    with pytest.raises(StartFailed):
+        driver.runtime.start(RUN, [driver.lab.launch(CHIEF, FOREVER)])
+
+
+@pytest.mark.parametrize(("code", "reason"), [(0, Reason.COMPLETED), (3, Reason.PROGRAM_ERROR)])
+def test_exit_by_itself_tells_code_and_reason(driver: Driver, code: int, reason: Reason) -> None:
+    driver.start(RUN, {CHIEF: Program(code=code)})
+
+    ended = driver.wait_for_exits(RUN)[CHIEF]
+
+    assert ended.exit is not None
+    assert ended.state is ReplicaState.EXITED
+    assert (ended.exit.code, ended.exit.reason, ended.exit.after_stop) == (code, reason, False)
+    assert ended.started_at is not None
+    assert ended.exit.finished_at >= ended.started_at
+
+
+def test_exit_by_signal_tells_the_code_of_a_shell(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: Program(dies_of=signal.SIGKILL)})
+
+    ended = driver.wait_for_exits(RUN)[CHIEF].exit
+
+    assert ended is not None
+    assert (ended.code, ended.reason) == (137, Reason.KILLED_BY_SIGNAL)
+    assert "9 (SIGKILL)" in ended.message
+
+
+def test_exit_once_told_never_changes(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: Program(code=4), WORKER: FOREVER})
+    driver.until(lambda: driver.reports(RUN)[CHIEF].exit)
+    told = driver.reports(RUN)[CHIEF]
+
+    driver.runtime.stop(RUN, 0.0)
+    driver.wait_for_exits(RUN)
+
+    assert driver.reports(RUN)[CHIEF] == told
+    driver.lab.reopen().recover()
+    assert driver.reports(RUN)[CHIEF] == told
+
+
+def test_exits_carry_the_order_in_which_they_happened(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: FOREVER, WORKER: Program(code=1)})
+    driver.until(lambda: driver.reports(RUN)[WORKER].exit)
+    driver.runtime.stop(RUN, 5.0)
+
+    ended = driver.wait_for_exits(RUN)
+
+    chief, worker = ended[CHIEF].exit, ended[WORKER].exit
+    assert chief is not None
+    assert worker is not None
+    assert worker.finished_at < chief.finished_at
+
+
+def test_log_has_every_line_in_order_with_its_stream(driver: Driver) -> None:
+    said = tuple(Say(f"line {n}", "stderr" if n % 3 == 0 else "stdout") for n in range(30))
+    driver.start(RUN, {CHIEF: Program(said, code=0)})
+
+    driver.wait_for_log(RUN, CHIEF)
+
+    lines = driver.runtime.read_log(RUN, CHIEF, 0, 100, 1 << 20).lines
+    for stream in ("stdout", "stderr"):  # between two pipes there is no order to promise
+        assert [line.text for line in lines if line.stream == stream] == [
+            say.text for say in said if say.stream == stream
+        ]
+    assert len(lines) == 30
+
+
+def test_log_read_in_slices_equals_the_whole(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: Program(tuple(Say(f"line {n}") for n in range(10)), code=0)})
+    whole = driver.wait_for_log(RUN, CHIEF)
+
+    sliced: list[str] = []
+    complete = False
+    while not complete:
+        found = driver.runtime.read_log(RUN, CHIEF, len(sliced), 3, 1 << 20)
+        assert 0 < len(found.lines) <= 3
+        sliced += [line.text for line in found.lines]
+        complete = found.complete
+
+    assert sliced == whole == [f"line {n}" for n in range(10)]
+
+
+def test_log_line_above_the_byte_limit_comes_alone(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: Program((Say("a" * 500), Say("b" * 500)), code=0)})
+    driver.wait_for_log(RUN, CHIEF)
+
+    found = driver.runtime.read_log(RUN, CHIEF, 0, 100, 10)
+
+    assert [line.text for line in found.lines] == ["a" * 500]
+    assert not found.complete
+
+
+def test_log_read_again_from_an_earlier_line_gives_the_same_lines(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: Program(tuple(Say(f"line {n}") for n in range(10)), code=0)})
+    driver.wait_for_log(RUN, CHIEF)
+
+    for start in (7, 2, 9, 0, 5):
+        found = driver.runtime.read_log(RUN, CHIEF, start, 1, 1 << 20)
+        assert [line.text for line in found.lines] == [f"line {start}"]
+
+
+def test_log_of_a_living_replica_is_not_complete(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: FOREVER})
+
+    found = driver.runtime.read_log(RUN, CHIEF, 0, 10, 1 << 20)
+    assert [line.text for line in found.lines] == ["up"]
+    assert not found.complete
+    assert driver.runtime.read_log(RUN, CHIEF, 1, 10, 1 << 20) == LogSlice((), complete=False)
+
+
+def test_log_beyond_its_end_is_empty(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: FINE})
+    driver.wait_for_log(RUN, CHIEF)
+    assert driver.runtime.read_log(RUN, CHIEF, 99, 10, 1 << 20) == LogSlice((), complete=True)
+
+
+def test_stop_ends_every_replica_with_sigterm(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: FOREVER, WORKER: FOREVER})
+
+    driver.runtime.stop(RUN, 5.0)
+
+    for report in driver.wait_for_exits(RUN).values():
+        assert report.exit is not None
+        assert (report.exit.code, report.exit.reason) == (143, Reason.STOPPED)
+        assert report.exit.after_stop
+
+
+def test_stop_kills_what_ignores_sigterm_after_the_grace(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: STUBBORN})
+
+    driver.runtime.stop(RUN, 0.3)
+
+    assert driver.reports(RUN)[CHIEF].exit is None
+    ended = driver.wait_for_exits(RUN)[CHIEF].exit
+    assert ended is not None
+    assert (ended.code, ended.reason, ended.after_stop) == (137, Reason.STOPPED, True)
+
+
+def test_stop_twice_keeps_the_first_reason_and_the_earlier_kill(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: STUBBORN})
+
+    driver.runtime.stop(RUN, 600.0, Reason.STOPPED)
+    driver.runtime.stop(RUN, 0.1, Reason.HOST_SHUTDOWN)
+    driver.runtime.stop(RUN, 600.0, Reason.HOST_LOST)
+
+    ended = driver.wait_for_exits(RUN)[CHIEF].exit
+    assert ended is not None
+    assert (ended.code, ended.reason) == (137, Reason.STOPPED)
+
+
+@pytest.mark.parametrize("reason", [Reason.HOST_SHUTDOWN, Reason.HOST_LOST])
+def test_stop_for_a_reason_is_told_with_the_exit(driver: Driver, reason: Reason) -> None:
+    driver.start_and_wait(RUN, {CHIEF: FOREVER})
+
+    driver.runtime.stop(RUN, 5.0, reason)
+
+    ended = driver.wait_for_exits(RUN)[CHIEF].exit
+    assert ended is not None
+    assert (ended.reason, ended.after_stop) == (reason, True)
+
+
+def test_stop_leaves_an_earlier_exit_as_it_was(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: FOREVER, WORKER: Program(code=5)})
+    driver.until(lambda: driver.reports(RUN)[WORKER].exit)
+
+    driver.runtime.stop(RUN, 5.0)
+
+    ended = driver.wait_for_exits(RUN)
+    assert ended[WORKER].exit is not None
+    assert (ended[WORKER].exit.code, ended[WORKER].exit.after_stop) == (5, False)
+    assert ended[CHIEF].exit is not None
+    assert ended[CHIEF].exit.after_stop
+
+
+def test_stop_of_an_ended_run_does_nothing(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: FINE})
+    driver.wait_for_log(RUN, CHIEF)
+    before = driver.reports(RUN)
+
+    driver.runtime.stop(RUN, 0.0)
+
+    assert driver.reports(RUN) == before
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_every_descendant_is_gone_once_the_log_is_complete(driver: Driver, code: int | None) -> None:
+    driver.start_and_wait(RUN, {CHIEF: Program((Say("up"),), code=code, leaves_orphans=True)})
+    if code is None:
+        driver.runtime.stop(RUN, 0.2)
+
+    driver.wait_for_log(RUN, CHIEF)
+
+    assert not [left for left in driver.lab.leftovers(RUN) if left.startswith("process")]
+
+
+def test_recover_finds_running_replicas_again(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: FOREVER, WORKER: FOREVER})
+    before = driver.reports(RUN)
+
+    handles = driver.lab.reopen().recover()
+
+    assert [(handle.run_id, handle.launched, handle.grace_s) for handle in handles] == [(RUN, True, 5.0)]
+    assert driver.runtime.recover() == handles
+    assert driver.reports(RUN) == before
+    assert driver.texts(RUN, CHIEF) == ["up"]
+    driver.runtime.stop(RUN, 5.0)
+    assert all(report.exit for report in driver.wait_for_exits(RUN).values())
+
+
+def test_recover_tells_exits_that_no_agent_saw(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: Program((Say("bye"),), code=6)})
+    driver.lab.reopen()
+
+    ended = driver.wait_for_exits(RUN)[CHIEF].exit
+
+    assert ended is not None
+    assert ended.code == 6
+    assert driver.wait_for_log(RUN, CHIEF) == ["bye"]
+
+
+def test_recover_undoes_a_run_that_was_only_placed(driver: Driver) -> None:
+    driver.place(RUN, CHIEF)
+
+    assert driver.lab.reopen().recover() == []
+    assert driver.runtime.observe(RUN) == ()
+    assert driver.lab.leftovers(RUN) == []
+
+
+def test_stop_goes_on_without_the_agent(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: STUBBORN})
+    driver.runtime.stop(RUN, 0.2)
+
+    driver.lab.reopen()
+
+    ended = driver.wait_for_exits(RUN)[CHIEF].exit
+    assert ended is not None
+    assert ended.code == 137
+
+
+def test_vanished_replica_is_told_and_its_log_is_closed(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: Program((Say("up"),), leaves_orphans=False), WORKER: FOREVER})
+
+    driver.lab.kill_supervisor(RUN, WORKER)
+
+    driver.until(lambda: driver.reports(RUN)[WORKER].exit)
+    ended = driver.reports(RUN)[WORKER].exit
+    assert ended is not None
+    assert (ended.code, ended.reason, ended.after_stop) == (None, Reason.VANISHED, False)
+    assert driver.wait_for_log(RUN, WORKER) == ["up"]
+    assert driver.reports(RUN)[CHIEF].state is ReplicaState.RUNNING
+
+
+def test_remove_leaves_nothing_of_a_running_run(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: STUBBORN, WORKER: Program((Say("up"),), leaves_orphans=True)})
+    driver.start_and_wait(OTHER, {CHIEF: FOREVER})
+
+    driver.runtime.remove(RUN)
+
+    assert driver.lab.leftovers(RUN) == []
+    assert driver.runtime.observe(RUN) == ()
+    assert [handle.run_id for handle in driver.runtime.recover()] == [OTHER]
+    assert driver.reports(OTHER)[CHIEF].state is ReplicaState.RUNNING
+
+
+def test_remove_twice_does_nothing(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: FINE})
+    driver.wait_for_exits(RUN)
+
+    driver.runtime.remove(RUN)
+    driver.runtime.remove(RUN)
+
+    assert driver.runtime.recover() == []
+
+
+def test_unknown_run_is_harmless(driver: Driver) -> None:
+    assert driver.runtime.recover() == []
+    assert driver.runtime.observe(RUN) == ()
+    assert driver.runtime.read_log(RUN, CHIEF, 0, 10, 100) == LogSlice((), complete=True)
+    driver.runtime.stop(RUN, 1.0)
+    driver.runtime.remove(RUN)
+    assert driver.runtime.recover() == []

@@ -1,0 +1,315 @@
+"""The loop that makes what runs here equal to what the server wants.
+
+    sync      tell the server all that is here, learn all that should be; held by the server while nothing
+              is new, and cut short when something changes here
+    watch     looks for such changes
+    ship      sends the replicas' logs
+
+The agent decides nothing about a job: it reports what it observes and does what `reconcile` concludes.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from trainyard_agent.clock import Clock
+from trainyard_agent.control_plane import ControlPlane
+from trainyard_agent.launch import launches
+from trainyard_agent.lease import Lease
+from trainyard_agent.log_shipper import LogShipper
+from trainyard_agent.reconcile import Action, GiveUp, Held, Prepare, Remove, Start, Stop, reconcile
+from trainyard_agent.runtimes.base import Handle, Runtime, StartFailed
+from trainyard_agent.runtimes.exits import never_ran
+from trainyard_agent.staging import Stager
+from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.sync import (
+    AgentInfo,
+    ReplicaReport,
+    RunOrder,
+    RunReport,
+    SyncRequest,
+    SyncResponse,
+)
+
+HOLD_S = 20.0
+"""How long the server may hold an answer."""
+
+WATCH_S = 0.1
+"""Between two looks at the replicas."""
+
+SHIP_S = 0.2
+"""Between two looks at their logs: lines of that time travel together."""
+
+_FIRST_BACKOFF_S = 0.2
+_LONGEST_BACKOFF_S = 3.0
+_BREATH_S = 0.01  # between two syncs: a server that never holds an answer is not flooded
+
+_log = logging.getLogger(__name__)
+_jitter = random.SystemRandom()
+
+_Observed = dict[str, tuple[ReplicaReport, ...]]
+
+
+class Agent:
+    def __init__(
+        self,
+        runtime: Runtime,
+        control_plane: ControlPlane,
+        stager: Stager,
+        clock: Clock,
+        info: AgentInfo,
+        lease: Lease | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._control_plane = control_plane
+        self._stager = stager
+        self._clock = clock
+        self._info = info
+        self._lease = lease or Lease(clock)
+        self._shipper = LogShipper(control_plane, runtime)
+        self._recovered = False
+        self._handles: dict[str, Handle] = {}
+        self._orders: dict[str, RunOrder] = {}
+        self._given_up: dict[str, tuple[ReplicaReport, ...]] = {}
+        self._seen = ""
+        self._reported: tuple[RunReport, ...] | None = None
+        self._changed = asyncio.Event()
+        self._hold_s = 0.0
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Until cancelled. Replicas live on; what is being prepared is given up."""
+        try:
+            await self._recover()
+            async with asyncio.TaskGroup() as loops:
+                loops.create_task(self._repeat(self._sync_round, _BREATH_S))
+                loops.create_task(self._repeat(self._watch_round, WATCH_S))
+                loops.create_task(self._repeat(self._ship, SHIP_S))
+        finally:
+            await self._stager.close()
+
+    async def step(self, wait_s: float = 0.0) -> bool:
+        """One round of everything: sync, act on the answer, send logs. False if the server did not answer.
+
+        For whoever wants to see each round by itself; `run` does the same, side by side.
+        """
+        await self._recover()
+        answered = True
+        try:
+            await self._sync(await self._request(wait_s))
+        except TrainyardError:
+            answered = False
+            await self._keep_lease()
+        with contextlib.suppress(TrainyardError):  # the same server, and the same trouble, as above
+            await self._ship()
+        return answered
+
+    async def _recover(self) -> None:
+        if self._recovered:
+            return
+        handles = await asyncio.to_thread(self._runtime.recover)
+        self._handles = {handle.run_id: handle for handle in handles}
+        self._recovered = True
+        if handles:
+            _log.info("found %d run(s) of an earlier time", len(handles))
+
+    # The three loops.
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], pause_s: float) -> None:
+        """For ever, with a pause between; a longer one after a failure. An agent that ended over one bad
+        round would leave its replicas alone."""
+        failures = 0
+        while True:
+            try:
+                await work()
+                failures = 0
+            except TrainyardError:
+                failures += 1  # said by `_hear`, once
+            except Exception:  # noqa: BLE001 - see above
+                failures += 1
+                _log.exception("a round failed; trying again")
+            await self._clock.sleep(_backoff(failures) if failures else pause_s)
+
+    async def _sync_round(self) -> None:
+        """One sync, held by the server unless something is new here, or the last one failed."""
+        hold_s, self._hold_s = self._hold_s, 0.0
+        self._changed.clear()
+        request = await self._request(hold_s)
+        if hold_s:
+            await self._sync_unless_changed(request)
+        else:
+            await self._sync(request)
+        self._hold_s = 0.0 if self._changed.is_set() else HOLD_S
+
+    async def _watch_round(self) -> None:
+        await self._keep_lease()
+        if self._reported is not None and await self._reports() != self._reported:
+            self._changed.set()
+
+    # Talking to the server.
+
+    async def _sync_unless_changed(self, request: SyncRequest) -> None:
+        """A held sync, cut short when something changes here meanwhile."""
+        sync = asyncio.create_task(self._control_plane.sync(request))
+        change = asyncio.create_task(self._changed.wait())
+        sent = self._clock.monotonic()
+        try:
+            await asyncio.wait({sync, change}, return_when=asyncio.FIRST_COMPLETED)
+            if sync.done():
+                await self._hear(request, sync, sent)
+        finally:
+            for task in (sync, change):
+                task.cancel()
+            await asyncio.gather(sync, change, return_exceptions=True)
+
+    async def _sync(self, request: SyncRequest) -> None:
+        await self._hear(request, self._control_plane.sync(request), self._clock.monotonic())
+
+    async def _hear(self, request: SyncRequest, answer: Awaitable[SyncResponse], sent: float) -> None:
+        """Act on the answer to a request that was sent at `sent`. Logs a failure, the same one only once,
+        before it passes it on."""
+        try:
+            response = await answer
+        except TrainyardError as error:
+            self._reported = None
+            if error.message != self._trouble:
+                _log.warning("%s Replicas go on; trying again.", error.message)
+            self._trouble = error.message
+            raise
+        if self._trouble:
+            _log.info("the server answers again")
+        self._trouble = ""
+        self._lease.renew(sent, response.lease_s)
+        self._reported = request.runs
+        await self._act(response)
+
+    async def _request(self, wait_s: float) -> SyncRequest:
+        return SyncRequest(agent=self._info, runs=await self._reports(), wait_s=wait_s, seen=self._seen)
+
+    async def _ship(self) -> None:
+        logs = [(handle.run_id, task) for handle in self._handles.values() for task in handle.addresses]
+        logs += [(run_id, report.task) for run_id, reports in self._given_up.items() for report in reports]
+        await self._shipper.ship(logs)
+
+    # What is here.
+
+    async def _reports(self) -> tuple[RunReport, ...]:
+        """How every run stands that the runtime holds or the server ordered."""
+        observed = await self._observe()
+        staging = self._stager.status()
+        reports = [RunReport(run_id=run_id, replicas=replicas) for run_id, replicas in observed.items()]
+        for run_id, order in self._orders.items():
+            if run_id in observed or run_id in self._given_up:
+                continue
+            pending = tuple(
+                ReplicaReport(task=replica.task, state=ReplicaState.PENDING) for replica in order.replicas
+            )
+            activity = staging[run_id].activity if run_id in staging else ""
+            reports.append(RunReport(run_id=run_id, replicas=pending, activity=activity))
+        reports += [RunReport(run_id=run_id, replicas=told) for run_id, told in self._given_up.items()]
+        return tuple(sorted(reports, key=lambda report: report.run_id))
+
+    async def _observe(self) -> _Observed:
+        def observe(run_ids: list[str]) -> _Observed:
+            return {run_id: self._runtime.observe(run_id) for run_id in run_ids}
+
+        observed = await asyncio.to_thread(observe, list(self._handles))
+        return {run_id: replicas for run_id, replicas in observed.items() if replicas}
+
+    # Making it what it should be.
+
+    async def _act(self, response: SyncResponse) -> None:
+        self._orders = {order.run_id: order for order in response.runs}
+        observed = await self._observe()
+        for run_id in self._handles.keys() - observed.keys():
+            self._lose(run_id)
+        held = {
+            run_id: Held(any(r.exit is None for r in replicas), self._handles[run_id].grace_s)
+            for run_id, replicas in observed.items()
+        }
+        actions = reconcile(
+            response.runs,
+            held,
+            self._stager.status(),
+            self._given_up.keys(),
+            runs_images=self._runtime.runs_images,
+        )
+        for action in actions:
+            try:
+                await self._do(action)
+            except Exception:  # noqa: BLE001 - one run in trouble must not hold up the others
+                _log.exception("%s failed; it is tried again after the next answer", type(action).__name__)
+        self._seen = response.version
+        if actions:
+            self._changed.set()
+
+    async def _do(self, action: Action) -> None:
+        match action:
+            case Prepare(order):
+                self._stager.begin(order)
+            case Start(order, python):
+                await self._start(order, python)
+            case GiveUp(order, reason, message):
+                await self._stager.discard(order.run_id)
+                self._give_up(order, {replica.task: (reason, message) for replica in order.replicas})
+            case Stop(run_id, grace_s):
+                await asyncio.to_thread(self._runtime.stop, run_id, grace_s)
+            case Remove(run_id):
+                await asyncio.to_thread(self._runtime.remove, run_id)
+                await self._stager.discard(run_id)
+                self._handles.pop(run_id, None)
+                self._given_up.pop(run_id, None)
+                _log.info("run %s is over and removed", run_id)
+
+    async def _start(self, order: RunOrder, python: str) -> None:
+        def place_and_start() -> Handle:
+            placed = self._runtime.place(order.run_id, order.replicas, order.grace_s)
+            gang = launches(order, placed.addresses, python, self._info.replica_environment)
+            return self._runtime.start(order.run_id, gang)
+
+        try:
+            self._handles[order.run_id] = await asyncio.to_thread(place_and_start)
+        except StartFailed as failure:
+            others = "It was not started, because another replica of its run could not be."
+            ends = {replica.task: (Reason.STOPPED, others) for replica in order.replicas}
+            ends[failure.task] = (Reason.START_FAILED, failure.message)
+            await self._stager.discard(order.run_id)
+            self._give_up(order, ends)
+        else:
+            _log.info("started run %d of job %s (%s)", order.number, order.job_id, order.run_id)
+
+    def _lose(self, run_id: str) -> None:
+        """The runtime knows nothing any more of a run that it had started: somebody removed it by hand."""
+        del self._handles[run_id]
+        order = self._orders.get(run_id)
+        if order is not None:
+            end = (Reason.VANISHED, "Its directory on the machine is gone.")
+            self._give_up(order, {replica.task: end for replica in order.replicas})
+
+    def _give_up(self, order: RunOrder, ends: dict[str, tuple[Reason, str]]) -> None:
+        now = self._clock.now()
+        self._given_up[order.run_id] = tuple(
+            ReplicaReport(
+                task=task,
+                state=ReplicaState.EXITED,
+                exit=never_ran(reason, message, now, after_stop=reason is Reason.STOPPED),
+            )
+            for task, (reason, message) in ends.items()
+        )
+        for task, (reason, message) in ends.items():
+            _log.info("run %s: %s %s (%s)", order.run_id, task, message, reason)
+
+    async def _keep_lease(self) -> None:
+        """Stop what the server may soon start elsewhere."""
+        for handle in list(self._handles.values()):
+            if self._lease.is_over(handle.grace_s):
+                await asyncio.to_thread(self._runtime.stop, handle.run_id, handle.grace_s, Reason.HOST_LOST)
+
+
+def _backoff(failures: int) -> float:
+    """How long to wait after so many failures in a row, from 1; at random, so that agents spread out."""
+    longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 10))
+    return longest * _jitter.uniform(0.5, 1.0)

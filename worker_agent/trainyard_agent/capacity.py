@@ -1,0 +1,134 @@
+"""What this machine may give to replicas."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Set
+from pathlib import Path
+
+import psutil
+
+from trainyard_protocol.machines import GIGABYTE
+from trainyard_protocol.sync import Capacity, Gpu
+
+_MEBIBYTE = 1 << 20
+_CGROUP = Path("/sys/fs/cgroup")
+_NVIDIA_SMI_S = 20.0
+_QUERY = ["--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits"]
+_SERVICE_NAMES: Mapping[str, str] = {
+    "A100-80GB": "NVIDIA_A100_80GB",
+    "A100": "NVIDIA_TESLA_A100",
+    "H100": "NVIDIA_H100_80GB",
+    "H200": "NVIDIA_H200_141GB",
+    "K80": "NVIDIA_TESLA_K80",
+    "L4": "NVIDIA_L4",
+    "P100": "NVIDIA_TESLA_P100",
+    "P4": "NVIDIA_TESLA_P4",
+    "T4": "NVIDIA_TESLA_T4",
+    "V100": "NVIDIA_TESLA_V100",
+}
+"""The names that the API and Compute Engine have for these models."""
+
+
+class BadCapacity(Exception):
+    """What was asked for on the command line cannot be."""
+
+
+def detect(cpus: str = "", memory_gb: float | None = None) -> Capacity:
+    """All that the agent itself may use, or the part that the arguments name.
+
+    `cpus` is a list of CPU numbers such as `0,2-5`. Raises BadCapacity for one that this process may not use.
+    """
+    usable = os.sched_getaffinity(0)
+    return Capacity(
+        cpus=parse_cpus(cpus, usable) if cpus else within_quota(usable, _quota()),
+        memory_bytes=round(memory_gb * GIGABYTE) if memory_gb else _memory(),
+        gpus=_gpus(),
+    )
+
+
+def parse_cpus(text: str, usable: Set[int]) -> tuple[int, ...]:
+    """`"0,2-5"` -> (0, 2, 3, 4, 5). Raises BadCapacity unless each is among `usable`."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part)
+        if match is None:
+            raise BadCapacity(f"--cpus takes CPU numbers such as 0,2-5; {part.strip()!r} is none.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise BadCapacity(f"--cpus: the range {part.strip()} ends before it begins.")
+        numbers |= set(range(first, last + 1))
+    refused = sorted(numbers - usable)
+    if refused:
+        raise BadCapacity(
+            f"--cpus: CPU {refused[0]} cannot be used here; this process may use "
+            f"{', '.join(map(str, sorted(usable)))}."
+        )
+    return tuple(sorted(numbers))
+
+
+def within_quota(usable: Set[int], quota: float | None) -> tuple[int, ...]:
+    """As many CPUs as a container's quota pays for, at least one."""
+    cpus = tuple(sorted(usable))
+    return cpus if quota is None else cpus[: max(1, int(quota))]
+
+
+def parse_gpus(output: str) -> tuple[Gpu, ...]:
+    """The answer of nvidia-smi: `GPU-uuid, Tesla T4, 15360` a line, memory in MiB ("[N/A]": unknown)."""
+    gpus = []
+    for line in output.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == 3 and fields[0]:
+            memory = int(fields[2]) * _MEBIBYTE if fields[2].isdecimal() else 0
+            gpus.append(Gpu(id=fields[0], type=gpu_type(fields[1]), memory_bytes=memory))
+    return tuple(gpus)
+
+
+def gpu_type(name: str) -> str:
+    """`Tesla T4` -> `NVIDIA_TESLA_T4`; a model that the service never had keeps its own name, in that form."""
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", name.upper()) if word]
+    model = next((word for word in words if word in _SERVICE_NAMES), "")
+    if model == "A100" and "80GB" in words:
+        model = "A100-80GB"
+    if model:
+        return _SERVICE_NAMES[model]
+    return "_".join(words if words[:1] == ["NVIDIA"] else ["NVIDIA", *words])
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ()
+    try:
+        answer = subprocess.run(
+            [program, *_QUERY], capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ()  # a driver that hangs is no device to offer
+    return parse_gpus(answer.stdout) if answer.returncode == 0 else ()
+
+
+def _quota() -> float | None:
+    """CPUs' worth of time that the cgroup allows (version 2, then 1); None: no limit."""
+    match _words(_CGROUP / "cpu.max"):
+        case [quota, period] if quota.isdecimal():
+            return int(quota) / int(period)
+    quotas = _words(_CGROUP / "cpu/cpu.cfs_quota_us")
+    periods = _words(_CGROUP / "cpu/cpu.cfs_period_us")
+    if quotas and periods and int(quotas[0]) > 0:
+        return int(quotas[0]) / int(periods[0])
+    return None
+
+
+def _memory() -> int:
+    total = int(psutil.virtual_memory().total)
+    limits = [_words(_CGROUP / "memory.max"), _words(_CGROUP / "memory/memory.limit_in_bytes")]
+    return min([total, *(int(words[0]) for words in limits if words and words[0].isdecimal())])
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").split()
+    except OSError:
+        return []

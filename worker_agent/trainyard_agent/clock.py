@@ -1,0 +1,61 @@
+"""Time as an argument: the real clock, and one that stands still until a test moves it."""
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """The time of day, in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never goes back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Returns once `monotonic` has gone on by `seconds`."""
+        ...
+
+
+class SystemClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class ManualClock:
+    """Moves only by `advance`; wakes those whose sleep is over, in the order of their waking times."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._start = start
+        self._elapsed = 0.0
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self._elapsed)
+
+    def monotonic(self) -> float:
+        return self._elapsed
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self._elapsed + seconds, over))
+        await over
+
+    def advance(self, seconds: float) -> None:
+        self._elapsed += seconds
+        due = sorted((s for s in self._sleepers if s[0] <= self._elapsed), key=lambda sleeper: sleeper[0])
+        self._sleepers = [s for s in self._sleepers if s[0] > self._elapsed]
+        for _, over in due:
+            if not over.done():
+                over.set_result(None)

@@ -1,0 +1,103 @@
+"""The agent's client of the server. Every failure is one of `trainyard_protocol.errors`."""
+
+import hashlib
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from trainyard_protocol.errors import Internal, Unavailable, from_body
+from trainyard_protocol.sync import LogChunk, LogReceipt, SyncRequest, SyncResponse
+
+_Answer = TypeVar("_Answer", bound=BaseModel)
+_CONNECT_S = 5.0
+_ANSWER_S = 30.0
+
+
+class ChecksumMismatch(Exception):
+    """What arrived is not what was asked for."""
+
+
+class ControlPlane:
+    """One server. `transport` is for tests that speak to an app in their own process."""
+
+    def __init__(self, server: str, token: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self.server = server
+        self._http = httpx.AsyncClient(
+            base_url=server,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
+            transport=transport,
+            trust_env=False,  # a proxy of the user's is not for calls to their own server
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def sync(self, request: SyncRequest) -> SyncResponse:
+        """May take `request.wait_s` and a little more. Cancelling it is harmless."""
+        timeout = httpx.Timeout(request.wait_s + _ANSWER_S, connect=_CONNECT_S)
+        return await self._post("/agent/v1/sync", request, SyncResponse, timeout=timeout)
+
+    async def send_log(self, run_id: str, task: str, chunk: LogChunk) -> LogReceipt:
+        """Raises NotFound where the run is not this server's."""
+        return await self._post(f"/agent/v1/runs/{run_id}/replicas/{task}/logs", chunk, LogReceipt)
+
+    async def download(self, sha256: str, filename: str, target: Path) -> None:
+        """Fetch a staged package. Raises ChecksumMismatch, and leaves no file, if it is not that package."""
+        total = hashlib.sha256()
+        try:
+            async with self._http.stream("GET", f"/agent/v1/staging/{sha256}/{filename}") as response:
+                if response.is_error:
+                    await response.aread()
+                    _raise(response)
+                with target.open("wb") as file:
+                    async for block in response.aiter_bytes():
+                        total.update(block)
+                        file.write(block)
+        except httpx.HTTPError as error:
+            target.unlink(missing_ok=True)
+            raise self._unavailable(error) from error
+        if total.hexdigest() != sha256:
+            target.unlink()
+            raise ChecksumMismatch(f"{filename} arrived with the SHA-256 {total.hexdigest()}, not {sha256}")
+
+    async def _post(self, path: str, body: BaseModel, kind: type[_Answer], **options: Any) -> _Answer:
+        try:
+            response = await self._http.post(
+                path,
+                content=body.model_dump_json(),
+                headers={"Content-Type": "application/json"},
+                **options,
+            )
+        except httpx.HTTPError as error:
+            raise self._unavailable(error) from error
+        if response.is_error:
+            _raise(response)
+        try:
+            return kind.model_validate_json(response.content)
+        except ValidationError as error:
+            raise Internal(
+                f"The server at {self.server} answered {path} with something else: {error}"
+            ) from error
+
+    def _unavailable(self, error: httpx.HTTPError) -> Unavailable:
+        return Unavailable(f"The server at {self.server} does not answer ({error or type(error).__name__}).")
+
+
+def _raise(response: httpx.Response) -> None:
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    raise from_body(response.status_code, body)

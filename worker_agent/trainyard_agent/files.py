@@ -1,0 +1,73 @@
+"""Small files that appear whole or not at all, and locks that end with their holder."""
+
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+
+class DamagedFile(OSError):
+    """Not what was written: the disk, or a person, changed it."""
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replaces the file. Two writers of one path: one of the two wins, whole."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    fresh.write_text(json.dumps(value), encoding="utf-8")
+    fresh.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in the file; None where there is no file. Raises DamagedFile for anything else in it."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise DamagedFile(f"{path} is damaged ({error})") from error
+    if not isinstance(value, dict):
+        raise DamagedFile(f"{path} is damaged (it holds no JSON object)")
+    return value
+
+
+def try_lock(path: Path) -> int | None:
+    """An open file descriptor that holds the lock, to be closed by the caller; None if another holds it.
+
+    The kernel gives the lock back when the last copy of the descriptor is closed, however its holder dies.
+    """
+    return _flock(path, fcntl.LOCK_EX)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock; False where there is no file. Asking disturbs no one else who asks."""
+    if not path.exists():
+        return False
+    fd = _flock(path, fcntl.LOCK_SH)
+    if fd is None:
+        return True
+    os.close(fd)
+    return False
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory, also one that a program made inaccessible to itself. Not there: nothing."""
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        for directory, _, _ in os.walk(path):  # top down: each is opened before the walk goes into it
+            Path(directory).chmod(0o700)
+        shutil.rmtree(path)
+
+
+def _flock(path: Path, kind: int) -> int | None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd

@@ -1,0 +1,1 @@
+"""What replicas run on. `base` is the contract; every runtime here passes the same suite of tests."""

@@ -1,0 +1,80 @@
+"""How an end is told: codes, reasons and sentences that all runtimes share. Pure.
+
+A message is a sentence about "it", the replica; where a reason calls for an explanation (it could not be
+started, its packages could not be installed) it is that explanation. The server says which replica it was.
+"""
+
+import signal
+from dataclasses import dataclass
+from datetime import datetime
+
+from trainyard_protocol.states import Reason, reason_of_exit
+from trainyard_protocol.sync import ExitReport
+
+_MESSAGES = {
+    Reason.VANISHED: "Its supervisor was killed, or the machine was restarted.",
+    Reason.STOPPED: "It was stopped.",
+    Reason.HOST_LOST: "Its worker agent could not reach the server for the length of the lease, and stopped it.",
+    Reason.HOST_SHUTDOWN: "It was stopped with everything else on its machine.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """When and why a run was told to stop; `at` is on the clock of the exits it is compared with."""
+
+    at: float
+    reason: Reason
+
+
+def code_of_status(status: int) -> int:
+    """A status as `subprocess` gives it (-n for signal n) -> the code that a shell would show."""
+    return status if status >= 0 else 128 - status
+
+
+def exit_report(
+    code: int | None,
+    finished_at: datetime,
+    ended: float,
+    stop: StopOrder | None,
+    failure: str = "",
+) -> ExitReport:
+    """What became of a replica that ended at `ended`. `failure`: why its program could not be executed."""
+    if stop is not None and ended >= stop.at:
+        return ExitReport(
+            code=code,
+            reason=stop.reason,
+            message=_MESSAGES[stop.reason],
+            finished_at=finished_at,
+            after_stop=True,
+        )
+    if failure:
+        message = f"{failure.rstrip('.')}."
+        return ExitReport(code=None, reason=Reason.START_FAILED, message=message, finished_at=finished_at)
+    if code is None:
+        message = _MESSAGES[Reason.VANISHED]
+        return ExitReport(code=None, reason=Reason.VANISHED, message=message, finished_at=finished_at)
+    reason = reason_of_exit(code)
+    return ExitReport(code=code, reason=reason, message=message_of_code(code), finished_at=finished_at)
+
+
+def never_ran(reason: Reason, message: str, finished_at: datetime, after_stop: bool = False) -> ExitReport:
+    return ExitReport(
+        code=None, reason=reason, message=message, finished_at=finished_at, after_stop=after_stop
+    )
+
+
+def message_of_code(code: int) -> str:
+    if code == 0:
+        return "It completed."
+    if reason_of_exit(code) is Reason.KILLED_BY_SIGNAL:
+        return f"It was killed by signal {signal_name(code - 128)}."
+    return f"It exited with a non-zero status of {code}."
+
+
+def signal_name(number: int) -> str:
+    """9 -> `9 (SIGKILL)`."""
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)

@@ -1,0 +1,268 @@
+"""The fake runtime: scripted replicas, no processes, and a clock that the test moves.
+
+It keeps the whole contract of `base.Runtime`, and what it holds lies in a `FakeHost`, which outlives the
+runtime object as a machine outlives an agent. How a replica stands is a pure function of its script and
+the clock. The runtimes that misbehave have names at the end of this file.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from trainyard_agent.clock import Clock
+from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
+from trainyard_agent.runtimes.exits import StopOrder, exit_report
+from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RuntimeName, Stream
+
+_SIGTERM_CODE, _SIGKILL_CODE = 143, 137
+_FIRST_PORT = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A line on a stream."""
+
+    text: str
+    stream: Stream = "stdout"
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of the program. `code` None: it vanishes without an exit status."""
+
+    code: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What one replica does, by seconds after its start, in rising order. Without an Exit it runs for ever.
+
+    `starts_after_s` is how long it stays STARTING. On SIGTERM it ends at once, with `code_on_sigterm`,
+    unless it `ignores_sigterm`.
+    """
+
+    steps: tuple[tuple[float, Say | Exit], ...] = ()
+    starts_after_s: float = 0.0
+    ignores_sigterm: bool = False
+    code_on_sigterm: int = _SIGTERM_CODE
+
+
+FOREVER = Script()
+SUCCEEDS = Script(((0.0, Say("hello")), (1.0, Exit(0))))
+
+Programs = Callable[[Launch], Script]
+"""Which script a replica plays."""
+
+
+def by_module(modules: Mapping[str, Mapping[str, Script]]) -> Programs:
+    """Scripts by Python module (`python -m MODULE`) and task; the task `*` is every other one.
+
+    A module or task that is not there exits 1, as Python does for a module that it cannot find.
+    """
+
+    def script(launch: Launch) -> Script:
+        module = launch.command[launch.command.index("-m") + 1] if "-m" in launch.command else ""
+        tasks = modules.get(module, {})
+        missing = Script(((0.0, Say(f"No module named {module}", "stderr")), (0.0, Exit(1))))
+        return tasks.get(launch.task) or tasks.get("*", missing)
+
+    return script
+
+
+@dataclass(slots=True)
+class _Replica:
+    launch: Launch
+    script: Script
+    vanished_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Run:
+    handle: Handle
+    replicas: dict[str, _Replica] = field(default_factory=dict)
+    began: float = 0.0
+    stop: StopOrder | None = None
+    kill_at: float = float("inf")
+
+
+class FakeHost:
+    """The machine: what survives an agent. `launches` are all that were ever started, for tests to look at."""
+
+    def __init__(self, clock: Clock, programs: Programs) -> None:
+        self.clock = clock
+        self.programs = programs
+        self.runs: dict[str, _Run] = {}
+        self.launches: list[tuple[str, Launch]] = []
+        self.ports = _FIRST_PORT
+        self._epoch = clock.now() - timedelta(seconds=clock.monotonic())
+
+    def moment(self, monotonic: float) -> datetime:
+        return self._epoch + timedelta(seconds=monotonic)
+
+    def vanish(self, run_id: str, task: str) -> None:
+        """The replica disappears now, as after `kill -9` of its supervisor."""
+        self.runs[run_id].replicas[task].vanished_at = self.clock.monotonic()
+
+    def end_everything(self, reason: Reason = Reason.HOST_SHUTDOWN) -> None:
+        """What `--stop-all` does to a machine whose agent is gone."""
+        runtime = FakeRuntime(self)
+        for run_id in self.runs:
+            runtime.stop(run_id, 0.0, reason)
+
+
+class FakeRuntime:
+    name: RuntimeName = "fake"
+    runs_images = False
+
+    def __init__(self, host: FakeHost) -> None:
+        self._host = host
+
+    def recover(self) -> list[Handle]:
+        for run_id in [run_id for run_id, run in self._host.runs.items() if not run.handle.launched]:
+            del self._host.runs[run_id]
+        return [run.handle for run in self._host.runs.values()]
+
+    def place(self, run_id: str, replicas: Sequence[ReplicaOrder], grace_s: float) -> Handle:
+        if run_id not in self._host.runs:
+            addresses = {}
+            for replica in replicas:
+                self._host.ports += 1
+                addresses[replica.task] = f"127.0.0.1:{self._host.ports}"
+            handle = Handle(run_id=run_id, addresses=addresses, grace_s=grace_s)
+            self._host.runs[run_id] = _Run(handle)
+        return self._host.runs[run_id].handle
+
+    def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
+        run = self._host.runs.get(run_id)
+        if run is None:
+            raise StartFailed(launches[0].task, "Its run was not placed.")
+        if run.handle.launched:
+            return run.handle
+        try:
+            replicas = {launch.task: _Replica(launch, self._script(launch)) for launch in launches}
+        except StartFailed:
+            del self._host.runs[run_id]
+            raise
+        run.replicas = replicas
+        run.began = self._host.clock.monotonic()
+        run.handle = run.handle.model_copy(update={"launched": True})
+        self._host.launches += [(run_id, launch) for launch in launches]
+        return run.handle
+
+    def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
+        run = self._host.runs.get(run_id)
+        if run is None:
+            return ()
+        return tuple(self._observe(run, task) for task in run.handle.addresses)
+
+    def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+        run = self._host.runs.get(run_id)
+        if run is None or task not in run.replicas:
+            return LogSlice((), complete=run is None or run.handle.launched)
+        end = self._end(run, run.replicas[task])
+        now = self._host.clock.monotonic()
+        said = self._said(run, run.replicas[task], min(now, end[0]))
+        lines: list[LogLine] = []
+        for line in said[start:]:
+            max_bytes -= len(line.text)
+            if lines and (max_bytes < 0 or len(lines) >= max_lines):
+                break
+            lines.append(line)
+        return LogSlice(tuple(lines), complete=end[0] <= now and start + len(lines) >= len(said))
+
+    def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
+        run = self._host.runs.get(run_id)
+        now = self._host.clock.monotonic()
+        if run is None or all(self._end(run, replica)[0] <= now for replica in run.replicas.values()):
+            return
+        run.stop = run.stop or StopOrder(now, reason)
+        run.kill_at = min(run.kill_at, now + grace_s)
+
+    def remove(self, run_id: str) -> None:
+        self._host.runs.pop(run_id, None)
+
+    def _script(self, launch: Launch) -> Script:
+        return self._host.programs(launch)
+
+    def _observe(self, run: _Run, task: str) -> ReplicaReport:
+        address = run.handle.addresses[task]
+        replica = run.replicas.get(task)
+        if replica is None:
+            return ReplicaReport(task=task, state=ReplicaState.PENDING, address=address)
+        now = self._host.clock.monotonic()
+        started = run.began + replica.script.starts_after_s
+        ended, code = self._end(run, replica)
+        up = started <= min(now, ended)
+        report = ReplicaReport(
+            task=task,
+            state=ReplicaState.RUNNING if up else ReplicaState.STARTING,
+            address=address,
+            started_at=self._host.moment(started) if up else None,
+        )
+        if ended > now:
+            return report
+        how = exit_report(code, self._host.moment(ended), ended, run.stop)
+        return report.model_copy(update={"state": ReplicaState.EXITED, "exit": how})
+
+    @staticmethod
+    def _end(run: _Run, replica: _Replica) -> tuple[float, int | None]:
+        """When it ends, as far as is known now, and with which code."""
+        script = replica.script
+        started = run.began + script.starts_after_s
+        ends: list[tuple[float, int | None]] = [(float("inf"), None)]
+        ends += [(started + at, step.code) for at, step in script.steps if isinstance(step, Exit)]
+        if run.stop is not None and not script.ignores_sigterm:
+            ends.append((run.stop.at, script.code_on_sigterm))
+        ends.append((run.kill_at, _SIGKILL_CODE))
+        if replica.vanished_at is not None:
+            ends.append((replica.vanished_at, None))
+        return min(ends, key=lambda end: end[0])
+
+    def _said(self, run: _Run, replica: _Replica, until: float) -> list[LogLine]:
+        started = run.began + replica.script.starts_after_s
+        return [
+            LogLine(
+                time=self._host.moment(started + at).isoformat().replace("+00:00", "Z"),
+                stream=step.stream,
+                text=step.text,
+            )
+            for at, step in replica.script.steps
+            if isinstance(step, Say) and started + at <= until
+        ]
+
+
+class FailsDuringStart(FakeRuntime):
+    """Cannot start one of the tasks."""
+
+    def __init__(self, host: FakeHost, task: str = "worker-replica-0") -> None:
+        super().__init__(host)
+        self._task = task
+
+    def _script(self, launch: Launch) -> Script:
+        if launch.task == self._task:
+            raise StartFailed(launch.task, "The machine has no room.")
+        return super()._script(launch)
+
+
+class IgnoresSigterm(FakeRuntime):
+    """No replica reacts to SIGTERM: each lives until it is killed."""
+
+    def _script(self, launch: Launch) -> Script:
+        script = super()._script(launch)
+        return Script(script.steps, script.starts_after_s, ignores_sigterm=True)
+
+
+class Vanishes(FakeRuntime):
+    """Every replica of the first run disappears after a while."""
+
+    def __init__(self, host: FakeHost, after_s: float = 1.0) -> None:
+        super().__init__(host)
+        self._after_s = after_s
+
+    def _script(self, launch: Launch) -> Script:
+        script = super()._script(launch)
+        if self._host.launches:
+            return script
+        steps = tuple(step for step in script.steps if step[0] < self._after_s)
+        return Script((*steps, (self._after_s, Exit(None))), script.starts_after_s)

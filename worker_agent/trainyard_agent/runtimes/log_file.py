@@ -1,0 +1,46 @@
+"""Reading a replica's log.jsonl by line number while it grows."""
+
+from pathlib import Path
+
+from trainyard_protocol.sync import LogLine
+
+_REMEMBERED = 8
+
+
+class LogFile:
+    """A line that is not finished yet does not exist. No file: no lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offsets = {0: 0}
+        """Where some lines begin, by number: those that a reader who goes on, or asks again, starts with."""
+
+    def read(self, start: int, max_lines: int, max_bytes: int) -> tuple[LogLine, ...]:
+        """Lines `start`, `start + 1`, ...: at least one if there is one, then up to the limits."""
+        lines: list[LogLine] = []
+        number = max(known for known in self._offsets if known <= start)
+        try:
+            with self._path.open("rb") as file:
+                offset = file.seek(self._offsets[number])
+                for raw in file:
+                    if not raw.endswith(b"\n"):
+                        break
+                    if number >= start:
+                        max_bytes -= len(raw)
+                        if lines and (max_bytes < 0 or len(lines) >= max_lines):
+                            break
+                        lines.append(LogLine.model_validate_json(raw))
+                    number += 1
+                    offset += len(raw)
+                    if number == start:
+                        self._remember(number, offset)
+        except FileNotFoundError:
+            return ()
+        self._remember(number, offset)
+        return tuple(lines)
+
+    def _remember(self, number: int, offset: int) -> None:
+        self._offsets.pop(number, None)
+        self._offsets[number] = offset
+        while len(self._offsets) > _REMEMBERED:
+            self._offsets.pop(next(known for known in self._offsets if known))

@@ -1,0 +1,345 @@
+"""The process runtime: each replica is a process of this machine, under a supervisor (`shim.py`) of its own.
+
+All that it knows lies in `runs/RUN/` of the agent's state directory: run.json is the handle, written whole
+with `launched` at the one moment when a run comes into being; what the supervisors write stands there. A
+supervisor lives as long as its `alive` file is locked, so nothing here depends on process ids that the
+kernel may use again.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from trainyard_agent import marks, ports
+from trainyard_agent.files import is_locked, read_json, remove_tree, try_lock, write_json
+from trainyard_agent.runtimes import shim
+from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
+from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
+from trainyard_agent.runtimes.log_file import LogFile
+from trainyard_protocol.cluster import Task
+from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.sync import ReplicaOrder, ReplicaReport, RuntimeName
+
+PASSED_ON = (
+    *("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
+    *("LD_LIBRARY_PATH", "CUDA_HOME"),  # how frameworks find the machine's devices
+    *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"),  # gs:// at Google, as the user who runs us
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+)
+"""What a replica inherits of the agent's environment; nothing else, so no token of ours either."""
+
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_REMOVED = ".removed-"
+_LOCK_FD = 3
+_PATIENCE_S = 10.0  # for a supervisor that was told to kill everything at once
+_PAUSE_S = 0.005
+
+
+class _Record(Handle):
+    """run.json: the handle, and the process ids of the supervisors by task."""
+
+    pids: dict[str, int] = Field(default_factory=dict)
+
+
+class ProcessRuntime:
+    name: RuntimeName = "process"
+    runs_images = False
+
+    def __init__(self, state_dir: Path) -> None:
+        self._runs = state_dir / "runs"
+        self._runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = threading.RLock()
+        self._children: set[int] = set()
+        self._logs: dict[tuple[str, str], LogFile] = {}
+        self._final: dict[tuple[str, str], ReplicaReport] = {}
+
+    def recover(self) -> list[Handle]:
+        with self._lock:
+            for path in self._runs.iterdir():
+                if path.name.startswith(_REMOVED):
+                    remove_tree(path)
+                elif not self._launched(path.name):
+                    self.remove(path.name)
+            return [record for record in self._records() if record.launched]
+
+    def place(self, run_id: str, replicas: Sequence[ReplicaOrder], grace_s: float) -> Handle:
+        with self._lock:
+            record = self._record(run_id)
+            if record is not None:
+                return record
+            first = replicas[0].task
+            if not _RUN_ID.fullmatch(run_id):
+                raise StartFailed(first, f"{run_id!r} is no run id.")
+            taken = {_port(address) for other in self._records() for address in other.addresses.values()}
+            try:
+                free = ports.free_ports(len(replicas), taken)
+                for replica in replicas:
+                    directory = self._runs / run_id / Task.parse(replica.task).name
+                    for name in ("work", "tmp"):
+                        (directory / name).mkdir(mode=0o700, parents=True)
+                (self._runs / run_id / "gate").touch(mode=0o600)
+                addresses = {r.task: f"127.0.0.1:{port}" for r, port in zip(replicas, free, strict=True)}
+                record = _Record(run_id=run_id, addresses=addresses, grace_s=grace_s)
+                self._write(record)
+            except (OSError, ports.NoFreePort, ValueError) as error:
+                self.remove(run_id)
+                raise StartFailed(first, f"There is no room for it: {error}.") from error
+            return record
+
+    def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
+        with self._lock:
+            record = self._record(run_id)
+            if record is None:
+                raise StartFailed(launches[0].task, "Its run was not placed.")
+            if record.launched:
+                return record
+            try:
+                return self._launch(record, launches)
+            except StartFailed:
+                self.remove(run_id)
+                raise
+
+    def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
+        with self._lock:
+            self._reap()
+            record = self._record(run_id)
+            if record is None:
+                return ()
+            return tuple(self._observe(record, task) for task in record.addresses)
+
+    def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+        directory = self._runs / run_id / task
+        if not directory.is_dir():
+            return LogSlice((), complete=True)
+        finished = (directory / "done.json").exists()  # asked first: what is read after it is the rest
+        log = self._logs.setdefault((run_id, task), LogFile(directory / "log.jsonl"))
+        lines = log.read(start, max_lines, max_bytes)
+        more = finished and bool(log.read(start + len(lines), 1, 0))
+        return LogSlice(lines, complete=finished and not more)
+
+    def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
+        with self._lock:
+            record = self._record(run_id)
+            alive = [task for task in record.pids if self._alive(run_id, task)] if record else []
+            if record is None or not alive:
+                return
+            path = self._runs / run_id / "stop.json"
+            now = time.monotonic()
+            before = read_json(path) or {"monotonic": now, "reason": reason, "kill_at": now + grace_s}
+            # Written before the signal goes out: what ends from now on ended after the stop.
+            write_json(path, {**before, "kill_at": min(before["kill_at"], now + grace_s)})
+            for task in alive:
+                with contextlib.suppress(ProcessLookupError):  # its lock was free in between
+                    os.kill(record.pids[task], signal.SIGTERM)
+
+    def remove(self, run_id: str) -> None:
+        with self._lock:
+            path = self._runs / run_id
+            if not _RUN_ID.fullmatch(run_id) or not path.exists():
+                return
+            self._extinguish(run_id)
+            gone = self._runs / f"{_REMOVED}{run_id}"
+            path.rename(gone)  # at once for whoever reads a log in this moment
+            remove_tree(gone)
+            self._logs = {key: log for key, log in self._logs.items() if key[0] != run_id}
+            self._final = {key: report for key, report in self._final.items() if key[0] != run_id}
+            self._reap()
+
+    def is_over(self, run_id: str) -> bool:
+        """Whether nothing of the run lives any more and its logs are whole. Unknown run: True."""
+        self.observe(run_id)  # closes the books of a supervisor that was killed
+        record = self._record(run_id)
+        tasks = list(record.addresses) if record and record.launched else []
+        return all(
+            (self._runs / run_id / task / "done.json").exists() and not self._alive(run_id, task)
+            for task in tasks
+        )
+
+    def _launch(self, record: _Record, launches: Sequence[Launch]) -> Handle:
+        """Every supervisor waits at the gate until run.json says `launched`: if the agent dies before that,
+        the gate opens, they find that it does not, and leave."""
+        run = self._runs / record.run_id
+        with (run / "gate").open("r+b") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            pids: dict[str, int] = {}
+            for launch in launches:
+                write_json(run / launch.task / "launch.json", _spec(record.run_id, launch, run / launch.task))
+            for launch in launches:
+                try:
+                    pids[launch.task] = self._spawn(run / launch.task)
+                except OSError as error:
+                    for pid in pids.values():  # our children, not waited for: the ids are still theirs
+                        os.kill(pid, signal.SIGKILL)
+                    raise StartFailed(
+                        launch.task, f"Its supervisor could not be started: {error.strerror}."
+                    ) from error
+            launched = record.model_copy(update={"pids": pids, "launched": True})
+            self._write(launched)
+        return launched
+
+    def _spawn(self, directory: Path) -> int:
+        lock = try_lock(directory / "alive")
+        if lock is None:
+            raise OSError(0, "another supervisor holds its directory")
+        command = [sys.executable, "-I", "-S", shim.__file__, str(directory), str(_LOCK_FD)]
+        errors = os.open(directory / "shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        try:
+            pid = os.posix_spawn(
+                sys.executable,
+                command,
+                {"LANG": "C.UTF-8"},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, nothing, 0),
+                    (os.POSIX_SPAWN_DUP2, nothing, 1),
+                    (os.POSIX_SPAWN_DUP2, errors, 2),
+                    (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
+                ],
+                setsid=True,
+                setsigmask=[signal.SIGTERM],  # until it listens: see shim.main
+                setsigdef=[signal.SIGPIPE],
+            )
+        finally:
+            for fd in (lock, errors, nothing):
+                os.close(fd)
+        self._children.add(pid)
+        return pid
+
+    def _observe(self, record: _Record, task: str) -> ReplicaReport:
+        key = (record.run_id, task)
+        if key in self._final:
+            return self._final[key]
+        address = record.addresses[task]
+        if not record.launched:
+            return ReplicaReport(task=task, state=ReplicaState.PENDING, address=address)
+        directory = self._runs / record.run_id / task
+        alive = self._alive(record.run_id, task)  # asked first: a supervisor writes before it leaves
+        ended = read_json(directory / "exit.json")
+        if not alive and not (directory / "done.json").exists():
+            ended = self._bury(record.run_id, task, ended)
+        started = read_json(directory / "started.json")
+        report = ReplicaReport(
+            task=task,
+            state=ReplicaState.RUNNING if started else ReplicaState.STARTING,
+            address=address,
+            started_at=_moment(started["time"]) if started else None,
+        )
+        if ended is None:
+            return report
+        stop = read_json(self._runs / record.run_id / "stop.json")
+        status = ended.get("status")
+        how = exit_report(
+            code=None if status is None else code_of_status(status),
+            finished_at=_moment(ended["time"]),
+            ended=ended["monotonic"],
+            stop=StopOrder(stop["monotonic"], Reason(stop["reason"])) if stop else None,
+            failure=ended.get("failure", ""),
+        )
+        report = report.model_copy(update={"state": ReplicaState.EXITED, "exit": how})
+        self._final[key] = report
+        return report
+
+    def _bury(self, run_id: str, task: str, ended: dict[str, Any] | None) -> dict[str, Any]:
+        """The supervisor was killed. Its program died with it; end what outlived both, close the log."""
+        marks.kill_marked(run_id, task)
+        directory = self._runs / run_id / task
+        if ended is None:
+            ended = {"vanished": True, "time": shim.rfc3339(time.time_ns()), "monotonic": time.monotonic()}
+            write_json(directory / "exit.json", ended)
+        write_json(directory / "done.json", {"supervisor": "killed"})
+        return ended
+
+    def _extinguish(self, run_id: str) -> None:
+        """Nothing of the run lives after this."""
+        record = self._record(run_id)
+        tasks = list(record.addresses) if record else []
+        self.stop(run_id, 0.0)
+        patient_until = time.monotonic() + _PATIENCE_S
+        while tasks := [task for task in tasks if self._alive(run_id, task)]:
+            late = time.monotonic() - patient_until
+            if late > _PATIENCE_S:
+                raise marks.StillAlive(f"the supervisors of {', '.join(tasks)} of run {run_id} do not end")
+            if record and late > 0:
+                for task in tasks:
+                    with contextlib.suppress(ProcessLookupError, KeyError):
+                        os.kill(record.pids[task], signal.SIGKILL)
+            self._reap()
+            time.sleep(_PAUSE_S)
+        marks.kill_marked(run_id)
+
+    def _alive(self, run_id: str, task: str) -> bool:
+        return is_locked(self._runs / run_id / task / "alive")
+
+    def _reap(self) -> None:
+        """Bury the supervisors that are children of this very process; init does it for the others."""
+        for pid in list(self._children):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self._children.discard(pid)
+
+    def _records(self) -> list[_Record]:
+        found = (self._record(path.name) for path in sorted(self._runs.iterdir()))
+        return [record for record in found if record is not None]
+
+    def _record(self, run_id: str) -> _Record | None:
+        if not _RUN_ID.fullmatch(run_id):
+            return None
+        value = read_json(self._runs / run_id / "run.json")
+        return _Record.model_validate(value) if value else None
+
+    def _launched(self, run_id: str) -> bool:
+        record = self._record(run_id)
+        return record is not None and record.launched
+
+    def _write(self, record: _Record) -> None:
+        write_json(self._runs / record.run_id / "run.json", record.model_dump(mode="json"))
+
+
+def replica_environment(
+    run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """The whole environment of one replica. `inherited` is the agent's, of which little is passed on."""
+    path = inherited.get("PATH", os.defpath)
+    return {
+        **{name: inherited[name] for name in PASSED_ON if name in inherited},
+        "PATH": f"{Path(launch.command[0]).parent}{os.pathsep}{path}",
+        "PYTHONUNBUFFERED": "1",  # so that a line is in the log when it is printed
+        "TMPDIR": str(directory / "tmp"),
+        **launch.environment,
+        "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
+        **marks.mark(run_id, launch.task),
+    }
+
+
+def _spec(run_id: str, launch: Launch, directory: Path) -> dict[str, object]:
+    """launch.json. Raises StartFailed for a command that nothing on this machine can execute."""
+    environment = replica_environment(run_id, launch, directory, os.environ)
+    program = shutil.which(launch.command[0], path=environment["PATH"])
+    if program is None:
+        raise StartFailed(launch.task, f"There is no program {launch.command[0]!r} on this machine.")
+    return {
+        "command": [program, *launch.command[1:]],
+        "environment": environment,
+        "directory": str(directory / "work"),
+        "cpus": list(launch.cpus),
+    }
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)

@@ -1,0 +1,373 @@
+"""The supervisor of one replica: starts its program, keeps its log and its exit status, ends all of it.
+
+Runs as a process of its own (`python -I -S shim.py REPLICA_DIR`), outlives the agent, and speaks with it
+through files alone; so it is the standard library only, and quick to start. In the replica's directory:
+
+    launch.json   read:    command, environment, directory, cpus
+    alive         locked (flock, inherited open from the agent) for as long as this process lives
+    started.json  written: the program's pid and when it started
+    log.jsonl     written: one line of JSON for each line of the program's output
+    exit.json     written at once when the program ends: status (-n for signal n) or failure, and when
+    done.json     written last: no descendant lives and the log is whole
+
+and in the run's directory above it: `gate` (locked by the agent until every replica of the run is up),
+run.json (whose `launched` says whether the run may begin) and stop.json (that and how it is to end).
+Every descendant is found, also one that called setsid or was orphaned: they are adopted by this process
+(PR_SET_CHILD_SUBREAPER), which kills until no child is left.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+MAX_LINE_BYTES = 1 << 20
+"""A longer line is cut into several, each but the last marked `partial`."""
+
+_BLOCK = 1 << 16
+_DEFAULT_GRACE_S = 10.0  # for a SIGTERM that did not come from the agent
+_RETRY_S = 0.5  # between attempts to write a log to a full disk
+_MAX_FDS = 1 << 20
+_REAP_S = 0.01  # between two rounds of killing what is left
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_quoted = json.encoder.encode_basestring_ascii  # json.dumps of a string, three times as fast
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class LineCutter:
+    """Turns the bytes of one stream into lines, whatever they are.
+
+    A line ends at `\\n`; one `\\r` right before it goes with it, any other stays. Bytes that are not UTF-8
+    become U+FFFD. `feed` and `end` give (text, partial) pairs.
+    """
+
+    def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
+        self._max_line = max_line
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[tuple[str, bool]]:
+        *whole, rest = (self._rest + data).split(b"\n")
+        lines: list[tuple[str, bool]] = []
+        for line in whole:
+            last = self._cut(line, lines) if len(line) > self._max_line else line
+            lines.append((_text(last.removesuffix(b"\r")), False))
+        self._rest = self._cut(rest, lines)
+        return lines
+
+    def end(self) -> list[tuple[str, bool]]:
+        """The last line, if the stream ended without a newline."""
+        rest, self._rest = self._rest, b""
+        return [(_text(rest), False)] if rest else []
+
+    def _cut(self, line: bytes, lines: list[tuple[str, bool]]) -> bytes:
+        """Move what is above the limit to `lines`; the rest."""
+        while len(line) > self._max_line:
+            at = _character_start(line, self._max_line)
+            lines.append((_text(line[:at]), True))
+            line = line[at:]
+        return line
+
+
+def _character_start(data: bytes, at: int) -> int:
+    """The last place up to `at` that does not cut a UTF-8 character in two."""
+    for back in range(4):
+        if at - back > 0 and data[at - back] & 0xC0 != 0x80:
+            return at - back
+    return at
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+class Log:
+    """log.jsonl. What a full disk refuses stays in `pending`; the owner reads no more until it is empty."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._cutters = {"stdout": LineCutter(), "stderr": LineCutter()}
+        self.pending = b""
+        self.count = 0
+
+    def feed(self, stream: str, data: bytes) -> None:
+        self._add(stream, self._cutters[stream].feed(data))
+
+    def end(self, stream: str) -> None:
+        self._add(stream, self._cutters[stream].end())
+
+    def flush(self) -> None:
+        """Write what is pending, as far as the disk takes it."""
+        try:
+            while self.pending:
+                self.pending = self.pending[os.write(self._fd, self.pending) :]
+        except OSError as error:
+            _say(f"the log cannot be written, trying again: {error}")
+
+    def _add(self, stream: str, lines: list[tuple[str, bool]]) -> None:
+        if not lines:
+            return
+        head = f'{{"time": "{rfc3339(time.time_ns())}", "stream": "{stream}", "text": '
+        tails = ("}\n", ', "partial": true}\n')
+        self.count += len(lines)
+        self.pending += "".join(head + _quoted(text) + tails[partial] for text, partial in lines).encode()
+        self.flush()
+
+
+def rfc3339(time_ns: int) -> str:
+    seconds, rest = divmod(time_ns, 10**9)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:06d}Z"
+
+
+def write_json(path: str, value: dict[str, object]) -> None:
+    """Appears whole or not at all. A full disk is waited out: a lost exit status is worse than a late one."""
+    while True:
+        try:
+            with open(path + ".new", "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
+                json.dump(value, file)
+            os.replace(path + ".new", path)  # noqa: PTH105
+        except OSError as error:
+            _say(f"{path} cannot be written, trying again: {error}")
+            time.sleep(_RETRY_S)
+        else:
+            return
+
+
+class Supervisor:
+    """One program from its start to the death of its last descendant."""
+
+    def __init__(self, directory: str, launch: dict[str, object]) -> None:
+        self._directory = directory
+        self._launch = launch
+        self._log = Log(f"{directory}/log.jsonl")
+        self._streams: dict[int, str] = {}
+        self._program = 0  # its pid
+        self._ended = False
+        self._stopping = False
+        self._kill_at = float("inf")
+        self._wake_fd = _wake_on_signals()
+
+    def run(self) -> None:
+        if _read_json(f"{self._directory}/../stop.json"):
+            self._record_exit({"never_started": True})
+        elif failure := self._start():
+            self._record_exit({"failure": failure})
+        while not self._ended:
+            self._wait_and_read(self._kill_at - time.monotonic())
+            self._reap()
+            if time.monotonic() >= self._kill_at and not self._ended:
+                self._kill_at = float("inf")
+                self._kill_descendants()
+        while not self._reap():
+            self._kill_descendants()
+            self._wait_and_read(_REAP_S)
+        self._drain()
+        write_json(f"{self._directory}/done.json", {"lines": self._log.count})
+
+    def stop(self) -> None:
+        """Called again: the earlier time of killing counts."""
+        wanted = _read_json(f"{self._directory}/../stop.json")
+        asked = float(wanted.get("monotonic", time.monotonic()))
+        kill_at = float(wanted.get("kill_at", asked + _DEFAULT_GRACE_S))
+        self._kill_at = min(self._kill_at, kill_at)
+        if not self._stopping and not self._ended and self._program:
+            self._stopping = True
+            _signal_group(self._program, signal.SIGTERM)
+
+    def _start(self) -> str:
+        """Start the program; answers with what went wrong, or ""."""
+        out, err, failure = (os.pipe() for _ in range(3))
+        pid = os.fork()
+        if pid == 0:
+            _become_program(self._launch, os.getppid(), out[1], err[1], failure[1])
+        for end in (out[1], err[1], failure[1]):
+            os.close(end)
+        self._streams = {out[0]: "stdout", err[0]: "stderr"}
+        with os.fdopen(failure[0], "rb") as pipe:
+            trouble = pipe.read().decode("utf-8", "replace")  # empty once exec has closed the other end
+        if not trouble:
+            self._program = pid
+            started: dict[str, object] = {"pid": pid, "time": rfc3339(time.time_ns())}
+            write_json(f"{self._directory}/started.json", started)
+        return trouble
+
+    def _wait_and_read(self, timeout: float) -> None:
+        if self._log.pending:
+            time.sleep(_RETRY_S)  # the program waits in its write meanwhile
+            self._log.flush()
+        readable = [self._wake_fd] if self._log.pending else [self._wake_fd, *self._streams]
+        ready, _, _ = select.select(readable, [], [], max(0.0, min(timeout, 3600.0)))
+        for fd in ready:
+            if fd == self._wake_fd:
+                if signal.SIGTERM in os.read(fd, 512):
+                    self.stop()
+            else:
+                self._read(fd)
+
+    def _read(self, fd: int) -> bool:
+        data = os.read(fd, _BLOCK)
+        if data:
+            self._log.feed(self._streams[fd], data)
+            return True
+        self._log.end(self._streams.pop(fd))
+        os.close(fd)
+        return False
+
+    def _reap(self) -> bool:
+        """Bury dead children; True once there is none left, dead or alive."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            if pid == self._program:
+                self._record_exit({"status": os.waitstatus_to_exitcode(status)})
+
+    def _record_exit(self, how: dict[str, object]) -> None:
+        now: dict[str, object] = {"time": rfc3339(time.time_ns()), "monotonic": time.monotonic()}
+        self._ended = True
+        write_json(f"{self._directory}/exit.json", {**how, **now})
+
+    def _kill_descendants(self) -> None:
+        for pid in descendants(os.getpid()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            except PermissionError as error:
+                _say(f"process {pid} cannot be killed: {error}")
+
+    def _drain(self) -> None:
+        """Nobody writes any more: read what is in the pipes, then what was held back by a full disk."""
+        for fd, stream in list(self._streams.items()):
+            os.set_blocking(fd, False)
+            try:
+                while self._read(fd):
+                    pass
+            except BlockingIOError:  # someone outside the replica was handed the pipe: not our output
+                self._log.end(stream)
+        while self._log.pending:
+            time.sleep(_RETRY_S)
+            self._log.flush()
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below `root`, by the parents that /proc tells; without `root` itself."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, IndexError):
+                continue  # it ended while we looked
+            children.setdefault(parent, []).append(int(name))
+    found = list(children.get(root, ()))
+    for pid in found:
+        found += children.get(pid, ())
+    return found
+
+
+def _become_program(launch: dict[str, object], parent: int, out: int, err: int, failure: int) -> None:
+    """In the forked child: never returns. What goes wrong before exec is written to `failure`."""
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)  # the supervisor died before it could be watched
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        command = launch["command"]
+        cpus = launch["cpus"]
+        assert isinstance(command, list)
+        assert isinstance(cpus, list)
+        if cpus:
+            try:
+                os.sched_setaffinity(0, cpus)
+            except (OSError, ValueError) as error:
+                raise OSError(f"the CPUs {', '.join(map(str, cpus))} cannot be used ({error})") from error
+        os.chdir(str(launch["directory"]))
+        environment = launch["environment"]
+        assert isinstance(environment, dict)
+        os.execve(command[0], command, environment)  # noqa: S606 - a list, and no shell
+    except BaseException as error:  # noqa: BLE001 - a child that goes on would be a second supervisor
+        os.write(failure, str(error).encode("utf-8", "replace")[:4000] or b"unknown error")
+    os._exit(127)
+
+
+def _wake_on_signals() -> int:
+    """A file descriptor that has a byte, the signal's number, for each signal that came."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    return read_end
+
+
+def _signal_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        return  # it ended in this moment: SIGCHLD tells
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
+
+
+def _read_json(path: str) -> dict[str, float]:
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            value = json.load(file)
+    except FileNotFoundError:
+        return {}
+    assert isinstance(value, dict)
+    return value
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _pass_gate(directory: str) -> bool:
+    """Wait until the agent lets the run begin; False if it died, or undid the run, before that."""
+    try:
+        gate = os.open(f"{directory}/../gate", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    fcntl.flock(gate, fcntl.LOCK_SH)
+    os.close(gate)
+    return bool(_read_json(f"{directory}/../run.json").get("launched"))
+
+
+def main(directory: str, lock: int) -> None:
+    """`lock` is the open, locked `alive` file: the program must not inherit it."""
+    os.set_inheritable(lock, False)
+    os.closerange(lock + 1, _MAX_FDS)  # whatever else the agent's own parent left open
+    if not _pass_gate(directory):
+        return
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    with open(f"{directory}/launch.json", encoding="utf-8") as file:  # noqa: PTH123
+        launch = json.load(file)
+    supervisor = Supervisor(directory, launch)
+    # Blocked since the agent made this process: a stop can come before anyone was there to hear it.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    supervisor.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

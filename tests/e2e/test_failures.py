@@ -23,7 +23,7 @@ def test_trainer_that_exits_3_makes_the_command_exit_3_with_replica_code_and_las
     code, said = submit(service, "exits_3")
     assert code == 3
     assert "The replica master 0 exited with a non-zero status of 3." in said
-    assert "no such bucket" in said.split("The replica master 0")[1]
+    assert "no such bucket" in said.split("failed first")[1]
     assert service.state("exits_3") == "FAILED"
     message = service.ok(*["jobs", "describe", "exits_3", "--format", "value(errorMessage)"])
     assert "The replica master 0 exited with a non-zero status of 3." in message

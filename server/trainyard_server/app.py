@@ -1,0 +1,96 @@
+"""The composition root: everything is built here, from settings, and nothing when this is imported."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI
+
+import trainyard_protocol
+from trainyard_protocol.machines import load_catalog
+from trainyard_server import errors
+from trainyard_server.auth import Authentication
+from trainyard_server.backend import Backend, Clock, system_clock
+from trainyard_server.conductor import Conductor
+from trainyard_server.explaining import Explaining
+from trainyard_server.jobs import Jobs
+from trainyard_server.logs import LogStore
+from trainyard_server.loops import tick_forever
+from trainyard_server.notify import Notifier
+from trainyard_server.routes import agent, trainyard, upload, v1
+from trainyard_server.routes.common import UseCases
+from trainyard_server.settings import Settings
+from trainyard_server.staging import Staging
+from trainyard_server.store import Store
+from trainyard_server.streaming import LogStreaming
+from trainyard_server.syncing import Syncing
+
+
+def create_app(settings: Settings, clock: Clock = system_clock) -> FastAPI:
+    """The whole server as an ASGI application; `app.state.use_cases` is the same without HTTP.
+
+    Opens the data directory at once and closes it when the application shuts down. Raises InvalidArgument
+    for a bad machine types file, OSError for a directory that cannot be used.
+    """
+    use_cases = build(settings, clock)
+    backend = use_cases.backend
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        loop = None
+        if settings.run_loops:
+            loop = asyncio.create_task(tick_forever(use_cases.conductor, backend.notifier, settings.tick_s))
+        try:
+            yield
+        finally:
+            backend.notifier.close()
+            if loop is not None:
+                with suppress(asyncio.CancelledError):
+                    await loop
+            backend.store.close()
+
+    app = FastAPI(
+        title="Trainyard",
+        version=trainyard_protocol.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.state.use_cases = use_cases
+    app.add_middleware(Authentication, tokens=settings.tokens)
+    errors.install(app)
+    for module in (v1, trainyard, upload, agent):
+        app.include_router(module.router)
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    return app
+
+
+def build(settings: Settings, clock: Clock = system_clock) -> UseCases:
+    """The use cases over an opened data directory. Whoever calls this closes `backend.store`."""
+    catalog = load_catalog(settings.machine_types)
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    backend = Backend(
+        settings=settings,
+        store=Store.at(settings.data_dir),
+        logs=LogStore(settings.data_dir / "logs"),
+        staging=Staging(settings.data_dir / "staging", settings.upload_limit),
+        notifier=Notifier(),
+        catalog=catalog,
+        clock=clock,
+        since=clock(),
+    )
+    conductor = Conductor(backend)
+    explaining = Explaining(backend)
+    return UseCases(
+        backend=backend,
+        conductor=conductor,
+        jobs=Jobs(backend, conductor),
+        syncing=Syncing(backend, conductor),
+        explaining=explaining,
+        streaming=LogStreaming(backend, conductor, explaining),
+    )

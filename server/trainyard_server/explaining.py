@@ -1,0 +1,219 @@
+"""What people are told beyond the v1 API: how a job stands in full, what a replica sees, how the server is."""
+
+from collections.abc import Sequence
+
+import trainyard_protocol
+from trainyard_protocol.cluster import (
+    PRIMARY,
+    JobContext,
+    Task,
+    arguments,
+    environment,
+    module_command,
+    reproduce,
+)
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
+from trainyard_protocol.machines import config_of
+from trainyard_protocol.states import JobState, Outcome
+from trainyard_protocol.sync import AgentInfo
+from trainyard_protocol.training_input import TrainingInput
+from trainyard_protocol.views import (
+    AgentView,
+    EventView,
+    Explanation,
+    JobDetail,
+    ReplicaView,
+    RunView,
+    ServerStatus,
+    Verdict,
+)
+from trainyard_server.backend import Backend
+from trainyard_server.jobs import known_job, v1_job
+from trainyard_server.logs import Stream
+from trainyard_server.schema import EventRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.snapshots import is_alive
+from trainyard_server.store import Reader
+
+
+class Explaining:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def status(self) -> ServerStatus:
+        now = self._backend.clock()
+        with self._backend.store.read() as reader:
+            held: dict[str, int] = {}
+            for run in reader.live_runs():
+                held[run.agent_id] = held.get(run.agent_id, 0) + 1
+            agents = []
+            for row in reader.agents():
+                info = AgentInfo.model_validate(row.info)
+                agents.append(
+                    AgentView(
+                        agent_id=info.agent_id,
+                        name=info.name,
+                        runtime=info.runtime,
+                        capacity_mode=info.capacity_mode,
+                        version=info.version,
+                        capacity=info.capacity,
+                        alive=is_alive(row, self._backend, now),
+                        last_seen=row.last_seen,
+                        runs=held.get(info.agent_id, 0),
+                    )
+                )
+            counts = reader.job_counts()
+        return ServerStatus(version=trainyard_protocol.__version__, agents=tuple(agents), jobs=counts)
+
+    def detail(self, project: str, job_id: str, with_events: bool = True) -> JobDetail:
+        """Raises NotFound."""
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            runs = reader.runs(job.key)
+            gangs = reader.replicas([run.run_id for run in runs])
+            events = reader.events(job.key) if with_events else ()
+            names = _agent_names(reader)
+        counts = self._backend.logs.counts(project, job_id)
+        verdict = Verdict.model_validate(job.verdict) if job.verdict else None
+        return JobDetail(
+            job=v1_job(job),
+            state=job.state,
+            waiting=job.waiting,
+            verdict=verdict,
+            exit_code=_exit_code(job.state, verdict),
+            runs=tuple(
+                _run_view(run, [r for r in gangs if r.run_id == run.run_id], names, counts) for run in runs
+            ),
+            events=tuple(map(_event_view, events)),
+        )
+
+    def explain(
+        self, project: str, job_id: str, task_name: str = "", run_number: int | None = None
+    ) -> Explanation:
+        """What one replica sees; by default the primary of the latest run.
+
+        Raises NotFound for a job, run or replica that is not there, FailedPrecondition as long as the
+        replicas have no addresses.
+        """
+        try:
+            task = Task.parse(task_name) if task_name else PRIMARY
+        except ValueError as error:
+            raise InvalidArgument(Violation("task", str(error))) from None
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            runs = reader.runs(job.key)
+            run = _chosen(job, runs, run_number)
+            gang = reader.replicas([run.run_id])
+            agent = reader.agent(run.agent_id)
+        addresses = {Task.parse(replica.task): replica.address for replica in gang}
+        if task not in addresses:
+            tasks = ", ".join(sorted(replica.task for replica in gang))
+            raise NotFound(f"Run {run.number} of the job {job_id} has no {task.name}; it has {tasks}.")
+        if not all(addresses.values()):
+            raise _not_placed(job)
+        info = AgentInfo.model_validate(agent.info) if agent is not None else None
+        training_input = TrainingInput.model_validate(job.training_input)
+        # The service's own variables win over the agent's, as they do where the replica is started.
+        variables = dict(info.replica_environment) if info is not None else {}
+        variables |= environment(JobContext(job_id, project, training_input), addresses, task)
+        command = _command(training_input, task)
+        return Explanation(
+            task=task.name,
+            run=run.number,
+            environment=variables,
+            command=tuple(command),
+            reproduce=reproduce(variables, command),
+        )
+
+
+def _exit_code(state: JobState, verdict: Verdict | None) -> int | None:
+    """What a command that waited for the job exits with; None while the job is not over."""
+    match state:
+        case JobState.SUCCEEDED:
+            return 0
+        case JobState.FAILED:
+            said = verdict.exit_code if verdict is not None and verdict.outcome is Outcome.FAILED else None
+            return said or 1
+        case JobState.CANCELLED:
+            return 1
+        case _:
+            return None
+
+
+def _run_view(
+    run: RunRow, gang: Sequence[ReplicaRow], agents: dict[str, str], counts: dict[Stream, int]
+) -> RunView:
+    return RunView(
+        run_id=run.run_id,
+        number=run.number,
+        state=run.state,
+        agent=agents.get(run.agent_id, run.agent_id),
+        created_at=run.created_at,
+        ended_at=run.ended_at,
+        activity=run.activity,
+        verdict=Verdict.model_validate(run.verdict) if run.verdict else None,
+        replicas=tuple(
+            ReplicaView(
+                task=replica.task,
+                state=replica.state,
+                machine_type=replica.machine_type,
+                cpus=tuple(replica.cpus),
+                gpus=tuple(replica.gpus),
+                memory_bytes=replica.memory_bytes,
+                address=replica.address,
+                started_at=replica.started_at,
+                finished_at=replica.finished_at,
+                exit_code=replica.exit_code,
+                reason=replica.reason,
+                message=replica.message,
+                log_lines=counts.get(Stream(run.number, replica.task), 0),
+                log_complete=replica.log_complete,
+            )
+            for replica in gang
+        ),
+    )
+
+
+def _event_view(event: EventRow) -> EventView:
+    return EventView(
+        number=event.number,
+        time=event.time,
+        kind=event.kind,
+        message=event.message,
+        run=event.run,
+        task=event.task,
+        before=event.before,
+        after=event.after,
+    )
+
+
+def _agent_names(reader: Reader) -> dict[str, str]:
+    return {row.agent_id: str(row.info["name"]) for row in reader.agents()}
+
+
+def _chosen(job: JobRow, runs: Sequence[RunRow], number: int | None) -> RunRow:
+    if not runs:
+        raise _not_placed(job)
+    if number is None:
+        return runs[-1]
+    for run in runs:
+        if run.number == number:
+            return run
+    raise NotFound(
+        f"The job {job.job_id} has no run {number}; it has run {runs[0].number} to {runs[-1].number}."
+    )
+
+
+def _not_placed(job: JobRow) -> FailedPrecondition:
+    waits = f" It waits: {job.waiting}." if job.waiting else ""
+    return FailedPrecondition(
+        f"The replicas of {job.job_id} have no addresses yet; they are known once the job is placed. "
+        f"It is {job.state}.{waits}"
+    )
+
+
+def _command(training_input: TrainingInput, task: Task) -> list[str]:
+    if not training_input.image_uri:
+        return module_command(training_input)
+    config = config_of(training_input, task.type)
+    given = config.container_args or arguments(training_input, training_input.job_dir)
+    return [*config.container_command, *given]

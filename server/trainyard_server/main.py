@@ -1,0 +1,171 @@
+"""The command `python -m trainyard_server`: settings from the command line, then uvicorn until SIGTERM."""
+
+import argparse
+import fcntl
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+from sqlalchemy.exc import SQLAlchemyError
+
+from trainyard_protocol.errors import TrainyardError
+from trainyard_server.app import create_app
+from trainyard_server.notify import Notifier
+from trainyard_server.settings import Role, Settings
+
+_BACKLOG = 2048
+_DRAIN_S = 5  # what requests that are under way get when the server is told to stop
+
+
+class UsageError(Exception):
+    """The command line or what it names cannot be used; the message is one line for a person."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until SIGTERM or SIGINT. 0: ended as told; 1: could not start; 2: a wrong command line."""
+    options = _parser().parse_args(arguments)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        _serve(options)
+    except UsageError as error:
+        print(f"trainyard_server: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> None:
+    settings = _settings(options)
+    with ExitStack() as stack:
+        listener = stack.enter_context(_listen(options.host, options.port))
+        try:
+            stack.callback(os.close, _lock(settings.data_dir))
+            app = create_app(settings)
+        except TrainyardError as error:
+            raise UsageError(error.message) from error
+        except (OSError, SQLAlchemyError) as error:
+            reason = getattr(error, "strerror", None) or str(getattr(error, "orig", error))
+            raise UsageError(f"cannot use the data directory {settings.data_dir}: {reason}.") from error
+        _run(app, listener)
+
+
+def _run(app: FastAPI, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=_DRAIN_S, timeout_keep_alive=75
+    )
+    _Server(config, app.state.use_cases.backend.notifier).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Lets long polls and log streams end when a signal comes, so that nobody has to be cut off."""
+
+    def __init__(self, config: uvicorn.Config, notifier: Notifier) -> None:
+        super().__init__(config)
+        self._notifier = notifier
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Asks for a clean end, with exit status 0; a second Ctrl-C does not wait for it."""
+        self._notifier.close()
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trainyard_server", description="The control plane of Trainyard.")
+    defaults = Settings(data_dir=Path())
+    parser.add_argument("--data-dir", type=Path, required=True, help="where everything is kept")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on; loopback only")
+    parser.add_argument("--port", type=int, default=8470)
+    parser.add_argument(
+        "--token-file",
+        action="append",
+        default=[],
+        metavar="ROLE=FILE",
+        help="the file with the token of a role: admin or agent; once for each",
+    )
+    parser.add_argument("--machine-types", type=Path, help="the site's own machine types (YAML)")
+    parser.add_argument("--lease-seconds", type=float, default=defaults.lease_s, help="default: %(default)s")
+    parser.add_argument("--retries", type=int, default=defaults.retries, help="default: %(default)s")
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="default: %(default)s",
+    )
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    if options.lease_seconds <= 0:
+        raise UsageError(f"--lease-seconds must be above 0; this is {options.lease_seconds:g}.")
+    if options.retries < 0:
+        raise UsageError(f"--retries must be 0 or more; this is {options.retries}.")
+    return Settings(
+        data_dir=options.data_dir,
+        tokens=dict(map(_token, options.token_file)),
+        machine_types=options.machine_types,
+        lease_s=options.lease_seconds,
+        retries=options.retries,
+    )
+
+
+def _token(option: str) -> tuple[Role, str]:
+    name, separator, path = option.partition("=")
+    if not separator or name not in list(Role):
+        roles = " or ".join(Role)
+        raise UsageError(f"--token-file takes ROLE=FILE, the role being {roles}; this is {option!r}.")
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the {name} token: {error}.") from error
+    if not token:
+        raise UsageError(f"the {name} token in {path} is empty.")
+    return Role(name), token
+
+
+def _lock(data_dir: Path) -> int:
+    """Held for as long as the process lives: two servers on one directory would tear each other's logs."""
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise UsageError(f"another server is using the data directory {data_dir}.") from error
+    return lock
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bound before anything is opened, so that a busy port is one clear message."""
+    address = "127.0.0.1" if host == "localhost" else host
+    try:
+        loopback = ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise UsageError(
+            f"--host {host} is not a loopback address: the server speaks plain HTTP and listens on this machine only. "
+            "Use 127.0.0.1, and a tunnel or a TLS proxy to reach it from elsewhere."
+        )
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+        listener.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen on {host}:{port}: {reason}.") from error
+    return listener

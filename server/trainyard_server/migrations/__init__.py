@@ -1,0 +1,1 @@
+"""The schema's history, applied by `store.migrate` when the server starts."""

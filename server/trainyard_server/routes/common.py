@@ -1,0 +1,87 @@
+"""What the routes share: how they reach the use cases, and how a body is read."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, ValidationError
+
+from trainyard_protocol.errors import InvalidArgument, TooLarge, Violation
+from trainyard_server.backend import Backend
+from trainyard_server.conductor import Conductor
+from trainyard_server.explaining import Explaining
+from trainyard_server.jobs import Jobs
+from trainyard_server.streaming import LogStreaming
+from trainyard_server.syncing import Syncing
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class UseCases:
+    """Everything that can be asked of the server, as `app.state.use_cases`."""
+
+    backend: Backend
+    conductor: Conductor
+    jobs: Jobs
+    syncing: Syncing
+    explaining: Explaining
+    streaming: LogStreaming
+
+
+def _use_cases(request: Request) -> UseCases:
+    use_cases: UseCases = request.app.state.use_cases
+    return use_cases
+
+
+Cases = Annotated[UseCases, Depends(_use_cases)]
+
+
+async def _raw_body(request: Request, cases: Cases) -> bytes:
+    """The whole body. Raises TooLarge as soon as it passes the limit."""
+    limit = cases.backend.settings.body_limit
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > limit:
+            raise TooLarge(f"The request's body is larger than the {limit} bytes that are read.")
+    return bytes(body)
+
+
+RawBody = Annotated[bytes, Depends(_raw_body)]
+
+
+def _json_body(body: RawBody) -> Any:
+    """The body as JSON; an empty one is an empty message."""
+    if not body.strip():
+        return {}
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"Invalid JSON payload received. {error}") from error
+
+
+JsonBody = Annotated[Any, Depends(_json_body)]
+
+
+def parse_wire(kind: type[_M], body: bytes) -> _M:
+    """A message of the agents' wire. Raises InvalidArgument with every field that is wrong."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise InvalidArgument(
+            [
+                Violation(".".join(map(str, one["loc"])) or kind.__name__, one["msg"])
+                for one in error.errors(include_url=False)
+            ]
+        ) from error
+
+
+def _alt(alt: str = "json") -> None:
+    """Google's clients say on every call which form of answer they want."""
+    if alt != "json":
+        raise InvalidArgument(Violation("alt", f"only json is offered; this is {alt!r}."))
+
+
+JsonOnly = Depends(_alt)

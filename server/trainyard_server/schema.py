@@ -1,0 +1,163 @@
+"""The tables. Typed, and without anything that only SQLite has.
+
+`events` is append-only: rows are inserted and read, never updated or deleted.
+"""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from sqlalchemy import JSON, BigInteger, DateTime, ForeignKey, Index, MetaData, String, Text, UniqueConstraint
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """A moment: aware on our side, UTC in the database (SQLite forgets the zone, so it is put back)."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        moment = value.astimezone(UTC)
+        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+class Name(TypeDecorator[_E]):
+    """A member of an enum by its name, in a plain column: a new member needs no migration."""
+
+    impl = String(32)
+    cache_ok = True
+
+    def __init__(self, kind: type[_E]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: _E | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else value.value
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> _E | None:  # noqa: ARG002
+        return None if value is None else self.kind(value)
+
+
+class Table(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 - read by SQLAlchemy as it stands
+        datetime: UtcTime,
+        dict[str, Any]: JSON,
+        dict[str, str]: JSON,
+        list[Any]: JSON,
+        JobState: Name(JobState),
+        RunState: Name(RunState),
+        ReplicaState: Name(ReplicaState),
+        Reason: Name(Reason),
+    }
+
+
+class JobRow(Table):
+    """A job, for ever: ids are unique in a project and nothing is deleted."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (UniqueConstraint("project", "job_id"), Index(None, "state"))
+
+    key: Mapped[int] = mapped_column(primary_key=True)
+    project: Mapped[str] = mapped_column(String(128))
+    job_id: Mapped[str] = mapped_column(String(128))
+    state: Mapped[JobState]
+    training_input: Mapped[dict[str, Any]]  # canonical: as it was sent
+    gang: Mapped[list[Any]]  # the replicas it asks for, as the catalogue stood when it was created
+    priority: Mapped[int]
+    labels: Mapped[dict[str, str]]
+    revision: Mapped[int] = mapped_column(default=0)  # of what a patch can change; the etag comes from it
+    created_at: Mapped[datetime]
+    queued_at: Mapped[datetime]  # when it last became QUEUED
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    error_message: Mapped[str] = mapped_column(Text, default="")
+    stop_message: Mapped[str] = mapped_column(Text, default="")  # why it is being cancelled
+    retries_used: Mapped[int] = mapped_column(default=0)
+    not_before: Mapped[datetime | None]  # the earliest time of its next run
+    waiting: Mapped[str] = mapped_column(Text, default="")  # what a queued job waits for
+    waiting_kind: Mapped[str] = mapped_column(String(32), default="")
+    position: Mapped[int] = mapped_column(default=0)
+    verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+
+
+class RunRow(Table):
+    __tablename__ = "runs"
+    __table_args__ = (UniqueConstraint("job_key", "number"), Index(None, "agent_id", "state"))
+
+    run_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"))
+    number: Mapped[int]
+    agent_id: Mapped[str] = mapped_column(ForeignKey("agents.agent_id"))
+    state: Mapped[RunState]
+    created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    acknowledged: Mapped[bool] = mapped_column(default=False)  # its agent has reported it
+    activity: Mapped[str] = mapped_column(Text, default="")
+    verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+
+
+class ReplicaRow(Table):
+    __tablename__ = "replicas"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    task: Mapped[str] = mapped_column(String(64), primary_key=True)
+    position: Mapped[int]  # its place in the gang: the master first
+    state: Mapped[ReplicaState]
+    machine_type: Mapped[str] = mapped_column(String(64))
+    cpus: Mapped[list[Any]]
+    gpus: Mapped[list[Any]]
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    address: Mapped[str] = mapped_column(String(255), default="")
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    exit_code: Mapped[int | None]
+    reason: Mapped[Reason | None]
+    message: Mapped[str] = mapped_column(Text, default="")
+    after_stop: Mapped[bool] = mapped_column(default=False)
+    log_complete: Mapped[bool] = mapped_column(default=False)
+
+
+class EventRow(Table):
+    """One line of a job's history; `number` counts from 1 within the job."""
+
+    __tablename__ = "events"
+
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    time: Mapped[datetime]
+    kind: Mapped[str] = mapped_column(String(32))
+    message: Mapped[str] = mapped_column(Text)
+    run: Mapped[int | None]
+    task: Mapped[str] = mapped_column(String(64), default="")
+    before: Mapped[str] = mapped_column(String(32), default="")
+    after: Mapped[str] = mapped_column(String(32), default="")
+
+
+class AgentRow(Table):
+    __tablename__ = "agents"
+
+    agent_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    info: Mapped[dict[str, Any]]
+    first_seen: Mapped[datetime]
+    last_seen: Mapped[datetime]
+    lease_s: Mapped[float | None]  # how long it may be silent; None: without end

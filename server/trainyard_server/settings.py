@@ -1,0 +1,77 @@
+"""Every knob of the server, in one frozen value that the composition root hands down."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+
+class Role(StrEnum):
+    """Who a token speaks for."""
+
+    ADMIN = "admin"  # people and their tools: /v1, /trainyard/v1, /upload
+    AGENT = "agent"  # worker agents: /agent/v1
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What may differ between two servers. Times are seconds, sizes are bytes."""
+
+    data_dir: Path
+    """Where everything is kept: the database, the logs and the uploaded packages."""
+
+    tokens: Mapping[Role, str] = field(default_factory=dict, repr=False)
+    """The secret of each role. A role without one cannot call."""
+
+    machine_types: Path | None = None
+    """The site's own machine types and scale tiers, laid over the shipped ones."""
+
+    retries: int = 3
+    """How many new runs a job gets after infrastructure failures before it fails."""
+
+    backoff_first_s: float = 1.0
+    """The pause before the first new run; each further one doubles it."""
+
+    backoff_max_s: float = 60.0
+    """The longest pause before a new run."""
+
+    lease_s: float = 600.0
+    """How long an agent may be silent before its replicas count as lost. It holds only where there are
+    several agents; the only agent of an installation is waited for without end."""
+
+    silent_after_s: float = 30.0
+    """How long an agent may be silent before its replicas are shown as UNKNOWN."""
+
+    grace_s: float = 30.0
+    """What replicas get between SIGTERM and SIGKILL."""
+
+    sync_wait_max_s: float = 20.0
+    """How long an agent's sync is held at most while there is nothing to say."""
+
+    tick_s: float = 1.0
+    """How often time limits, silence and the queue are looked at when nothing else happens."""
+
+    ping_s: float = 15.0
+    """How often a log stream with nothing to say sends a comment, so that nobody on the way closes it."""
+
+    upload_limit: int = 512 * 2**20
+    """The largest package that may be uploaded."""
+
+    body_limit: int = 16 * 2**20
+    """The largest body of any other request."""
+
+    last_lines: int = 10
+    """How many of the failed replica's last log lines a verdict quotes."""
+
+    run_loops: bool = True
+    """Whether the application ticks by itself. Tests switch it off and tick by hand."""
+
+    @property
+    def longest_hold_s(self) -> float:
+        """How long a sync is really held: never so long that its own agent would count as silent."""
+        return min(self.sync_wait_max_s, self.silent_after_s * 2 / 3)
+
+    @property
+    def granted_lease_s(self) -> float:
+        """What an agent is told: short enough to have stopped its replicas before `lease_s` is over."""
+        return self.lease_s - self.grace_s if self.lease_s > 2 * self.grace_s else self.lease_s / 2

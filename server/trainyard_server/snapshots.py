@@ -1,0 +1,151 @@
+"""From rows to the values that `lifecycle` and `scheduler` decide over."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from trainyard_protocol.cluster import Task
+from trainyard_protocol.fields import seconds
+from trainyard_protocol.machines import ReplicaRequest, Resources
+from trainyard_protocol.states import ReplicaState
+from trainyard_protocol.sync import AgentInfo, ExitReport
+from trainyard_protocol.training_input import DEFAULT_MAX_RUNNING_TIME_S
+from trainyard_server import lifecycle, scheduler
+from trainyard_server.backend import Backend
+from trainyard_server.schema import AgentRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.store import Reader
+
+
+def agents_now(reader: Reader, backend: Backend, now: datetime) -> list[scheduler.Agent]:
+    """Every agent with what its live runs hold."""
+    used: dict[str, list[ReplicaRow]] = {}
+    for run, replicas in live_runs(reader):
+        used.setdefault(run.agent_id, []).extend(replicas)
+    return [_agent(row, used.get(row.agent_id, []), is_alive(row, backend, now)) for row in reader.agents()]
+
+
+def is_alive(agent: AgentRow, backend: Backend, now: datetime) -> bool:
+    """Whether the agent has been heard of lately, so that it can be given something."""
+    return now - agent.last_seen <= timedelta(seconds=backend.settings.silent_after_s)
+
+
+def live_runs(reader: Reader, agent_id: str | None = None) -> list[tuple[RunRow, list[ReplicaRow]]]:
+    """Runs that are not over, each with its gang; all of them, or those of one agent."""
+    runs = reader.live_runs(agent_id)
+    gangs: dict[str, list[ReplicaRow]] = {run.run_id: [] for run in runs}
+    for replica in reader.replicas(gangs):
+        gangs[replica.run_id].append(replica)
+    return [(run, gangs[run.run_id]) for run in runs]
+
+
+def job_snapshot(reader: Reader, key: int) -> lifecycle.Job:
+    run = reader.live_run(key)
+    live = run_snapshot(run, reader.replicas([run.run_id])) if run is not None else None
+    return _job(reader.job_by_key(key), live)
+
+
+def job_snapshots(reader: Reader) -> list[lifecycle.Job]:
+    """Every job that is not over."""
+    live = {run.job_key: run_snapshot(run, gang) for run, gang in live_runs(reader)}
+    return [_job(row, live.get(row.key)) for row in reader.unfinished()]
+
+
+def _job(job: JobRow, run: lifecycle.Run | None) -> lifecycle.Job:
+    scheduling = job.training_input.get("scheduling", {})
+    max_wait = scheduling.get("maxWaitTime")
+    max_running = scheduling.get("maxRunningTime")
+    return lifecycle.Job(
+        key=job.key,
+        project=job.project,
+        job_id=job.job_id,
+        state=job.state,
+        queued_at=job.queued_at,
+        started_at=job.started_at,
+        max_running_s=seconds(max_running) if max_running else DEFAULT_MAX_RUNNING_TIME_S,
+        max_wait_s=seconds(max_wait) if max_wait else None,
+        retries_used=job.retries_used,
+        stop_message=job.stop_message,
+        run=run,
+    )
+
+
+def run_snapshot(run: RunRow, replicas: Iterable[ReplicaRow]) -> lifecycle.Run:
+    return lifecycle.Run(
+        run_id=run.run_id,
+        number=run.number,
+        agent_id=run.agent_id,
+        state=run.state,
+        replicas=tuple(map(_replica, replicas)),
+    )
+
+
+def gang_to_json(gang: Sequence[ReplicaRequest]) -> list[dict[str, object]]:
+    """How a job's row keeps what it asks for; `_gang` reads it."""
+    return [
+        {
+            "task": request.task.name,
+            "machine_type": request.machine_type,
+            "vcpus": request.resources.vcpus,
+            "memory_bytes": request.resources.memory_bytes,
+            "accelerator_type": request.resources.accelerator_type,
+            "accelerator_count": request.resources.accelerator_count,
+        }
+        for request in gang
+    ]
+
+
+def _gang(job: JobRow) -> tuple[ReplicaRequest, ...]:
+    return tuple(
+        ReplicaRequest(
+            Task.parse(one["task"]),
+            one["machine_type"],
+            Resources(one["vcpus"], one["memory_bytes"], one["accelerator_type"], one["accelerator_count"]),
+        )
+        for one in job.gang
+    )
+
+
+def queued_snapshot(job: JobRow) -> scheduler.Queued:
+    return scheduler.Queued(
+        key=job.key,
+        priority=job.priority,
+        created_at=job.created_at,
+        gang=_gang(job),
+        needs_images=bool(job.training_input.get("masterConfig", {}).get("imageUri")),
+        not_before=job.not_before,
+    )
+
+
+def _agent(row: AgentRow, replicas: Iterable[ReplicaRow], alive: bool) -> scheduler.Agent:
+    info = AgentInfo.model_validate(row.info)
+    held = list(replicas)
+    return scheduler.Agent(
+        agent_id=row.agent_id,
+        name=info.name,
+        capacity=info.capacity,
+        mode=info.capacity_mode,
+        runs_images=info.runs_images,
+        alive=alive,
+        used_cpus=frozenset(cpu for replica in held for cpu in replica.cpus),
+        used_gpus=frozenset(gpu for replica in held for gpu in replica.gpus),
+        used_memory=sum(replica.memory_bytes for replica in held),
+    )
+
+
+def _replica(row: ReplicaRow) -> lifecycle.Replica:
+    ended = None
+    if row.state is ReplicaState.EXITED and row.reason is not None and row.finished_at is not None:
+        ended = ExitReport(
+            code=row.exit_code,
+            reason=row.reason,
+            message=row.message,
+            finished_at=row.finished_at,
+            after_stop=row.after_stop,
+        )
+    return lifecycle.Replica(
+        task=row.task,
+        state=row.state,
+        address=row.address,
+        started_at=row.started_at,
+        exit=ended,
+        log_complete=row.log_complete,
+    )

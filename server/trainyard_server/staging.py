@@ -1,0 +1,104 @@
+"""Uploaded packages, kept by their content: the same bytes are stored once, and never change.
+
+`<data_dir>/staging/<sha256>` holds the bytes; the file name is part of the URI alone.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge, Violation
+from trainyard_protocol.views import Staged
+
+SCHEME = "staging://"
+
+_FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+_SUFFIXES = (".tar.gz", ".tgz", ".zip", ".whl")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class Staging:
+    """The store of uploads under one directory, which it makes."""
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        self._directory = directory
+        self._limit = limit
+        directory.mkdir(parents=True, exist_ok=True)
+        for left_over in directory.glob(".upload-*"):  # of a server that died in the middle of one
+            left_over.unlink(missing_ok=True)
+
+    def receive(self, filename: str) -> "Upload":
+        """Begins an upload. Raises InvalidArgument for anything but a package's plain file name."""
+        if not _FILENAME.fullmatch(filename) or not filename.endswith(_SUFFIXES):
+            raise InvalidArgument(
+                Violation(
+                    "filename",
+                    f"{filename!r} is not a package's file name: letters, digits, '.', '_', '+' and '-', "
+                    f"ending in one of {', '.join(_SUFFIXES)}.",
+                )
+            )
+        return Upload(self._directory, filename, self._limit)
+
+    def path(self, sha256: str, filename: str) -> Path:
+        """Where the bytes lie. Raises NotFound if they were never uploaded."""
+        if _DIGEST.fullmatch(sha256) and _FILENAME.fullmatch(filename):
+            path = self._directory / sha256
+            if path.is_file():
+                return path
+        raise NotFound(f"No package {filename} with the digest {sha256} was uploaded.")
+
+    def has(self, uri: str) -> bool:
+        """Whether a `staging://<sha256>/<filename>` names something that was uploaded."""
+        sha256, _, filename = uri.removeprefix(SCHEME).partition("/")
+        try:
+            self.path(sha256, filename)
+        except NotFound:
+            return False
+        return True
+
+
+class Upload:
+    """One upload on its way. Leaving the context without `finish` leaves nothing behind."""
+
+    def __init__(self, directory: Path, filename: str, limit: int) -> None:
+        self._directory = directory
+        self._filename = filename
+        self._limit = limit
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self._path = directory / f".upload-{secrets.token_hex(8)}"
+        self._file = self._path.open("xb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def write(self, data: bytes) -> None:
+        """Raises TooLarge as soon as the limit is passed."""
+        self._size += len(data)
+        if self._size > self._limit:
+            raise TooLarge(
+                f"{self._filename} is larger than the {self._limit} bytes that a package may have."
+            )
+        self._digest.update(data)
+        self._file.write(data)
+
+    def finish(self) -> Staged:
+        """Makes the upload visible, whole and durable. The same content twice is one file."""
+        if not self._size:
+            raise InvalidArgument(f"{self._filename} is empty: the body of the request is the package.")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        sha256 = self._digest.hexdigest()
+        self._path.replace(self._directory / sha256)
+        uri = f"{SCHEME}{sha256}/{self._filename}"
+        return Staged(uri=uri, sha256=sha256, size=self._size)

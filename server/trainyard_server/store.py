@@ -1,0 +1,415 @@
+"""The database. Every write is guarded by the state that was read and stands in one transaction with its event.
+
+`Store.read()` gives a consistent view; `Store.write()` a transaction that nobody else writes beside. A state
+moves only by `move_job`, `move_run` and `move_replica`, which refuse what the tables of moves do not have, and
+raise `Overtaken` when the row is no longer in the state that was read. Rows are handed out as they are in the
+database and are not to be changed. Nothing here calls the network or touches a log.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import ColumnElement, Engine, bindparam, create_engine, event, func, select, update
+from sqlalchemy.engine import Connection, CursorResult
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.dml import Update
+
+from trainyard_protocol.states import (
+    FINAL_JOB_STATES,
+    JOB_MOVES,
+    REPLICA_MOVES,
+    RUN_MOVES,
+    JobState,
+    ReplicaState,
+    RunState,
+    check_move,
+)
+from trainyard_protocol.sync import AgentInfo
+from trainyard_server.lifecycle import ReplicaChange
+from trainyard_server.scheduler import Assignment, Waiting
+from trainyard_server.schema import AgentRow, EventRow, JobRow, ReplicaRow, RunRow
+
+_BUSY_MS = 30_000
+_LIVE_RUNS = (RunState.PREPARING, RunState.RUNNING, RunState.STOPPING)
+
+
+class Overtaken(Exception):
+    """Somebody else changed the row since it was read: read again and decide anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line of a job's history that is no move. `message` is also a line of the service's log, unless ""."""
+
+    kind: str
+    message: str = ""
+    run: int | None = None
+    task: str = ""
+
+
+class Store:
+    """A database that is at the newest schema."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = create_engine(url)
+        if self._engine.dialect.name == "sqlite":
+            _prepare_sqlite(self._engine)
+        with self._engine.connect() as connection:
+            migrate(connection)
+
+    @classmethod
+    def at(cls, directory: Path) -> "Store":
+        """The embedded default: SQLite in a directory, which must exist."""
+        return cls(f"sqlite:///{directory / 'trainyard.db'}")
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def read(self) -> Iterator["Reader"]:
+        """One consistent view of everything."""
+        with self._engine.connect() as connection, Session(connection, autoflush=False) as session:
+            yield Reader(session)
+
+    @contextmanager
+    def write(self) -> Iterator["Writer"]:
+        """A transaction: all of it is durable when the block ends, nothing when it raises."""
+        with (
+            self._engine.connect().execution_options(trainyard_write=True) as connection,
+            connection.begin(),
+            Session(connection, autoflush=True, expire_on_commit=False) as session,
+        ):
+            yield Writer(session)
+            session.flush()
+
+
+def migrate(connection: Connection) -> None:
+    """Brings the schema up to date; does nothing when it is."""
+    config = Config()
+    config.set_main_option("script_location", "trainyard_server:migrations")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+class Reader:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def job(self, project: str, job_id: str) -> JobRow | None:
+        return self._session.scalar(select(JobRow).filter_by(project=project, job_id=job_id))
+
+    def job_by_key(self, key: int) -> JobRow:
+        return self._session.get_one(JobRow, key)
+
+    def jobs(
+        self, project: str, condition: ColumnElement[bool] | None, below: int | None, limit: int
+    ) -> Sequence[JobRow]:
+        """The project's jobs, the newest first, from the first whose key is below `below`."""
+        query = select(JobRow).filter_by(project=project).order_by(JobRow.key.desc()).limit(limit)
+        if condition is not None:
+            query = query.where(condition)
+        if below is not None:
+            query = query.where(JobRow.key < below)
+        return self._session.scalars(query).all()
+
+    def unfinished(self) -> Sequence[JobRow]:
+        """All jobs that are not over, the oldest first."""
+        return self._session.scalars(
+            select(JobRow).where(JobRow.state.not_in(FINAL_JOB_STATES)).order_by(JobRow.key)
+        ).all()
+
+    def queued(self) -> Sequence[JobRow]:
+        return self._session.scalars(select(JobRow).filter_by(state=JobState.QUEUED)).all()
+
+    def job_counts(self) -> dict[JobState, int]:
+        rows = self._session.execute(select(JobRow.state, func.count()).group_by(JobRow.state))
+        return {state: count for state, count in rows}  # noqa: C416 - rows are tuples by name
+
+    def run(self, run_id: str) -> RunRow | None:
+        return self._session.get(RunRow, run_id)
+
+    def runs(self, job_key: int) -> Sequence[RunRow]:
+        return self._session.scalars(select(RunRow).filter_by(job_key=job_key).order_by(RunRow.number)).all()
+
+    def live_run(self, job_key: int) -> RunRow | None:
+        return self._session.scalar(
+            select(RunRow).where(RunRow.job_key == job_key, RunRow.state.in_(_LIVE_RUNS))
+        )
+
+    def live_runs(self, agent_id: str | None = None) -> Sequence[RunRow]:
+        """All runs that are not over, or those of one agent, in a fixed order."""
+        query = select(RunRow).where(RunRow.state.in_(_LIVE_RUNS)).order_by(RunRow.created_at, RunRow.run_id)
+        if agent_id is not None:
+            query = query.where(RunRow.agent_id == agent_id)
+        return self._session.scalars(query).all()
+
+    def replicas(self, run_ids: Iterable[str]) -> Sequence[ReplicaRow]:
+        """The replicas of some runs, each gang in its own order."""
+        return self._session.scalars(
+            select(ReplicaRow).where(ReplicaRow.run_id.in_(list(run_ids))).order_by(ReplicaRow.position)
+        ).all()
+
+    def replica(self, run_id: str, task: str) -> ReplicaRow | None:
+        return self._session.get(ReplicaRow, (run_id, task))
+
+    def events(self, job_key: int) -> Sequence[EventRow]:
+        return self._session.scalars(
+            select(EventRow).filter_by(job_key=job_key).order_by(EventRow.number)
+        ).all()
+
+    def service_lines(self, job_key: int, skip: int) -> Sequence[EventRow]:
+        """The events that are lines of the service's log, without the first `skip` of them."""
+        return self._session.scalars(
+            select(EventRow)
+            .where(EventRow.job_key == job_key, EventRow.message != "")
+            .order_by(EventRow.number)
+            .offset(skip)
+        ).all()
+
+    def agents(self) -> Sequence[AgentRow]:
+        return self._session.scalars(select(AgentRow).order_by(AgentRow.first_seen, AgentRow.agent_id)).all()
+
+    def agent(self, agent_id: str) -> AgentRow | None:
+        return self._session.get(AgentRow, agent_id)
+
+
+class Writer(Reader):
+    def add_job(self, job: JobRow, now: datetime, events: Iterable[Event]) -> None:
+        """A new job in QUEUED. The caller has made sure that its id is free."""
+        self._session.add(job)
+        self._session.flush()
+        for one in events:
+            self.add_event(job.key, one, now)
+
+    def add_run(
+        self, job: JobRow, agent_id: str, assignments: Iterable[Assignment], now: datetime, message: str
+    ) -> RunRow:
+        """A new run in PREPARING, which takes the job there too."""
+        number = 1 + (self._session.scalar(select(func.max(RunRow.number)).filter_by(job_key=job.key)) or 0)
+        run = RunRow(
+            run_id=uuid.uuid4().hex,
+            job_key=job.key,
+            number=number,
+            agent_id=agent_id,
+            state=RunState.PREPARING,
+            created_at=now,
+        )
+        self._session.add(run)
+        self._session.flush()
+        self._session.add_all(
+            ReplicaRow(
+                run_id=run.run_id,
+                task=assignment.task,
+                position=position,
+                state=ReplicaState.PENDING,
+                machine_type=assignment.machine_type,
+                cpus=list(assignment.cpus),
+                gpus=list(assignment.gpus),
+                memory_bytes=assignment.memory_bytes,
+            )
+            for position, assignment in enumerate(assignments)
+        )
+        self._session.flush()
+        self.move_job(
+            job,
+            JobState.PREPARING,
+            now,
+            message,
+            run=number,
+            waiting="",
+            waiting_kind="",
+            position=0,
+            not_before=None,
+        )
+        return run
+
+    def move_job(
+        self,
+        job: JobRow,
+        after: JobState,
+        now: datetime,
+        message: str = "",
+        *,
+        run: int | None = None,
+        **values: Any,
+    ) -> None:
+        before = job.state
+        check_move(JOB_MOVES, before, after)
+        guard = update(JobRow).where(JobRow.key == job.key, JobRow.state == before)
+        self._guarded(guard.values(state=after, **values))
+        self._session.refresh(job)
+        self._add_event(job.key, now, "job", message, run, before=before, after=after)
+
+    def move_run(self, run: RunRow, after: RunState, now: datetime, message: str = "", **values: Any) -> None:
+        before = run.state
+        check_move(RUN_MOVES, before, after)
+        guard = update(RunRow).where(RunRow.run_id == run.run_id, RunRow.state == before)
+        self._guarded(guard.values(state=after, **values))
+        self._session.refresh(run)
+        self._add_event(run.job_key, now, "run", message, run.number, before=before, after=after)
+
+    def change_replica(self, run: RunRow, change: ReplicaChange, now: datetime) -> None:
+        """Applies what was observed: a move with its event, or a mere detail (an address) without one."""
+        moves = change.before is not change.after
+        if moves:
+            check_move(REPLICA_MOVES, change.before, change.after)
+        values: dict[str, Any] = {
+            "state": change.after,
+            "address": change.address,
+            "started_at": change.started_at,
+        }
+        if change.exit is not None:
+            values |= {
+                "finished_at": change.exit.finished_at,
+                "exit_code": change.exit.code,
+                "reason": change.exit.reason,
+                "message": change.exit.message,
+                "after_stop": change.exit.after_stop,
+            }
+        self._guarded(
+            update(ReplicaRow)
+            .where(
+                ReplicaRow.run_id == run.run_id,
+                ReplicaRow.task == change.task,
+                ReplicaRow.state == change.before,
+            )
+            .values(**values)
+        )
+        if moves:
+            self._add_event(
+                run.job_key,
+                now,
+                "replica",
+                change.message,
+                run.number,
+                change.task,
+                change.before,
+                change.after,
+            )
+
+    def complete_log(self, run: RunRow, task: str, now: datetime, event: Event | None = None) -> None:
+        """No more lines come for the replica. Does nothing the second time."""
+        result = self._session.execute(
+            update(ReplicaRow)
+            .where(
+                ReplicaRow.run_id == run.run_id, ReplicaRow.task == task, ReplicaRow.log_complete.is_(False)
+            )
+            .values(log_complete=True)
+        )
+        if _rows(result) and event is not None:
+            self.add_event(run.job_key, event, now)
+
+    def note_run(self, run: RunRow, activity: str, now: datetime, event: Event | None) -> None:
+        """What a run is doing just now; with `event` on its agent's first report of it."""
+        self._session.execute(
+            update(RunRow).where(RunRow.run_id == run.run_id).values(activity=activity, acknowledged=True)
+        )
+        if event is not None:
+            self.add_event(run.job_key, event, now)
+
+    def note_waiting(self, notes: Mapping[int, Waiting]) -> None:
+        """What each queued job waits for. It changes with every job ahead, so it is not itself an event."""
+        statement = (
+            update(JobRow.__table__)  # type: ignore[arg-type]
+            .where(JobRow.key == bindparam("job_key"), JobRow.state == JobState.QUEUED)
+            .values(waiting_kind=bindparam("kind"), waiting=bindparam("reason"), position=bindparam("place"))
+        )
+        rows = [
+            {"job_key": key, "kind": why.kind, "reason": why.reason, "place": why.position}
+            for key, why in notes.items()
+        ]
+        if rows:
+            self._session.connection().execute(statement, rows)
+
+    def set_labels(self, job: JobRow, labels: dict[str, str], now: datetime) -> None:
+        """Replaces the labels, if nobody else has since they were read."""
+        guard = update(JobRow).where(JobRow.key == job.key, JobRow.revision == job.revision)
+        self._guarded(guard.values(labels=labels, revision=job.revision + 1))
+        self._session.refresh(job)
+        self.add_event(job.key, Event("labels"), now)
+
+    def save_agent(self, info: AgentInfo, now: datetime) -> AgentRow:
+        row = self.agent(info.agent_id)
+        if row is None:
+            row = AgentRow(agent_id=info.agent_id, first_seen=now)
+            self._session.add(row)
+        row.info = info.model_dump(mode="json")
+        row.last_seen = now
+        self._session.flush()
+        return row
+
+    def touch_agent(self, agent_id: str, now: datetime, lease_s: float | None) -> None:
+        """The agent has an answer from now, which lets it be silent for `lease_s` (None: for ever)."""
+        self._session.execute(
+            update(AgentRow).where(AgentRow.agent_id == agent_id).values(last_seen=now, lease_s=lease_s)
+        )
+
+    def add_event(self, job_key: int, one: Event, now: datetime) -> None:
+        self._add_event(job_key, now, one.kind, one.message, one.run, one.task)
+
+    def _add_event(
+        self,
+        job_key: int,
+        now: datetime,
+        kind: str,
+        message: str,
+        run: int | None,
+        task: str = "",
+        before: str = "",
+        after: str = "",
+    ) -> None:
+        last = self._session.scalar(select(func.max(EventRow.number)).filter_by(job_key=job_key))
+        self._session.add(
+            EventRow(
+                job_key=job_key,
+                number=(last or 0) + 1,
+                time=now,
+                kind=kind,
+                message=" ".join(message.split()),
+                run=run,
+                task=task,
+                before=before,
+                after=after,
+            )
+        )
+        self._session.flush()
+
+    def _guarded(self, statement: Update) -> None:
+        result = self._session.execute(statement.execution_options(synchronize_session=False))
+        if _rows(result) != 1:
+            raise Overtaken
+
+
+def _rows(result: Any) -> int:
+    return result.rowcount if isinstance(result, CursorResult) else 0
+
+
+def _prepare_sqlite(engine: Engine) -> None:
+    """WAL, so that readers and the writer do not wait for each other; a write transaction is one from its
+    first statement on (BEGIN IMMEDIATE), so that what it has read cannot change before it writes."""
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # the driver begins nothing by itself
+        cursor = connection.cursor()
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            f"busy_timeout={_BUSY_MS}",
+            "foreign_keys=ON",
+            "case_sensitive_like=ON",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _began(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("trainyard_write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

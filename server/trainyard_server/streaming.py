@@ -1,0 +1,85 @@
+"""A job's log as it comes, and the changes of its states in between."""
+
+from collections.abc import AsyncIterator
+
+from starlette.concurrency import run_in_threadpool
+
+from trainyard_protocol.cluster import Task
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.states import FINAL_JOB_STATES
+from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry, LogSummary
+from trainyard_server.backend import Backend
+from trainyard_server.conductor import Conductor
+from trainyard_server.explaining import Explaining
+from trainyard_server.jobs import known_job
+from trainyard_server.notify import job_topic, log_topic
+
+
+class LogStreaming:
+    """One reader's way through a job's log and its states, for as long as it likes."""
+
+    def __init__(self, backend: Backend, conductor: Conductor, explaining: Explaining) -> None:
+        self._backend = backend
+        self._conductor = conductor
+        self._explaining = explaining
+
+    def check(self, project: str, job_id: str, task: str) -> int:
+        """The key of the job that is to be followed. Raises NotFound, and InvalidArgument for a bad task."""
+        if task and task != SERVICE_TASK:
+            try:
+                Task.parse(task)
+            except ValueError as error:
+                raise InvalidArgument(Violation("task", f"{error}, or {SERVICE_TASK}")) from None
+        with self._backend.store.read() as reader:
+            return known_job(reader, project, job_id).key
+
+    async def stream(
+        self, project: str, job_id: str, *, key: int, task: str, after: int, follow: bool
+    ) -> AsyncIterator[LogEntry | JobDetail | LogSummary | None]:
+        """Details, entries, and at the end the summary; None whenever nothing has happened for a while.
+
+        A detail comes first and after each change of a state; the entries after `after` in their order. It
+        reads the next lines only when the last were taken, so a slow reader costs a batch of memory.
+        """
+        backend = self._backend
+        shown: JobDetail | None = None
+        topics = frozenset({job_topic(key)})
+        with backend.notifier.subscribe(job_topic(key), log_topic(key)) as news:
+            await run_in_threadpool(self._conductor.write_service_lines, key)
+            while True:
+                # The state is read before the lines: a job that is over gets no more, so those are all.
+                if shown is None or job_topic(key) in topics:
+                    detail = await run_in_threadpool(self._explaining.detail, project, job_id, False)
+                    if shown is None or _without_counts(detail) != _without_counts(shown):
+                        yield detail
+                    shown = detail
+                    if shown.state in FINAL_JOB_STATES:
+                        await run_in_threadpool(self._conductor.write_service_lines, key)
+                more = True
+                while more and not backend.notifier.closed:
+                    batch = await run_in_threadpool(backend.logs.read, project, job_id, after, task)
+                    for entry in batch.entries:
+                        yield entry
+                    after, more = batch.cursor, batch.more
+                if backend.notifier.closed:
+                    return
+                if not follow or shown.state in FINAL_JOB_STATES:
+                    counts = await run_in_threadpool(backend.logs.counts, project, job_id)
+                    lines = {f"{stream.run}/{stream.task}": count for stream, count in counts.items()}
+                    yield LogSummary(state=shown.state, lines=lines)
+                    return
+                while (
+                    not (topics := await news.wait(backend.settings.ping_s)) and not backend.notifier.closed
+                ):
+                    yield None
+
+
+def _without_counts(detail: JobDetail) -> JobDetail:
+    """A detail without what changes with every line, to tell whether a state has changed."""
+    runs = tuple(
+        run.model_copy(
+            update={"replicas": tuple(r.model_copy(update={"log_lines": 0}) for r in run.replicas)}
+        )
+        for run in detail.runs
+    )
+    return detail.model_copy(update={"runs": runs})

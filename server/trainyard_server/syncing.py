@@ -1,0 +1,200 @@
+"""What agents do: report how their runs stand, learn what they should have, and deliver log lines."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from starlette.concurrency import run_in_threadpool
+
+from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
+from trainyard_protocol.states import RunState
+from trainyard_protocol.sync import (
+    LogChunk,
+    LogReceipt,
+    ReplicaOrder,
+    RunOrder,
+    SyncRequest,
+    SyncResponse,
+)
+from trainyard_server import lifecycle
+from trainyard_server.backend import Backend
+from trainyard_server.conductor import Conductor
+from trainyard_server.logs import LogMismatch, Stream
+from trainyard_server.notify import agent_topic, job_topic, log_topic
+from trainyard_server.schema import JobRow, ReplicaRow, RunRow
+from trainyard_server.snapshots import is_alive, live_runs, run_snapshot
+from trainyard_server.store import Event
+
+logger = logging.getLogger(__name__)
+
+
+class Syncing:
+    def __init__(self, backend: Backend, conductor: Conductor) -> None:
+        self._backend = backend
+        self._conductor = conductor
+        self._newest: dict[str, object] = {}  # the sync of each agent that came last
+
+    async def sync(
+        self, request: SyncRequest, still_connected: Callable[[], Awaitable[bool]] | None = None
+    ) -> SyncResponse:
+        """Takes the report, then answers with every run that the agent should have.
+
+        While that is what the agent has seen already, the answer is held for up to `wait_s`; something new
+        or a newer sync of the same agent ends the wait. `still_connected` says whether the caller listens.
+        """
+        agent_id = request.agent.agent_id
+        me = self._newest[agent_id] = object()
+        notifier = self._backend.notifier
+        with notifier.subscribe(agent_topic(agent_id)) as news:
+            notifier.publish(agent_topic(agent_id))
+            await run_in_threadpool(self.record, request)
+            answer = await run_in_threadpool(self.answer, agent_id)
+            deadline = asyncio.get_running_loop().time() + min(
+                request.wait_s, self._backend.settings.longest_hold_s
+            )
+            while answer.version == request.seen and not notifier.closed:
+                if self._newest.get(agent_id) is not me:
+                    if still_connected is not None and await still_connected():
+                        logger.warning(
+                            "Two agents call themselves %s (%s) at the same time: each needs a state "
+                            "directory of its own.",
+                            agent_id,
+                            request.agent.name,
+                        )
+                    break
+                left = deadline - asyncio.get_running_loop().time()
+                if left <= 0:
+                    break
+                if await news.wait(left):
+                    answer = await run_in_threadpool(self.answer, agent_id)
+            if self._newest.get(agent_id) is me:
+                del self._newest[agent_id]
+            await run_in_threadpool(self._answered, agent_id, answer)
+            return answer
+
+    def record(self, request: SyncRequest) -> None:
+        """Takes what the agent says of itself and of its runs. Old news changes nothing."""
+        backend = self._backend
+        now = backend.clock()
+        touched = set()
+        with backend.store.write() as writer:
+            known = writer.agent(request.agent.agent_id)
+            news = (
+                known is None
+                or not is_alive(known, backend, now)
+                or known.info != request.agent.model_dump(mode="json")
+            )
+            writer.save_agent(request.agent, now)
+            mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
+            for report in request.runs:
+                if report.run_id not in mine:
+                    continue  # over, or never here: the answer does not list it and the agent drops it
+                run, gang = mine[report.run_id]
+                changes = lifecycle.observe(run_snapshot(run, gang), report, now)
+                if not run.acknowledged or run.activity != report.activity:
+                    message = "Waiting for training program to start."
+                    first = None if run.acknowledged else Event("acknowledged", message, run.number)
+                    writer.note_run(run, report.activity, now, first)
+                    touched.add(run.job_key)
+                for change in changes:
+                    writer.change_replica(run, change, now)
+                    touched.add(run.job_key)
+            others = [agent.agent_id for agent in writer.agents() if agent.agent_id != request.agent.agent_id]
+        if news:
+            backend.notifier.publish(*map(agent_topic, others))  # there may be a lease from now on
+        for key in touched:
+            backend.notifier.publish(job_topic(key))
+            self._conductor.advance(key)
+        if touched or news:
+            self._conductor.schedule()
+
+    def answer(self, agent_id: str) -> SyncResponse:
+        """All that the agent should have now. It has a lease as long as another agent could take its runs."""
+        backend = self._backend
+        now = backend.clock()
+        with backend.store.read() as reader:
+            others = [agent for agent in reader.agents() if agent.agent_id != agent_id]
+            busy = {run.agent_id for run in reader.live_runs()}
+            several = any(other.agent_id in busy or is_alive(other, backend, now) for other in others)
+            lease_s = backend.settings.granted_lease_s if several else None
+            orders = tuple(
+                self._order(run, gang, reader.job_by_key(run.job_key))
+                for run, gang in live_runs(reader, agent_id)
+            )
+        answer = SyncResponse(version="", lease_s=lease_s, runs=orders)
+        version = hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]
+        return answer.model_copy(update={"version": version})
+
+    def append_logs(self, run_id: str, task: str, chunk: LogChunk) -> LogReceipt:
+        """Takes what continues the replica's log; complete once the end is here and agrees with what we have.
+
+        A log that cannot be made whole any more is closed as it is, with an event that says so: a job does
+        not hang on it, and its reader is told. What comes for a run that is over (its host was lost and is back)
+        is not taken any more, and the agent may let go of it. Raises NotFound for a replica that is not ours.
+        """
+        backend = self._backend
+        with backend.store.read() as reader:
+            run, replica = reader.run(run_id), reader.replica(run_id, task)
+            if run is None or replica is None:
+                raise NotFound(f"There is no replica {task} of a run {run_id} here.")
+            job = reader.job_by_key(run.job_key)
+        if chunk.start < 0:
+            raise InvalidArgument(Violation("start", f"must be 0 or more; this is {chunk.start}."))
+        stream = Stream(run.number, task)
+        if replica.log_complete or run.state is RunState.ENDED:
+            return LogReceipt(next=backend.logs.counts(job.project, job.job_id).get(stream, 0), complete=True)
+        have, new = backend.logs.append(job.project, job.job_id, stream, chunk.start, chunk.lines)
+        if new:
+            backend.notifier.publish(log_topic(job.key))
+        complete, damage = False, None
+        if chunk.end is not None:
+            try:
+                complete = backend.logs.verify(job.project, job.job_id, stream, chunk.end)
+            except LogMismatch as mismatch:
+                complete = True
+                damage = Event(
+                    "log-damaged",
+                    f"The log of {task} is not what the replica wrote: {mismatch}.",
+                    run.number,
+                    task,
+                )
+                logger.exception("Job %s, run %d, %s: log mismatch", job.job_id, run.number, task)
+        if complete:
+            with backend.store.write() as writer:
+                writer.complete_log(run, task, backend.clock(), damage)
+            backend.notifier.publish(job_topic(job.key))
+            self._conductor.advance(job.key)
+            self._conductor.schedule()  # what this run held may be free now
+        return LogReceipt(next=have, complete=complete)
+
+    def package(self, sha256: str, filename: str) -> Path:
+        """Where an uploaded package lies. Raises NotFound."""
+        return self._backend.staging.path(sha256, filename)
+
+    def _answered(self, agent_id: str, answer: SyncResponse) -> None:
+        """From now on the agent may be silent for as long as it is told."""
+        with self._backend.store.write() as writer:
+            writer.touch_agent(agent_id, self._backend.clock(), answer.lease_s)
+
+    def _order(self, run: RunRow, gang: list[ReplicaRow], job: JobRow) -> RunOrder:
+        return RunOrder(
+            run_id=run.run_id,
+            number=run.number,
+            target="stop" if run.state is RunState.STOPPING else "run",
+            project=job.project,
+            job_id=job.job_id,
+            training_input=job.training_input,
+            replicas=tuple(
+                ReplicaOrder(
+                    task=replica.task,
+                    machine_type=replica.machine_type,
+                    cpus=tuple(replica.cpus),
+                    memory_bytes=replica.memory_bytes,
+                    gpus=tuple(replica.gpus),
+                )
+                for replica in gang
+            ),
+            grace_s=self._backend.settings.grace_s,
+        )

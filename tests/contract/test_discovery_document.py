@@ -1,0 +1,198 @@
+"""Our API held against the discovery document of the service that it re-creates."""
+
+import json
+import typing
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import googleapiclient
+import pytest
+from pydantic import TypeAdapter
+
+from integration.api.api_support import Clock, ScriptedAgent, Server, server
+from trainyard_protocol.states import JobState
+from trainyard_protocol.training_input import (
+    AcceleratorConfig,
+    Algorithm,
+    DiskConfig,
+    EncryptionConfig,
+    Goal,
+    HyperparameterSpec,
+    Job,
+    Message,
+    ParameterSpec,
+    ParameterType,
+    ReplicaConfig,
+    ScaleTier,
+    ScaleType,
+    Scheduling,
+    TrainingInput,
+)
+from trainyard_server.routes import v1
+
+PREFIX = "GoogleCloudMlV1__"
+DOCUMENT = json.loads(
+    (Path(googleapiclient.__file__).parent / "discovery_cache" / "documents" / "ml.v1.json").read_text()
+)
+SCHEMAS = {name.removeprefix(PREFIX): schema for name, schema in DOCUMENT["schemas"].items()}
+METHODS = DOCUMENT["resources"]["projects"]["resources"]["jobs"]["methods"]
+
+MESSAGES: dict[str, type[Message]] = {
+    "TrainingInput": TrainingInput,
+    "ReplicaConfig": ReplicaConfig,
+    "AcceleratorConfig": AcceleratorConfig,
+    "DiskConfig": DiskConfig,
+    "Scheduling": Scheduling,
+    "EncryptionConfig": EncryptionConfig,
+    "HyperparameterSpec": HyperparameterSpec,
+    "ParameterSpec": ParameterSpec,
+}
+# A value that our field takes for each type of the document, and what it must be returned as.
+SAMPLES: dict[str, Any] = {"int64": "3", "int32": 3, "double": 0.5, "boolean": True, "string": "x"}
+SPECIAL: dict[str, Any] = {
+    "google-duration": "3600s",
+    "ParameterSpec": {"parameterName": "x", "type": "CATEGORICAL", "categoricalValues": ["a"]},
+}
+
+
+def sample(field: dict[str, Any]) -> Any:
+    """A value of a field as the document describes it, as the API would return it."""
+    if "$ref" in field:
+        name = field["$ref"].removeprefix(PREFIX)
+        return SPECIAL.get(name) or {
+            key: sample(one) for key, one in SCHEMAS[name]["properties"].items() if key not in ("params",)
+        } | ({"params": [SPECIAL["ParameterSpec"]]} if name == "HyperparameterSpec" else {})
+    if field["type"] == "array":
+        return [sample(field["items"])]
+    if "enum" in field:
+        return field["enum"][-1]
+    return SPECIAL.get(field.get("format", "")) or SAMPLES.get(
+        field.get("format", ""), SAMPLES.get(field["type"])
+    )
+
+
+@pytest.mark.parametrize("name", list(MESSAGES))
+def test_message_has_the_documents_fields_and_no_other(name: str) -> None:
+    ours = {field.alias for field in MESSAGES[name].model_fields.values()}
+    assert ours == set(SCHEMAS[name]["properties"])
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [(name, field) for name, kind in MESSAGES.items() for field in sorted(SCHEMAS[name]["properties"])],
+)
+def test_field_takes_and_returns_the_documents_type(name: str, field: str) -> None:
+    value = sample(SCHEMAS[name]["properties"][field])
+    ours = next(f for f in MESSAGES[name].model_fields.values() if f.alias == field)
+    kind = typing.Annotated[ours.annotation, *ours.metadata] if ours.metadata else ours.annotation
+    read: Any = TypeAdapter(kind).validate_python(value)
+    assert TypeAdapter(kind).dump_python(read, mode="json", by_alias=True, exclude_unset=True) == value
+
+
+@pytest.mark.parametrize(
+    ("enum", "schema", "field"),
+    [
+        (ScaleTier, "TrainingInput", "scaleTier"),
+        (Goal, "HyperparameterSpec", "goal"),
+        (Algorithm, "HyperparameterSpec", "algorithm"),
+        (ParameterType, "ParameterSpec", "type"),
+        (ScaleType, "ParameterSpec", "scaleType"),
+    ],
+)
+def test_enum_has_the_documents_names(enum: type, schema: str, field: str) -> None:
+    assert set(enum.__members__) == set(SCHEMAS[schema]["properties"][field]["enum"])
+
+
+def test_states_are_the_documents() -> None:
+    assert {*JobState.__members__, "STATE_UNSPECIFIED"} == set(SCHEMAS["Job"]["properties"]["state"]["enum"])
+
+
+def test_job_request_knows_the_documents_fields() -> None:
+    ours = {field.alias for field in Job.model_fields.values()}
+    assert ours < set(SCHEMAS["Job"]["properties"])
+
+
+@pytest.mark.parametrize("method", ["create", "get", "list", "patch", "cancel"])
+def test_method_has_the_documents_verb_and_path(method: str) -> None:
+    described = METHODS[method]
+    path = "/" + described["path"].replace("{+parent}", "projects/p").replace("{+name}", "projects/p/jobs/j")
+    ours = {
+        (verb, route.path.replace("{project}", "p").replace("{job_id}", "j"))  # type: ignore[attr-defined]
+        for route in v1.router.routes
+        for verb in route.methods  # type: ignore[attr-defined]
+    }
+    assert (described["httpMethod"], path) in ours
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Server]:
+    with server(tmp_path, Clock(), retries=0) as running:
+        yield running
+
+
+def check(value: Any, field: dict[str, Any], where: str) -> None:
+    """That a value in one of our answers is of the document's type."""
+    if "$ref" in field:
+        properties = SCHEMAS[field["$ref"].removeprefix(PREFIX)]["properties"]
+        assert isinstance(value, dict), where
+        for key, one in value.items():
+            assert key in properties, f"{where}.{key}"
+            check(one, properties[key], f"{where}.{key}")
+    elif field["type"] == "array":
+        assert isinstance(value, list), where
+        for one in value:
+            check(one, field["items"], where)
+    elif field["type"] == "object":
+        assert all(isinstance(one, str) for one in value.values()), where
+    elif field["type"] == "string":
+        assert isinstance(value, str), where
+        if "enum" in field:
+            assert value in field["enum"], where
+        if field.get("format") == "google-datetime":
+            assert value.endswith("Z"), where
+            assert datetime.fromisoformat(value), where
+        if field.get("format") == "int64":
+            assert int(value) >= 0, where
+    elif field["type"] == "boolean":
+        assert isinstance(value, bool), where
+    else:
+        assert isinstance(value, int | float), where
+
+
+def test_answers_have_the_documents_fields_and_types_in_every_state(api: Server) -> None:
+    job = {"$ref": f"{PREFIX}Job"}
+    agent = ScriptedAgent(api, cpus=1)
+    agent.sync()
+    seen = set()
+    for job_id in ("runs", "waits"):
+        body = {
+            "jobId": job_id,
+            "labels": {"a": "b"},
+            "trainingInput": {
+                "scaleTier": "CUSTOM",
+                "masterType": "local-1",
+                "pythonModule": "m",
+                "args": ["1"],
+                "scheduling": {"maxRunningTime": "60s", "maxWaitTime": "1800s", "priority": 3},
+            },
+        }
+        api.use_cases.jobs.create("p", body)
+    for act in (
+        lambda: None,
+        api.tick,
+        lambda: (agent.sync(), agent.start()),
+        lambda: agent.exit(code=1),
+        lambda: (api.tick(), agent.sync(), api.cancel("waits")),
+        lambda: agent.stopped("master-replica-0"),
+    ):
+        act()
+        answer = api.get("/v1/projects/p/jobs")
+        check(answer, {"$ref": f"{PREFIX}ListJobsResponse"}, "list")
+        for one in answer["jobs"]:
+            check(one, job, one["jobId"])
+            seen.add(one["state"])
+            if one["state"] in ("FAILED", "CANCELLED"):
+                assert one["errorMessage"]
+    assert seen == {"QUEUED", "PREPARING", "RUNNING", "FAILED", "CANCELLING", "CANCELLED"}

@@ -1,0 +1,323 @@
+"""What the tests of the API share: a clock that they move, a scripted agent, and a server on a port."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import anyio.from_thread
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.sync import (
+    AgentInfo,
+    Capacity,
+    ExitReport,
+    LogChunk,
+    LogEnd,
+    LogLine,
+    LogReceipt,
+    ReplicaReport,
+    RunOrder,
+    RunReport,
+    SyncRequest,
+    SyncResponse,
+    digest,
+)
+from trainyard_server.app import create_app
+from trainyard_server.logs import Stream
+from trainyard_server.routes.common import UseCases
+from trainyard_server.settings import Role, Settings
+
+ADMIN = {"Authorization": "Bearer admin-secret"}
+AGENT = {"Authorization": "Bearer agent-secret"}
+GB = 10**9
+START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+def settings(data_dir: Path, **changes: Any) -> Settings:
+    given: dict[str, Any] = {
+        "data_dir": data_dir,
+        "tokens": {Role.ADMIN: "admin-secret", Role.AGENT: "agent-secret"},
+        "run_loops": False,
+    }
+    return Settings(**(given | changes))
+
+
+@contextmanager
+def server(data_dir: Path, clock: Clock, **changes: Any) -> Iterator["Server"]:
+    """The application in this process, without a socket and without loops."""
+    app = create_app(settings(data_dir, **changes), clock)
+    with Client(app) as client:
+        yield Server(app, client, clock)
+
+
+class Client:
+    """httpx, blocking, straight into an application; an exception in there is a 500 as on a socket."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._portal = self._stack.enter_context(anyio.from_thread.start_blocking_portal())
+        wrap = self._portal.wrap_async_context_manager
+        self._stack.enter_context(wrap(self._app.router.lifespan_context(self._app)))
+        transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+        client = httpx.AsyncClient(transport=transport, base_url="http://server")
+        self._client = self._stack.enter_context(wrap(client))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def request(self, method: str, path: str, **given: Any) -> httpx.Response:
+        return self._portal.call(partial(self._client.request, method, path, **given))
+
+    def get(self, path: str, **given: Any) -> httpx.Response:
+        return self.request("GET", path, **given)
+
+    def post(self, path: str, **given: Any) -> httpx.Response:
+        return self.request("POST", path, **given)
+
+    def patch(self, path: str, **given: Any) -> httpx.Response:
+        return self.request("PATCH", path, **given)
+
+
+class Server:
+    def __init__(self, app: FastAPI, client: Client, clock: Clock) -> None:
+        self.app = app
+        self.client = client
+        self.clock = clock
+        self.use_cases: UseCases = app.state.use_cases
+
+    def get(self, path: str, **params: Any) -> Any:
+        answer = self.client.get(path, params=params, headers=ADMIN)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def create(self, job_id: str = "job", **training_input: Any) -> dict[str, Any]:
+        body = {"jobId": job_id, "trainingInput": package_job(**training_input)}
+        answer = self.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def job(self, job_id: str = "job") -> dict[str, Any]:
+        return self.get(f"/v1/projects/p/jobs/{job_id}")
+
+    def detail(self, job_id: str = "job") -> dict[str, Any]:
+        return self.get(f"/trainyard/v1/projects/p/jobs/{job_id}")
+
+    def cancel(self, job_id: str = "job") -> None:
+        answer = self.client.post(f"/v1/projects/p/jobs/{job_id}:cancel", headers=ADMIN)
+        assert (answer.status_code, answer.json()) == (200, {})
+
+    def events(self, job_id: str = "job") -> list[str]:
+        return [event["message"] for event in self.detail(job_id)["events"] if event["message"]]
+
+    def stream(self, job_id: str = "job", **params: Any) -> list[tuple[str, dict[str, Any], str]]:
+        """Everything that a stream without `follow` sends: (event, data, id)."""
+        headers = ADMIN | ({"Last-Event-ID": params.pop("last")} if "last" in params else {})
+        answer = self.client.get(
+            f"/trainyard/v1/projects/p/jobs/{job_id}/logs", params=params, headers=headers
+        )
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        return list(parse_events(answer.text))
+
+    def tick(self, seconds: float = 0) -> None:
+        self.clock.advance(seconds)
+        self.use_cases.conductor.tick()
+
+
+def package_job(**changes: Any) -> dict[str, Any]:
+    """One chief of type local-1, or as `changes` say."""
+    given = {"scaleTier": "CUSTOM", "masterType": "local-1", "pythonModule": "trainer.task"}
+    return given | changes
+
+
+def parse_events(text: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    for block in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if "event" in fields:
+            yield fields["event"], json.loads(fields["data"]), fields.get("id", "")
+
+
+class ScriptedAgent:
+    """An agent whose replicas do what the test says. It reports over HTTP like a real one."""
+
+    def __init__(
+        self,
+        server: Server,
+        name: str = "laptop",
+        *,
+        cpus: int = 2,
+        memory_gb: float = 8,
+        mode: str = "strict",
+        runs_images: bool = False,
+    ) -> None:
+        self.server = server
+        self.info = AgentInfo(
+            agent_id=f"id-of-{name}",
+            name=name,
+            version="0.1.0",
+            runtime="fake",
+            capacity_mode=mode,
+            runs_images=runs_images,
+            capacity=Capacity(cpus=tuple(range(cpus)), memory_bytes=round(memory_gb * GB)),
+            replica_environment={"STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"},
+        )
+        self.runs: dict[str, RunOrder] = {}
+        self.replicas: dict[tuple[str, str], ReplicaReport] = {}
+        self.response = SyncResponse(version="", lease_s=None, runs=())
+        self.shipped: dict[tuple[str, str], int] = {}
+
+    def sync(self) -> SyncResponse:
+        request = SyncRequest(agent=self.info, runs=self.reports())
+        answer = self.server.client.post("/agent/v1/sync", content=request.model_dump_json(), headers=AGENT)
+        assert answer.status_code == 200, answer.text
+        self.response = SyncResponse.model_validate_json(answer.content)
+        self.runs = {order.run_id: order for order in self.response.runs}
+        for order in self.response.runs:
+            for number, replica in enumerate(order.replicas):
+                self.replicas.setdefault(
+                    (order.run_id, replica.task),
+                    ReplicaReport(
+                        task=replica.task,
+                        state=ReplicaState.PENDING,
+                        address=f"127.0.0.1:{2222 + number}",
+                    ),
+                )
+        return self.response
+
+    def reports(self) -> tuple[RunReport, ...]:
+        return tuple(
+            RunReport(
+                run_id=run_id,
+                replicas=tuple(r for (owner, _), r in self.replicas.items() if owner == run_id),
+            )
+            for run_id in self.runs
+        )
+
+    @property
+    def run(self) -> RunOrder:
+        """The only run that it has."""
+        (order,) = self.runs.values()
+        return order
+
+    def start(self, run: RunOrder | None = None) -> None:
+        """All replicas run."""
+        run = run or self.run
+        for replica in run.replicas:
+            self._set(run, replica.task, state=ReplicaState.RUNNING, started_at=self.server.clock())
+        self.sync()
+
+    def exit(
+        self,
+        task: str = "master-replica-0",
+        code: int | None = 0,
+        reason: Reason | None = None,
+        run: RunOrder | None = None,
+        after_stop: bool = False,
+        logs: bool = True,
+        message: str = "",
+    ) -> None:
+        """A replica ends; with `logs` its log is ended as well, before the report."""
+        run = run or self.run
+        if reason is None:
+            reason = Reason.COMPLETED if code == 0 else Reason.PROGRAM_ERROR
+        ended = ExitReport(
+            code=code,
+            reason=reason,
+            message=message,
+            finished_at=self.server.clock(),
+            after_stop=after_stop,
+        )
+        self._set(run, task, state=ReplicaState.EXITED, exit=ended)
+        if logs:
+            self.end_log(task, run=run)
+        self.sync()
+
+    def stopped(self, task: str, **given: Any) -> None:
+        self.exit(task, code=143, reason=Reason.STOPPED, after_stop=True, **given)
+
+    def log(self, *texts: str, task: str = "master-replica-0", run: RunOrder | None = None) -> LogReceipt:
+        run = run or self.run
+        start = self.shipped.get((run.run_id, task), 0)
+        receipt = self.ship(task, LogChunk(start=start, lines=tuple(map(line, texts))), run)
+        self.shipped[run.run_id, task] = receipt.next
+        return receipt
+
+    def end_log(
+        self, task: str = "master-replica-0", texts: tuple[str, ...] = (), run: RunOrder | None = None
+    ) -> LogReceipt:
+        """The whole log at once, what is there already included, and its end."""
+        run = run or self.run
+        have = self.server.use_cases.backend.logs
+        known = have.tail(run.project, run.job_id, Stream(run.number, task), 10_000)
+        lines = [line(text) for text in (*known, *texts)]
+        end = LogEnd(count=len(lines), sha256=digest(lines))
+        return self.ship(task, LogChunk(start=len(known), lines=tuple(lines[len(known) :]), end=end), run)
+
+    def ship(self, task: str, chunk: LogChunk, run: RunOrder) -> LogReceipt:
+        answer = self.server.client.post(
+            f"/agent/v1/runs/{run.run_id}/replicas/{task}/logs",
+            content=chunk.model_dump_json(),
+            headers=AGENT,
+        )
+        assert answer.status_code == 200, answer.text
+        return LogReceipt.model_validate_json(answer.content)
+
+    def _set(self, run: RunOrder, task: str, **changes: Any) -> None:
+        before = self.replicas[run.run_id, task]
+        self.replicas[run.run_id, task] = before.model_copy(update=changes)
+
+
+def line(text: str, stream: str = "stdout") -> LogLine:
+    return LogLine(time="2026-11-20T12:00:00Z", stream=stream, text=text)
+
+
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """An application that runs already behind a real socket on the loopback interface; gives its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=2)
+        uvicorn_server = uvicorn.Server(config)
+        thread = threading.Thread(target=uvicorn_server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            eventually(lambda: uvicorn_server.started)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            app.state.use_cases.backend.notifier.close()
+            uvicorn_server.should_exit = True
+            thread.join()
+
+
+def eventually(holds: Callable[[], object], timeout_s: float = 10) -> None:
+    """Waits until something holds; fails when it does not within the time."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)

@@ -1,0 +1,301 @@
+"""The way of a job through server and agent, step by step, on a clock that only the test moves."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.runtimes.fake import (
+    FOREVER,
+    Exit,
+    FailsDuringStart,
+    IgnoresSigterm,
+    Say,
+    Script,
+    by_module,
+)
+from trainyard_protocol.states import JobState, Reason, ReplicaState
+from trainyard_protocol.views import JobDetail
+from world import World
+
+PROGRAMS = by_module(
+    {
+        "ok.task": {"*": Script(((0.0, Say("hello")), (1.0, Exit(0))))},
+        "chief_ends.task": {
+            "master-replica-0": Script(((1.0, Say("saved")), (2.0, Exit(0)))),
+            "*": Script(((0.5, Say("working")),)),
+        },
+        "both_fail.task": {
+            "master-replica-0": Script(((1.1, Say("peer is gone")), (1.2, Exit(1)))),
+            "worker-replica-0": Script(((0.9, Say("out of range", "stderr")), (1.0, Exit(7)))),
+        },
+        "killed.task": {"*": Script(((1.0, Exit(137)),))},
+        "forever.task": {"*": FOREVER},
+    }
+)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    yield world
+    await world.close()
+
+
+async def after(world: World, seconds: float, job_id: str) -> JobDetail:
+    world.clock.advance(seconds)
+    await world.settle()
+    return await world.detail(job_id)
+
+
+def texts(detail: JobDetail) -> list[str]:
+    return [event.message for event in detail.events if event.message]
+
+
+async def test_job_that_succeeds_goes_through_every_state_and_leaves_nothing_on_the_machine(
+    world: World,
+) -> None:
+    machine = world.machine("m", PROGRAMS)
+    await machine.step()
+    await world.submit("j", workers=1, module="ok.task")
+    assert (await world.detail("j")).state is JobState.QUEUED
+    world.tick()
+    assert (await world.detail("j")).state is JobState.PREPARING
+    assert (await after(world, 0.1, "j")).state is JobState.RUNNING
+    detail = await after(world, 2.0, "j")
+    assert detail.state is JobState.SUCCEEDED
+    assert detail.exit_code == 0
+    assert [move.after for move in detail.events if move.kind == "job" and move.after] == [
+        "PREPARING",
+        "RUNNING",
+        "SUCCEEDED",
+    ]
+    lines = [(entry.task, entry.text) for entry in await world.log("j") if entry.task != "service"]
+    assert sorted(lines) == [("master-replica-0", "hello"), ("worker-replica-0", "hello")]
+    await world.settle()
+    assert machine.host.runs == {}
+
+
+async def test_service_lines_are_those_of_the_real_service_in_order(world: World) -> None:
+    world.machine("m", PROGRAMS)
+    await world.settle()
+    await world.submit("j", module="ok.task")
+    await world.settle()
+    await after(world, 2.0, "j")
+    said = [entry.text for entry in await world.log("j") if entry.task == "service"]
+    expected = [
+        "Validating job requirements...",
+        "Job creation request has been successfully validated.",
+        "Job j is queued.",
+        "Waiting for job to be provisioned.",
+        "Waiting for training program to start.",
+        "Job completed successfully.",
+    ]
+    assert [line for line in said if line in expected] == expected
+
+
+async def test_primary_that_exits_0_ends_the_job_and_the_others_are_stopped(world: World) -> None:
+    world.machine("m", PROGRAMS)
+    await world.settle()
+    await world.submit("j", workers=2, module="chief_ends.task")
+    await world.settle()
+    detail = await after(world, 3.0, "j")
+    assert detail.state is JobState.SUCCEEDED
+    reasons = {replica.task: replica.reason for replica in detail.runs[0].replicas}
+    assert reasons == {
+        "master-replica-0": Reason.COMPLETED,
+        "worker-replica-0": Reason.STOPPED,
+        "worker-replica-1": Reason.STOPPED,
+    }
+
+
+async def test_first_failure_by_the_replicas_own_clocks_is_the_verdict(world: World) -> None:
+    world.machine("m", PROGRAMS)
+    await world.settle()
+    await world.submit("j", workers=1, module="both_fail.task")
+    await world.settle()
+    detail = await after(world, 5.0, "j")
+    assert detail.state is JobState.FAILED
+    assert detail.verdict is not None
+    assert (detail.verdict.replica, detail.exit_code) == ("worker-replica-0", 7)
+    assert detail.verdict.last_lines == ("out of range",)
+    assert detail.job["errorMessage"].startswith("The replica worker 0 exited with a non-zero status of 7.")
+
+
+async def test_killed_replica_gets_new_runs_with_longer_and_longer_pauses_until_the_budget_is_spent(
+    world: World,
+) -> None:
+    world.machine("m", PROGRAMS)
+    await world.settle()
+    await world.submit("j", module="killed.task")
+    await world.settle()
+    pauses = []
+    for _ in range(3):
+        detail = await after(world, 1.5, "j")
+        assert detail.state is JobState.QUEUED
+        paused = 0.0
+        while (detail := await after(world, 0.25, "j")).state is JobState.QUEUED:
+            paused += 0.25
+        pauses.append(round(paused))
+    detail = await after(world, 1.5, "j")
+    assert pauses == [1, 2, 4]
+    assert detail.state is JobState.FAILED
+    assert [run.number for run in detail.runs] == [1, 2, 3, 4]
+    assert detail.exit_code == 137
+    assert "killed by signal 9 (SIGKILL)" in detail.job["errorMessage"]
+
+
+async def test_start_that_fails_undoes_the_gang_and_says_which_replica(world: World) -> None:
+    machine = world.machine("m", PROGRAMS)
+    machine.runtime = FailsDuringStart(machine.host)
+    machine.boot()
+    await world.settle()
+    await world.submit("j", workers=1, module="forever.task")
+    await world.settle()
+    detail = await world.detail("j")
+    assert detail.state is JobState.FAILED
+    assert "The replica worker 0 could not be started" in detail.job["errorMessage"]
+    assert machine.host.launches == []
+
+
+async def test_cancel_stops_what_ignores_sigterm_after_the_grace(world: World) -> None:
+    machine = world.machine("m", PROGRAMS)
+    machine.runtime = IgnoresSigterm(machine.host)
+    machine.boot()
+    await world.settle()
+    await world.submit("j", module="forever.task")
+    await world.settle()
+    await world.cancel("j")
+    await world.settle()
+    assert (await after(world, world.settings.grace_s - 1, "j")).state is JobState.CANCELLING
+    detail = await after(world, 2.0, "j")
+    assert detail.state is JobState.CANCELLED
+    assert detail.job["errorMessage"] == "The job was cancelled by the user."
+    assert machine.host.runs == {}
+
+
+async def test_cancel_of_a_queued_job_is_done_at_once(world: World) -> None:
+    await world.submit("j", module="forever.task")
+    await world.cancel("j")
+    detail = await world.detail("j")
+    assert detail.state is JobState.CANCELLED
+    assert detail.runs == ()
+
+
+async def test_silent_agent_makes_replicas_unknown_and_its_return_makes_them_known(world: World) -> None:
+    machine = world.machine("m", PROGRAMS)
+    await world.settle()
+    await world.submit("j", module="forever.task")
+    await world.settle()
+    world.clock.advance(world.settings.silent_after_s + 1)
+    world.tick()
+    detail = await world.detail("j")
+    assert detail.state is JobState.RUNNING
+    assert detail.runs[0].replicas[0].state is ReplicaState.UNKNOWN
+    world.clock.advance(100_000)  # the only agent of an installation is waited for without end
+    world.tick()
+    assert (await world.detail("j")).state is JobState.RUNNING
+    await machine.step(2)
+    assert (await world.detail("j")).runs[0].replicas[0].state is ReplicaState.RUNNING
+    assert len(machine.host.launches) == 1
+
+
+async def test_run_of_an_agent_past_its_lease_starts_elsewhere_and_never_lives_twice(world: World) -> None:
+    first = world.machine("a", PROGRAMS, cpus=1)
+    second = world.machine("b", PROGRAMS, cpus=1)
+    await world.settle()
+    await world.submit("j", module="forever.task")
+    await world.settle()
+    home = first if first.host.runs else second
+    other = second if home is first else first
+    home.network.cut = True
+    for _ in range(80):
+        world.clock.advance(10)
+        await home.step()
+        await other.step()
+        world.tick()
+        alive = [
+            run_id
+            for machine in (home, other)
+            for run_id in machine.host.runs
+            if any(r.state is ReplicaState.RUNNING for r in machine.runtime.observe(run_id))
+        ]
+        assert len(alive) <= 1
+    detail = await world.detail("j")
+    assert [run.verdict.reason if run.verdict else None for run in detail.runs] == [Reason.HOST_LOST, None]
+    assert detail.state is JobState.RUNNING
+    home.network.cut = False
+    await world.settle()
+    assert home.host.runs == {}
+
+
+async def test_machine_that_is_shut_down_costs_no_retry(world: World) -> None:
+    machine = world.machine("m", PROGRAMS)
+    await world.settle()
+    await world.submit("j", module="forever.task")
+    for _ in range(5):
+        await world.settle()
+        machine.host.end_everything()
+        await after(world, 0.1, "j")
+    detail = await world.detail("j")
+    assert len(detail.runs) == 6
+    assert detail.state in (JobState.PREPARING, JobState.RUNNING)
+
+
+async def test_explain_prints_what_the_replica_was_started_with_byte_for_byte(world: World) -> None:
+    machine = world.machine("m", PROGRAMS)
+    # A name that the service sets too: the replica gets the service's.
+    clash = {**machine.info.replica_environment, "RANK": "99"}
+    machine.info = machine.info.model_copy(update={"replica_environment": clash})
+    machine.boot()
+    await world.settle()
+    await world.submit("j", workers=1, module="forever.task", args=["--x", "a b"], jobDir="gs://b/d")
+    await world.settle()
+    started: dict[str, Launch] = {launch.task: launch for _, launch in machine.host.launches}
+    for task, launch in started.items():
+        answer = await world.call("GET", f"/trainyard/v1/projects/p/jobs/j/explain?task={task}")
+        explained = answer.json()
+        assert explained["environment"] == dict(launch.environment)
+        assert explained["command"] == list(launch.command)
+    assert json.loads(started["worker-replica-0"].environment["TF_CONFIG"])["task"]["type"] == "worker"
+    assert started["worker-replica-0"].command[-4:] == ("--x", "a b", "--job-dir", "gs://b/d")
+
+
+async def test_job_that_does_not_fit_waits_says_why_and_starts_when_there_is_room(world: World) -> None:
+    world.machine("m", PROGRAMS, cpus=2)
+    await world.settle()
+    for job_id in ("one", "two", "three"):
+        await world.submit(job_id, module="ok.task")
+    await world.settle()
+    three = await world.detail("three")
+    assert three.state is JobState.QUEUED
+    assert "needs 1 vCPU" in three.waiting
+    assert three.job["jobPosition"] == "1"
+    await after(world, 2.0, "three")
+    assert (await after(world, 2.0, "three")).state is JobState.SUCCEEDED
+    assert (await world.detail("three")).waiting == ""
+
+
+async def test_gang_too_large_for_a_fitting_machine_shares_its_cpus_and_says_so(world: World) -> None:
+    machine = world.machine("m", PROGRAMS, cpus=2, mode="fit")
+    await world.settle()
+    await world.submit("j", workers=3, module="ok.task")
+    await world.settle()
+    assert [launch.cpus for _, launch in machine.host.launches] == [(0,), (1,), (0,), (1,)]
+    assert any("Scaled down" in text for text in texts(await world.detail("j")))
+
+
+async def test_max_running_time_counts_from_the_first_run_not_from_the_last(world: World) -> None:
+    machine = world.machine("m", PROGRAMS)
+    await world.settle()
+    await world.submit("j", module="forever.task", scheduling={"maxRunningTime": "100s"})
+    await world.settle()
+    world.clock.advance(60)
+    machine.host.end_everything()
+    assert len((await after(world, 0.1, "j")).runs) == 2
+    assert (await after(world, 30, "j")).state is JobState.RUNNING
+    detail = await after(world, 20, "j")
+    assert detail.state is JobState.CANCELLED
+    assert "maxRunningTime of 100s" in detail.job["errorMessage"]

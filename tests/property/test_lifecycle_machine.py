@@ -1,0 +1,285 @@
+"""Random histories of submit, sync, loss, death, restart and time over the real store, the real lifecycle, the
+real agent and the fake runtime. After every step nothing may be true that must never be true; in the end
+everything has ended, and every line that a program wrote is there once.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.runtimes.fake import FOREVER, Exit, Say, Script
+from trainyard_protocol.states import (
+    FINAL_JOB_STATES,
+    JOB_MOVES,
+    REPLICA_MOVES,
+    RUN_MOVES,
+    JobState,
+    Outcome,
+    ReplicaState,
+    RunState,
+)
+from trainyard_protocol.views import SERVICE_TASK, JobDetail
+from world import Machine, World
+
+LINES = tuple((0.2 * n, Say(f"line {n}")) for n in range(5))
+PROGRAMS = {
+    "succeeds.task": Script((*LINES, (1.0, Exit(0)))),
+    "slow.task": Script((*LINES, (30.0, Say("nearly")), (40.0, Exit(0))), starts_after_s=2.0),
+    "fails.task": Script((*LINES, (1.5, Exit(3)))),
+    "is_killed.task": Script((*LINES, (1.5, Exit(137)))),
+    "vanishes.task": Script((*LINES, (0.7, Exit(None)))),
+    "stubborn.task": Script(LINES, ignores_sigterm=True),
+    "forever.task": FOREVER,
+}
+ENDLESS = ("stubborn.task", "forever.task")
+
+
+def program(launch: Launch) -> Script:
+    return PROGRAMS[launch.command[launch.command.index("-m") + 1]]
+
+
+class TrainyardMachine(RuleBasedStateMachine):
+    jobs = Bundle("jobs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="trainyard-"))
+        self.world = World(self.directory, retries=2)
+        self.modules: dict[str, str] = {}
+        self.last: dict[str, JobDetail] = {}
+        self.loop = asyncio.new_event_loop()
+
+    def do(self, coroutine: Any) -> Any:
+        return self.loop.run_until_complete(coroutine)
+
+    @initialize(machines=st.integers(1, 2))
+    def start(self, machines: int) -> None:
+        for number in range(machines):
+            self.world.machine(f"m{number}", program, cpus=3)
+        self.do(self.world.settle(1))
+
+    @rule(target=jobs, module=st.sampled_from(sorted(PROGRAMS)), workers=st.sampled_from([0, 0, 1, 1, 2, 3]))
+    def submit(self, module: str, workers: int) -> Any:
+        if len(self.modules) >= 5:
+            return multiple()
+        job_id = f"job_{len(self.modules)}"
+        self.do(self.world.submit(job_id, workers, module))
+        self.modules[job_id] = module
+        return job_id
+
+    @rule(job=jobs)
+    def cancel(self, job: str) -> None:
+        self.do(self.world.cancel(job))
+
+    @rule()
+    def tick(self) -> None:
+        self.world.tick()
+
+    @rule(which=st.integers(0, 1))
+    def sync(self, which: int) -> None:
+        self.do(self.machine_number(which).step())
+
+    @rule(which=st.integers(0, 1), answers=st.integers(1, 3))
+    def sync_and_lose_answers(self, which: int, answers: int) -> None:
+        machine = self.machine_number(which)
+        machine.network.lose = answers
+        self.do(machine.step())
+        machine.network.lose = 0
+
+    @rule(which=st.integers(0, 1), seconds=st.sampled_from([5.0, 45.0, 700.0]))
+    def partition(self, which: int, seconds: float) -> None:
+        machine = self.machine_number(which)
+        machine.network.cut = True
+        for _ in range(10):  # the agent lives on, and keeps its lease
+            self.world.clock.advance(seconds / 10)
+            self.do(machine.step())
+            self.world.tick()
+        machine.network.cut = False
+
+    @rule(which=st.integers(0, 1))
+    def agent_dies_and_comes_back(self, which: int) -> None:
+        machine = self.machine_number(which)
+        self.do(machine.close())
+        machine.boot()
+
+    @rule()
+    def server_dies_and_comes_back(self) -> None:
+        self.world.restart_server()
+
+    @rule(which=st.integers(0, 1), data=st.data())
+    def replica_vanishes(self, which: int, data: st.DataObject) -> None:
+        host = self.machine_number(which).host
+        alive = sorted((run_id, task) for run_id, run in host.runs.items() for task in run.replicas)
+        if alive:
+            host.vanish(*data.draw(st.sampled_from(alive)))
+
+    @rule(which=st.integers(0, 1))
+    def machine_is_shut_down(self, which: int) -> None:
+        self.machine_number(which).host.end_everything()
+
+    @rule(seconds=st.sampled_from([0.1, 0.5, 2.0, 10.0, 31.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.clock.advance(seconds)
+
+    # What must always be true.
+
+    @invariant()
+    def no_replica_was_ever_started_twice(self) -> None:
+        for machine in self.world.machines.values():
+            started = [(run_id, launch.task) for run_id, launch in machine.host.launches]
+            assert len(started) == len(set(started))
+
+    @invariant()
+    def no_two_runs_of_a_job_are_alive(self) -> None:
+        owners: dict[str, set[str]] = {}
+        for machine in self.world.machines.values():
+            for run_id, job_id in alive_runs(machine).items():
+                owners.setdefault(job_id, set()).add(run_id)
+        assert all(len(runs) == 1 for runs in owners.values()), owners
+
+    @invariant()
+    def no_cpu_belongs_to_two_runs(self) -> None:
+        for machine in self.world.machines.values():
+            alive = alive_runs(machine)
+            held: dict[int, str] = {}
+            for run_id, launch in machine.host.launches:
+                for cpu in launch.cpus if run_id in alive else ():
+                    assert held.setdefault(cpu, run_id) == run_id
+
+    @invariant()
+    def histories_are_legal_and_replay_to_the_state(self) -> None:
+        for job_id in self.modules:
+            detail = self.do(self.world.detail(job_id))
+            check_history(detail)
+            before = self.last.get(job_id)
+            if before is not None:
+                assert detail.events[: len(before.events)] == before.events
+                if before.state in FINAL_JOB_STATES:
+                    assert detail.job == before.job
+            self.last[job_id] = detail
+
+    @invariant()
+    def lines_are_numbered_without_gap_or_repeat(self) -> None:
+        for job_id, module in self.modules.items():
+            self.check_lines(job_id, module)
+
+    def teardown(self) -> None:
+        try:
+            self.do(self.finish())
+        finally:
+            self.do(self.world.close())
+            self.loop.close()
+            shutil.rmtree(self.directory)
+
+    async def finish(self) -> None:
+        """Heal everything, cancel what would never end, and let time do the rest."""
+        for machine in self.world.machines.values():
+            machine.network.cut, machine.network.lose = False, 0
+        for job_id, module in self.modules.items():
+            if module in ENDLESS or impossible(await self.world.detail(job_id)):
+                await self.world.cancel(job_id)
+        for _ in range(100):
+            await self.world.settle(1)
+            details = [await self.world.detail(job_id) for job_id in self.modules]
+            if all(detail.state in FINAL_JOB_STATES for detail in details):
+                break
+            self.world.clock.advance(10.0)
+        await self.world.settle()
+        for job_id, module in self.modules.items():
+            detail = await self.world.detail(job_id)
+            assert detail.state in FINAL_JOB_STATES, detail
+            check_history(detail)
+            check_ending(detail)
+            await self.check_lines_async(job_id, module)
+        for machine in self.world.machines.values():
+            assert not machine.host.runs, "a run was left behind on the machine"
+
+    def check_lines(self, job_id: str, module: str) -> None:
+        self.do(self.check_lines_async(job_id, module))
+
+    async def check_lines_async(self, job_id: str, module: str) -> None:
+        """Each log is a prefix of what the program says, whole once it is complete."""
+        entries = await self.world.log(job_id)
+        assert [entry.cursor for entry in entries] == list(range(1, len(entries) + 1))
+        said = [step.text for _, step in PROGRAMS[module].steps if isinstance(step, Say)]
+        logs: dict[tuple[int, str], list[str]] = {}
+        for entry in entries:
+            lines = logs.setdefault((entry.run, entry.task), [])
+            if entry.task != SERVICE_TASK:
+                assert entry.number == len(lines)
+                lines.append(entry.text)
+        assert all(lines == said[: len(lines)] for lines in logs.values())
+
+    def machine_number(self, which: int) -> Machine:
+        machines = list(self.world.machines.values())
+        return machines[which % len(machines)]
+
+
+def alive_runs(machine: Machine) -> dict[str, str]:
+    """run -> job, of every run with a living replica on the machine."""
+    jobs = {run_id: launch.environment["CLOUD_ML_JOB_ID"] for run_id, launch in machine.host.launches}
+    return {
+        run_id: jobs[run_id]
+        for run_id in machine.host.runs
+        if any(
+            report.state in (ReplicaState.STARTING, ReplicaState.RUNNING)
+            for report in machine.runtime.observe(run_id)
+        )
+    }
+
+
+def check_history(detail: JobDetail) -> None:
+    """Every move is in its table, follows the one before, and the last is where we are."""
+    assert [event.number for event in detail.events] == list(range(1, len(detail.events) + 1))
+    at: dict[tuple[object, ...], Any] = {("job",): JobState.QUEUED}
+    for event in detail.events:
+        if not event.after:
+            continue
+        key: tuple[object, ...]
+        match event.kind:
+            case "job":
+                key, kind, table = ("job",), JobState, JOB_MOVES
+            case "run":
+                key, kind, table = ("run", event.run), RunState, RUN_MOVES
+            case _:
+                key, kind, table = ("replica", event.run, event.task), ReplicaState, REPLICA_MOVES
+        first: Any = next(iter(kind))
+        assert at.get(key, first) == event.before
+        assert kind(event.after) in table[kind(event.before)]  # type: ignore[index]
+        at[key] = kind(event.after)
+    assert at["job",] == detail.state
+    for run in detail.runs:
+        assert at.get(("run", run.number), RunState.PREPARING) == run.state
+        for replica in run.replicas:
+            assert at.get(("replica", run.number, replica.task), ReplicaState.PENDING) == replica.state
+
+
+def check_ending(detail: JobDetail) -> None:
+    for run in detail.runs:
+        assert run.state is RunState.ENDED
+        assert run.verdict is not None
+        assert all(replica.state is ReplicaState.EXITED for replica in run.replicas)
+    outcomes = [run.verdict.outcome for run in detail.runs if run.verdict]
+    assert all(outcome is Outcome.FAILED for outcome in outcomes[:-1])
+    if detail.state in (JobState.FAILED, JobState.CANCELLED):
+        assert detail.job["errorMessage"]
+    if detail.state is JobState.SUCCEEDED:
+        assert outcomes[-1] is Outcome.SUCCEEDED
+
+
+def impossible(detail: JobDetail) -> bool:
+    """A gang that no machine of this world could ever hold waits, and says so."""
+    return detail.state is JobState.QUEUED and "can never start" in detail.waiting
+
+
+TestTrainyardMachine = TrainyardMachine.TestCase
+TestTrainyardMachine.settings = settings(
+    max_examples=30, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)

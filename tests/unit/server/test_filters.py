@@ -1,0 +1,76 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_server.filters import And, Not, Or, Term, parse, to_sql
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", None),
+        ("  ", None),
+        ("jobId:census*", Term("jobId", ":", "census*")),
+        ("job_id = x", Term("jobId", "=", "x")),
+        ("jobId:rnn* AND state:FAILED", And((Term("jobId", ":", "rnn*"), Term("state", ":", "FAILED")))),
+        ("jobId:a state=failed", And((Term("jobId", ":", "a"), Term("state", "=", "FAILED")))),
+        ("state=QUEUED OR state=RUNNING", Or((Term("state", "=", "QUEUED"), Term("state", "=", "RUNNING")))),
+        (
+            "state=QUEUED OR state=RUNNING AND jobId=a",
+            Or((Term("state", "=", "QUEUED"), And((Term("state", "=", "RUNNING"), Term("jobId", "=", "a"))))),
+        ),
+        (
+            "(state=QUEUED OR state=RUNNING) AND jobId=a",
+            And((Or((Term("state", "=", "QUEUED"), Term("state", "=", "RUNNING"))), Term("jobId", "=", "a"))),
+        ),
+        ("NOT state=QUEUED", Not(Term("state", "=", "QUEUED"))),
+        ("-state:QUEUED", Not(Term("state", ":", "QUEUED"))),
+        ("labels.team=vision", Term("labels.team", "=", "vision")),
+        ("labels.a-b:*", Term("labels.a-b", ":", "*")),
+        ('jobId="a b"', Term("jobId", "=", "a b")),
+        (r'jobId="a\"b"', Term("jobId", "=", 'a"b')),
+        ("createTime>2026-11-20T10:00:00Z", Term("createTime", ">", "2026-11-20T10:00:00Z")),
+        ('createTime >= "2026-11-20T10:00:00Z"', Term("createTime", ">=", "2026-11-20T10:00:00Z")),
+        ("createTime<2026-11-20", Term("createTime", "<", "2026-11-20")),
+    ],
+)
+def test_filter_that_is_good_is_read(text: str, expected: object) -> None:
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "says"),
+    [
+        ("jobId", 6, "ends where one of"),
+        ("jobId:", 7, "ends where a value"),
+        ("jobId:a AND", 12, "ends where a condition"),
+        ("jobid:a", 1, "fields are jobId, state"),
+        ("state:FAILD", 7, 'Did you mean "FAILED"?'),
+        ("(jobId:a", 9, "ends where a closing parenthesis"),
+        ("jobId:a)", 8, "does not belong here"),
+        ("jobId>a", 6, "compares times"),
+        ("createTime>yesterday", 12, "is not a time"),
+        ("jobId:a ! b", 9, "is not understood"),
+        ("AND", 1, "a field's name is expected"),
+        ("labels.:x", 1, "labels.KEY"),
+        ("jobId:(", 7, "a value is expected"),
+    ],
+)
+def test_filter_that_is_bad_shows_the_column(text: str, column: int, says: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse(text)
+    message = caught.value.message
+    assert f"Field: filter Error: column {column}: " in message
+    assert says in message
+    assert message.endswith(f"{text}\n{' ' * (column - 1)}^")
+
+
+@given(st.text(alphabet='jobIdstate:=*()<>!- ANDORT"\\lbs._Z12', max_size=40))
+def test_filter_of_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        expression = parse(text)
+    except InvalidArgument:
+        return
+    if expression is not None:
+        assert str(to_sql(expression))

@@ -1,0 +1,366 @@
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from trainyard_protocol.states import (
+    JOB_MOVES,
+    RUN_MOVES,
+    JobState,
+    Outcome,
+    Reason,
+    ReplicaState,
+    RunState,
+)
+from trainyard_protocol.sync import ExitReport, ReplicaReport, RunReport
+from trainyard_server import lifecycle
+from trainyard_server.lifecycle import Job, Policy, Replica, Run, decider, observe, step, verdict_of
+
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+POLICY = Policy(retries=2, backoff_first_s=1, backoff_max_s=3)
+MASTER, WORKER, PS, EVALUATOR = "master-replica-0", "worker-replica-0", "ps-replica-0", "evaluator-replica-0"
+
+
+def after(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def ended(
+    task: str,
+    reason: Reason,
+    code: int | None = None,
+    at: float = 1,
+    after_stop: bool = False,
+    log: bool = True,
+) -> Replica:
+    report = ExitReport(
+        code=code, reason=reason, message="why.", finished_at=after(at), after_stop=after_stop
+    )
+    return Replica(task, ReplicaState.EXITED, started_at=T0, exit=report, log_complete=log)
+
+
+def up(task: str) -> Replica:
+    return Replica(task, ReplicaState.RUNNING, started_at=T0)
+
+
+def done(task: str, at: float = 1) -> Replica:
+    return ended(task, Reason.COMPLETED, 0, at)
+
+
+def crashed(task: str, code: int = 1, at: float = 1) -> Replica:
+    return ended(task, Reason.PROGRAM_ERROR, code, at)
+
+
+def stopped(task: str, at: float = 2) -> Replica:
+    return ended(task, Reason.STOPPED, 143, at, after_stop=True)
+
+
+def job(*replicas: Replica, state: JobState = JobState.RUNNING, run: RunState = RunState.STOPPING) -> Job:
+    live = Run("r", 1, "a", run, replicas) if replicas else None
+    started_at = T0 if run is RunState.RUNNING else None
+    return Job(
+        1,
+        "p",
+        "j",
+        state,
+        queued_at=T0,
+        max_running_s=3600,
+        started_at=started_at,
+        run=live,
+        stop_message="Stopped.",
+    )
+
+
+def test_step_of_a_queued_job_is_nothing() -> None:
+    assert step(job(state=JobState.QUEUED), T0, POLICY) is None
+
+
+@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
+def test_step_of_a_job_that_is_over_is_nothing(state: JobState) -> None:
+    assert step(job(state=state), after(10**9), POLICY) is None
+
+
+def test_step_runs_only_once_all_replicas_have_been_up() -> None:
+    waiting = job(
+        up(MASTER), Replica(WORKER, ReplicaState.STARTING), state=JobState.PREPARING, run=RunState.PREPARING
+    )
+    assert step(waiting, T0, POLICY) is None
+    both = job(up(MASTER), done(WORKER), state=JobState.PREPARING, run=RunState.PREPARING)
+    taken = step(both, T0, POLICY)
+    assert taken is not None
+    assert (taken.run, taken.job) == (RunState.RUNNING, JobState.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "stops"),
+    [
+        ((done(MASTER), up(WORKER)), True),
+        ((up(MASTER), done(WORKER)), False),
+        ((up(MASTER), crashed(WORKER)), True),
+        ((up(MASTER), done(EVALUATOR)), False),
+        ((up(MASTER), crashed(EVALUATOR)), True),
+        ((up(MASTER), done(PS)), False),
+        ((up(MASTER), stopped(WORKER)), False),
+        ((up(MASTER), ended(WORKER, Reason.HOST_SHUTDOWN, after_stop=True)), True),
+        ((stopped(MASTER), stopped(WORKER)), True),
+        ((Replica(MASTER, ReplicaState.UNKNOWN), up(WORKER)), False),
+    ],
+)
+def test_step_stops_a_run_as_soon_as_it_is_decided(replicas: tuple[Replica, ...], stops: bool) -> None:
+    taken = step(job(*replicas, run=RunState.RUNNING), T0, POLICY)
+    assert (taken is not None and taken.run is RunState.STOPPING) is stops
+
+
+@pytest.mark.parametrize(
+    "replicas",
+    [
+        (done(MASTER), up(WORKER)),
+        (done(MASTER), Replica(WORKER, ReplicaState.UNKNOWN)),
+        (ended(MASTER, Reason.COMPLETED, 0, log=False),),
+    ],
+)
+def test_step_does_not_end_a_run_that_still_lives_or_logs(replicas: tuple[Replica, ...]) -> None:
+    assert step(job(*replicas), T0, POLICY) is None
+
+
+@pytest.mark.parametrize(
+    ("replicas", "outcome", "reason", "replica", "exit_code"),
+    [
+        ((done(MASTER), stopped(WORKER)), Outcome.SUCCEEDED, Reason.COMPLETED, MASTER, 0),
+        ((done(MASTER, 1), crashed(WORKER, 3, 2)), Outcome.SUCCEEDED, Reason.COMPLETED, MASTER, 0),
+        ((done(MASTER, 2), crashed(WORKER, 3, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, WORKER, 3),
+        ((crashed(MASTER, 1, 2), crashed(WORKER, 3, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, WORKER, 3),
+        ((crashed(MASTER, 1, 1), crashed(WORKER, 3, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, MASTER, 1),
+        ((done(WORKER, 0), crashed(MASTER, 5, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, MASTER, 5),
+        (
+            (ended(MASTER, Reason.START_FAILED, None), stopped(WORKER)),
+            Outcome.FAILED,
+            Reason.START_FAILED,
+            MASTER,
+            1,
+        ),
+        (
+            (ended(WORKER, Reason.KILLED_BY_SIGNAL, 137), stopped(MASTER)),
+            Outcome.FAILED,
+            Reason.KILLED_BY_SIGNAL,
+            WORKER,
+            137,
+        ),
+        (
+            (ended(MASTER, Reason.HOST_LOST, at=5, after_stop=True), stopped(WORKER)),
+            Outcome.FAILED,
+            Reason.HOST_LOST,
+            MASTER,
+            1,
+        ),
+        (
+            (done(MASTER, 1), ended(WORKER, Reason.HOST_SHUTDOWN, 143, 2, after_stop=True)),
+            Outcome.SUCCEEDED,
+            Reason.COMPLETED,
+            MASTER,
+            0,
+        ),
+        ((stopped(MASTER), stopped(WORKER)), Outcome.FAILED, Reason.VANISHED, "", 1),
+    ],
+)
+def test_verdict_is_the_first_deciding_exit_by_the_replicas_clocks(
+    replicas: tuple[Replica, ...], outcome: Outcome, reason: Reason, replica: str, exit_code: int
+) -> None:
+    verdict = verdict_of(job(*replicas), ("last",))
+    assert (verdict.outcome, verdict.reason, verdict.replica, verdict.exit_code) == (
+        outcome,
+        reason,
+        replica,
+        exit_code,
+    )
+
+
+@pytest.mark.parametrize(
+    ("replica", "state"),
+    [
+        (stopped(MASTER), JobState.CANCELLED),
+        (done(MASTER), JobState.SUCCEEDED),
+        (crashed(MASTER), JobState.FAILED),
+        (ended(MASTER, Reason.KILLED_BY_SIGNAL, 137), JobState.CANCELLED),
+        (ended(MASTER, Reason.HOST_SHUTDOWN, 143), JobState.CANCELLED),
+        (ended(MASTER, Reason.HOST_LOST), JobState.CANCELLED),
+    ],
+)
+def test_step_ends_a_cancelled_job_as_it_had_truly_ended(replica: Replica, state: JobState) -> None:
+    taken = step(job(replica, state=JobState.CANCELLING), T0, POLICY)
+    assert taken is not None
+    assert (taken.run, taken.job) == (RunState.ENDED, state)
+    if state is JobState.CANCELLED:
+        assert taken.error_message == "Stopped."
+
+
+def test_step_of_a_cancelled_job_stops_its_run_first() -> None:
+    taken = step(job(up(MASTER), state=JobState.CANCELLING, run=RunState.RUNNING), T0, POLICY)
+    assert taken is not None
+    assert (taken.run, taken.job) == (RunState.STOPPING, None)
+    assert step(job(up(MASTER), state=JobState.CANCELLING), T0, POLICY) is None
+
+
+def test_step_of_a_cancelled_job_without_a_run_ends_it() -> None:
+    taken = step(job(state=JobState.CANCELLING), T0, POLICY)
+    assert taken is not None
+    assert (taken.job, taken.error_message) == (JobState.CANCELLED, "Stopped.")
+
+
+@pytest.mark.parametrize(("used", "pause"), [(0, 1), (1, 2)])
+def test_infrastructure_failure_gets_a_new_run_after_a_pause(used: int, pause: int) -> None:
+    lost = replace(job(ended(MASTER, Reason.VANISHED)), retries_used=used)
+    taken = step(lost, T0, POLICY)
+    assert taken is not None
+    assert (taken.job, taken.not_before, taken.retries_used) == (JobState.QUEUED, after(pause), used + 1)
+
+
+def test_infrastructure_failure_without_budget_fails_the_job() -> None:
+    taken = step(replace(job(ended(MASTER, Reason.VANISHED)), retries_used=2), T0, POLICY, ("x",))
+    assert taken is not None
+    assert taken.job is JobState.FAILED
+    assert taken.error_message == "The replica master 0 vanished without an exit status. why. x"
+
+
+def test_operators_stop_gets_a_new_run_always_and_at_once() -> None:
+    taken = step(replace(job(ended(MASTER, Reason.HOST_SHUTDOWN)), retries_used=99), T0, POLICY)
+    assert taken is not None
+    assert (taken.job, taken.not_before, taken.retries_used) == (JobState.QUEUED, None, None)
+
+
+def test_backoff_doubles_up_to_the_longest() -> None:
+    policy = Policy(9, 1, 60)
+    assert [policy.backoff_s(n) for n in (1, 2, 3, 6, 7, 10_000)] == [1, 2, 4, 32, 60, 60]
+
+
+def test_running_time_counts_from_running_and_only_while_it_runs() -> None:
+    running = job(up(MASTER), run=RunState.RUNNING)
+    assert step(running, after(3599.9), POLICY) is None
+    taken = step(running, after(3600), POLICY)
+    assert taken is not None
+    assert (taken.job, taken.run) == (JobState.CANCELLING, None)
+    assert step(job(up(MASTER)), after(3600), POLICY) is None, "it is being stopped anyway"
+
+
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PREPARING])
+def test_wait_time_counts_until_it_runs(state: JobState) -> None:
+    replicas = (Replica(MASTER, ReplicaState.PENDING),) if state is JobState.PREPARING else ()
+    waiting = replace(job(*replicas, state=state, run=RunState.PREPARING), max_wait_s=1800)
+    assert step(waiting, after(1799), POLICY) is None
+    taken = step(waiting, after(1800), POLICY)
+    assert taken is not None
+    assert taken.job is JobState.CANCELLING
+    assert "maxWaitTime of 1800s" in taken.stop_message
+
+
+def test_endless_time_limit_is_no_error() -> None:
+    assert step(replace(job(up(MASTER), run=RunState.RUNNING), max_running_s=1e12), T0, POLICY) is None
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+@pytest.mark.parametrize(
+    ("state", "run"),
+    [
+        (JobState.PREPARING, RunState.PREPARING),
+        (JobState.PREPARING, RunState.STOPPING),
+        (JobState.RUNNING, RunState.RUNNING),
+        (JobState.RUNNING, RunState.STOPPING),
+        (JobState.CANCELLING, RunState.PREPARING),
+        (JobState.CANCELLING, RunState.RUNNING),
+        (JobState.CANCELLING, RunState.STOPPING),
+    ],
+)
+def test_every_step_is_legal_and_leads_to_an_end(reason: Reason, state: JobState, run: RunState) -> None:
+    current = job(ended(MASTER, reason, 1), state=state, run=run)
+    for _ in range(6):
+        taken = step(current, T0, POLICY)
+        if taken is None:
+            break
+        assert current.run is not None
+        if taken.run is not None:
+            assert taken.run in RUN_MOVES[current.run.state]
+        if taken.job is not None:
+            assert taken.job in JOB_MOVES[current.state]
+        next_run = replace(current.run, state=taken.run or current.run.state)
+        current = replace(
+            current,
+            state=taken.job or current.state,
+            run=None if next_run.state is RunState.ENDED else next_run,
+        )
+    assert current.run is None
+    assert current.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.QUEUED)
+
+
+@pytest.mark.parametrize(
+    ("replica", "says"),
+    [
+        (crashed(WORKER, 3), "The replica worker 0 exited with a non-zero status of 3."),
+        (
+            ended(WORKER, Reason.KILLED_BY_SIGNAL, 137),
+            "The replica worker 0 was killed by signal 9 (SIGKILL).",
+        ),
+        (ended(WORKER, Reason.KILLED_BY_SIGNAL, 128 + 63), "The replica worker 0 was killed by signal 63."),
+        (
+            ended(MASTER, Reason.OUT_OF_MEMORY, 137),
+            "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL). why.",
+        ),
+        (ended(MASTER, Reason.START_FAILED), "The replica master 0 could not be started: why."),
+    ],
+)
+def test_sentence_names_the_replica_as_the_service_did(replica: Replica, says: str) -> None:
+    assert replica.exit is not None
+    assert lifecycle.sentence(replica.task, replica.exit) == says
+
+
+def test_every_reason_has_a_sentence() -> None:
+    for reason in Reason:
+        replica = ended(WORKER, reason, 1)
+        assert replica.exit is not None
+        assert lifecycle.sentence(WORKER, replica.exit).startswith("The replica worker 0 ")
+
+
+def report(**given: object) -> RunReport:
+    return RunReport(run_id="r", replicas=(ReplicaReport.model_validate({"task": MASTER} | given),))
+
+
+@pytest.mark.parametrize(
+    ("known", "seen", "becomes"),
+    [
+        (ReplicaState.PENDING, ReplicaState.RUNNING, ReplicaState.RUNNING),
+        (ReplicaState.STARTING, ReplicaState.PENDING, None),
+        (ReplicaState.RUNNING, ReplicaState.STARTING, None),
+        (ReplicaState.RUNNING, ReplicaState.RUNNING, None),
+        (ReplicaState.UNKNOWN, ReplicaState.STARTING, ReplicaState.STARTING),
+        (ReplicaState.RUNNING, ReplicaState.UNKNOWN, None),
+    ],
+)
+def test_observe_takes_only_what_is_news(
+    known: ReplicaState, seen: ReplicaState, becomes: ReplicaState | None
+) -> None:
+    run = Run("r", 1, "a", RunState.PREPARING, (Replica(MASTER, known),))
+    changes = observe(run, report(state=seen), T0)
+    assert [change.after for change in changes] == ([becomes] if becomes else [])
+
+
+def test_observe_of_an_exit_is_final() -> None:
+    run = Run("r", 1, "a", RunState.RUNNING, (crashed(MASTER),))
+    assert observe(run, report(state=ReplicaState.RUNNING), T0) == []
+
+
+def test_observe_takes_an_address_without_a_move() -> None:
+    run = Run("r", 1, "a", RunState.PREPARING, (Replica(MASTER, ReplicaState.PENDING),))
+    (change,) = observe(run, report(state=ReplicaState.PENDING, address="h:1"), T0)
+    assert (change.before, change.after, change.address) == (
+        ReplicaState.PENDING,
+        ReplicaState.PENDING,
+        "h:1",
+    )
+
+
+def test_observe_of_a_replica_that_is_not_ours_is_nothing() -> None:
+    run = Run("r", 1, "a", RunState.RUNNING, ())
+    assert observe(run, report(state=ReplicaState.RUNNING), T0) == []
+
+
+def test_decider_of_a_job_without_a_run_is_nobody() -> None:
+    assert decider(job(state=JobState.QUEUED)) is None

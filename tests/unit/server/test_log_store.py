@@ -1,0 +1,235 @@
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.sync import LogEnd, LogLine, digest
+from trainyard_protocol.views import LogEntry
+from trainyard_server.logs import SERVICE, LogMismatch, LogStore, Stream
+
+MASTER, WORKER = Stream(1, "master-replica-0"), Stream(1, "worker-replica-0")
+
+
+def lines(*texts: str) -> list[LogLine]:
+    return [LogLine(time="2026-11-20T12:00:00Z", stream="stdout", text=text) for text in texts]
+
+
+def everything(store: LogStore, **given: object) -> list[LogEntry]:
+    entries: list[LogEntry] = []
+    after = 0
+    while True:
+        batch = store.read("p", "j", after, **given)  # type: ignore[arg-type]
+        entries += batch.entries
+        after = batch.cursor
+        if not batch.more:
+            return entries
+
+
+def shown(store: LogStore) -> list[tuple[int, str, int, str]]:
+    return [(e.cursor, e.task, e.number, e.text) for e in everything(store)]
+
+
+def test_lines_of_all_streams_have_one_order(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", SERVICE, 0, lines("queued"))
+    store.append("p", "j", MASTER, 0, lines("m0", "m1"))
+    store.append("p", "j", WORKER, 0, lines("w0"))
+    store.append("p", "j", MASTER, 2, lines("m2"))
+    assert shown(store) == [
+        (1, "service", 0, "queued"),
+        (2, "master-replica-0", 0, "m0"),
+        (3, "master-replica-0", 1, "m1"),
+        (4, "worker-replica-0", 0, "w0"),
+        (5, "master-replica-0", 2, "m2"),
+    ]
+    assert store.counts("p", "j") == {SERVICE: 1, MASTER: 3, WORKER: 1}
+
+
+def test_chunk_that_overlaps_is_taken_from_where_it_continues(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 2)
+    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 0)
+    assert store.append("p", "j", MASTER, 1, lines("1", "2", "3")) == (4, 2)
+    assert [e.text for e in everything(store)] == ["0", "1", "2", "3"]
+
+
+def test_chunk_that_leaves_a_gap_is_not_taken(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines("0"))
+    assert store.append("p", "j", MASTER, 2, lines("2")) == (1, 0)
+    assert [e.text for e in everything(store)] == ["0"]
+
+
+def test_read_is_bounded_by_lines_and_by_bytes_and_goes_on(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines(*[str(n) * 100 for n in range(10)]))
+    first = store.read("p", "j", max_lines=3)
+    assert ([e.cursor for e in first.entries], first.cursor, first.more) == ([1, 2, 3], 3, True)
+    assert len(store.read("p", "j", after=3, max_bytes=400).entries) == 2
+    assert len(store.read("p", "j", after=3, max_bytes=1).entries) == 1, "one line always comes through"
+    assert [e.cursor for e in everything(store, max_lines=4)] == list(range(1, 11))
+
+
+def test_read_after_the_end_finds_nothing(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    assert store.read("p", "j", after=7).entries == ()
+    store.append("p", "j", MASTER, 0, lines("0"))
+    batch = store.read("p", "j", after=7)
+    assert (batch.entries, batch.cursor, batch.more) == ((), 7, False)
+
+
+def test_read_of_one_task_keeps_the_cursors(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    for number in range(3):
+        store.append("p", "j", MASTER, number, lines(f"m{number}"))
+        store.append("p", "j", WORKER, number, lines(f"w{number}"))
+    entries = everything(store, task="worker-replica-0", max_lines=1)
+    assert [(e.cursor, e.text) for e in entries] == [(2, "w0"), (4, "w1"), (6, "w2")]
+
+
+def test_two_readers_see_the_same_cursors(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines("0", "1"))
+    early = everything(store)
+    store.append("p", "j", WORKER, 0, lines("2"))
+    assert everything(store)[:2] == early
+    assert everything(LogStore(tmp_path)) == everything(store)
+
+
+def test_tail_is_the_last_lines_across_blocks(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    texts = [f"{n} " + "x" * 20_000 for n in range(20)]
+    store.append("p", "j", MASTER, 0, lines(*texts))
+    assert store.tail("p", "j", MASTER, 5) == tuple(texts[-5:])
+    assert store.tail("p", "j", MASTER, 100) == tuple(texts)
+    assert store.tail("p", "j", WORKER, 5) == ()
+
+
+def test_verify_says_whether_the_stream_is_whole(tmp_path: Path) -> None:
+    store, all_lines = LogStore(tmp_path), lines("0", "ü", "")
+    end = LogEnd(count=3, sha256=digest(all_lines))
+    assert not store.verify("p", "j", MASTER, end)
+    store.append("p", "j", MASTER, 0, all_lines[:2])
+    assert not store.verify("p", "j", MASTER, end)
+    store.append("p", "j", MASTER, 2, all_lines[2:])
+    assert store.verify("p", "j", MASTER, end)
+    assert LogStore(tmp_path).verify("p", "j", MASTER, end), "also when it was opened anew"
+
+
+def test_verify_of_an_empty_stream_is_whole(tmp_path: Path) -> None:
+    assert LogStore(tmp_path).verify("p", "j", MASTER, LogEnd(count=0, sha256=digest([])))
+
+
+@pytest.mark.parametrize(
+    "end", [LogEnd(count=2, sha256="0" * 64), LogEnd(count=1, sha256=digest(lines("0")))]
+)
+def test_verify_of_a_stream_that_can_never_be_right_raises(tmp_path: Path, end: LogEnd) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines("0", "1"))
+    with pytest.raises(LogMismatch) as caught:
+        store.verify("p", "j", MASTER, end)
+    assert caught.value.have == 2
+
+
+def _written(directory: Path) -> list[tuple[Stream, list[LogLine]]]:
+    """A small log of two streams, written in four chunks; answers with what was sent."""
+    store = LogStore(directory)
+    chunks = [(MASTER, 0, ["a", "b"]), (WORKER, 0, ["c"]), (MASTER, 2, ["d"]), (WORKER, 1, ["e", "f"])]
+    for stream, start, texts in chunks:
+        store.append("p", "j", stream, start, lines(*texts))
+    return [(MASTER, lines("a", "b", "d")), (WORKER, lines("c", "e", "f"))]
+
+
+def _assert_heals(directory: Path, sent: list[tuple[Stream, list[LogLine]]]) -> None:
+    store = LogStore(directory)
+    before = shown(store)
+    assert [cursor for cursor, *_ in before] == list(range(1, len(before) + 1))
+    for stream, all_lines in sent:
+        store.append("p", "j", stream, 0, all_lines)
+        assert store.verify("p", "j", stream, LogEnd(count=3, sha256=digest(all_lines)))
+    after = shown(store)
+    assert after[: len(before)] == before, "a cursor that was seen never means another line"
+    assert sorted((task, number) for _, task, number, _ in after) == [
+        (stream.task, number) for stream, _ in sent for number in range(3)
+    ]
+    assert shown(LogStore(directory)) == after
+
+
+@pytest.mark.parametrize("name", ["1.master-replica-0.jsonl", "1.worker-replica-0.jsonl", "index"])
+def test_file_torn_at_any_byte_is_repaired(tmp_path: Path, name: str) -> None:
+    sent = _written(tmp_path / "whole")
+    size = (tmp_path / "whole" / "p" / "j" / name).stat().st_size
+    for offset in range(size):
+        copy = tmp_path / "torn"
+        shutil.copytree(tmp_path / "whole", copy)
+        with (copy / "p" / "j" / name).open("rb+") as file:
+            file.truncate(offset)
+        _assert_heals(copy, sent)
+        shutil.rmtree(copy)
+
+
+def test_log_without_its_index_gets_a_new_one(tmp_path: Path) -> None:
+    sent = _written(tmp_path)
+    (tmp_path / "p" / "j" / "index").unlink()
+    _assert_heals(tmp_path, sent)
+
+
+def test_garbage_after_a_power_failure_is_cut_off(tmp_path: Path) -> None:
+    sent = _written(tmp_path)
+    for name in ("index", "1.master-replica-0.jsonl"):
+        with (tmp_path / "p" / "j" / name).open("ab") as file:
+            file.write(b"\0" * 57 + b"\n")
+    _assert_heals(tmp_path, sent)
+
+
+def test_lines_accepted_after_a_repair_follow_on(tmp_path: Path) -> None:
+    _written(tmp_path)
+    with (tmp_path / "p" / "j" / "1.master-replica-0.jsonl").open("ab") as file:
+        file.write(b'{"n": 3, "time"')
+    store = LogStore(tmp_path)
+    assert store.append("p", "j", MASTER, 3, lines("g")) == (4, 1)
+    assert everything(store)[-1].text == "g"
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../x", ".hidden", "a\0b"])
+def test_names_cannot_escape_the_directory(tmp_path: Path, name: str) -> None:
+    store = LogStore(tmp_path / "logs")
+    with pytest.raises(InvalidArgument):
+        store.append(name, "j", MASTER, 0, lines("x"))
+    with pytest.raises(InvalidArgument):
+        store.append("p", name, MASTER, 0, lines("x"))
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+@given(
+    chunks=st.lists(
+        st.tuples(st.sampled_from([MASTER, WORKER, SERVICE]), st.integers(0, 8), st.integers(0, 8)),
+        max_size=25,
+    ),
+    reopen_every=st.integers(1, 6),
+)
+def test_any_chunks_in_any_order_make_each_stream_a_prefix_without_gaps(
+    tmp_path_factory: pytest.TempPathFactory,
+    chunks: list[tuple[Stream, int, int]],
+    reopen_every: int,
+) -> None:
+    directory = tmp_path_factory.mktemp("logs")
+    store, have, seen = LogStore(directory), {MASTER: 0, WORKER: 0, SERVICE: 0}, []
+    for step, (stream, start, count) in enumerate(chunks):
+        texts = [f"{stream.task} {n}" for n in range(start, start + count)]
+        before = have[stream]
+        have[stream], new = store.append("p", "j", stream, start, lines(*texts))
+        assert have[stream] == (max(before, start + count) if start <= before else before)
+        assert new == have[stream] - before
+        if step % reopen_every == 0:
+            store = LogStore(directory)
+        now = shown(store)
+        assert now[: len(seen)] == seen
+        seen = now
+    for stream, count in have.items():
+        numbers = [number for _, task, number, _ in seen if task == stream.task]
+        assert numbers == list(range(count))
+    shutil.rmtree(directory)

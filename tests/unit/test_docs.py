@@ -1,0 +1,58 @@
+"""Pages cannot rot: what comes from the code equals it, what speaks of the code speaks of all of it."""
+
+import dataclasses
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trainyard_protocol.errors import TrainyardError
+from trainyard_server.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGES: dict[Path, str] = runpy.run_path(str(ROOT / "scripts" / "docs.py"))["pages"]()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_generated_page_is_what_the_code_says(page: Path) -> None:
+    assert page.read_text(encoding="utf-8") == PAGES[page], "run: make docs"
+
+
+def test_every_setting_of_the_server_is_documented() -> None:
+    documented = set(
+        re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "operating.md").read_text(), re.MULTILINE)
+    )
+    assert {field.name for field in dataclasses.fields(Settings)} <= documented
+
+
+def test_every_error_stands_in_the_tree_at_the_top_of_its_file() -> None:
+    import trainyard_protocol.errors as module
+
+    drawn = set(re.findall(r"[├└]── (\w+)", module.__doc__ or ""))
+    assert drawn == {
+        name
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and issubclass(kind, TrainyardError) and kind is not TrainyardError
+    }
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md")), ids=str)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_example_configs_are_valid() -> None:
+    from trainyard_protocol.machines import default_catalog
+    from trainyard_protocol.training_input import parse_training_input
+    from trainyard_protocol.validation import check
+
+    configs = [
+        p for p in (ROOT / "configs").glob("*.yaml") if "trainingInput" in yaml.safe_load(p.read_text())
+    ]
+    configs.append(ROOT / "trainer_template" / "config.yaml")
+    assert len(configs) >= 2
+    for path in configs:
+        check(parse_training_input(yaml.safe_load(path.read_text())["trainingInput"]), default_catalog())

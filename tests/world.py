@@ -1,0 +1,164 @@
+"""Server and agent in one process: a real app over a real database and real log files, the real agent over a
+fake machine, and one clock that only the test moves. Nothing here waits."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from trainyard_agent.agent import Agent
+from trainyard_agent.clock import ManualClock
+from trainyard_agent.control_plane import ControlPlane
+from trainyard_agent.lease import Lease
+from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.fake import FakeHost, FakeRuntime, Programs
+from trainyard_agent.staging import ReadyAtOnce
+from trainyard_protocol.sync import AgentInfo, Capacity
+from trainyard_protocol.views import JobDetail, LogEntry
+from trainyard_server.app import create_app
+from trainyard_server.settings import Role, Settings
+
+TOKENS = {Role.ADMIN: "admin-secret", Role.AGENT: "agent-secret"}
+
+
+class LossyTransport(httpx.ASGITransport):
+    """The network between an agent and the server. `lose` makes the next calls reach the server, and their
+    answers get lost on the way back; `cut` lets nothing through."""
+
+    def __init__(self, app: FastAPI) -> None:
+        super().__init__(app)
+        self.lose = 0
+        self.cut = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.cut:
+            raise httpx.ConnectError("the network is cut", request=request)
+        response = await super().handle_async_request(request)
+        if self.lose:
+            self.lose -= 1
+            raise httpx.ReadError("the answer was lost", request=request)
+        return response
+
+
+class Machine:
+    """One host and the agent on it, which may die and come back."""
+
+    def __init__(self, world: "World", name: str, programs: Programs, cpus: int, mode: str) -> None:
+        self.world = world
+        self.name = name
+        self.host = FakeHost(world.clock, programs)
+        self.runtime: Runtime = FakeRuntime(self.host)
+        self.info = AgentInfo(
+            agent_id=f"agent-{name}",
+            name=name,
+            version="test",
+            runtime="fake",
+            capacity_mode=mode,  # type: ignore[arg-type]
+            runs_images=False,
+            capacity=Capacity(cpus=tuple(range(cpus)), memory_bytes=cpus * 4 * 10**9),
+            replica_environment={"STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"},
+        )
+        self.lease = Lease(world.clock)
+        self.network = LossyTransport(world.app)
+        self._client: ControlPlane | None = None
+        self.agent: Agent | None = None
+        self.boot()
+
+    def boot(self) -> None:
+        """A new agent on the same machine: it knows nothing but what it finds there."""
+        self._client = ControlPlane("http://server", TOKENS[Role.AGENT], self.network)
+        self.agent = Agent(self.runtime, self._client, ReadyAtOnce(), self.world.clock, self.info, self.lease)
+
+    async def step(self, rounds: int = 1) -> None:
+        assert self.agent is not None
+        for _ in range(rounds):
+            await self.agent.step()
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+class World:
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.settings = Settings(data_dir=directory, tokens=TOKENS, run_loops=False, **settings)
+        self.clock = ManualClock()
+        self.app = create_app(self.settings, clock=self.clock.now)
+        self.machines: dict[str, Machine] = {}
+
+    def machine(self, name: str, programs: Programs, cpus: int = 4, mode: str = "strict") -> Machine:
+        self.machines[name] = Machine(self, name, programs, cpus, mode)
+        return self.machines[name]
+
+    def restart_server(self) -> None:
+        """As after `kill -9`: nothing is closed in good order, a new process opens the same directory."""
+        self.app.state.use_cases.backend.store.close()
+        self.app = create_app(self.settings, clock=self.clock.now)
+        for machine in self.machines.values():
+            machine.network.app = self.app
+
+    def tick(self) -> None:
+        self.app.state.use_cases.conductor.tick()
+
+    async def settle(self, rounds: int = 4) -> None:
+        """Everybody has heard of everything that is so at this moment."""
+        for _ in range(rounds):
+            self.tick()
+            for machine in self.machines.values():
+                await machine.step()
+        self.tick()
+
+    async def close(self) -> None:
+        for machine in self.machines.values():
+            await machine.close()
+        self.app.state.use_cases.backend.store.close()
+
+    # What a user does and sees, over HTTP.
+
+    async def call(self, method: str, path: str, body: object = None) -> httpx.Response:
+        transport = httpx.ASGITransport(self.app)
+        headers = {"Authorization": f"Bearer {TOKENS[Role.ADMIN]}"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://server", headers=headers
+        ) as client:
+            return await client.request(method, path, json=body)
+
+    async def submit(
+        self, job_id: str, workers: int = 0, module: str = "prog.task", **fields: object
+    ) -> None:
+        training_input: Mapping[str, object] = {
+            "scaleTier": "CUSTOM",
+            "masterType": "local-1",
+            **({"workerType": "local-1", "workerCount": str(workers)} if workers else {}),
+            "pythonModule": module,
+            **fields,
+        }
+        body = {"jobId": job_id, "trainingInput": training_input}
+        answer = await self.call("POST", "/v1/projects/p/jobs", body)
+        assert answer.status_code == 200, answer.text
+
+    async def cancel(self, job_id: str) -> None:
+        answer = await self.call("POST", f"/v1/projects/p/jobs/{job_id}:cancel")
+        assert answer.status_code == 200, answer.text
+
+    async def detail(self, job_id: str) -> JobDetail:
+        answer = await self.call("GET", f"/trainyard/v1/projects/p/jobs/{job_id}")
+        assert answer.status_code == 200, answer.text
+        return JobDetail.model_validate_json(answer.content)
+
+    async def log(self, job_id: str) -> list[LogEntry]:
+        """Every line that the server has for the job, in the order of its cursors."""
+        answer = await self.call("GET", f"/trainyard/v1/projects/p/jobs/{job_id}/logs?follow=false")
+        assert answer.status_code == 200, answer.text
+        blocks = answer.text.split("\n\n")
+        data = [
+            line[6:] for b in blocks if "event: log" in b for line in b.splitlines() if line[:6] == "data: "
+        ]
+        return [LogEntry.model_validate_json(one) for one in data]
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(coroutine)

@@ -1,0 +1,1 @@
+"""The command line: `trainyard`, and `jobs`, which is the same as `trainyard jobs`."""

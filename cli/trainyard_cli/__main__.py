@@ -1,0 +1,3 @@
+from trainyard_cli.main import main
+
+main()

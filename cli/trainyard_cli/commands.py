@@ -1,0 +1,277 @@
+"""The tree of commands: what can be typed, and which function does it.
+
+The shell starts us at each TAB, so nothing heavy is imported here: a command imports what it needs when it runs.
+Every command returns None or its exit code.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trainyard_cli.completion import job_names, task_names
+from trainyard_cli.flags import JobFlags, KeyValues, Words, job_flags, take_flags
+from trainyard_cli.options import WithUserArgs, output_options, server_options, state_options
+from trainyard_cli.settings import Where
+
+if TYPE_CHECKING:
+    from trainyard_cli.formats import Output
+
+NOT_HEALTHY = 3
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+job_argument = click.argument("job", shell_complete=job_names)
+config_option = click.option(
+    "--config", type=click.Path(path_type=Path), help="The job's YAML or JSON file; flags override it."
+)
+
+
+@click.group(context_settings=_CONTEXT)
+@click.version_option(package_name="trainyard", message="trainyard %(version)s")
+def trainyard() -> None:
+    """AI Platform Training jobs on your own machines."""
+
+
+@trainyard.group("jobs")
+def jobs_group() -> None:
+    """Submit jobs, look at them, end them."""
+
+
+@trainyard.command()
+@state_options
+@click.option(
+    "--capacity",
+    type=click.Choice(["fit", "strict"]),
+    help="fit: scale a job down that is larger than this machine; strict: let it wait.  [default: fit]",
+)
+@click.option("--cpus", metavar="0,1,...", help="CPUs that jobs may use.  [default: all]")
+@click.option("--memory-gb", type=click.FloatRange(min=0, min_open=True), help="Memory that jobs may use.")
+@click.option(
+    "--machine-types",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with machine types of your own.",
+)
+def up(
+    state_dir: Path,
+    capacity: str | None,
+    cpus: str | None,
+    memory_gb: float | None,
+    machine_types: Path | None,
+) -> None:
+    """Start the service on this machine, in the background. What runs already is left alone."""
+    from trainyard_cli import local_commands
+
+    given: dict[str, Any] = {
+        "capacity": capacity,
+        "cpus": cpus,
+        "memory_gb": memory_gb,
+        "machine_types": str(machine_types.absolute()) if machine_types else None,
+    }
+    local_commands.up(state_dir, {name: value for name, value in given.items() if value is not None})
+
+
+@trainyard.command()
+@state_options
+def down(state_dir: Path) -> None:
+    """Stop the service on this machine, and every replica with it."""
+    from trainyard_cli import local_commands
+
+    local_commands.down(state_dir)
+
+
+@trainyard.command()
+@server_options
+@output_options
+def status(where: Where, output: "Output") -> int:
+    """What runs, what it has and what it does. Exit code 3 if something is missing."""
+    from trainyard_cli import local_commands
+
+    return 0 if local_commands.status(where, output) else NOT_HEALTHY
+
+
+@trainyard.command("shell-init")
+@click.argument("shell", required=False, type=click.Choice(["bash", "zsh", "fish", "dash", "sh"]))
+def shell_init(shell: str | None) -> None:
+    """Print what makes `jobs submit ...` work in your shell: eval "$(trainyard shell-init)"."""
+    from trainyard_cli.main import COMPLETION_VARIABLE
+    from trainyard_cli.shell_init import guess_shell, script, this_program
+
+    verbs = [name for name, command in jobs_group.commands.items() if not command.hidden]
+    click.echo(script(shell or guess_shell(), this_program(), verbs, COMPLETION_VARIABLE), nl=False)
+
+
+@jobs_group.group()
+def submit() -> None:
+    """Submit a job."""
+
+
+@submit.command("training", cls=WithUserArgs)
+@click.argument("job", required=False)
+@config_option
+@job_flags
+@click.option("--async", "asynchronous", is_flag=True, help="Return at once (the default).")
+@click.option("--stream-logs", is_flag=True, help="Show the log until the job ends; exit with its code.")
+@server_options
+@output_options
+def submit_training(where: Where, output: "Output", **parameters: Any) -> int | None:
+    """Submit a training job. Words after -- are the program's own.
+
+    A job without a name is named from its config and the time.
+    """
+    if parameters["asynchronous"] and parameters["stream_logs"]:
+        raise click.UsageError("argument --async: At most one of --async | --stream-logs can be specified.")
+    flags = _checked(take_flags(parameters))
+    from trainyard_cli import job_commands
+
+    return job_commands.submit(
+        where,
+        output,
+        flags,
+        name=parameters["job"] or "",
+        config=parameters["config"],
+        user_args=parameters["user_args"],
+        stream_logs=parameters["stream_logs"],
+    )
+
+
+@jobs_group.command(cls=WithUserArgs)
+@click.argument("job", required=False)
+@config_option
+@job_flags
+@server_options
+@output_options
+def validate(where: Where, output: "Output", **parameters: Any) -> None:
+    """Check a job as submit would and show its replicas. Nothing is submitted."""
+    flags = _checked(take_flags(parameters))
+    from trainyard_cli import job_commands
+
+    job_commands.validate(
+        where,
+        output,
+        flags,
+        name=parameters["job"] or "",
+        config=parameters["config"],
+        user_args=parameters["user_args"],
+    )
+
+
+@jobs_group.command()
+@job_argument
+@click.option("--all", "everything", is_flag=True, help="Runs, replicas and events, too.")
+@server_options
+@output_options
+def describe(where: Where, output: "Output", job: str, everything: bool) -> None:
+    """Show one job."""
+    from trainyard_cli import connect, jobs
+
+    with connect.connect(where) as client:
+        click.echo(jobs.describe(client, job, output, connect.say, everything=everything))
+
+
+@jobs_group.command("list")
+@click.option("--filter", "filter_", default="", help="Such as: jobId:census* AND state:FAILED")
+@click.option("--limit", type=click.IntRange(1), help="At most so many jobs.")
+@click.option("--sort-by", default="", metavar="KEY,~KEY", help="Sort by these keys; ~ is descending.")
+@click.option("--uri", is_flag=True, help="Print addresses only.")
+@server_options
+@output_options
+def list_jobs(
+    where: Where, output: "Output", filter_: str, limit: int | None, sort_by: str, uri: bool
+) -> None:
+    """List jobs."""
+    from trainyard_cli import connect, jobs
+
+    with connect.connect(where) as client:
+        text = jobs.list_jobs(
+            client, output, connect.say, filter_=filter_, limit=limit, sort_by=sort_by, uri=uri
+        )
+    if text:
+        click.echo(text)
+
+
+@jobs_group.command()
+@job_argument
+@server_options
+def cancel(where: Where, job: str) -> None:
+    """End a job. Silent when that was accepted."""
+    from trainyard_cli import connect
+
+    with connect.connect(where) as client:
+        client.cancel_job(job)
+
+
+@jobs_group.command("stream-logs")
+@job_argument
+@click.option(
+    "--task", "--task-name", default="", shell_complete=task_names, help="Only this replica's lines."
+)
+@server_options
+@output_options
+def stream_logs(where: Where, output: "Output", job: str, task: str) -> int:
+    """Show a job's log until the job ends; exit with its code."""
+    from trainyard_cli import connect
+    from trainyard_cli.render import screen_for
+    from trainyard_cli.stream import stream
+
+    with connect.connect(where) as client:
+        screen = screen_for(sys.stdout, sys.stderr, as_json=output.kind == "json")
+        return stream(client, job, screen, task=task)
+
+
+@jobs_group.command()
+@job_argument
+@click.option("--update-labels", type=KeyValues(), multiple=True, help="Set these labels.")
+@click.option("--remove-labels", type=Words(), multiple=True, metavar="KEY,...", help="Remove these labels.")
+@click.option("--clear-labels", is_flag=True, help="Remove all labels (then set --update-labels).")
+@server_options
+@output_options
+def update(where: Where, output: "Output", job: str, **parameters: Any) -> None:
+    """Change a job's labels."""
+    changes = {key: value for pairs in parameters["update_labels"] for key, value in pairs.items()}
+    remove = [key for words in parameters["remove_labels"] for key in words]
+    clear = parameters["clear_labels"]
+    if clear and remove:
+        raise click.UsageError(
+            "argument --clear-labels: At most one of --clear-labels | --remove-labels can be specified."
+        )
+    if not (changes or remove or clear):
+        raise click.UsageError(
+            "At least one of --clear-labels | --remove-labels | --update-labels must be specified."
+        )
+    from trainyard_cli import connect, formats, jobs
+
+    with connect.connect(where) as client:
+        updated = jobs.update_labels(client, job, update=changes, remove=remove, clear=clear)
+    if output.for_people:
+        connect.say(f"Updated job [{job}].")
+    else:
+        click.echo(formats.render(output, updated))
+
+
+@jobs_group.command()
+@job_argument
+@click.argument("replica", default="master-replica-0", shell_complete=task_names)
+@click.option("--run", type=click.IntRange(1), help="Which run.  [default: the latest]")
+@server_options
+@output_options
+def explain(where: Where, output: "Output", job: str, replica: str, run: int | None) -> None:
+    """Show what a replica sees, and the command that starts the same by hand."""
+    from trainyard_cli import connect, formats, jobs
+
+    with connect.connect(where) as client:
+        explanation = client.explain(job, jobs.task_name(replica), run)
+    if output.for_people:
+        click.echo(jobs.explanation_text(explanation))
+    else:
+        click.echo(formats.render(output, explanation.model_dump(mode="json")))
+
+
+def _checked(flags: JobFlags) -> JobFlags:
+    """Raises a usage error for what can be told from the flags alone."""
+    bucket = flags.text("staging_bucket")
+    name = bucket.removeprefix("gs://").rstrip("/")
+    if bucket and (not name or "/" in name or not bucket.startswith("gs://")):
+        raise click.UsageError(f"argument --staging-bucket: Must be of form gs://BUCKET; this is {bucket!r}.")
+    return flags

@@ -1,0 +1,242 @@
+"""The flags of `jobs submit training` and `jobs validate`: one table says what each is and which field it sets."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import click
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+SCALE_TIERS = ("basic", "basic-gpu", "basic-tpu", "custom", "premium-1", "standard-1")
+
+
+class KeyValues(click.ParamType[Mapping[str, str]]):
+    """`k=v,k2=v2`, as gcloud takes dictionaries. With `keys`, no others are allowed."""
+
+    name = "KEY=VALUE,..."
+
+    def __init__(self, *keys: str) -> None:
+        self._keys = keys
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Mapping[str, str]:
+        if isinstance(value, Mapping):
+            return value
+        pairs: dict[str, str] = {}
+        for item in filter(None, str(value).split(",")):
+            key, separator, text = item.partition("=")
+            if not separator or not key:
+                self.fail(f"Bad syntax for dict arg: [{item}]; write KEY=VALUE,...", param, ctx)
+            if self._keys and key not in self._keys:
+                self.fail(f"valid keys are [{', '.join(self._keys)}]; received: {key}", param, ctx)
+            pairs[key] = text
+        return pairs
+
+
+class Words(click.ParamType[tuple[str, ...]]):
+    """`a,b,c`"""
+
+    name = "A,B,..."
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,  # noqa: ARG002  click's signature
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> tuple[str, ...]:
+        return value if isinstance(value, tuple) else tuple(filter(None, str(value).split(",")))
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """`path` is the field that it sets, from the root of the job; None where submit itself reads the flag."""
+
+    name: str
+    help: str
+    path: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def parameter(self) -> str:
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def proto_path(self) -> str:
+        """How a violation calls the field."""
+        from pydantic.alias_generators import to_snake
+
+        path = ".".join(map(to_snake, (self.path or "").split(".")))
+        return path.removeprefix("training_input.") if path.startswith("training_input.") else f"job.{path}"
+
+
+def _replica_flags(flag: str, prefix: str, what: str, *, counted: bool) -> Iterator[Flag]:
+    config = f"trainingInput.{prefix}Config"
+    yield Flag(
+        f"--{flag}-machine-type",
+        f"Machine type of {what}.",
+        f"trainingInput.{prefix}Type",
+        {"metavar": "TYPE"},
+    )
+    if counted:
+        yield Flag(
+            f"--{flag}-count",
+            f"Number of {what}.",
+            f"trainingInput.{prefix}Count",
+            {"type": click.IntRange(0)},
+        )
+    yield Flag(
+        f"--{flag}-accelerator",
+        f"Accelerators of each of {what}; count is 1 if left out.",
+        f"{config}.acceleratorConfig",
+        {"type": KeyValues("type", "count"), "metavar": "type=TYPE,count=N"},
+    )
+    yield Flag(f"--{flag}-image-uri", f"Container image of {what}.", f"{config}.imageUri", {"metavar": "URI"})
+
+
+FLAGS: tuple[Flag, ...] = (
+    Flag("--region", "Recorded with the job; there is no need to give one.", "trainingInput.region"),
+    Flag("--module-name", "The module to run, such as trainer.task.", "trainingInput.pythonModule"),
+    Flag(
+        "--package-path",
+        "Package directory to build and send along.",
+        options={"type": click.Path(), "metavar": "DIR"},
+    ),
+    Flag(
+        "--packages",
+        "Built packages (files or gs:// addresses) to install; they replace the config's packageUris.",
+        options={"type": Words(), "multiple": True, "metavar": "PACKAGE,..."},
+    ),
+    Flag(
+        "--staging-bucket",
+        "Bucket that packages are uploaded to; the server itself keeps them if left out.",
+        options={"metavar": "gs://BUCKET"},
+    ),
+    Flag("--job-dir", "Where the job writes: a directory or gs://BUCKET/DIR.", "trainingInput.jobDir"),
+    Flag(
+        "--scale-tier",
+        "How many replicas on which machines.",
+        "trainingInput.scaleTier",
+        {"type": click.Choice(SCALE_TIERS, case_sensitive=False)},
+    ),
+    Flag("--runtime-version", "Version of the pre-built runtime.", "trainingInput.runtimeVersion"),
+    Flag("--python-version", "Version of Python.", "trainingInput.pythonVersion"),
+    Flag("--service-account", "Recorded with the job.", "trainingInput.serviceAccount"),
+    Flag("--enable-web-access", "Recorded with the job.", "trainingInput.enableWebAccess", {"is_flag": True}),
+    Flag(
+        "--use-chief-in-tf-config",
+        "Call the primary chief in TF_CONFIG.",
+        "trainingInput.useChiefInTfConfig",
+        {"type": click.BOOL, "is_flag": False, "flag_value": "true", "metavar": "[BOOL]"},
+    ),
+    Flag(
+        "--labels",
+        "Labels; they replace the config's.",
+        "labels",
+        {"type": KeyValues(), "multiple": True, "metavar": "KEY=VALUE,..."},
+    ),
+    *_replica_flags("master", "master", "the master", counted=False),
+    *_replica_flags("worker", "worker", "the workers", counted=True),
+    *_replica_flags("parameter-server", "parameterServer", "the parameter servers", counted=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFlags:
+    """The flags that were given, by their names as parameters (`worker_count`)."""
+
+    given: Mapping[str, Any]
+
+    def text(self, parameter: str) -> str:
+        return str(self.given.get(parameter) or "")
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return tuple(word for words in self.given.get("packages", ()) for word in words)
+
+    @property
+    def names_packages(self) -> bool:
+        return bool(self.packages or self.given.get("package_path"))
+
+
+def job_flags(function: _F) -> _F:
+    """Give a command all flags of the table; it receives them as one `flags: JobFlags`."""
+    for flag in reversed(FLAGS):
+        options = {"default": None, **flag.options}
+        if options.get("multiple"):
+            options["default"] = ()
+        function = click.option(flag.name, help=flag.help, **options)(function)
+    return function
+
+
+def take_flags(parameters: dict[str, Any]) -> JobFlags:
+    """Take the table's flags out of a command's parameters."""
+    values = {flag.parameter: parameters.pop(flag.parameter) for flag in FLAGS}
+    return JobFlags({name: value for name, value in values.items() if value is not None and value != ()})
+
+
+def merge(data: Mapping[str, Any], flags: JobFlags) -> tuple[dict[str, Any], dict[str, str]]:
+    """The config with the flags laid over it leaf by leaf, and which flag gave which field (by proto path).
+
+    A value in the way that should be a mapping and is none stays: validation will name it. Pure.
+    """
+    job: dict[str, Any] = copy.deepcopy(dict(data))
+    origins: dict[str, str] = {}
+    for flag in FLAGS:
+        if flag.path is None or flag.parameter not in flags.given:
+            continue
+        for path, value in _leaves(flag, flags.given[flag.parameter]):
+            if put(job, path, value):
+                proto = flag.proto_path
+                leaf = path.removeprefix(flag.path).lstrip(".")
+                origins[f"{proto}.{leaf}" if leaf else proto] = flag.name
+    return job, origins
+
+
+def put(job: dict[str, Any], path: str, value: object) -> bool:
+    """Set one leaf of a job in place, whichever way the config spells the keys. False if something is in the way."""
+    here: Any = job
+    *parents, last = path.split(".")
+    for name in parents:
+        key = spelling(here, name)
+        if here.get(key) is None:
+            here[key] = {}
+        here = here[key]
+        if not isinstance(here, dict):
+            return False
+    here[spelling(here, last)] = value
+    return True
+
+
+def get(job: Mapping[str, Any], path: str) -> Any:
+    """One value of a job, whichever way the config spells the keys; None where it is not there."""
+    here: Any = job
+    for name in path.split("."):
+        if not isinstance(here, Mapping):
+            return None
+        here = here.get(spelling(here, name))
+    return here
+
+
+def spelling(mapping: Mapping[Any, Any], name: str) -> str:
+    """`name` (camelCase) as the mapping has it already, in snake_case or not."""
+    snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+    return snake if snake in mapping and name not in mapping else name
+
+
+def _leaves(flag: Flag, value: Any) -> Iterator[tuple[str, object]]:
+    path = flag.path or ""
+    if flag.name == "--labels":
+        yield path, {key: text for pairs in value for key, text in pairs.items()}
+    elif flag.name.endswith("-accelerator"):
+        if "type" in value:
+            yield f"{path}.type", value["type"].upper().replace("-", "_")
+        yield f"{path}.count", value.get("count", "1")
+    elif flag.name == "--scale-tier":
+        yield path, str(value).upper().replace("-", "_")
+    elif flag.name.endswith("-count"):
+        yield path, str(value)
+    else:
+        yield path, value

@@ -1,0 +1,99 @@
+"""What `trainyard up`, `down` and `status` print."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainyard_cli import formats
+from trainyard_cli import up as service
+from trainyard_cli.connect import say
+from trainyard_cli.formats import Output
+from trainyard_cli.local import LocalState
+from trainyard_cli.settings import Where, remote_server
+from trainyard_cli.shell_init import this_program
+from trainyard_protocol.machines import GIGABYTE
+from trainyard_protocol.states import FINAL_JOB_STATES
+from trainyard_protocol.views import AgentView, ServerStatus
+
+
+def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
+    state = LocalState(state_dir)
+    now = service.up(state, changes, say)
+    click.echo(_status_text(now))
+    click.echo(f"\nState and logs: {state.root}")
+    if len(program := this_program()) == 1:
+        click.echo(f'To have `jobs` in this shell:  eval "$({program[0]} shell-init)"')
+    click.echo("The first job:                 jobs submit training --config config.yaml --stream-logs")
+    click.echo("To stop it all:                trainyard down")
+
+
+def down(state_dir: Path) -> None:
+    state = LocalState(state_dir)
+    if service.down(state, say):
+        click.echo("The local service is stopped.")
+    else:
+        click.echo("Nothing was running.")
+
+
+def status(where: Where, output: Output) -> bool:
+    """Print how things stand; returns whether everything works."""
+    server = remote_server(where)
+    if server is not None:
+        now = service.Status((), service.server_status(server))
+    else:
+        now = service.status(LocalState(where.state_dir))
+    if output.for_people:
+        click.echo(_status_text(now))
+    else:
+        click.echo(formats.render(output, _status_data(now)))
+    return now.healthy
+
+
+def _status_data(now: service.Status) -> dict[str, Any]:
+    server = now.server.model_dump(mode="json") if now.server else None
+    processes = [
+        {"name": part.name, "pid": part.pid, "running": part.pid is not None, "address": part.address}
+        for part in now.parts
+    ]
+    return {"healthy": now.healthy, "problem": now.problem, "processes": processes, "server": server}
+
+
+def _status_text(now: service.Status) -> str:
+    blocks = []
+    if now.parts:
+        rows = [
+            [p.name, "running" if p.pid else "stopped", str(p.pid or "-"), p.address or "-"]
+            for p in now.parts
+        ]
+        blocks.append(formats.table(["PROCESS", "STATE", "PID", "ADDRESS"], rows))
+    if now.server is None:
+        return "\n\n".join([*blocks, now.problem])
+    if now.server.agents:
+        headers = ["AGENT", "STATE", "RUNTIME", "CAPACITY", "CPUS", "MEMORY", "GPUS", "RUNS"]
+        blocks.append(formats.table(headers, [_agent_row(agent) for agent in now.server.agents]))
+    else:
+        blocks.append("No agent has registered yet; jobs wait.")
+    blocks.append(f"Jobs: {_counts(now.server)}")
+    return "\n\n".join(blocks)
+
+
+def _agent_row(agent: AgentView) -> list[str]:
+    return [
+        agent.name,
+        "alive" if agent.alive else "silent",
+        agent.runtime,
+        agent.capacity_mode,
+        str(len(agent.capacity.cpus)),
+        f"{agent.capacity.memory_bytes / GIGABYTE:.1f} GB",
+        str(len(agent.capacity.gpus)),
+        str(agent.runs),
+    ]
+
+
+def _counts(server: ServerStatus) -> str:
+    counted = {state: count for state, count in server.jobs.items() if count}
+    waiting = [f"{count} {state}" for state, count in counted.items() if state not in FINAL_JOB_STATES]
+    ended = [f"{count} {state}" for state, count in counted.items() if state in FINAL_JOB_STATES]
+    return ", ".join([*waiting, *ended]) or "none yet"

@@ -1,0 +1,196 @@
+"""A directory of code -> a source distribution, as `--package-path` wants it.
+
+Everything happens in a temporary copy: the user's tree is never written to. The archive is rewritten with
+fixed times, owners and order, so that the same source is the same file and is uploaded once.
+"""
+
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard_protocol.errors import InvalidArgument
+
+ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".zip", ".whl")
+BUILD_TIMEOUT_S = 300.0
+
+_EPOCH = 315_532_800  # 1980-01-01: zip, and so a wheel built from the archive, knows no earlier time
+_LITTER = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "env"})
+_LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
+
+_SETUP = """\
+from setuptools import find_packages, setup
+
+setup(
+    name={name!r},
+    version="0.0.0",
+    packages=[{name!r}, *({name!r} + "." + p for p in find_packages({name!r}))],
+    package_data={{"": ["*"]}},
+)
+"""
+
+_BUILD = """\
+import importlib, sys
+sys.path[:0] = sys.argv[3:]
+module, _, path = sys.argv[1].partition(":")
+backend = importlib.import_module(module)
+for name in filter(None, path.split(".")):
+    backend = getattr(backend, name)
+backend.build_sdist(sys.argv[2])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A package file on disk. `sha256` is in hex; `size` in bytes."""
+
+    path: Path
+    sha256: str
+    size: int
+
+
+def check_package(directory: Path) -> None:
+    """Raises InvalidArgument unless the directory is a Python package."""
+    if not directory.is_dir():
+        raise InvalidArgument(f"Source directory [{directory}] is not a valid directory.")
+    if not (directory / "__init__.py").is_file():
+        raise InvalidArgument(
+            f"[{directory}] is not a valid Python package because it does not contain an `__init__.py` file. "
+            "Please create one and try again."
+        )
+    if not directory.resolve().name.isidentifier():
+        raise InvalidArgument(f"[{directory}] is not a valid Python package: its name cannot be imported.")
+
+
+def check_archive(path: Path) -> Archive:
+    """An archive that exists. Raises InvalidArgument when it is none that pip could install."""
+    if not path.name.endswith(ARCHIVE_SUFFIXES):
+        allowed = ", ".join(ARCHIVE_SUFFIXES)
+        raise InvalidArgument(f"The package {path} cannot be installed; a package ends in one of {allowed}.")
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Archive(path, digest, path.stat().st_size)
+    except OSError as error:
+        raise InvalidArgument(f"The package {path} cannot be read: {error.strerror}.") from error
+
+
+@contextmanager
+def build(package: Path) -> Iterator[Archive]:
+    """The package's source distribution, in a directory that is gone afterwards.
+
+    With a setup.py or a pyproject.toml of its own beside it, that decides what goes in; otherwise it is
+    `<package>-0.0.0.tar.gz` with everything under the package. Needs no network. Raises InvalidArgument
+    with the end of the build's output when it fails.
+    """
+    check_package(package)
+    package = package.resolve()
+    with tempfile.TemporaryDirectory(prefix="trainyard-package-") as scratch:
+        source, out = Path(scratch, "source"), Path(scratch, "out")
+        out.mkdir()
+        backend = _own_backend(package.parent)
+        if backend is None:
+            source.mkdir()
+            _copy(package, source / package.name)
+            (source / "setup.py").write_text(_SETUP.format(name=package.name), encoding="utf-8")
+            backend = (_LEGACY_BACKEND, ())
+        else:
+            _copy(package.parent, source, keep={package.name})
+        _run(source, out, *backend, package)
+        built = sorted(out.iterdir())
+        if len(built) != 1 or not built[0].name.endswith(".tar.gz"):
+            raise InvalidArgument(f"Packaging {package} made no .tar.gz archive.")
+        _normalise(built[0])
+        yield check_archive(built[0])
+
+
+def _own_backend(project: Path) -> tuple[str, tuple[str, ...]] | None:
+    """The build backend of the project and its extra paths; None where it says nothing of building."""
+    try:
+        pyproject = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        pyproject = {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidArgument(f"{project / 'pyproject.toml'}: {error}") from error
+    system = pyproject.get("build-system")
+    if isinstance(system, dict) and "build-backend" in system:
+        return str(system["build-backend"]), tuple(map(str, system.get("backend-path", ())))
+    if "project" in pyproject or (project / "setup.py").is_file():
+        return _LEGACY_BACKEND, ()
+    return None
+
+
+def _copy(source: Path, target: Path, keep: Collection[str] = ()) -> None:
+    """Copy a tree without what no archive wants: hidden directories, environments, build output."""
+
+    def ignored(directory: str, names: list[str]) -> set[str]:
+        top = Path(directory) == source
+        return {name for name in names if not (top and name in keep) and _is_litter(Path(directory, name))}
+
+    try:
+        shutil.copytree(source, target, ignore=ignored, ignore_dangling_symlinks=True)
+    except (OSError, shutil.Error) as error:
+        raise InvalidArgument(f"{source} cannot be packaged: {error}") from error
+
+
+def _is_litter(path: Path) -> bool:
+    if path.suffix == ".pyc" or path.suffix == ".egg-info":
+        return True
+    if not path.is_dir():  # sockets and pipes cannot be copied
+        return not path.is_file() and not path.is_symlink()
+    return path.name in _LITTER or path.name.startswith(".") or (path / "pyvenv.cfg").is_file()
+
+
+def _run(source: Path, out: Path, backend: str, paths: tuple[str, ...], package: Path) -> None:
+    extra = [str(source), *(str(source / path) for path in paths)]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _BUILD, backend, str(out), *extra],
+            cwd=source,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "ignore"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=BUILD_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InvalidArgument(f"Packaging {package} took longer than {BUILD_TIMEOUT_S:.0f} s.") from None
+    if done.returncode == 0:
+        return
+    tail = "\n".join(f"    {line}" for line in done.stdout.rstrip().splitlines()[-12:])
+    module = backend.partition(":")[0]
+    hint = ""
+    if f"No module named {module.partition('.')[0]!r}" in done.stdout:
+        hint = f" It wants {module}, which is not installed here: install it, or give a built archive with --packages."
+    raise InvalidArgument(f"{package} could not be packaged.{hint} The build said:\n{tail}")
+
+
+def _normalise(archive: Path) -> None:
+    """Rewrite a .tar.gz so that only names, modes and contents count."""
+    result = io.BytesIO()
+    with (
+        tarfile.open(archive, "r:gz") as source,
+        gzip.GzipFile(fileobj=result, mode="wb", filename="", mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT) as target,
+    ):
+        for member in sorted(source.getmembers(), key=lambda m: m.name):
+            member.mtime = _EPOCH
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.pax_headers = {}
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            target.addfile(member, source.extractfile(member) if member.isfile() else None)
+    archive.write_bytes(result.getvalue())

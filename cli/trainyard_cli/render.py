@@ -1,0 +1,232 @@
+"""How a job's log looks: columns of severity, time, task and message; on a terminal with colours and a live
+status line at the bottom, in a pipe as plain lines.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Protocol
+
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
+from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+SEVERITY_WIDTH = 8
+TASK_WIDTH = len("worker-replica-0")
+
+_SEVERITY_STYLES = {
+    "DEBUG": "dim",
+    "NOTICE": "bold",
+    "WARNING": "yellow",
+    "ERROR": "red",
+    "CRITICAL": "bold red",
+}
+_TASK_STYLES = ("cyan", "green", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
+_STATE_STYLES = {
+    JobState.SUCCEEDED: "bold green",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "bold yellow",
+    JobState.CANCELLING: "yellow",
+}
+_ESCAPES = re.compile(r"\x1b(?:\[(?![0-9;]*m)[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[^\[\]])")
+_BROKEN_ESCAPE = re.compile(r"\x1b(?!\[[0-9;]*m)")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f\x80-\x9f]")
+_PROGRESS_KEYS = ("epoch", "step")
+
+
+class Screen(Protocol):
+    """Where a streamed job is shown. Call `close` in any case; it may be called twice."""
+
+    def line(self, entry: LogEntry) -> None:
+        """One line of the log."""
+
+    def note(self, text: str) -> None:
+        """A line of our own."""
+
+    def status(self, detail: JobDetail) -> None:
+        """How the job stands now."""
+
+    def close(self) -> None: ...
+
+
+class PlainScreen:
+    """Plain aligned lines: the log into `out`, everything else into `err`. Each line is flushed."""
+
+    def __init__(self, out: IO[str], err: IO[str]) -> None:
+        self._out = out
+        self._err = err
+        self._width = TASK_WIDTH
+
+    def line(self, entry: LogEntry) -> None:
+        task = task_label(entry)
+        self._width = max(self._width, len(task))
+        print(
+            f"{entry.severity:<{SEVERITY_WIDTH}}  {local_time(entry.time)}  {task:<{self._width}}  {entry.text}",
+            file=self._out,
+            flush=True,
+        )
+
+    def note(self, text: str) -> None:
+        print(text, file=self._err, flush=True)
+
+    def status(self, detail: JobDetail) -> None:
+        for run in detail.runs[-1:]:
+            self._width = max([self._width, *(len(replica.task) for replica in run.replicas)])
+
+    def close(self) -> None:
+        self._out.flush()
+
+
+class JsonScreen(PlainScreen):
+    """One JSON object a line, for scripts."""
+
+    def line(self, entry: LogEntry) -> None:
+        print(entry.model_dump_json(), file=self._out, flush=True)
+
+
+class LiveScreen:
+    """A terminal: colours by severity and task, and a status line that stays at the bottom."""
+
+    def __init__(self, out: IO[str], clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        self._text = Text
+        self._clock = clock
+        self._console = Console(file=out, highlight=False, markup=False, emoji=False)
+        self._detail: JobDetail | None = None
+        self._progress: dict[str, str] = {}
+        self._width = TASK_WIDTH
+        self._styles: dict[str, str] = {SERVICE_TASK: "dim"}
+        self._live = Live(
+            get_renderable=self._status_line,
+            console=self._console,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+
+    def line(self, entry: LogEntry) -> None:
+        task = task_label(entry)
+        self._width = max(self._width, len(task))
+        self._progress |= progress_of(entry.text)
+        text = self._text.assemble(
+            (f"{entry.severity:<{SEVERITY_WIDTH}}", _SEVERITY_STYLES.get(entry.severity, "dim")),
+            "  ",
+            (local_time(entry.time, short=True), "dim"),
+            "  ",
+            (f"{task:<{self._width}}", self._style_of(entry.task)),
+            "  ",
+        )
+        text.append_text(self._text.from_ansi(without_control(entry.text)))
+        self._console.print(text, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        self._console.print(self._text(text), soft_wrap=True)
+
+    def status(self, detail: JobDetail) -> None:
+        self._detail = detail
+        if detail.state in FINAL_JOB_STATES:
+            self._live.stop()
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _style_of(self, task: str) -> str:
+        return self._styles.setdefault(task, _TASK_STYLES[(len(self._styles) - 1) % len(_TASK_STYLES)])
+
+    def _status_line(self) -> "Text":
+        if self._detail is None:
+            return self._text("")
+        words = status_words(self._detail, self._progress, self._clock())
+        text = self._text(no_wrap=True, overflow="ellipsis")
+        text.append(words[0], _STATE_STYLES.get(self._detail.state, "bold cyan"))
+        for word in words[1:]:
+            text.append(" · ", "dim").append(word)
+        return text
+
+
+def screen_for(out: IO[str], err: IO[str], *, as_json: bool = False) -> Screen:
+    """The screen that fits what `out` is: a terminal that can move its cursor, or anything else."""
+    if as_json:
+        return JsonScreen(out, err)
+    if out.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+        return LiveScreen(out)
+    return PlainScreen(out, err)
+
+
+def status_words(detail: JobDetail, progress: dict[str, str], now: datetime) -> list[str]:
+    """The status line's parts: state, replicas, elapsed time, last step. Pure."""
+    words = [str(detail.state)]
+    if detail.waiting:
+        words.append(detail.waiting)
+    if detail.runs and detail.state not in (JobState.QUEUED, *FINAL_JOB_STATES):
+        run = detail.runs[-1]
+        up = sum(replica.state is ReplicaState.RUNNING for replica in run.replicas)
+        words.append(f"{up} of {len(run.replicas)} replicas running")
+        if run.activity:
+            words.append(run.activity)
+        if run.number > 1:
+            words.append(f"run {run.number}")
+    since = detail.job.get("startTime") or detail.job.get("createTime")
+    if since:
+        words.append(elapsed(since, now))
+    if detail.state is JobState.RUNNING:
+        words += [f"{name} {value}" for name, value in progress.items()]
+    return words
+
+
+def progress_of(text: str) -> dict[str, str]:
+    """The epoch and step that a structured log line speaks of, with their totals where it has them (`epochs`,
+    `steps`); empty for any other line."""
+    if not text.startswith("{"):
+        return {}
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return {}
+    if not isinstance(said, dict):
+        return {}
+    found = {}
+    for name in _PROGRESS_KEYS:
+        done, total = _number(said.get(name)), _number(said.get(f"{name}s"))
+        if done or total:
+            found[name] = f"{done}/{total}" if done and total else done or total
+    return found
+
+
+def _number(value: object) -> str:
+    return f"{value:.10g}" if isinstance(value, int | float) and not isinstance(value, bool) else ""
+
+
+def elapsed(since: str, until: datetime) -> str:
+    """`1:02:03` or `02:03` from an RFC 3339 time to a moment; never negative."""
+    seconds = max(0, int((until - moment(since)).total_seconds()))
+    hours, rest = divmod(seconds, 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60:02}:{rest % 60:02}"
+
+
+def local_time(time: str, *, short: bool = False) -> str:
+    """An RFC 3339 time in the local zone: `2026-11-20 14:25:01 +0100`, or `14:25:01`."""
+    return moment(time).astimezone().strftime("%H:%M:%S" if short else "%Y-%m-%d %H:%M:%S %z")
+
+
+def moment(time: str) -> datetime:
+    return datetime.fromisoformat(time)
+
+
+def task_label(entry: LogEntry) -> str:
+    """The task's name; from the second run on with the run's number."""
+    return f"{entry.task}#{entry.run}" if entry.run > 1 and entry.task != SERVICE_TASK else entry.task
+
+
+def without_control(text: str) -> str:
+    """A line that cannot move a terminal's cursor or rename its window: colours stay, the rest goes."""
+    return _BROKEN_ESCAPE.sub("", _CONTROLS.sub("", _ESCAPES.sub("", text)))

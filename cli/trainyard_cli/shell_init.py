@@ -1,0 +1,150 @@
+"""`trainyard shell-init`: what a shell evaluates so that `jobs submit ...` reaches us.
+
+`jobs` is a builtin of every shell. The function defined here hands our verbs to the program and everything
+else (`jobs`, `jobs -l`, `jobs %1`) to the builtin. The verbs come from the command tree itself.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SHELLS = ("bash", "zsh", "fish", "dash", "sh")
+
+_POSIX = """\
+unalias jobs 2>/dev/null || :
+jobs() {{
+    case "${{1-}}" in
+        {pattern}) {program} jobs "$@" ;;
+        *) command jobs "$@" ;;
+    esac
+}}
+"""
+
+_BASH = """\
+unalias jobs 2>/dev/null || :
+function jobs {{
+    case "${{1-}}" in
+        {pattern}) {program} jobs "$@" ;;
+        *) builtin jobs "$@" ;;
+    esac
+}}
+_trainyard_completion() {{
+    local IFS=$'\\n' words="${{COMP_WORDS[*]}}" cword=$COMP_CWORD line type value
+    if [[ "${{COMP_WORDS[0]}}" == jobs ]]; then
+        words="trainyard${{IFS}}$words" cword=$((cword + 1))
+    fi
+    COMPREPLY=()
+    while IFS= read -r line; do
+        type="${{line%%,*}}" value="${{line#*,}}"
+        case "$type" in
+            dir) compopt -o dirnames 2>/dev/null ;;
+            file) compopt -o default 2>/dev/null ;;
+            plain) COMPREPLY+=("$value") ;;
+        esac
+    done < <(env COMP_WORDS="$words" COMP_CWORD="$cword" {variable}=bash_complete {program} 2>/dev/null)
+    return 0
+}}
+if [[ $- == *i* || -n "${{TRAINYARD_COMPLETE_ALWAYS-}}" ]]; then
+    complete -o nosort -F _trainyard_completion trainyard jobs 2>/dev/null ||
+        complete -F _trainyard_completion trainyard jobs || :
+fi
+"""
+
+_ZSH = """\
+unalias jobs 2>/dev/null || :
+function jobs {{
+    case "${{1-}}" in
+        ({pattern}) {program} jobs "$@" ;;
+        (*) builtin jobs "$@" ;;
+    esac
+}}
+function _trainyard_completion {{
+    local -a plain described response
+    local all="${{words[*]}}" cword=$((CURRENT - 1)) type key description
+    if [[ "${{words[1]}}" == jobs ]]; then
+        all="trainyard $all" cword=$((cword + 1))
+    fi
+    response=("${{(@f)$(env COMP_WORDS="$all" COMP_CWORD="$cword" {variable}=zsh_complete {program} 2>/dev/null)}}")
+    for type key description in ${{response}}; do
+        case "$type" in
+            (plain) if [[ "$description" == _ ]]; then plain+=("$key"); else described+=("$key:$description"); fi ;;
+            (dir) _path_files -/ ;;
+            (file) _path_files -f ;;
+        esac
+    done
+    if (( ${{#described}} )); then _describe -V unsorted described -U; fi
+    if (( ${{#plain}} )); then compadd -U -V unsorted -a plain; fi
+    return 0
+}}
+if [[ -o interactive ]]; then
+    (( ${{+functions[compdef]}} )) || {{ autoload -Uz compinit && compinit -u }}
+    compdef _trainyard_completion trainyard jobs
+fi
+"""
+
+_FISH = """\
+functions --erase jobs
+function jobs --description 'Trainyard jobs, and the jobs of this shell'
+    switch "$argv[1]"
+        case {verbs}
+            {program} jobs $argv
+        case '*'
+            builtin jobs $argv
+    end
+end
+function _trainyard_completion
+    set -l line (commandline -cp | string collect)
+    if string match --quiet --regex '^\\s*jobs(\\s|$)' -- $line
+        set line "trainyard $line"
+    end
+    set -l word (commandline -t | string collect)
+    for completion in (env {variable}=fish_complete COMP_WORDS=$line COMP_CWORD=$word {program} 2>/dev/null)
+        set -l item (string split --max 1 , -- $completion)
+        switch $item[1]
+            case dir
+                __fish_complete_directories $item[2]
+            case file
+                __fish_complete_path $item[2]
+            case plain
+                echo $item[2]
+        end
+    end
+end
+complete --command trainyard --erase
+complete --command jobs --erase
+complete --no-files --command trainyard --arguments '(_trainyard_completion)'
+complete --no-files --command jobs --arguments '(_trainyard_completion)'
+"""
+
+_TEMPLATES = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH, "dash": _POSIX, "sh": _POSIX}
+
+
+def script(shell: str, program: Sequence[str], verbs: Sequence[str], variable: str) -> str:
+    """The text to evaluate. `program` is the command that is `trainyard`; `variable` asks it to complete."""
+    quote = _fish_quote if shell == "fish" else shlex.quote
+    return _TEMPLATES[shell].format(
+        program=" ".join(map(quote, program)),
+        pattern="|".join(verbs),
+        verbs=" ".join(verbs),
+        variable=variable,
+    )
+
+
+def guess_shell(environment: Mapping[str, str] = os.environ) -> str:
+    """The login shell's name where we know it, else `sh`."""
+    name = Path(environment.get("SHELL", "")).name
+    return name if name in SHELLS else "sh"
+
+
+def this_program(argv0: str = sys.argv[0]) -> list[str]:
+    """How to start this very program from anywhere: its absolute path, or its module."""
+    path = Path(argv0)
+    if path.name == "trainyard" and path.is_file() and os.access(path, os.X_OK):
+        return [str(path.absolute())]
+    return [sys.executable, "-m", "trainyard_cli"]
+
+
+def _fish_quote(word: str) -> str:
+    return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,118 @@
+"""Following a job to its end: its log on a screen, each line once, then the verdict and the exit code."""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from types import MappingProxyType
+
+from trainyard_cli.client import Away, Back, Client
+from trainyard_cli.render import Screen, elapsed, moment
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_protocol.views import JobDetail, LogEntry, LogSummary
+
+INTERRUPTED = 130
+TAIL_LINES = 10
+
+
+def stream(client: Client, job: str, screen: Screen, *, task: str = "") -> int:
+    """Show the job's log until it has ended. Returns the job's exit code; 130 after Ctrl-C, which leaves the
+    job as it is."""
+    received: Counter[str] = Counter()
+    tails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
+    detail: JobDetail | None = None
+    summary: LogSummary | None = None
+    try:
+        with closing(client.logs(job, task=task)) as events:
+            for event in events:
+                match event:
+                    case LogEntry():
+                        received[f"{event.run}/{event.task}"] += 1
+                        tails[event.task].append(event.text)
+                        screen.line(event)
+                    case JobDetail():
+                        detail = event
+                        screen.status(event)
+                    case LogSummary():
+                        summary = event
+                    case Away():
+                        screen.note(
+                            f"The server is away ({event.reason}). The job goes on; the log will, too, "
+                            "once the server is back..."
+                        )
+                    case Back():
+                        screen.note("The server is back.")
+        if detail is None or detail.state not in FINAL_JOB_STATES:
+            detail = client.detail(job)
+    except KeyboardInterrupt:
+        screen.close()
+        screen.note(come_back(job))
+        return INTERRUPTED
+    finally:
+        screen.close()
+    if summary is not None:
+        for line in missing_lines(summary, received, task):
+            screen.note(line)
+    for line in conclusion(detail, tails):
+        screen.note(line)
+    return exit_code(detail)
+
+
+def come_back(job: str) -> str:
+    """What to say when the user stops looking."""
+    return (
+        f"\nThe job goes on. To see its log again:  jobs stream-logs {job}\n"
+        f"To end it:                             jobs cancel {job}"
+    )
+
+
+def missing_lines(summary: LogSummary, received: Counter[str], task: str = "") -> list[str]:
+    """One complaint for each replica of which fewer (or more) lines came than the server has."""
+    complaints = []
+    for name, count in summary.lines.items():
+        run, _, replica = name.partition("/")
+        if received[name] == count or (task and replica != task):
+            continue
+        complaints.append(
+            f"WARNING: the log of {replica} (run {run}) has {count} lines; {received[name]} arrived here."
+        )
+    return complaints
+
+
+def exit_code(detail: JobDetail) -> int:
+    """0 only for a job that succeeded; else the code of the replica that failed first, else 1."""
+    if detail.state is JobState.SUCCEEDED:
+        return 0
+    return detail.exit_code or 1
+
+
+def conclusion(detail: JobDetail, tails: Mapping[str, Collection[str]] = MappingProxyType({})) -> list[str]:
+    """The verdict in a few lines. `tails`: the last lines of each replica that were seen, for a verdict that
+    brings none. Pure."""
+    job = detail.job
+    started = job.get("startTime") or job.get("createTime")
+    took = f" after {elapsed(started, moment(job['endTime']))}" if started and job.get("endTime") else ""
+    job_dir = job.get("trainingInput", {}).get("jobDir")
+    where = [f"  Job dir: {job_dir}"] if job_dir else []
+    headline = f"Job [{job.get('jobId')}] {_PAST[detail.state]}{took}."
+    if detail.state is JobState.SUCCEEDED:
+        return ["", headline, *where]
+    verdict = detail.verdict
+    lines = ["", headline]
+    if verdict is None or not verdict.replica or detail.state is JobState.CANCELLED:
+        lines.append(f"  {job.get('errorMessage') or (verdict.message if verdict else '')}")
+    else:
+        code = f", exit code {verdict.exit_code}" if verdict.exit_code is not None else ""
+        lines.append(f"  {verdict.replica} failed first ({verdict.reason}{code}):")
+        lines.append(f"  {verdict.message.partition(chr(10))[0]}")
+        if last_lines := verdict.last_lines or tails.get(verdict.replica, ()):
+            lines.append(f"  The last lines of {verdict.replica}:")
+            lines += [f"    {line}" for line in last_lines]
+    return [*lines, *where, f"  Exit code: {exit_code(detail)}"]
+
+
+_PAST = {
+    **{state: f"is {state}" for state in JobState},
+    JobState.SUCCEEDED: "succeeded",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "was cancelled",
+}

@@ -1,0 +1,56 @@
+"""Where packages go before a job runs: to the server, or into a bucket."""
+
+import os
+from typing import Any
+
+from trainyard_cli.client import Client
+from trainyard_cli.packaging import Archive
+from trainyard_cli.submit import Say, Uploader
+from trainyard_protocol.errors import FailedPrecondition
+
+
+def to_server(client: Client) -> Uploader:
+    """The server keeps packages by their content: the same one again costs nothing."""
+
+    def upload(_job_id: str, archive: Archive) -> str:
+        return client.upload(archive.path).uri
+
+    return upload
+
+
+def to_bucket(bucket: str, emulator: str, say: Say) -> Uploader:
+    """gs://BUCKET/JOB/SHA256/FILE, as gcloud lays it out.
+
+    `emulator` is the address of the local service's storage, "" for Google's (or whatever
+    STORAGE_EMULATOR_HOST names). The local storage makes a bucket that is missing.
+    """
+
+    def upload(job_id: str, archive: Archive) -> str:
+        from google.api_core.exceptions import GoogleAPIError
+        from google.auth.exceptions import GoogleAuthError
+
+        name = bucket.removeprefix("gs://").rstrip("/")
+        blob = f"{job_id}/{archive.sha256}/{archive.path.name}"
+        try:
+            storage = _storage(emulator)
+            if emulator and storage.lookup_bucket(name) is None:
+                storage.create_bucket(name)
+            storage.bucket(name).blob(blob).upload_from_filename(str(archive.path))
+        except (GoogleAPIError, GoogleAuthError, OSError) as error:
+            raise FailedPrecondition(
+                f"{archive.path.name} cannot be uploaded to {bucket}: {error}"
+            ) from error
+        say(f"Uploaded {archive.path.name} to gs://{name}/{blob}.")
+        return f"gs://{name}/{blob}"
+
+    return upload
+
+
+def _storage(emulator: str) -> Any:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+
+    if not emulator or os.environ.get("STORAGE_EMULATOR_HOST"):
+        return storage.Client()
+    anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    return storage.Client(project="local", credentials=anonymous, client_options={"api_endpoint": emulator})

@@ -1,0 +1,346 @@
+"""The verbs as a user types them, against the real server on a real port."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from integration.api.api_support import Clock, ScriptedAgent, Server, server, serving
+from trainyard_cli import commands
+from trainyard_cli.main import COMPLETION_VARIABLE, run
+
+CONFIG = """\
+trainingInput:
+  scaleTier: CUSTOM
+  masterType: local-1
+  pythonModule: trainer.task
+  args: [--lr, 0.1]
+labels: {team: vision}
+"""
+
+
+@dataclass
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+Type = Callable[..., Said]
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Server]:
+    with server(tmp_path / "server", Clock()) as running:
+        yield running
+
+
+@pytest.fixture
+def typed(
+    app: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Type]:
+    """`typed("jobs list --limit 3")` in a directory with a trainer package and a config."""
+    (tmp_path / "work" / "trainer").mkdir(parents=True)
+    (tmp_path / "work" / "trainer" / "__init__.py").touch()
+    (tmp_path / "work" / "config.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path / "work")
+
+    def type_(words: str, *more: str) -> Said:
+        code = run(commands.trainyard, "trainyard", [*words.split(), *more])
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    with serving(app.app) as url:
+        monkeypatch.setenv("TRAINYARD_SERVER", url)
+        monkeypatch.setenv("TRAINYARD_TOKEN", "admin-secret")
+        monkeypatch.setenv("TRAINYARD_PROJECT", "p")
+        monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+        yield type_
+
+
+def staged(app: Server) -> list[Path]:
+    return [
+        path
+        for path in app.use_cases.backend.settings.data_dir.joinpath("staging").rglob("*")
+        if path.is_file()
+    ]
+
+
+def test_submit_prints_id_and_state_on_stdout_and_the_rest_on_stderr(typed: Type, app: Server) -> None:
+    said = typed("jobs submit training first --config config.yaml --region here -- --epochs 5")
+    assert (said.code, said.out) == (0, "jobId: first\nstate: QUEUED\n")
+    assert "Packaging ./trainer, since the config names trainer.task and no packages." in said.err
+    assert "Job [first] submitted successfully." in said.err
+    assert "jobs describe first" in said.err
+    assert "jobs stream-logs first" in said.err
+    training_input = app.job("first")["trainingInput"]
+    (uri,) = training_input.pop("packageUris")
+    assert uri.startswith("staging://")
+    assert uri.endswith("/trainer-0.0.0.tar.gz")
+    assert training_input == {
+        "scaleTier": "CUSTOM",
+        "masterType": "local-1",
+        "pythonModule": "trainer.task",
+        "args": ["--epochs", "5"],
+        "region": "here",
+    }
+    assert app.job("first")["labels"] == {"team": "vision"}
+
+
+def test_submit_the_same_source_twice_uploads_it_once(typed: Type, app: Server) -> None:
+    typed("jobs submit training a --config config.yaml")
+    typed("jobs submit training b --config config.yaml")
+    assert len(staged(app)) == 1
+
+
+def test_submit_without_a_name_twice_in_a_second_makes_two_jobs(typed: Type) -> None:
+    names = {typed("jobs submit training --config config.yaml --format value(jobId)").out for _ in range(3)}
+    assert len(names) == 3
+    assert all(name.startswith("trainer_2") for name in names)
+
+
+def test_submit_of_a_name_that_exists_is_refused_before_anything_is_uploaded(
+    typed: Type, app: Server
+) -> None:
+    app.create("taken")
+    said = typed("jobs submit training taken --config config.yaml")
+    assert said.code == 1
+    assert "A job with this id already exists." in said.err
+    assert staged(app) == []
+
+
+def test_submit_of_a_bad_config_names_the_line_and_creates_nothing(typed: Type, app: Server) -> None:
+    Path("config.yaml").write_text(CONFIG.replace("local-1", "local-1\n  workerCount: two"))
+    said = typed("jobs submit training bad --config config.yaml")
+    assert (said.code, said.out) == (1, "")
+    assert "config.yaml:4: workerCount: must be a whole number; this is the string 'two'." in said.err
+    assert "      workerCount: two\n                   ^" in said.err
+    assert app.get("/v1/projects/p/jobs") == {}
+    assert staged(app) == []
+
+
+def test_submit_of_what_only_the_server_can_refuse_names_the_line_and_creates_nothing(
+    typed: Type, app: Server
+) -> None:
+    ScriptedAgent(app).sync()
+    Path("config.yaml").write_text(
+        "trainingInput:\n  scaleTier: CUSTOM\n  masterType: local-1\n  masterConfig: {imageUri: img}\n"
+    )
+    said = typed("jobs submit training bad --config config.yaml")
+    assert said.code == 1
+    assert "config.yaml:4: masterConfig.imageUri: " in said.err
+    assert app.get("/v1/projects/p/jobs") == {}
+
+
+def test_submit_of_machine_types_that_are_the_servers_business_is_asked_there(typed: Type) -> None:
+    said = typed("jobs submit training bad --config config.yaml --master-machine-type nothing-1")
+    assert said.code == 1
+    assert "--master-machine-type: 'nothing-1' is not a machine type here." in said.err
+
+
+def test_submit_with_packages_uploads_those_and_builds_none(typed: Type, app: Server, tmp_path: Path) -> None:
+    (tmp_path / "mine-1.0.tar.gz").write_bytes(b"an archive")
+    packages = f"{tmp_path}/mine-1.0.tar.gz,gs://b/other.whl"
+    said = typed(f"jobs submit training j --config config.yaml --packages {packages}")
+    assert said.code == 0
+    assert "Packaging" not in said.err
+    mine, other = app.job("j")["trainingInput"]["packageUris"]
+    assert mine.endswith("/mine-1.0.tar.gz")
+    assert other == "gs://b/other.whl"
+
+
+def test_validate_shows_the_gang_and_submits_nothing(typed: Type, app: Server) -> None:
+    said = typed("jobs validate --config config.yaml --worker-count 2 --worker-machine-type local-2")
+    assert said.code == 0
+    assert "Nothing was submitted." in said.out
+    assert app.get("/v1/projects/p/jobs") == {}
+    assert staged(app) == []
+
+
+def test_validate_of_a_bad_config_exits_1(typed: Type) -> None:
+    assert typed("jobs validate --config config.yaml --scale-tier basic").code == 1
+
+
+def test_list_prints_the_columns_of_gcloud(typed: Type, app: Server) -> None:
+    app.create("a")
+    app.create("b")
+    header, *rows = typed("jobs list").out.splitlines()
+    assert header.split() == ["JOB_ID", "STATUS", "CREATED"]
+    assert sorted(row.split()[:2] for row in rows) == [["a", "QUEUED"], ["b", "QUEUED"]]
+
+
+def test_list_filters_limits_sorts_and_formats(typed: Type, app: Server) -> None:
+    for name in ("rnn_2", "rnn_10", "cnn"):
+        app.create(name)
+    assert typed("jobs list --format value(jobId) --sort-by ~jobId --limit 2").out == "rnn_2\nrnn_10\n"
+    assert typed("jobs list --format value(jobId) --filter jobId:cnn*").out == "cnn\n"
+    assert len(json.loads(typed("jobs list -o json").out)) == 3
+    assert typed("jobs list --uri --filter jobId:cnn*").out.endswith("/v1/projects/p/jobs/cnn\n")
+
+
+def test_list_of_nothing_says_so_on_stderr(typed: Type) -> None:
+    said = typed("jobs list")
+    assert (said.code, said.out, said.err) == (0, "", "Listed 0 items.\n")
+
+
+def test_describe_prints_the_v1_job_as_yaml_and_a_summary_on_stderr(typed: Type, app: Server) -> None:
+    app.create("j")
+    said = typed("jobs describe j")
+    assert yaml.safe_load(said.out) == app.job("j")
+    assert "jobs stream-logs j" in said.err
+
+
+def test_describe_for_scripts_prints_nothing_else(typed: Type, app: Server) -> None:
+    app.create("j")
+    said = typed("jobs describe j -o json")
+    assert (json.loads(said.out), said.err) == (app.job("j"), "")
+    assert typed("jobs describe j --format value(jobId,state)").out == "j\tQUEUED\n"
+    assert json.loads(typed("jobs describe j --all -o json").out)["events"]
+
+
+def test_describe_unknown_job_exits_1(typed: Type) -> None:
+    said = typed("jobs describe none")
+    assert (said.code, said.out) == (1, "")
+    assert "none was not found" in said.err
+
+
+def test_cancel_is_silent_and_harmless_when_repeated(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert typed("jobs cancel j") == Said(0, "", "")
+    app.tick()
+    assert typed("jobs cancel j") == Said(0, "", "")
+    assert app.job("j")["state"] == "CANCELLED"
+
+
+def test_cancel_unknown_job_exits_1(typed: Type) -> None:
+    assert typed("jobs cancel none").code == 1
+
+
+def test_update_labels_adds_removes_and_clears(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert typed("jobs update j --update-labels a=1,b=2").code == 0
+    assert typed("jobs update j --update-labels c=3 --remove-labels a").code == 0
+    assert app.job("j")["labels"] == {"b": "2", "c": "3"}
+    assert typed("jobs update j --clear-labels --update-labels d=4").code == 0
+    assert app.job("j")["labels"] == {"d": "4"}
+
+
+def test_update_with_a_bad_label_is_refused(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert typed("jobs update j --update-labels A=1").code == 1
+    assert app.job("j").get("labels", {}) == {}
+
+
+def test_explain_prints_what_a_replica_sees_and_how_to_repeat_it(typed: Type, app: Server) -> None:
+    app.create("j", pythonModule="trainer.task", useChiefInTfConfig=True)
+    agent = ScriptedAgent(app)
+    app.tick()
+    agent.sync()
+    app.tick()
+    agent.sync()
+    agent.sync()
+    agent.start()
+    said = typed("jobs explain j chief")
+    assert said.code == 0, said.err
+    assert 'TF_CONFIG={"cluster": {"chief": ["127.0.0.1:2222"]}' in said.out
+    assert "python3 -m trainer.task" in said.out
+    assert json.loads(typed("jobs explain j -o json").out)["task"] == "master-replica-0"
+
+
+def test_explain_of_what_is_no_replica_says_what_one_looks_like(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert "a replica looks like worker-replica-0" in typed("jobs explain j worker-one").err
+
+
+def test_stream_logs_of_a_job_that_is_over_prints_its_log_and_exits_with_its_code(
+    typed: Type, app: Server
+) -> None:
+    app.create("j")
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.tick()
+    agent.sync()
+    agent.start()
+    agent.log("one", "two")
+    agent.exit(code=3)
+    app.tick()
+    said = typed("jobs stream-logs j")
+    assert said.code == 3
+    texts = [line.rpartition("  ")[2] for line in said.out.splitlines()]
+    assert texts.count("one") == texts.count("two") == 1
+    assert "master-replica-0 failed first (PROGRAM_ERROR, exit code 3):" in said.err
+    entries = [
+        json.loads(line)
+        for line in typed("jobs stream-logs j -o json --task master-replica-0").out.splitlines()
+    ]
+    assert [entry["text"] for entry in entries] == ["one", "two"]
+
+
+def test_status_of_a_server_with_an_agent_exits_0_and_without_one_3(typed: Type, app: Server) -> None:
+    assert typed("status").code == 3
+    ScriptedAgent(app).sync()
+    said = typed("status")
+    assert said.code == 0
+    assert "laptop" in said.out
+    assert json.loads(typed("status -o json").out)["healthy"] is True
+
+
+def test_wrong_token_is_refused_with_a_message(typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_TOKEN", "wrong")
+    said = typed("jobs list")
+    assert said.code == 1
+    assert said.err.startswith("ERROR: ")
+
+
+def complete(words: str) -> list[str]:
+    environment = {
+        COMPLETION_VARIABLE: "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        from click.shell_completion import BashComplete
+
+        text = BashComplete(commands.trainyard, {}, "trainyard", COMPLETION_VARIABLE).complete()
+    return [line.partition(",")[2] for line in text.splitlines()]
+
+
+def test_completion_offers_verbs_jobs_and_tasks(typed: Type, app: Server) -> None:
+    app.create("rnn_1")
+    app.create("rnn_2")
+    app.create("cnn")
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.tick()
+    assert complete("trainyard jobs s") == ["stream-logs", "submit"]
+    assert sorted(complete("trainyard jobs describe rn")) == ["rnn_1", "rnn_2"]
+    assert complete("trainyard jobs explain rnn_1 ma") == ["master-replica-0"]
+    assert "--worker-count" in complete("trainyard jobs submit training --worker")
+
+
+@pytest.mark.parametrize(
+    "environment", [{"TRAINYARD_SERVER": "http://127.0.0.1:1"}, {"TRAINYARD_TOKEN": "wrong"}]
+)
+def test_completion_of_jobs_without_a_server_is_silently_nothing(
+    typed: Type,
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert complete("trainyard jobs describe r") == []
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "dash", "sh"])
+def test_shell_init_names_every_verb_of_the_tree(shell: str) -> None:
+    text = CliRunner().invoke(commands.trainyard, ["shell-init", shell]).output
+    for verb in commands.jobs_group.commands:
+        assert verb in text

@@ -1,16 +1,17 @@
 """The way of a job through server and agent, step by step, on a clock that only the test moves."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.runtimes.base import Handle, Launch
 from trainyard_agent.runtimes.fake import (
     FOREVER,
     Exit,
     FailsDuringStart,
+    FakeRuntime,
     IgnoresSigterm,
     Say,
     Script,
@@ -158,6 +159,23 @@ async def test_start_that_fails_undoes_the_gang_and_says_which_replica(world: Wo
     assert detail.state is JobState.FAILED
     assert "The replica worker 0 could not be started" in detail.job["errorMessage"]
     assert machine.host.launches == []
+
+
+async def test_start_that_meets_a_bug_of_ours_ends_the_job_instead_of_hanging(world: World) -> None:
+    class Crashes(FakeRuntime):
+        def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
+            raise TypeError("unexpected keyword")
+
+    machine = world.machine("m", PROGRAMS)
+    machine.runtime = Crashes(machine.host)
+    machine.boot()
+    await world.settle()
+    await world.submit("j", module="forever.task")
+    await world.settle()
+    detail = await world.detail("j")
+    assert detail.state is JobState.FAILED
+    assert "The agent failed with TypeError: unexpected keyword." in detail.job["errorMessage"]
+    assert machine.host.runs == {}
 
 
 async def test_cancel_stops_what_ignores_sigterm_after_the_grace(world: World) -> None:

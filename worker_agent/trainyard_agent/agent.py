@@ -266,9 +266,18 @@ class Agent:
 
     async def _start(self, order: RunOrder, python: str) -> None:
         def place_and_start() -> Handle:
-            placed = self._runtime.place(order.run_id, order.replicas, order.grace_s)
-            gang = launches(order, placed.addresses, python, self._info.replica_environment)
-            return self._runtime.start(order.run_id, gang)
+            try:
+                placed = self._runtime.place(order.run_id, order.replicas, order.grace_s)
+                gang = launches(order, placed.addresses, python, self._info.replica_environment)
+                return self._runtime.start(order.run_id, gang)
+            except StartFailed:
+                raise
+            except Exception as error:
+                # A bug of ours, and trying again would meet it again: the job must end and say so.
+                _log.exception("run %s cannot be started", order.run_id)
+                self._runtime.remove(order.run_id)
+                trouble = f"The agent failed with {type(error).__name__}: {error}."
+                raise StartFailed(order.replicas[0].task, trouble) from error
 
         try:
             self._handles[order.run_id] = await asyncio.to_thread(place_and_start)

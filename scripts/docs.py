@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from trainyard_cli.main import cli
+from trainyard_cli.commands import trainyard
 from trainyard_protocol import states
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -31,7 +31,7 @@ def command_line() -> str:
         '`eval "$(trainyard shell-init)"` stands in the shell\'s start file.',
         "",
     ]
-    for path, command in _commands(cli, "trainyard"):
+    for path, command in _commands(trainyard, "trainyard"):
         with click.Context(command, info_name=path, max_content_width=100) as context:
             context.terminal_width = 100
             lines += [f"## {path}", "", "```", command.get_help(context), "```", ""]

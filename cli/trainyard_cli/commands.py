@@ -207,9 +207,10 @@ def cancel(where: Where, job: str) -> None:
 @click.option(
     "--task", "--task-name", default="", shell_complete=task_names, help="Only this replica's lines."
 )
+@click.option("--follow/--no-follow", default=True, help="Wait for what is still to come.  [default: follow]")
 @server_options
 @output_options
-def stream_logs(where: Where, output: "Output", job: str, task: str) -> int:
+def stream_logs(where: Where, output: "Output", job: str, task: str, follow: bool) -> int:
     """Show a job's log until the job ends; exit with its code."""
     from trainyard_cli import connect
     from trainyard_cli.render import screen_for
@@ -217,7 +218,7 @@ def stream_logs(where: Where, output: "Output", job: str, task: str) -> int:
 
     with connect.connect(where) as client:
         screen = screen_for(sys.stdout, sys.stderr, as_json=output.kind == "json")
-        return stream(client, job, screen, task=task)
+        return stream(client, job, screen, task=task, follow=follow)
 
 
 @jobs_group.command()

@@ -132,10 +132,20 @@ def script(shell: str, program: Sequence[str], verbs: Sequence[str], variable: s
     )
 
 
-def guess_shell(environment: Mapping[str, str] = os.environ) -> str:
-    """The login shell's name where we know it, else `sh`."""
-    name = Path(environment.get("SHELL", "")).name
-    return name if name in SHELLS else "sh"
+def guess_shell(environment: Mapping[str, str] = os.environ, parent: str | None = None) -> str:
+    """The shell that started us where the system tells (`parent`, a process's name), else the login shell if we
+    know it, else `sh`."""
+    for name in (_parent_name() if parent is None else parent, Path(environment.get("SHELL", "")).name):
+        if name.removeprefix("-") in SHELLS:
+            return name.removeprefix("-")
+    return "sh"
+
+
+def _parent_name() -> str:
+    try:
+        return Path(f"/proc/{os.getppid()}/comm").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 def this_program(argv0: str = sys.argv[0]) -> list[str]:

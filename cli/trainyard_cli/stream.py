@@ -14,15 +14,15 @@ INTERRUPTED = 130
 TAIL_LINES = 10
 
 
-def stream(client: Client, job: str, screen: Screen, *, task: str = "") -> int:
-    """Show the job's log until it has ended. Returns the job's exit code; 130 after Ctrl-C, which leaves the
-    job as it is."""
+def stream(client: Client, job: str, screen: Screen, *, task: str = "", follow: bool = True) -> int:
+    """Show the job's log until it has ended; without `follow`, what there is now. Returns the job's exit code
+    (0 where it has none yet); 130 after Ctrl-C, which leaves the job as it is."""
     received: Counter[str] = Counter()
     tails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
     detail: JobDetail | None = None
     summary: LogSummary | None = None
     try:
-        with closing(client.logs(job, task=task)) as events:
+        with closing(client.logs(job, task=task, follow=follow)) as events:
             for event in events:
                 match event:
                     case LogEntry():
@@ -41,7 +41,7 @@ def stream(client: Client, job: str, screen: Screen, *, task: str = "") -> int:
                         )
                     case Back():
                         screen.note("The server is back.")
-        if detail is None or detail.state not in FINAL_JOB_STATES:
+        if detail is None or (follow and detail.state not in FINAL_JOB_STATES):
             detail = client.detail(job)
     except KeyboardInterrupt:
         screen.close()
@@ -52,6 +52,8 @@ def stream(client: Client, job: str, screen: Screen, *, task: str = "") -> int:
     if summary is not None:
         for line in missing_lines(summary, received, task):
             screen.note(line)
+    if not follow and detail.state not in FINAL_JOB_STATES:
+        return 0
     for line in conclusion(detail, tails):
         screen.note(line)
     return exit_code(detail)

@@ -62,11 +62,11 @@ def script() -> Iterator[ScriptedServer]:
 
 
 class Followed:
-    def __init__(self, script: ScriptedServer, *, task: str = "") -> None:
+    def __init__(self, script: ScriptedServer, *, task: str = "", follow: bool = True) -> None:
         out, err = io.StringIO(), io.StringIO()
         self.waits: list[float] = []
         with Client(Server(script.url, "t"), "p", sleep=self.waits.append) as client:
-            self.code = stream(client, "j", PlainScreen(out, err), task=task)
+            self.code = stream(client, "j", PlainScreen(out, err), task=task, follow=follow)
         self.texts = [text.rpartition("  ")[2] for text in out.getvalue().splitlines()]
         self.notes = err.getvalue()
 
@@ -79,6 +79,18 @@ def test_stream_of_a_job_that_succeeds_prints_each_line_and_exits_0(script: Scri
     assert "Job [j] succeeded after 01:05." in followed.notes
     assert "Job dir: /out" in followed.notes
     assert "WARNING" not in followed.notes
+
+
+def test_stream_of_a_running_job_that_is_not_followed_prints_what_there_is_and_exits_0(
+    script: ScriptedServer,
+) -> None:
+    running = events(job(JobState.RUNNING), line(1), end(1, JobState.RUNNING))
+    script.answers = [running]
+    followed = Followed(script, follow=False)
+    assert followed.code == 0
+    assert followed.texts == ["line 1"]
+    assert followed.notes == ""
+    assert "follow=false" in script.requests[0].path
 
 
 def test_stream_that_is_cut_resumes_after_the_last_line_it_has(script: ScriptedServer) -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from integration.api.api_support import Clock, ScriptedAgent, Server, server, serving
 from trainyard_cli import commands
 from trainyard_cli.main import COMPLETION_VARIABLE, run
+from trainyard_cli.shell_init import guess_shell
 
 CONFIG = """\
 trainingInput:
@@ -337,6 +338,21 @@ def test_completion_of_jobs_without_a_server_is_silently_nothing(
         monkeypatch.setenv(name, value)
     assert complete("trainyard jobs describe r") == []
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("parent", "login", "expected"),
+    [
+        ("bash", "/usr/bin/zsh", "bash"),
+        ("-zsh", "", "zsh"),
+        ("make", "/usr/bin/fish", "fish"),
+        ("make", "", "sh"),
+    ],
+)
+def test_shell_init_without_a_shell_speaks_that_of_whoever_called(
+    parent: str, login: str, expected: str
+) -> None:
+    assert guess_shell({"SHELL": login}, parent) == expected
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "dash", "sh"])

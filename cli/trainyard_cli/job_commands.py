@@ -10,14 +10,14 @@ from trainyard_cli import formats, jobs
 from trainyard_cli import submit as submission
 from trainyard_cli.client import Client
 from trainyard_cli.connect import client_of, find_server, running_server, say
-from trainyard_cli.flags import JobFlags
+from trainyard_cli.flags import JobFlags, get
 from trainyard_cli.formats import Output
 from trainyard_cli.local import LocalState
 from trainyard_cli.render import screen_for
 from trainyard_cli.settings import Server, Where
 from trainyard_cli.stream import stream
 from trainyard_cli.up import ensure_up
-from trainyard_cli.upload import to_bucket, to_server
+from trainyard_cli.upload import ensure_bucket, to_bucket, to_server
 from trainyard_protocol.errors import Unavailable
 from trainyard_protocol.machines import Catalog, load_catalog
 
@@ -41,6 +41,9 @@ def submit(
     with client_of(server, where) as client:
         bucket = flags.text("staging_bucket")
         storage = state.storage_url() if server.local else ""
+        job_dir = str(get(draft.data, "trainingInput.jobDir") or "")
+        if storage and job_dir.startswith("gs://"):
+            ensure_bucket(job_dir, storage, say)
         job = submission.submit(
             draft,
             client,

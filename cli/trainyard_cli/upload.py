@@ -33,8 +33,8 @@ def to_bucket(bucket: str, emulator: str, say: Say) -> Uploader:
         blob = f"{job_id}/{archive.sha256}/{archive.path.name}"
         try:
             storage = _storage(emulator)
-            if emulator and storage.lookup_bucket(name) is None:
-                storage.create_bucket(name)
+            if emulator:
+                _make_bucket(storage, name)
             storage.bucket(name).blob(blob).upload_from_filename(str(archive.path))
         except (GoogleAPIError, GoogleAuthError, OSError) as error:
             raise FailedPrecondition(
@@ -44,6 +44,30 @@ def to_bucket(bucket: str, emulator: str, say: Say) -> Uploader:
         return f"gs://{name}/{blob}"
 
     return upload
+
+
+def ensure_bucket(url: str, emulator: str, say: Say) -> None:
+    """Make the bucket of gs://BUCKET/DIRECTORY in the local service's storage, where nobody else could have.
+
+    Raises FailedPrecondition when the storage does not do it.
+    """
+    from google.api_core.exceptions import GoogleAPIError
+
+    name = url.removeprefix("gs://").partition("/")[0]
+    try:
+        if _make_bucket(_storage(emulator), name):
+            say(f"Made the bucket gs://{name} in the local storage.")
+    except (GoogleAPIError, OSError, ValueError) as error:
+        raise FailedPrecondition(
+            f"The bucket gs://{name} cannot be made in the local storage: {error}"
+        ) from error
+
+
+def _make_bucket(storage: Any, name: str) -> bool:
+    if storage.lookup_bucket(name) is not None:
+        return False
+    storage.create_bucket(name)
+    return True
 
 
 def _storage(emulator: str) -> Any:

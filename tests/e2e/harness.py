@@ -50,6 +50,12 @@ class Service:
         assert "Traceback" not in done.stderr
         return done.stdout
 
+    def train(self, job: str, *words: str, timeout: float = 300, cwd: Path | None = None) -> str:
+        """Submit, follow to the end, insist on success; the streamed log (which `submit` writes to stderr)."""
+        done = self.run("jobs", "submit", "training", job, "--stream-logs", *words, timeout=timeout, cwd=cwd)
+        assert done.returncode == 0, f"{job} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stderr
+
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             ["trainyard", *words],
@@ -73,8 +79,12 @@ class Service:
         path.write_text(yaml.safe_dump({"trainingInput": {"pythonModule": "prog.task", **training_input}}))
         return path
 
+    def value(self, job: str, path: str) -> str:
+        """One field of the v1 job."""
+        return self.ok("jobs", "describe", job, "--format", f"value({path})").strip()
+
     def state(self, job: str) -> str:
-        return self.ok("jobs", "describe", job, "--format", "value(state)").strip()
+        return self.value(job, "state")
 
     def wait_for(self, job: str, *states: str, timeout: float = 90) -> str:
         return until(lambda: (s := self.state(job)) in states and s, timeout, f"{job} to be {states}")

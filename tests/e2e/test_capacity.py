@@ -41,7 +41,7 @@ def test_two_jobs_at_once_share_no_cpu_port_or_directory_and_a_third_waits_and_s
     assert one["address"] != two["address"]
     assert one["cwd"] != two["cwd"]
     assert service.state("three") == "QUEUED"
-    waiting = json.loads(service.ok(*["jobs", "describe", "three", "-o", "json", "--all"]))["waiting"]
+    waiting = json.loads(service.ok("jobs", "describe", "three", "-o", "json", "--all"))["waiting"]
     assert "1 vCPU" in waiting
     assert "0 are free" in waiting
     for job in ("one", "two"):
@@ -60,9 +60,9 @@ def test_gang_larger_than_a_strict_machine_waits_for_ever_without_holding_up_oth
     service.config(scaleTier="CUSTOM", masterType="n1-standard-96")
     service.ok("jobs", "submit", "training", "huge", "--config", "config.yaml")
     service.config(**local())
-    service.ok("jobs", "submit", "training", "small", "--config", "config.yaml", "--stream-logs")
+    service.train("small", "--config", "config.yaml")
     assert service.state("huge") == "QUEUED"
-    waiting = json.loads(service.ok(*["jobs", "describe", "huge", "-o", "json", "--all"]))["waiting"]
+    waiting = json.loads(service.ok("jobs", "describe", "huge", "-o", "json", "--all"))["waiting"]
     assert "96 vCPU" in waiting
     service.ok("jobs", "cancel", "huge")
     service.wait_for("huge", "CANCELLED")
@@ -73,6 +73,6 @@ def test_gang_larger_than_a_fitting_machine_is_scaled_down_and_an_event_says_so(
     service.config(
         scaleTier="CUSTOM", masterType="n1-standard-96", workerType="n1-standard-96", workerCount=1
     )
-    output = service.ok("jobs", "submit", "training", "scaled", "--config", "config.yaml", "--stream-logs")
-    assert "192 vCPU" in output
+    output = service.train("scaled", "--config", "config.yaml")
+    assert "each asked for 96 vCPU" in output
     assert service.state("scaled") == "SUCCEEDED"

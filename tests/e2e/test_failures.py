@@ -25,7 +25,7 @@ def test_trainer_that_exits_3_makes_the_command_exit_3_with_replica_code_and_las
     assert "The replica master 0 exited with a non-zero status of 3." in said
     assert "no such bucket" in said.split("failed first")[1]
     assert service.state("exits_3") == "FAILED"
-    message = service.ok(*["jobs", "describe", "exits_3", "--format", "value(errorMessage)"])
+    message = service.ok("jobs", "describe", "exits_3", "--format", "value(errorMessage)")
     assert "The replica master 0 exited with a non-zero status of 3." in message
 
 
@@ -95,7 +95,7 @@ def test_killed_worker_is_named_and_the_gang_runs_again(service: Service) -> Non
     code, said = submit(service, "killed")
     assert "The replica worker 0 was killed by signal 9 (SIGKILL)" in said
     assert code == 0
-    detail = json.loads(service.ok(*["jobs", "describe", "killed", "-o", "json", "--all"]))
+    detail = json.loads(service.ok("jobs", "describe", "killed", "-o", "json", "--all"))
     assert [run["number"] for run in detail["runs"]] == [1, 2]
     assert detail["runs"][0]["verdict"]["replica"] == "worker-replica-0"
 

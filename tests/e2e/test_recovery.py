@@ -47,10 +47,10 @@ def test_job_survives_kill_of_server_then_of_agent_with_every_line_exactly_once(
     assert stream.returncode == 0, out + err
     assert service.state("survivor") == "SUCCEEDED"
     again = service.ok("jobs", "stream-logs", "survivor")
-    for output in (out, again):
+    for output in (err, again):
         assert lines_of(output, "chief") == list(range(120))
         assert lines_of(output, "worker") == list(range(120))
-    detail = json.loads(service.ok(*["jobs", "describe", "survivor", "-o", "json", "--all"]))
+    detail = json.loads(service.ok("jobs", "describe", "survivor", "-o", "json", "--all"))
     assert len(detail["runs"]) == 1
 
 
@@ -82,7 +82,7 @@ def test_down_in_the_middle_of_a_job_leaves_no_process_and_up_runs_it_again(own_
     assert service.processes() == []
     service.ok("up")
     service.wait_for("interrupted", "SUCCEEDED")
-    detail = json.loads(service.ok(*["jobs", "describe", "interrupted", "-o", "json", "--all"]))
+    detail = json.loads(service.ok("jobs", "describe", "interrupted", "-o", "json", "--all"))
     assert [run["verdict"]["reason"] for run in detail["runs"]] == ["HOST_SHUTDOWN", "COMPLETED"]
 
 
@@ -105,8 +105,6 @@ def test_token_files_are_readable_by_their_owner_alone_and_replicas_hold_none(ow
     assert oct(service.state_dir.stat().st_mode & 0o777) == "0o700"
     service.program("import os\nfor k, v in os.environ.items(): print(f'{k}={v}')\n")
     service.config(**local())
-    output = service.ok(
-        "jobs", "submit", "training", "prints_env", "--config", "config.yaml", "--stream-logs"
-    )
+    output = service.train("prints_env", "--config", "config.yaml")
     assert "TF_CONFIG=" in output
     assert not any(path.read_text().strip() in output for path in secrets)

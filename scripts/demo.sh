@@ -8,7 +8,8 @@ TRAINYARD_STATE_DIR="${TRAINYARD_STATE_DIR:-$PWD/.trainyard}"
 export PATH TRAINYARD_STATE_DIR
 job="quickstart_$(date +%Y%m%d_%H%M%S)"
 
-say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+if [ -t 1 ]; then bold='\033[1m' plain='\033[0m'; else bold='' plain=''; fi
+say() { printf "\n$bold%s$plain\n" "$*"; }
 value() { trainyard jobs describe "$job" --format "value($1)"; }
 
 trap 'trainyard down' EXIT
@@ -23,7 +24,7 @@ trainyard jobs submit training "$job" --config configs/quickstart.yaml \
 
 say "3. What came of it"
 model="$(value trainingInput.jobDir)/model"
-accuracy=$(trainyard jobs stream-logs "$job" --task master-replica-0 |
+accuracy=$(trainyard jobs stream-logs "$job" --task master-replica-0 2>&1 |
     sed -n 's/.*"held_out_accuracy": *\([0-9.]*\).*/\1/p' | tail -n 1)
 echo "state:              $(value state)"
 echo "held-out accuracy:  $accuracy"

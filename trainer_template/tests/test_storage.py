@@ -1,0 +1,71 @@
+"""One contract, two kinds of place."""
+
+from pathlib import Path
+
+import pytest
+
+from trainer.storage import open_folder
+
+
+def test_read_a_file_that_is_not_there_is_none(job_dir: str) -> None:
+    assert open_folder(job_dir).read("a/b") is None
+
+
+def test_write_makes_the_folders_it_needs(job_dir: str) -> None:
+    open_folder(job_dir).write("a/b/c", b"\x00\xff")
+    assert open_folder(f"{job_dir}/a").folder("b").read("c") == b"\x00\xff"
+
+
+def test_write_again_takes_the_place_of_the_file(job_dir: str) -> None:
+    folder = open_folder(job_dir)
+    folder.write("a", b"one")
+    folder.write("a", b"")
+    assert folder.read("a") == b""
+    assert folder.children() == ["a"]
+
+
+def test_children_are_the_direct_ones_that_start_with_the_prefix(job_dir: str) -> None:
+    folder = open_folder(job_dir)
+    assert folder.children() == []
+    for name in ("temp_2/a/b", "temp_1/a", "temp_1/b", "model/a", "temp"):
+        folder.write(name, b"x")
+    assert folder.children() == ["model", "temp", "temp_1", "temp_2"]
+    assert folder.children("temp_") == ["temp_1", "temp_2"]
+    assert folder.folder("temp_1").children() == ["a", "b"]
+
+
+def test_remove_takes_a_whole_folder_and_nothing_beside_it(job_dir: str) -> None:
+    folder = open_folder(job_dir)
+    for name in ("temp_1/a/b", "temp_1/c", "temp_10/a", "file"):
+        folder.write(name, b"x")
+    folder.remove("temp_1")
+    folder.remove("file")
+    folder.remove("never was")
+    assert folder.children() == ["temp_10"]
+
+
+def test_url_opens_the_same_folder(job_dir: str) -> None:
+    folder = open_folder(job_dir).folder("a")
+    folder.write("b", b"x")
+    assert folder.url == f"{job_dir}/a"
+    assert open_folder(folder.url).read("b") == b"x"
+
+
+def test_open_a_bucket_without_a_name_says_what_was_expected() -> None:
+    with pytest.raises(ValueError, match="gs://BUCKET"):
+        open_folder("gs:///a")
+
+
+def test_write_that_fails_half_way_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = open_folder(str(tmp_path))
+    folder.write("a", b"whole")
+
+    def disk_full(_descriptor: int) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.fsync", disk_full)
+    with pytest.raises(OSError, match="No space left"):
+        folder.write("a", b"torn")
+    assert folder.read("a") == b"whole"

@@ -84,7 +84,9 @@ class Machine:
 
 class World:
     def __init__(self, directory: Path, **settings: Any) -> None:
-        self.settings = Settings(data_dir=directory, tokens=TOKENS, run_loops=False, **settings)
+        self.settings = Settings(
+            data_dir=directory, tokens=TOKENS, run_loops=False, durable=False, **settings
+        )
         self.clock = ManualClock()
         self.app = create_app(self.settings, clock=self.clock.now)
         self.machines: dict[str, Machine] = {}

@@ -76,8 +76,8 @@ def build(settings: Settings, clock: Clock = system_clock) -> UseCases:
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     backend = Backend(
         settings=settings,
-        store=Store.at(settings.data_dir),
-        logs=LogStore(settings.data_dir / "logs"),
+        store=Store.at(settings.data_dir, settings.durable),
+        logs=LogStore(settings.data_dir / "logs", settings.durable),
         staging=Staging(settings.data_dir / "staging", settings.upload_limit),
         notifier=Notifier(),
         catalog=catalog,

@@ -72,10 +72,15 @@ class Batch:
 
 
 class LogStore:
-    """The logs under one directory. Safe to use from any thread of one process."""
+    """The logs under one directory. Safe to use from any thread of one process.
 
-    def __init__(self, directory: Path) -> None:
+    With `durable`, a log that was verified survives a power failure; the end of this process it survives
+    in any case.
+    """
+
+    def __init__(self, directory: Path, durable: bool = True) -> None:
         self._directory = directory
+        self._durable = durable
         self._shards = tuple(_Shard() for _ in range(_SHARDS))
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -97,7 +102,10 @@ class LogStore:
         Raises LogMismatch when no line that is still to come could make it right.
         """
         with self._opened(project, job_id) as log:
-            return log.verify(stream, end)
+            whole = log.verify(stream, end)
+            if whole and self._durable:
+                log.sync(stream)
+            return whole
 
     def read(
         self,
@@ -208,10 +216,13 @@ class _JobLog:
                 position.sha.update(_digested(line))
         if position.sha.hexdigest() != end.sha256:
             raise LogMismatch(position.count, end)
+        return True
+
+    def sync(self, stream: Stream) -> None:
+        """Wait until the disk has the stream and the index."""
         for name in (stream.filename, _INDEX):
             if (self.directory / name).exists():
                 _sync(self.directory / name)
-        return True
 
     def tail(self, stream: Stream, lines: int) -> tuple[str, ...]:
         position = self.positions.get(stream)

@@ -63,6 +63,10 @@ class Settings:
     last_lines: int = 10
     """How many of the failed replica's last log lines a verdict quotes."""
 
+    durable: bool = True
+    """Whether what is accepted waits for the disk, so that it survives a power failure. A process that is
+    killed loses nothing either way; tests switch it off."""
+
     run_loops: bool = True
     """Whether the application ticks by itself. Tests switch it off and tick by hand."""
 

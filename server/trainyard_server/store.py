@@ -57,17 +57,18 @@ class Event:
 class Store:
     """A database that is at the newest schema."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, durable: bool = True) -> None:
         self._engine = create_engine(url)
         if self._engine.dialect.name == "sqlite":
-            _prepare_sqlite(self._engine)
+            _prepare_sqlite(self._engine, durable)
         with self._engine.connect() as connection:
             migrate(connection)
 
     @classmethod
-    def at(cls, directory: Path) -> "Store":
-        """The embedded default: SQLite in a directory, which must exist."""
-        return cls(f"sqlite:///{directory / 'trainyard.db'}")
+    def at(cls, directory: Path, durable: bool = True) -> "Store":
+        """The embedded default: SQLite in a directory, which must exist. Only with `durable` does what was
+        written survive a power failure; it survives the end of this process in any case."""
+        return cls(f"sqlite:///{directory / 'trainyard.db'}", durable)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -391,7 +392,7 @@ def _rows(result: Any) -> int:
     return result.rowcount if isinstance(result, CursorResult) else 0
 
 
-def _prepare_sqlite(engine: Engine) -> None:
+def _prepare_sqlite(engine: Engine, durable: bool) -> None:
     """WAL, so that readers and the writer do not wait for each other; a write transaction is one from its
     first statement on (BEGIN IMMEDIATE), so that what it has read cannot change before it writes."""
 
@@ -401,7 +402,7 @@ def _prepare_sqlite(engine: Engine) -> None:
         cursor = connection.cursor()
         for pragma in (
             "journal_mode=WAL",
-            "synchronous=FULL",
+            f"synchronous={'FULL' if durable else 'OFF'}",
             f"busy_timeout={_BUSY_MS}",
             "foreign_keys=ON",
             "case_sensitive_like=ON",

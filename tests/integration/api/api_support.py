@@ -61,6 +61,7 @@ def settings(data_dir: Path, **changes: Any) -> Settings:
         "data_dir": data_dir,
         "tokens": {Role.ADMIN: "admin-secret", Role.AGENT: "agent-secret"},
         "run_loops": False,
+        "durable": False,
     }
     return Settings(**(given | changes))
 

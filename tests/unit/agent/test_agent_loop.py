@@ -379,7 +379,7 @@ async def test_trouble_with_one_run_does_not_hold_up_the_others(
     await world.steps()
 
     assert world.states(OTHER) == [ReplicaState.RUNNING]
-    assert world.states(RUN) == [ReplicaState.PENDING]
+    assert world.states(RUN) == [ReplicaState.EXITED]
     assert "no space left on device" in caplog.text
 
 

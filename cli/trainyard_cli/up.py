@@ -21,7 +21,7 @@ from trainyard_cli.local import (
     stop_all_command,
 )
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
-from trainyard_protocol.errors import TrainyardError, Unavailable
+from trainyard_protocol.errors import TrainyardError, Unauthenticated, Unavailable
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views import ServerStatus
 
@@ -29,9 +29,14 @@ START_TIMEOUT_S = 60.0
 STOP_ALL_TIMEOUT_S = 180.0
 
 _POLL_S = 0.05
+_PORT_ATTEMPTS = 3
 _RUNNING = (JobState.PREPARING, JobState.RUNNING)
 
 Say = Callable[[str], None]
+
+
+class PortLost(Unavailable):
+    """A port that was free a moment ago is another program's now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +71,14 @@ def up(state: LocalState, changes: Mapping[str, Any], say: Say, timeout_s: float
     """
     state.create()
     with state.lock(lambda: say("Another `trainyard up` or `down` is at work here; waiting for it...")):
-        options = state.with_ports(replace(state.options(), **changes))
-        before = state.options()
-        state.save(options)
-        started: dict[ProcessName, subprocess.Popen[bytes]] = {}
-        since = datetime.now(UTC)
-        inherited = environment(os.environ, options)
-        for name, command in commands(state, options).items():
-            if running := state.process(name):
-                if running.command != tuple(command) and before != options:
-                    say(f"The {name} runs already; `trainyard down` and `up` give it the new options.")
-                continue
-            started[name] = state.start(name, command, inherited)
-        try:
-            _wait_until_ready(state, options, started, since, timeout_s)
-        finally:
-            for process in started.values():
-                let_go(process)
+        for _ in range(_PORT_ATTEMPTS - 1):
+            try:
+                _start_what_is_missing(state, changes, say, timeout_s)
+            except PortLost as lost:
+                say(f"{lost.message} Trying another port.")
+            else:
+                return status(state)
+        _start_what_is_missing(state, changes, say, timeout_s)
     return status(state)
 
 
@@ -148,6 +144,31 @@ def server_status(server: Server, timeout_s: float = 5.0) -> ServerStatus:
         return client.status()
 
 
+def _start_what_is_missing(state: LocalState, changes: Mapping[str, Any], say: Say, timeout_s: float) -> None:
+    """Raises PortLost, with nothing of this attempt left, when another program was faster to take a port."""
+    before = state.options()
+    options = state.with_ports(replace(before, **changes))
+    state.save(options)
+    started: dict[ProcessName, subprocess.Popen[bytes]] = {}
+    since = datetime.now(UTC)
+    inherited = environment(os.environ, options)
+    for name, command in commands(state, options).items():
+        if running := state.process(name):
+            if running.command != tuple(command) and before != options:
+                say(f"The {name} runs already; `trainyard down` and `up` give it the new options.")
+            continue
+        started[name] = state.start(name, command, inherited)
+    try:
+        _wait_until_ready(state, options, started, since, timeout_s)
+    except PortLost:
+        for name in started:
+            state.stop(name)
+        raise
+    finally:
+        for process in started.values():
+            let_go(process)
+
+
 def _answers(state: LocalState) -> bool:
     server = state.server()
     if server is None:
@@ -169,19 +190,24 @@ def _wait_until_ready(
     deadline = time.monotonic() + timeout_s
     with Client(server, DEFAULT_PROJECT, patience=NO_PATIENCE, timeout=2.0) as client:
         while True:
+            for name, process in started.items():
+                if process.poll() is not None:
+                    raise _ended_at_once(state, options, name, process.returncode)
             missing = _missing(client, options, since if "agent" in started else None)
             if missing is None:
                 return
-            for name, process in started.items():
-                if process.poll() is not None:
-                    raise Unavailable(
-                        f"The local {name} ended at once, with exit code {process.returncode}.{_tail(state, name)}"
-                    )
             if time.monotonic() > deadline:
                 raise Unavailable(
                     f"The local {missing} was not ready within {timeout_s:.0f} s.{_tail(state, missing)}"
                 )
             time.sleep(_POLL_S)
+
+
+def _ended_at_once(state: LocalState, options: Options, name: ProcessName, code: int) -> Unavailable:
+    port = {"server": options.server_port, "storage": options.storage_port}.get(name)
+    if port and not is_free(port):
+        return PortLost(f"Another program took port {port} before the local {name} could.")
+    return Unavailable(f"The local {name} ended at once, with exit code {code}.{_tail(state, name)}")
 
 
 def _missing(client: Client, options: Options, agent_since: datetime | None) -> ProcessName | None:
@@ -192,7 +218,7 @@ def _missing(client: Client, options: Options, agent_since: datetime | None) -> 
         return "storage"
     try:
         agents = client.status().agents
-    except Unavailable:
+    except (Unavailable, Unauthenticated):  # Unauthenticated: somebody else's server answers on our port
         return "server"
     heard = agent_since or datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
     return None if any(a.alive and a.last_seen >= heard for a in agents) else "agent"

@@ -1,10 +1,12 @@
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -141,8 +143,6 @@ def test_ports_once_chosen_stay(state: LocalState) -> None:
 
 
 def test_port_taken_by_another_program_is_replaced_while_nothing_runs(state: LocalState) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = Options(server_port=listener.getsockname()[1], storage_port=local.free_port())
         assert state.with_ports(taken).server_port != taken.server_port
@@ -212,6 +212,28 @@ def test_up_with_a_part_that_never_answers_gives_up_in_time(
             up.up(state, {}, lambda _: None, timeout_s=0.2)
     finally:
         state.stop("server")
+
+
+def test_up_that_loses_a_port_to_a_faster_program_takes_another(
+    state: LocalState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose, chosen, said = LocalState.with_ports, list[Options](), list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as faster:
+        lost = faster.getsockname()[1]
+
+        def race(self: LocalState, options: Options) -> Options:
+            chosen.append(choose(self, options))
+            return replace(chosen[0], server_port=lost) if len(chosen) == 1 else chosen[-1]
+
+        monkeypatch.setattr(LocalState, "with_ports", race)
+        try:
+            assert up.up(state, {}, said.append).healthy
+            assert state.options().server_port != lost
+            assert said == [
+                f"Another program took port {lost} before the local server could. Trying another port."
+            ]
+        finally:
+            up.down(state, said.append)
 
 
 def test_down_where_nothing_was_ever_started_does_nothing(tmp_path: Path) -> None:

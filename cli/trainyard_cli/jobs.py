@@ -130,11 +130,11 @@ def update_labels(
 
 def explanation_text(explanation: Explanation) -> str:
     """What one replica sees, to be read and to be pasted."""
-    names = [f"{name}={value}" for name, value in explanation.environment.items()]
-    lines = [f"# {explanation.task}, run {explanation.run}", "", "# Environment", *names, ""]
-    if explanation.working_directory:
-        lines += [f"# Working directory\n{explanation.working_directory}", ""]
-    return "\n".join([*lines, "# The same by hand", explanation.reproduce])
+    variables = [f"{name}={value}" for name, value in explanation.environment.items()]
+    lines = [f"# {explanation.task}, run {explanation.run}", "", "# Environment", *variables, ""]
+    packages = [uri.rpartition("/")[2] for uri in explanation.packages]
+    needs = f", in a Python that has {', '.join(packages)} installed" if packages else ""
+    return "\n".join([*lines, f"# The same by hand{needs}", explanation.reproduce])
 
 
 def gang_of(training_input: TrainingInput, catalog: Catalog) -> list[dict[str, Any]]:

@@ -86,13 +86,14 @@ class JobDetail(Wire):
 
 
 class Explanation(Wire):
-    """What one replica sees: its variables, its command, and the line that reproduces it by hand."""
+    """What one replica sees: its variables, its command, and the line that reproduces it by hand, in a Python
+    that has `packages` (addresses as in packageUris; none for a container image)."""
 
     task: str
     run: int
     environment: dict[str, str]
     command: tuple[str, ...]
-    working_directory: str = ""
+    packages: tuple[str, ...] = ()
     reproduce: str
 
 

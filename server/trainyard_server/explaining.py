@@ -121,6 +121,7 @@ class Explaining:
             run=run.number,
             environment=variables,
             command=tuple(command),
+            packages=training_input.package_uris,
             reproduce=reproduce(variables, command),
         )
 

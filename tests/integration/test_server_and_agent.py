@@ -277,6 +277,7 @@ async def test_explain_prints_what_the_replica_was_started_with_byte_for_byte(wo
         explained = answer.json()
         assert explained["environment"] == dict(launch.environment)
         assert explained["command"] == list(launch.command)
+        assert explained["packages"] == []
     assert json.loads(started["worker-replica-0"].environment["TF_CONFIG"])["task"]["type"] == "worker"
     assert started["worker-replica-0"].command[-4:] == ("--x", "a b", "--job-dir", "gs://b/d")
 

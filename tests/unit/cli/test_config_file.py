@@ -162,7 +162,7 @@ def test_load_json_with_tabs_keeps_data_and_places(tmp_path: Path) -> None:
 
 
 def test_load_json_with_a_syntax_error_says_where(tmp_path: Path) -> None:
-    assert ":2: is not JSON: " in refusal(written(tmp_path, '{"a": 1,\n}\n', "c.json"))
+    assert ":2: is not JSON: " in refusal(written(tmp_path, '{"a": 1\n"b": 2}\n', "c.json"))
 
 
 def test_load_json_with_a_key_twice_is_refused(tmp_path: Path) -> None:

@@ -111,10 +111,9 @@ def _number(value: object) -> float:
 
 
 def _duration(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return f"{value}s"
-    if isinstance(value, str) and _DURATION.fullmatch(value):
-        return value
+    written = f"{value}s" if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(written, str) and _DURATION.fullmatch(written):
+        return written
     raise wrong(f"must be a duration in seconds such as '3600s'; this is {kind_of(value)}.")
 
 

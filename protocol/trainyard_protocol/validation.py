@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from trainyard_protocol.cluster import TASK_TYPES, TaskType
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.fields import did_you_mean
-from trainyard_protocol.machines import Catalog, config_of
+from trainyard_protocol.machines import Catalog, config_of, replicas_of
 from trainyard_protocol.training_input import ScaleTier, TrainingInput
+
+MAX_REPLICAS = 1000
+"""All task types together. The largest tier of the service has 31."""
 
 _FIELDS: dict[TaskType, str] = {
     "master": "master",
@@ -26,6 +29,7 @@ def check(training_input: TrainingInput, catalog: Catalog) -> None:
         *_program(training_input),
         *_tuning(training_input),
         *_tier(training_input),
+        *_size(training_input, catalog),
         *_machines(training_input, catalog),
         *_containers(training_input),
     ]
@@ -90,17 +94,28 @@ def _tier(ti: TrainingInput) -> Iterator[Violation]:
                 )
 
 
+def _size(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
+    counts = {task_type: replicas_of(ti, task_type, catalog)[1] for task_type in TASK_TYPES}
+    if sum(counts.values()) > MAX_REPLICAS:
+        largest = max(counts, key=lambda task_type: counts[task_type])
+        yield Violation(
+            f"{_FIELDS[largest]}_count",
+            f"makes a job of {sum(counts.values())} replicas; a job has at most {MAX_REPLICAS}.",
+        )
+
+
 def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
     families: dict[str, str] = {}
     for task_type in TASK_TYPES:
         prefix = _FIELDS[task_type]
-        name = getattr(ti, f"{prefix}_type")
+        asked = getattr(ti, f"{prefix}_type")
+        name = asked or replicas_of(ti, task_type, catalog)[0]
         machine = catalog.machine_types.get(name)
-        if name and machine is None:
+        if asked and machine is None:
             hint = did_you_mean(name, catalog.machine_types)
             known = hint or f"Known: {', '.join(catalog.machine_types)}."
             yield Violation(f"{prefix}_type", f"{name!r} is not a machine type here. {known}")
-        if machine and machine.family != "site":
+        if asked and machine and machine.family != "site":
             families.setdefault(machine.family, f"{prefix}_type")
         accelerators = config_of(ti, task_type).accelerator_config
         if not (machine and accelerators and accelerators.count):

@@ -57,7 +57,9 @@ def _json_body(body: RawBody) -> Any:
     if not body.strip():
         return {}
     try:
-        return json.loads(body)
+        value = json.loads(body)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair could not be stored or sent on
+        return value
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"Invalid JSON payload received. {error}") from error
 

@@ -135,6 +135,11 @@ def test_job_with_null_fields_takes_them_as_not_sent() -> None:
             "Field: scheduling.max_wait_time Error: must be at least 1800s; this is 60s.",
         ),
         (
+            job(scheduling={"maxRunningTime": 604_800_000_000_000}),
+            "Field: scheduling.max_running_time Error: must be a duration in seconds such as '3600s'; "
+            "this is the number 604800000000000.",
+        ),
+        (
             job(scheduling={"maxRunningTime": "1h"}),
             "Field: scheduling.max_running_time Error: must be a duration in seconds such as '3600s'; "
             "this is the string '1h'.",

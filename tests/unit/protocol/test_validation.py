@@ -55,6 +55,25 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
         ),
         ({**PACKAGE, "masterType": "standard"}, "master_type", "can only be set when scale_tier is CUSTOM"),
         ({**CUSTOM, "workerCount": 2}, "worker_type", "is required when worker_count is set."),
+        (
+            {**CUSTOM, "workerType": "local-1", "workerCount": 200_000},
+            "worker_count",
+            "makes a job of 200001 replicas; a job has at most 1000.",
+        ),
+        (
+            {**PACKAGE, "masterConfig": {"acceleratorConfig": {"count": 3, "type": "NVIDIA_TESLA_T4"}}},
+            "master_config.accelerator_config.count",
+            "cannot be attached to n1-standard-4; allowed: 1, 2, 4.",
+        ),
+        (
+            {
+                **PACKAGE,
+                "scaleTier": "STANDARD_1",
+                "workerConfig": {"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_T4"}},
+            },
+            "worker_config.accelerator_config.type",
+            "cannot be attached to n1-highcpu-8; allowed: none.",
+        ),
         ({**CUSTOM, "evaluatorCount": 1}, "evaluator_type", "is required when evaluator_count is set."),
         ({**CUSTOM, "parameterServerCount": 1}, "parameter_server_type", "is required when"),
         ({**CUSTOM, "masterType": "n1-standrd-8"}, "master_type", 'Did you mean "n1-standard-8"?'),

@@ -51,7 +51,7 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        return value
+        return _writable(value)
     if isinstance(value, float):
         raise wrong(
             f"must be a string; this is the number {value} (YAML reads 2.10 as 2.1): put it in quotes."
@@ -61,9 +61,20 @@ def _text(value: object) -> str:
     raise wrong(f"must be a string; this is {kind_of(value)}.")
 
 
+def _writable(value: str) -> str:
+    """No process can be given a NUL, and nothing can store or send half a surrogate pair."""
+    if "\0" in value:
+        raise wrong("must not hold a NUL character.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise wrong("must be text; it holds half of a surrogate pair (bytes that are not UTF-8?).") from None
+    return value
+
+
 def _argument(value: object) -> str:
     if isinstance(value, str):
-        return value
+        return _writable(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     hint = ": put it in quotes." if isinstance(value, bool) else "."

@@ -55,7 +55,7 @@ class Reason(StrEnum):
     PROGRAM_ERROR = "PROGRAM_ERROR"  # a non-zero exit code that is no signal
     OUT_OF_MEMORY = "OUT_OF_MEMORY"  # killed at its memory limit
     START_FAILED = "START_FAILED"  # its command could not be executed
-    PACKAGES_FAILED = "PACKAGES_FAILED"  # its packages could not be installed
+    PACKAGES_FAILED = "PACKAGES_FAILED"  # its packages do not exist or could not be installed
     STAGING_FAILED = "STAGING_FAILED"  # its packages could not be fetched
     KILLED_BY_SIGNAL = "KILLED_BY_SIGNAL"  # by a signal that we did not send
     VANISHED = "VANISHED"  # gone without an exit status

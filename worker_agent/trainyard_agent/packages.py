@@ -30,7 +30,12 @@ _STAGED = re.compile(r"staging://([0-9a-f]{64})/([^/]+)")
 _GCS = re.compile(r"gs://([^/]+)/(.*?([^/]+))")
 _TOLD_LINES = 8
 _TOLD_CHARACTERS = 2000
-_NOT_TELLING = re.compile(r"(note:|hint:|warning:|\[notice\]|\[end of output\]|deprecation:)", re.IGNORECASE)
+_NOT_TELLING = re.compile(
+    r"(note:|hint:|warning:|\[notice\]|\[end of output\]|deprecation:"
+    r"|looking in (indexes|links):|processing |requirement already satisfied)",
+    re.IGNORECASE,
+)
+_COMPLAINT = re.compile(r"error:", re.IGNORECASE)
 _SITE_PACKAGES = """
 import json, site, sysconfig
 here = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
@@ -153,7 +158,11 @@ class PackageStager:
                 await self._control_plane.download(staged[1], name, target)
             elif stored:
                 await asyncio.to_thread(gcs.download, stored[1], stored[2], target, self._emulator)
-        except (TrainyardError, ChecksumMismatch, gcs.DownloadFailed) as error:
+        except gcs.NoSuchObject as error:
+            raise _Failed(Reason.PACKAGES_FAILED, f"{error}.") from error
+        except gcs.DownloadFailed as error:
+            raise _Failed(Reason.STAGING_FAILED, f"{error}.") from error
+        except (TrainyardError, ChecksumMismatch) as error:
             raise _Failed(Reason.STAGING_FAILED, f"{uri}: {error}") from error
         return target
 
@@ -244,10 +253,11 @@ def base_pth(site_packages: Sequence[str]) -> str:
 
 
 def telling(output: str) -> str:
-    """The last lines of pip's output that say what went wrong."""
+    """The lines of pip's output that say what went wrong: from its first complaint on, or else the last ones."""
     lines = [line.strip() for line in output.splitlines()]
     told = [line for line in lines if line and not _NOT_TELLING.match(line)]
-    return "\n".join(told[-_TOLD_LINES:])[-_TOLD_CHARACTERS:] or "pip gave no reason."
+    complaint = next((n for n, line in enumerate(told) if _COMPLAINT.match(line)), 0)
+    return "\n".join(told[complaint:][-_TOLD_LINES:])[-_TOLD_CHARACTERS:] or "pip gave no reason."
 
 
 def _environment(inherited: Mapping[str, str], run_id: str, directory: Path) -> dict[str, str]:

@@ -237,8 +237,22 @@ async def test_package_on_a_bucket_is_fetched_from_the_emulator(
 
     assert ready.phase == "ready", ready.message
     assert run(ready.python, "import tinytrainer; print(tinytrainer.WHO)") == "gs"
-    assert (failed.phase, failed.reason) == ("failed", Reason.STAGING_FAILED)
-    assert "gs://packages/missing.tar.gz" in failed.message
+    assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
+    assert failed.message == "gs://packages/missing.tar.gz does not exist."
+
+
+def test_telling_lines_begin_with_the_first_complaint() -> None:
+    output = """\
+Looking in indexes: https://packages.example/simple
+Processing ./0/prog-0.0.0.tar.gz
+Collecting numpy
+ERROR: Could not find a version that satisfies the requirement nowhere==1
+ERROR: No matching distribution found for nowhere==1
+"""
+    assert telling(output).splitlines() == [
+        "ERROR: Could not find a version that satisfies the requirement nowhere==1",
+        "ERROR: No matching distribution found for nowhere==1",
+    ]
 
 
 def test_telling_lines_leave_out_what_says_nothing() -> None:

@@ -125,6 +125,11 @@ def test_job_with_null_fields_takes_them_as_not_sent() -> None:
             job(args=["a", True]),
             "Field: args[1] Error: must be a string; this is the boolean true: put it in quotes.",
         ),
+        (job(args=["a\0b"]), "Field: args[0] Error: must not hold a NUL character."),
+        (
+            job(jobDir="\ud800"),
+            "Field: job_dir Error: must be text; it holds half of a surrogate pair (bytes that are not UTF-8?).",
+        ),
         (job(args="--epochs 5"), "Field: args Error: must be a list; this is the string '--epochs 5'."),
         (
             job(useChiefInTfConfig="yes"),
@@ -220,7 +225,7 @@ def test_hyperparameters_with_grid_search_over_a_double_are_refused() -> None:
     ]
 
 
-WORDS = st.text(st.characters(codec="utf-8"), max_size=20)
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 INPUTS = st.fixed_dictionaries(
     {},
     optional={

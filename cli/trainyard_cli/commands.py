@@ -12,7 +12,7 @@ import click
 
 from trainyard_cli.completion import job_names, task_names
 from trainyard_cli.flags import JobFlags, KeyValues, Words, job_flags, take_flags
-from trainyard_cli.options import WithUserArgs, output_options, server_options, state_options
+from trainyard_cli.options import JobName, WithUserArgs, output_options, server_options, state_options
 from trainyard_cli.settings import Where
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ NOT_HEALTHY = 3
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
-job_argument = click.argument("job", shell_complete=job_names)
+job_argument = click.argument("job", type=JobName(), shell_complete=job_names)
 config_option = click.option(
     "--config", type=click.Path(path_type=Path), help="The job's YAML or JSON file; flags override it."
 )
@@ -205,17 +205,22 @@ def cancel(where: Where, job: str) -> None:
 @jobs_group.command("stream-logs")
 @job_argument
 @click.option(
-    "--task", "--task-name", default="", shell_complete=task_names, help="Only this replica's lines."
+    "--task",
+    "--task-name",
+    default="",
+    shell_complete=task_names,
+    help="Only the lines of this replica, such as worker-0.",
 )
 @click.option("--follow/--no-follow", default=True, help="Wait for what is still to come.  [default: follow]")
 @server_options
 @output_options
 def stream_logs(where: Where, output: "Output", job: str, task: str, follow: bool) -> int:
     """Show a job's log until the job ends; exit with its code."""
-    from trainyard_cli import connect
+    from trainyard_cli import connect, jobs
     from trainyard_cli.render import screen_for
     from trainyard_cli.stream import stream
 
+    task = jobs.task_name(task) if task else ""
     with connect.connect(where) as client:
         screen = screen_for(sys.stdout, sys.stderr, as_json=output.kind == "json")
         return stream(client, job, screen, task=task, follow=follow)

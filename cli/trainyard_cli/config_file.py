@@ -5,6 +5,7 @@ the line and a caret.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,13 @@ MAX_BYTES = 4 * 2**20
 MAX_NODES = 100_000
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
-_MERGE = "tag:yaml.org,2002:merge"
+_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+"""What ends a line for YAML (`str.splitlines` knows more)."""
+
+_TAG = "tag:yaml.org,2002:"
+_STRING = f"{_TAG}str"
+_MERGE = f"{_TAG}merge"
+_PLAIN = frozenset(f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,7 @@ class ConfigFile:
 def load(path: Path) -> ConfigFile:
     """Read a config file. Raises InvalidArgument, saying where, for whatever is not one mapping of keys."""
     text = _read(path)
-    lines = text.splitlines()
+    lines = _BREAK.split(text)
     if not text.strip():
         raise InvalidArgument(f"{path}: is empty; a config has at least a trainingInput.")
     reader = _JsonReader if path.suffix == ".json" else _YamlReader
@@ -142,7 +149,9 @@ def _located(path: Path, lines: Sequence[str], mark: Mark, text: str) -> str:
     source = lines[mark.line - 1]
     # Tabs stay tabs under the source line, so that the caret stands where the eye expects it.
     indent = "".join(c if c == "\t" else " " for c in source[: mark.column - 1])
-    return f"{said}\n    {source}\n    {indent}^"
+    # What the terminal would obey is not shown as it is.
+    shown = "".join(c if c == "\t" or c.isprintable() else "\ufffd" for c in source)
+    return f"{said}\n    {shown}\n    {indent}^"
 
 
 def _read(path: Path) -> str:
@@ -171,7 +180,7 @@ class _YamlReader:
 
     def read(self) -> tuple[object, Place]:
         try:
-            loader = yaml.SafeLoader(self._text)
+            loader = self._loader = yaml.SafeLoader(self._text)
             try:
                 node = loader.get_single_node()
                 if node is None:
@@ -185,14 +194,12 @@ class _YamlReader:
         except yaml.MarkedYAMLError as error:
             raise self._wrong(error.problem_mark or error.context_mark, _yaml_problem(error)) from error
         except yaml.reader.ReaderError as error:
-            line = self._text[: error.position].count("\n") + 1
-            raise InvalidArgument(
-                f"{self._path}:{line}: holds the character {error.character!r}, which YAML does not allow."
-            ) from error
+            before = _BREAK.split(self._text[: error.position])
+            where = Mark(len(before), len(before[-1]) + 1)
+            text = f"holds the character U+{_code(error.character):04X}, which YAML does not allow."
+            raise InvalidArgument(_located(self._path, self._lines, where, text)) from error
         except RecursionError:
             raise InvalidArgument(f"{self._path}: is nested too deeply.") from None
-        except ValueError as error:  # a timestamp or a number that is none, such as 2026-13-45
-            raise InvalidArgument(f"{self._path}: {error}; put the value in quotes.") from error
 
     def _place(self, node: yaml.Node, key: yaml.Node | None, around: tuple[int, ...]) -> Place:
         self._nodes += 1
@@ -200,6 +207,7 @@ class _YamlReader:
             raise self._wrong(node.start_mark, "refers to itself.")
         if self._nodes > MAX_NODES:
             raise self._wrong(node.start_mark, f"has more than {MAX_NODES} values.")
+        self._check(node)
         place = Place(
             _mark_of(node.start_mark),
             _mark_of(key.start_mark) if key else None,
@@ -222,6 +230,9 @@ class _YamlReader:
                 for source in self._sources(value):
                     merged = {**self._place(source, key, around).children, **merged}
                 continue
+            if key.tag != _STRING:
+                raise self._wrong(key.start_mark, "a key must be text; put it in quotes.")
+            self._check(key)
             if key.value in own:
                 first = own[key.value].key or own[key.value].value
                 raise self._wrong(
@@ -233,6 +244,42 @@ class _YamlReader:
     @staticmethod
     def _sources(value: yaml.Node) -> Iterator[yaml.Node]:
         yield from value.value if isinstance(value, yaml.SequenceNode) else (value,)
+
+    def _check(self, node: yaml.Node) -> None:
+        """Raises InvalidArgument for a value that JSON, in which the job is sent, does not have."""
+        if node.tag not in _PLAIN:
+            kind = node.tag.removeprefix(_TAG)
+            what = "a date" if kind == "timestamp" else f"of the type {kind!r}"
+            raise self._wrong(
+                node.start_mark,
+                f"is {what} to YAML; a job holds text, numbers, true, false, lists and mappings. "
+                "If it is text, put the value in quotes.",
+            )
+        if not isinstance(node, yaml.ScalarNode):
+            return
+        if not self._is_text(node.value):
+            raise self._wrong(node.start_mark, "holds half a character (a lone surrogate), which is no text.")
+        if not self._is_finite(node):
+            raise self._wrong(
+                node.start_mark,
+                f"{_short(node.value)} cannot be read as {_KINDS.get(node.tag, 'a value')}; "
+                "if it is text, put the value in quotes.",
+            )
+
+    def _is_text(self, value: str) -> bool:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+        return True
+
+    def _is_finite(self, node: yaml.ScalarNode) -> bool:
+        """Whether a scalar is what its tag says, and no infinity."""
+        try:
+            value = self._loader.construct_object(node)
+        except (ValueError, OverflowError, LookupError):
+            return False
+        return not isinstance(value, float) or math.isfinite(value)
 
     def _wrong(self, mark: "yaml.Mark | None", text: str) -> InvalidArgument:
         where = _mark_of(mark) if mark else Mark(1, 1)
@@ -250,11 +297,45 @@ class _JsonReader(_YamlReader):
             raise InvalidArgument(
                 _located(self._path, self._lines, where, f"is not JSON: {error.msg}.")
             ) from error
+        except ValueError as error:  # a number of thousands of digits
+            raise InvalidArgument(f"{self._path}: holds a number that is too long.") from error
         except RecursionError:
             raise InvalidArgument(f"{self._path}: is nested too deeply.") from None
         self._text = self._text.replace("\t", " ")  # a raw tab in JSON is always white space
         _, root = super().read()
         return data, root
+
+    def _is_text(self, value: str) -> bool:
+        """JSON writes one character as two escapes, which YAML leaves apart."""
+        try:
+            value.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    def _is_finite(self, node: yaml.ScalarNode) -> bool:
+        if node.style is not None or node.value in ("true", "false", "null"):
+            return True
+        return math.isfinite(_number(node.value))
+
+
+_KINDS = {f"{_TAG}int": "a number", f"{_TAG}float": "a number", f"{_TAG}bool": "true or false"}
+
+
+def _number(text: str) -> float:
+    """A JSON number (or NaN and Infinity, which Python's parser lets pass)."""
+    try:
+        return float(text)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+
+
+def _code(character: object) -> int:
+    return character if isinstance(character, int) else ord(str(character))
 
 
 def _mark_of(mark: yaml.Mark) -> Mark:

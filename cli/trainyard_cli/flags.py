@@ -13,12 +13,13 @@ SCALE_TIERS = ("basic", "basic-gpu", "basic-tpu", "custom", "premium-1", "standa
 
 
 class KeyValues(click.ParamType[Mapping[str, str]]):
-    """`k=v,k2=v2`, as gcloud takes dictionaries. With `keys`, no others are allowed."""
+    """`k=v,k2=v2`, as gcloud takes dictionaries. With `keys`, no others are allowed; `required` must be there."""
 
     name = "KEY=VALUE,..."
 
-    def __init__(self, *keys: str) -> None:
+    def __init__(self, *keys: str, required: str = "") -> None:
         self._keys = keys
+        self._required = required
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -33,6 +34,8 @@ class KeyValues(click.ParamType[Mapping[str, str]]):
             if self._keys and key not in self._keys:
                 self.fail(f"valid keys are [{', '.join(self._keys)}]; received: {key}", param, ctx)
             pairs[key] = text
+        if self._required and not pairs.get(self._required):
+            self.fail(f"{self._required}= is needed, too: [{value}] does not give it.", param, ctx)
         return pairs
 
 
@@ -91,7 +94,7 @@ def _replica_flags(flag: str, prefix: str, what: str, *, counted: bool) -> Itera
         f"--{flag}-accelerator",
         f"Accelerators of each of {what}; count is 1 if left out.",
         f"{config}.acceleratorConfig",
-        {"type": KeyValues("type", "count"), "metavar": "type=TYPE,count=N"},
+        {"type": KeyValues("type", "count", required="type"), "metavar": "type=TYPE,count=N"},
     )
     yield Flag(f"--{flag}-image-uri", f"Container image of {what}.", f"{config}.imageUri", {"metavar": "URI"})
 
@@ -231,8 +234,7 @@ def _leaves(flag: Flag, value: Any) -> Iterator[tuple[str, object]]:
     if flag.name == "--labels":
         yield path, {key: text for pairs in value for key, text in pairs.items()}
     elif flag.name.endswith("-accelerator"):
-        if "type" in value:
-            yield f"{path}.type", value["type"].upper().replace("-", "_")
+        yield f"{path}.type", value["type"].upper().replace("-", "_")
         yield f"{path}.count", value.get("count", "1")
     elif flag.name == "--scale-tier":
         yield path, str(value).upper().replace("-", "_")

@@ -1,6 +1,7 @@
 """What `jobs submit training` and `jobs validate` do, from flags to exit code."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from trainyard_cli.settings import Server, Where
 from trainyard_cli.stream import stream
 from trainyard_cli.up import ensure_up
 from trainyard_cli.upload import ensure_bucket, to_bucket, to_server
-from trainyard_protocol.errors import Unavailable
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 from trainyard_protocol.machines import Catalog, load_catalog
 
 
@@ -33,7 +34,7 @@ def submit(
     stream_logs: bool,
 ) -> int:
     """Submit one job; with `stream_logs` follow it and return its exit code."""
-    draft = submission.draft(config, flags, here=Path.cwd(), name=name, user_args=user_args)
+    draft = submission.draft(config, flags, here=_here(), name=name, user_args=user_args)
     state = LocalState(where.state_dir)
     server = find_server(where)
     submission.check_locally(draft, _catalog(server, state))
@@ -42,13 +43,18 @@ def submit(
         bucket = flags.text("staging_bucket")
         storage = state.storage_url() if server.local else ""
         job_dir = str(get(draft.data, "trainingInput.jobDir") or "")
-        if storage and job_dir.startswith("gs://"):
-            ensure_bucket(job_dir, storage, say)
+
+        def directory(job_id: str) -> str:
+            """Only called for a job that the server would take."""
+            if storage and job_dir.startswith("gs://"):
+                ensure_bucket(job_dir, storage, say)
+            return _own_directory(state, job_id) if server.local and not job_dir else ""
+
         job = submission.submit(
             draft,
             client,
             upload=to_bucket(bucket, storage, say) if bucket else to_server(client),
-            job_dir=(lambda job_id: _own_directory(state, job_id)) if server.local else lambda _: "",
+            job_dir=directory,
             say=say,
         )
         return _after(client, job, output, stream_logs=stream_logs)
@@ -64,14 +70,15 @@ def validate(
     user_args: tuple[str, ...],
 ) -> None:
     """Everything that submit checks, here and at the server if one runs; then the gang is shown."""
-    draft = submission.draft(config, flags, here=Path.cwd(), name=name, user_args=user_args)
-    catalog = _catalog(find_server(where), LocalState(where.state_dir))
+    draft = submission.draft(config, flags, here=_here(), name=name, user_args=user_args)
+    state = LocalState(where.state_dir)
+    catalog = _catalog(find_server(where), state)
     job = submission.check_locally(draft, catalog)
     server = running_server(where)
     if server is not None:
         with client_of(server, where) as client, submission.in_users_terms(draft):
             client.validate_job(draft.named(draft.name or next(submission.job_names(draft))))
-    groups = jobs.gang_of(job.training_input, catalog or load_catalog())
+    groups = jobs.gang_of(job.training_input, catalog or _shown_catalog(server, state))
     if not output.for_people:
         click.echo(
             formats.render(output, {"trainingInput": job.canonical()["trainingInput"], "replicas": groups})
@@ -108,11 +115,29 @@ def _after(client: Client, job: dict[str, Any], output: Output, *, stream_logs: 
 
 
 def _catalog(server: Server | None, state: LocalState) -> Catalog | None:
-    """The machine types that the server will know; None for a server elsewhere, which has its own."""
-    if server is not None and not server.local:
+    """The machine types that the local server will start with; None for a server that runs, here or elsewhere:
+    what it has loaded is its own business, and it is asked."""
+    if server is not None and (not server.local or state.process("server")):
         return None
     site_file = state.options().machine_types
     return load_catalog(Path(site_file) if site_file else None)
+
+
+def _shown_catalog(server: Server | None, state: LocalState) -> Catalog:
+    """The best guess at the machine types of a server that runs. Only for showing; the server has checked."""
+    process = state.process("server") if server is not None and server.local else None
+    command = process.command if process else ()
+    if "--machine-types" in command[:-1]:
+        with suppress(InvalidArgument):
+            return load_catalog(Path(command[command.index("--machine-types") + 1]))
+    return load_catalog()
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise FailedPrecondition("The current directory was deleted; change to another one.") from None
 
 
 def _ready(where: Where, server: Server | None, state: LocalState) -> Server:

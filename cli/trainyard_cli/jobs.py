@@ -22,6 +22,7 @@ from trainyard_protocol.views import Explanation, JobDetail, RunView
 Say = Callable[[str], None]
 
 _LABEL_ATTEMPTS = 5
+_COUNTS = ("worker_count", "parameter_server_count", "evaluator_count")
 
 
 def describe(client: Client, job: str, output: Output, say: Say, *, everything: bool) -> str:
@@ -145,23 +146,21 @@ def gang_of(training_input: TrainingInput, catalog: Catalog) -> list[dict[str, A
     names = {replicas_of(training_input, task_type, catalog)[0] for task_type in TASK_TYPES} - {""}
     if not names <= catalog.machine_types.keys():
         return []
-    groups: dict[tuple[str, str], dict[str, Any]] = {}
-    for request in gang(training_input, catalog):
-        wanted = request.resources
-        group = groups.setdefault(
-            (request.task.type, request.machine_type),
-            {
-                "taskType": request.task.type,
-                "count": 0,
-                "machineType": request.machine_type,
-                "vcpus": wanted.vcpus,
-                "memoryGb": wanted.memory_bytes / GIGABYTE,
-                "acceleratorType": wanted.accelerator_type,
-                "acceleratorCount": wanted.accelerator_count,
-            },
-        )
-        group["count"] += 1
-    return list(groups.values())
+    counts = {name: min(getattr(training_input, name), 1) for name in _COUNTS}
+    one_of_each = training_input.model_copy(update=counts)
+    return [
+        {
+            "taskType": request.task.type,
+            "count": replicas_of(training_input, request.task.type, catalog)[1],
+            "machineType": request.machine_type,
+            "vcpus": request.resources.vcpus,
+            "memoryGb": request.resources.memory_bytes / GIGABYTE,
+            "acceleratorType": request.resources.accelerator_type,
+            "acceleratorCount": request.resources.accelerator_count,
+        }
+        for request in gang(one_of_each, catalog)
+        if request.task.index == 0
+    ]
 
 
 def gang_text(groups: Sequence[Mapping[str, Any]]) -> str:

@@ -6,22 +6,23 @@ Everything in it belongs to one user and is readable by nobody else.
 import fcntl
 import json
 import os
+import re
 import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import psutil
 
 from trainyard_cli.settings import Server, read_token
-from trainyard_protocol.errors import FailedPrecondition, Unavailable
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 
 ProcessName = Literal["server", "storage", "agent"]
 PROCESSES: tuple[ProcessName, ...] = ("server", "storage", "agent")
@@ -98,18 +99,25 @@ class LocalState:
             for path in (self.token_file, self.agent_token_file):
                 _make_token(path)
         except OSError as error:
-            raise FailedPrecondition(
-                f"The state directory {self.root} cannot be used: {error.strerror}. "
-                "Choose another with --state-dir or TRAINYARD_STATE_DIR."
-            ) from error
+            raise self._unusable(error) from error
 
     def options(self) -> Options:
-        """What the service was last started with; the defaults before its first start."""
-        with suppress(FileNotFoundError, ValueError):
+        """What the service was last started with; the defaults before its first start.
+
+        A value that is damaged is its default. Raises FailedPrecondition when nothing can be read there.
+        """
+        try:
             data = json.loads(self._options_file.read_text(encoding="utf-8"))
-            known = {field.name for field in fields(Options)}
-            return Options(**{name: value for name, value in data.items() if name in known})
-        return Options()
+        except (FileNotFoundError, ValueError):
+            return Options()
+        except OSError as error:
+            raise self._unusable(error) from error
+        if not isinstance(data, dict):
+            return Options()
+        known = {field.name for field in fields(Options)}
+        return Options(
+            **{name: value for name, value in data.items() if name in known and _is_option(name, value)}
+        )
 
     def save(self, options: Options) -> None:
         _write_private(self._options_file, json.dumps(asdict(options), indent=2))
@@ -169,9 +177,16 @@ class LocalState:
     def log_file(self, name: str) -> Path:
         return self.root / "log" / f"{name}.log"
 
-    def log_tail(self, name: str, lines: int = 15) -> str:
+    def log_size(self, name: str) -> int:
+        with suppress(OSError):
+            return self.log_file(name).stat().st_size
+        return 0
+
+    def log_tail(self, name: str, lines: int = 15, after: int = 0) -> str:
+        """The last lines, of those after the first `after` bytes (of all in a log that was begun anew)."""
         with suppress(OSError), self.log_file(name).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**16))
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 2**16, after if after <= end else 0))
             text = file.read().decode("utf-8", "replace")
             return "\n".join(f"    {line}" for line in text.rstrip().splitlines()[-lines:])
         return ""
@@ -210,6 +225,12 @@ class LocalState:
     def _pid_file(self, name: ProcessName) -> Path:
         return self.root / "run" / f"{name}.json"
 
+    def _unusable(self, error: OSError) -> FailedPrecondition:
+        return FailedPrecondition(
+            f"The state directory {self.root} cannot be used: {error.strerror}. "
+            "Choose another with --state-dir or TRAINYARD_STATE_DIR."
+        )
+
     def _refuse_if_foreign(self) -> None:
         """A directory may hold a crash log of ours before anything else; whatever else it holds is not ours."""
         ours = {"crash", "run", "log", "jobs", "lock", "token", "agent-token", "server", "agent", "gcs"}
@@ -217,6 +238,25 @@ class LocalState:
         if foreign:
             raise FailedPrecondition(
                 f"{self.root} is no state directory: it holds {foreign[0]!r}. Give an empty or a new directory."
+            )
+
+
+def check_cpus(text: str, usable: Set[int]) -> None:
+    """Raises InvalidArgument unless `text` is a list such as `0,2-5` of CPUs that are `usable`. Pure."""
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part, re.ASCII)
+        if match is None:
+            raise InvalidArgument(
+                f"argument --cpus: takes CPU numbers such as 0,2-5; {part.strip()!r} is none."
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise InvalidArgument(f"argument --cpus: the range {part.strip()} ends before it begins.")
+        refused = next((cpu for cpu in range(first, last + 1) if cpu not in usable), None)
+        if refused is not None:
+            raise InvalidArgument(
+                f"argument --cpus: CPU {refused} cannot be used here; this process may use "
+                f"{', '.join(map(str, sorted(usable)))}."
             )
 
 
@@ -299,6 +339,19 @@ def _end(pid: int, grace_s: float) -> None:
         process.kill()
         with suppress(psutil.TimeoutExpired):
             process.wait(timeout=grace_s)
+
+
+def _is_option(name: str, value: Any) -> bool:
+    """Whether a value that was read can be that option's."""
+    match name:
+        case "server_port" | "storage_port":
+            return type(value) is int and 0 <= value < 2**16
+        case "capacity":
+            return value in ("fit", "strict")
+        case "memory_gb":
+            return value is None or (type(value) in (int, float) and 0 < value < float("inf"))
+        case _:
+            return isinstance(value, str)
 
 
 def _make_token(path: Path) -> None:

@@ -49,6 +49,9 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a log line may hold what this locale cannot print
             stream.reconfigure(errors="backslashreplace")
+    if unclear := [word for word in arguments if not _is_utf8(word)]:
+        _say(f"ERROR: ({name}) the argument {unclear[0]!a} is not UTF-8 text.")
+        return USAGE
     try:
         with command.make_context(name, list(arguments)) as context:
             result = command.invoke(context)
@@ -77,6 +80,14 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
         _say(_bug(error, arguments))
         return BUG
     return result if isinstance(result, int) else 0
+
+
+def _is_utf8(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _usage(error: click.UsageError) -> str:

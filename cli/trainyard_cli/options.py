@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,23 @@ _state_dir = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="The local service's directory.  [default: $TRAINYARD_STATE_DIR or ~/.local/state/trainyard]",
 )
+
+
+class JobName(click.ParamType[str]):
+    """The name of a job that may exist. The rule is the protocol's, whose import would cost each TAB too much."""
+
+    name = "JOB"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,127}", text):
+            self.fail(
+                f"{text!r} is no job's name: a name starts with a letter and contains only letters, numbers "
+                "and underscores, at most 128.",
+                param,
+                ctx,
+            )
+        return text
 
 
 def state_options(function: Command) -> Command:

@@ -7,16 +7,20 @@ from types import MappingProxyType
 
 from trainyard_cli.client import Away, Back, Client
 from trainyard_cli.render import Screen, elapsed, moment
+from trainyard_protocol.errors import NotFound
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views import JobDetail, LogEntry, LogSummary
 
 INTERRUPTED = 130
 TAIL_LINES = 10
 
+_SHOWN = 8
+
 
 def stream(client: Client, job: str, screen: Screen, *, task: str = "", follow: bool = True) -> int:
     """Show the job's log until it has ended; without `follow`, what there is now. Returns the job's exit code
-    (0 where it has none yet); 130 after Ctrl-C, which leaves the job as it is."""
+    (0 where it has none yet); 130 after Ctrl-C, which leaves the job as it is. Raises NotFound for a `task`
+    that the job turns out not to have."""
     received: Counter[str] = Counter()
     tails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
     detail: JobDetail | None = None
@@ -30,6 +34,7 @@ def stream(client: Client, job: str, screen: Screen, *, task: str = "", follow: 
                         tails[event.task].append(event.text)
                         screen.line(event)
                     case JobDetail():
+                        _check_replica(event, job, task)
                         detail = event
                         screen.status(event)
                     case LogSummary():
@@ -43,6 +48,7 @@ def stream(client: Client, job: str, screen: Screen, *, task: str = "", follow: 
                         screen.note("The server is back.")
         if detail is None or (follow and detail.state not in FINAL_JOB_STATES):
             detail = client.detail(job)
+            _check_replica(detail, job, task)
     except KeyboardInterrupt:
         screen.close()
         screen.note(come_back(job))
@@ -80,6 +86,18 @@ def missing_lines(summary: LogSummary, received: Counter[str], task: str = "") -
     return complaints
 
 
+def _check_replica(detail: JobDetail, job: str, task: str) -> None:
+    names = dict.fromkeys(replica.task for run in detail.runs for replica in run.replicas)
+    if task and names and task not in names:
+        raise NotFound(f"Job [{job}] has no replica {task}; it has {_some(list(names))}.")
+
+
+def _some(names: list[str]) -> str:
+    if len(names) <= _SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more"
+
+
 def exit_code(detail: JobDetail) -> int:
     """0 only for a job that succeeded; else the code of the replica that failed first, else 1."""
     if detail.state is JobState.SUCCEEDED:
@@ -101,11 +119,12 @@ def conclusion(detail: JobDetail, tails: Mapping[str, Collection[str]] = Mapping
     verdict = detail.verdict
     lines = ["", headline]
     if verdict is None or not verdict.replica or detail.state is JobState.CANCELLED:
-        lines.append(f"  {job.get('errorMessage') or (verdict.message if verdict else '')}")
+        said = str(job.get("errorMessage") or (verdict.message if verdict else ""))
+        lines += [f"  {line}" for line in said.rstrip().splitlines()]
     else:
         code = f", exit code {verdict.exit_code}" if verdict.exit_code is not None else ""
         lines.append(f"  {verdict.replica} failed first ({verdict.reason}{code}):")
-        lines.append(f"  {verdict.message.partition(chr(10))[0]}")
+        lines += [f"  {line}" for line in verdict.message.rstrip().splitlines()]
         if last_lines := verdict.last_lines or tails.get(verdict.replica, ()):
             lines.append(f"  The last lines of {verdict.replica}:")
             lines += [f"    {line}" for line in last_lines]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from trainyard_cli.client import NO_PATIENCE, Client
@@ -14,6 +15,7 @@ from trainyard_cli.local import (
     LocalState,
     Options,
     ProcessName,
+    check_cpus,
     commands,
     environment,
     is_free,
@@ -22,6 +24,7 @@ from trainyard_cli.local import (
 )
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
 from trainyard_protocol.errors import TrainyardError, Unauthenticated, Unavailable
+from trainyard_protocol.machines import load_catalog
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views import ServerStatus
 
@@ -67,7 +70,8 @@ def up(state: LocalState, changes: Mapping[str, Any], say: Say, timeout_s: float
     """Start what is not alive and wait until it works. `changes` are the options that were given.
 
     Options that are not given stay as they were. Safe to call at any time, also twice at once. Raises
-    Unavailable, with the end of the log, when a part does not come up in time.
+    Unavailable, with the end of the log, when a part does not come up in time; the options that were given
+    are then forgotten, and nothing that was started for them stays.
     """
     state.create()
     with state.lock(lambda: say("Another `trainyard up` or `down` is at work here; waiting for it...")):
@@ -147,9 +151,12 @@ def server_status(server: Server, timeout_s: float = 5.0) -> ServerStatus:
 def _start_what_is_missing(state: LocalState, changes: Mapping[str, Any], say: Say, timeout_s: float) -> None:
     """Raises PortLost, with nothing of this attempt left, when another program was faster to take a port."""
     before = state.options()
-    options = state.with_ports(replace(before, **changes))
+    wanted = replace(before, **changes)
+    _check(state, wanted, changes)
+    options = state.with_ports(wanted)
     state.save(options)
     started: dict[ProcessName, subprocess.Popen[bytes]] = {}
+    logged: dict[str, int] = {}
     since = datetime.now(UTC)
     inherited = environment(os.environ, options)
     for name, command in commands(state, options).items():
@@ -157,16 +164,27 @@ def _start_what_is_missing(state: LocalState, changes: Mapping[str, Any], say: S
             if running.command != tuple(command) and before != options:
                 say(f"The {name} runs already; `trainyard down` and `up` give it the new options.")
             continue
+        logged[name] = state.log_size(name)
         started[name] = state.start(name, command, inherited)
     try:
-        _wait_until_ready(state, options, started, since, timeout_s)
-    except PortLost:
-        for name in started:
+        _wait_until_ready(state, options, started, logged, since, timeout_s)
+    except TrainyardError as error:
+        if not isinstance(error, PortLost):
+            state.save(replace(before, server_port=options.server_port, storage_port=options.storage_port))
+        for name in reversed(started):
             state.stop(name)
         raise
     finally:
         for process in started.values():
             let_go(process)
+
+
+def _check(state: LocalState, options: Options, changes: Mapping[str, Any]) -> None:
+    """Raises InvalidArgument for options that a part would refuse: those just given, and those it starts with."""
+    if options.cpus and ("cpus" in changes or state.process("agent") is None):
+        check_cpus(options.cpus, os.sched_getaffinity(0))
+    if options.machine_types and ("machine_types" in changes or state.process("server") is None):
+        load_catalog(Path(options.machine_types))
 
 
 def _answers(state: LocalState) -> bool:
@@ -181,6 +199,7 @@ def _wait_until_ready(
     state: LocalState,
     options: Options,
     started: Mapping[ProcessName, subprocess.Popen[bytes]],
+    logged: Mapping[str, int],
     since: datetime,
     timeout_s: float,
 ) -> None:
@@ -192,22 +211,23 @@ def _wait_until_ready(
         while True:
             for name, process in started.items():
                 if process.poll() is not None:
-                    raise _ended_at_once(state, options, name, process.returncode)
+                    raise _ended_at_once(state, options, name, process.returncode, logged.get(name, 0))
             missing = _missing(client, options, since if "agent" in started else None)
             if missing is None:
                 return
             if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"The local {missing} was not ready within {timeout_s:.0f} s.{_tail(state, missing)}"
-                )
+                tail = _tail(state, missing, logged.get(missing, 0))
+                raise Unavailable(f"The local {missing} was not ready within {timeout_s:.0f} s.{tail}")
             time.sleep(_POLL_S)
 
 
-def _ended_at_once(state: LocalState, options: Options, name: ProcessName, code: int) -> Unavailable:
+def _ended_at_once(
+    state: LocalState, options: Options, name: ProcessName, code: int, logged: int
+) -> Unavailable:
     port = {"server": options.server_port, "storage": options.storage_port}.get(name)
     if port and not is_free(port):
         return PortLost(f"Another program took port {port} before the local {name} could.")
-    return Unavailable(f"The local {name} ended at once, with exit code {code}.{_tail(state, name)}")
+    return Unavailable(f"The local {name} ended at once, with exit code {code}.{_tail(state, name, logged)}")
 
 
 def _missing(client: Client, options: Options, agent_since: datetime | None) -> ProcessName | None:
@@ -266,7 +286,8 @@ def _stop_replicas(state: LocalState) -> None:
         raise Unavailable(f"Some replicas could not be stopped.{_tail(state, 'stop-all')}")
 
 
-def _tail(state: LocalState, name: str) -> str:
-    tail = state.log_tail(name)
+def _tail(state: LocalState, name: str, after: int = 0) -> str:
+    """The end of a log, of what was written after its first `after` bytes."""
+    tail = state.log_tail(name, after=after)
     where = f" Its log is {state.log_file(name)}"
-    return f"{where}; the end of it:\n{tail}" if tail else f"{where} (empty)."
+    return f"{where}; the end of it:\n{tail}" if tail else f"{where} (nothing was written)."

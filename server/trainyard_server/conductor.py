@@ -4,10 +4,11 @@ Everything here may be repeated at any time and by several threads at once: each
 inside its transaction, and a process that dies between two steps goes on with the next one when it is back.
 """
 
+import logging
 from datetime import datetime
 
 from trainyard_protocol.fields import rfc3339
-from trainyard_protocol.states import JobState, RunState
+from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.sync import AgentInfo, LogLine
 from trainyard_server import lifecycle, scheduler
 from trainyard_server.backend import Backend
@@ -19,10 +20,12 @@ from trainyard_server.snapshots import (
     job_snapshot,
     job_snapshots,
     live_runs,
-    queued_snapshot,
+    queued_snapshots,
     run_snapshot,
 )
 from trainyard_server.store import Event, Writer
+
+logger = logging.getLogger(__name__)
 
 
 class Conductor:
@@ -31,6 +34,8 @@ class Conductor:
         settings = backend.settings
         self._policy = lifecycle.Policy(settings.retries, settings.backoff_first_s, settings.backoff_max_s)
         self._said: set[int] = set()
+        self._unsaid: set[int] = set()  # jobs whose service log could not be written
+        self._leftovers: dict[str, frozenset[str]] = {}
 
     def tick(self) -> None:
         """Looks at everything that time alone can change: silent agents, time limits, the queue."""
@@ -40,16 +45,28 @@ class Conductor:
             unfinished = job_snapshots(reader)
         for job in unfinished:
             # What a process that died left unsaid is said at the first tick; later ones find it said.
-            if job.key not in self._said or lifecycle.step(job, now, self._policy) is not None:
-                self.advance(job.key)
+            try:
+                if job.key not in self._said or lifecycle.step(job, now, self._policy) is not None:
+                    self.advance(job.key)
+            except Exception:
+                logger.exception("Job %s of %s could not be moved forward", job.job_id, job.project)
         self._said = {job.key for job in unfinished}
+        for key in list(self._unsaid):
+            self.say(key)
         self.schedule()
 
     def advance(self, key: int) -> None:
         """Takes every step that the job can take now, and writes what its service log lacks."""
         while self._step(key):
             pass
-        self.write_service_lines(key)
+        self.say(key)
+
+    def note_leftovers(self, agent_id: str, run_ids: frozenset[str]) -> bool:
+        """What lives on an agent of runs that are over keeps its place there until it is gone. Whether that
+        is news."""
+        before = self._leftovers.get(agent_id, frozenset())
+        self._leftovers[agent_id] = run_ids
+        return before != run_ids
 
     def schedule(self) -> None:
         """Starts what can start; notes for the rest of the queue why it waits."""
@@ -60,7 +77,9 @@ class Conductor:
             if not jobs:
                 return
             plan = scheduler.plan(
-                map(queued_snapshot, jobs.values()), agents_now(writer, self._backend, now), now
+                queued_snapshots(jobs.values()),
+                agents_now(writer, self._backend, now, self._leftovers),
+                now,
             )
             for placement in plan.placements:
                 job = jobs[placement.key]
@@ -78,7 +97,7 @@ class Conductor:
         for key, agent_id in placed:
             self._backend.notifier.publish(job_topic(key), agent_topic(agent_id))
         for key in [*(key for key, _ in placed), *noted]:
-            self.write_service_lines(key)
+            self.say(key)
 
     def watch_agents(self) -> None:
         """Marks what is known of the runs of agents that are silent, or lost."""
@@ -89,25 +108,20 @@ class Conductor:
             agents = reader.agents()
         silent = [a.agent_id for a in agents if self._silent_s(a, now) > settings.silent_after_s]
         for agent_id in busy.intersection(silent):
-            touched = set()
-            with self._backend.store.write() as writer:
-                agent = writer.agent(agent_id)
-                if agent is None or self._silent_s(agent, now) <= settings.silent_after_s:
-                    continue  # it is back
-                name = AgentInfo.model_validate(agent.info).name
-                lost = agent.lease_s is not None and self._silent_s(agent, now) > settings.lease_s
-                for run, replicas in live_runs(writer, agent_id):
-                    known = run_snapshot(run, replicas)
-                    if lost:
-                        changes = lifecycle.host_lost(known, name, settings.lease_s, now)
-                    else:
-                        changes = lifecycle.silence(known, name)
-                    for change in changes:
-                        writer.change_replica(run, change, now)
-                        touched.add(run.job_key)
-            for key in touched:
-                self._backend.notifier.publish(job_topic(key))
-                self.advance(key)
+            try:
+                self._watch_silent(agent_id, now)
+            except Exception:
+                logger.exception("The runs of the silent agent %s could not be looked at", agent_id)
+
+    def say(self, key: int) -> None:
+        """Writes the service's lines; those that cannot be written now are written by a later tick."""
+        try:
+            self.write_service_lines(key)
+        except OSError:
+            self._unsaid.add(key)
+            logger.exception("The service log of job number %d cannot be written now", key)
+        else:
+            self._unsaid.discard(key)
 
     def write_service_lines(self, key: int) -> None:
         """Brings the service's log up to the job's events: its n-th line is the n-th event with a message.
@@ -123,6 +137,43 @@ class Conductor:
             lines = [LogLine(time=rfc3339(e.time), stream="stdout", text=e.message) for e in events]
         if lines and backend.logs.append(job.project, job.job_id, SERVICE, have, lines)[1]:
             backend.notifier.publish(log_topic(key))
+
+    def _watch_silent(self, agent_id: str, now: datetime) -> None:
+        """Notes of each run of a silent agent what is known of it: nothing, or that it is lost."""
+        settings = self._backend.settings
+        touched = set()
+        with self._backend.store.write() as writer:
+            agent = writer.agent(agent_id)
+            if agent is None or self._silent_s(agent, now) <= settings.silent_after_s:
+                return  # it is back
+            name = AgentInfo.model_validate(agent.info).name
+            # An agent may hold a lease of a server with other settings: it is given that time, and the grace.
+            limit_s = max(
+                settings.lease_s, 0.0 if agent.lease_s is None else agent.lease_s + settings.grace_s
+            )
+            overdue = self._silent_s(agent, now) > limit_s
+            for run, replicas in live_runs(writer, agent_id):
+                known = run_snapshot(run, replicas)
+                changes = lifecycle.host_lost(known, name, limit_s, now)
+                lost = overdue and (
+                    agent.lease_s is not None
+                    or lifecycle.may_give_up(job_snapshot(writer, run.job_key), changes, now, self._policy)
+                )
+                for change in changes if lost else lifecycle.silence(known, name):
+                    writer.change_replica(run, change, now)
+                    touched.add(run.job_key)
+                for replica in known.replicas if lost else ():
+                    if replica.state is ReplicaState.EXITED and not replica.log_closed:
+                        message = f"The log of {replica.task} may lack its end: its host was lost."
+                        event = Event("log-damaged", message, run.number, replica.task)
+                        writer.complete_log(run, replica.task, now, event)
+                        touched.add(run.job_key)
+        for key in touched:
+            self._backend.notifier.publish(job_topic(key))
+            try:
+                self.advance(key)
+            except Exception:
+                logger.exception("Job number %d could not be moved forward", key)
 
     def _silent_s(self, agent: AgentRow, now: datetime) -> float:
         """How long the agent has said nothing to a server that was there to listen."""

@@ -31,6 +31,7 @@ _SPELLINGS = {
     "end_time": "endTime",
 }
 _FIELDS = ("jobId", "state", *_TIMES)
+_MAX_TERMS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class _Parser:
         self._text = text
         self._tokens = list(self._scan())
         self._at = 0
+        self._terms = 0
 
     def any_of(self) -> Expression:
         parts = [self._all_of()]
@@ -116,6 +118,12 @@ class _Parser:
 
     def _one(self) -> Expression:
         token = self._next("a condition such as state:FAILED")
+        self._terms += 1
+        if self._terms > _MAX_TERMS:
+            raise self._wrong(
+                token.column,
+                f"a filter may have at most {_MAX_TERMS} terms; NOT and parentheses count as terms.",
+            )
         if token.kind == "minus" or (token.kind == "word" and token.text == "NOT"):
             return Not(self._one())
         if token.kind == "open":
@@ -266,5 +274,9 @@ def _pattern(value: str) -> str:
 
 
 def _moment(text: str) -> datetime:
+    """Raises ValueError, also for a moment that is beyond the calendar in UTC."""
     moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except OverflowError as error:
+        raise ValueError(str(error)) from error

@@ -4,6 +4,7 @@ import base64
 import binascii
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -37,6 +38,8 @@ from trainyard_server.store import Event, Reader
 
 DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100
+
+logger = logging.getLogger(__name__)
 
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _PATCHABLE = ("labels", "etag")
@@ -79,7 +82,7 @@ class Jobs:
                 ),
             )
             created = v1_job(row)
-        self._conductor.write_service_lines(row.key)
+        self._conductor.say(row.key)
         self._backend.notifier.publish(QUEUE_TOPIC)
         return created
 
@@ -122,7 +125,10 @@ class Jobs:
                 position=0,
             )
         self._backend.notifier.publish(job_topic(job.key), QUEUE_TOPIC)
-        self._conductor.advance(job.key)
+        try:
+            self._conductor.advance(job.key)
+        except OSError:
+            logger.exception("Job %s is being cancelled; the next tick goes on with it", job.job_id)
         return {}
 
     def patch(self, project: str, job_id: str, body: object, update_mask: str) -> dict[str, Any]:
@@ -253,7 +259,10 @@ def _read_token(token: str, filter_text: str) -> int:
         key, _, fingerprint = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
         below = int(key)
     except (ValueError, binascii.Error):
-        raise InvalidArgument(Violation("page_token", "is none that this server gave out.")) from None
+        below = -1
+        fingerprint = ""
+    if not 0 <= below < 2**63:
+        raise InvalidArgument(Violation("page_token", "is none that this server gave out."))
     if fingerprint != _fingerprint(filter_text):
         raise InvalidArgument(
             Violation(

@@ -6,7 +6,7 @@ once more, until there is nothing to do. Each step is legal by `trainyard_protoc
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from trainyard_protocol.cluster import PRIMARY, Task
@@ -219,6 +219,22 @@ def host_lost(run: Run, agent: str, lease_s: float, now: datetime) -> list[Repli
         for r in run.replicas
         if r.state is not ReplicaState.EXITED
     ]
+
+
+def may_give_up(job: Job, lost: Sequence[ReplicaChange], now: datetime, policy: Policy) -> bool:
+    """Whether the live run may end without its agent, which has no lease and so goes on by itself: it is being
+    stopped, and no new run follows that could meet what is left of it. `lost`: what `host_lost` says of it.
+    """
+    run = job.run
+    if run is None or run.state is not RunState.STOPPING:
+        return False
+    exits = {change.task: change.exit for change in lost}
+    replicas = tuple(
+        replace(r, state=ReplicaState.EXITED, exit=exits.get(r.task, r.exit), log_complete=True)
+        for r in run.replicas
+    )
+    left = replace(run, replicas=replicas)
+    return not lost or _ended(replace(job, run=left), left, now, policy, ()).job is not JobState.QUEUED
 
 
 def verdict_of(job: Job, last_lines: Sequence[str] = ()) -> Verdict:

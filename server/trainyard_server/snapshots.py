@@ -1,6 +1,7 @@
 """From rows to the values that `lifecycle` and `scheduler` decide over."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from trainyard_protocol.cluster import Task
@@ -14,12 +15,19 @@ from trainyard_server.backend import Backend
 from trainyard_server.schema import AgentRow, JobRow, ReplicaRow, RunRow
 from trainyard_server.store import Reader
 
+logger = logging.getLogger(__name__)
 
-def agents_now(reader: Reader, backend: Backend, now: datetime) -> list[scheduler.Agent]:
-    """Every agent with what its live runs hold."""
+
+def agents_now(
+    reader: Reader, backend: Backend, now: datetime, leftovers: Mapping[str, Iterable[str]]
+) -> list[scheduler.Agent]:
+    """Every agent with what its live runs hold, and what is left there of runs that are over."""
     used: dict[str, list[ReplicaRow]] = {}
     for run, replicas in live_runs(reader):
         used.setdefault(run.agent_id, []).extend(replicas)
+    for agent_id, run_ids in leftovers.items():
+        if run_ids:
+            used.setdefault(agent_id, []).extend(reader.replicas(run_ids))
     return [_agent(row, used.get(row.agent_id, []), is_alive(row, backend, now)) for row in reader.agents()]
 
 
@@ -44,9 +52,16 @@ def job_snapshot(reader: Reader, key: int) -> lifecycle.Job:
 
 
 def job_snapshots(reader: Reader) -> list[lifecycle.Job]:
-    """Every job that is not over."""
-    live = {run.job_key: run_snapshot(run, gang) for run, gang in live_runs(reader)}
-    return [_job(row, live.get(row.key)) for row in reader.unfinished()]
+    """Every job that is not over; one that cannot be read is logged and left out."""
+    live = {run.job_key: (run, gang) for run, gang in live_runs(reader)}
+    jobs = []
+    for row in reader.unfinished():
+        try:
+            run = run_snapshot(*live[row.key]) if row.key in live else None
+            jobs.append(_job(row, run))
+        except Exception:
+            logger.exception("Job %s of %s cannot be read", row.job_id, row.project)
+    return jobs
 
 
 def _job(job: JobRow, run: lifecycle.Run | None) -> lifecycle.Job:
@@ -104,7 +119,18 @@ def _gang(job: JobRow) -> tuple[ReplicaRequest, ...]:
     )
 
 
-def queued_snapshot(job: JobRow) -> scheduler.Queued:
+def queued_snapshots(jobs: Iterable[JobRow]) -> list[scheduler.Queued]:
+    """What of the queue can be read; the rest is logged and left out."""
+    queued = []
+    for job in jobs:
+        try:
+            queued.append(_queued(job))
+        except Exception:
+            logger.exception("Job %s of %s cannot be read", job.job_id, job.project)
+    return queued
+
+
+def _queued(job: JobRow) -> scheduler.Queued:
     return scheduler.Queued(
         key=job.key,
         priority=job.priority,

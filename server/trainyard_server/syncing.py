@@ -9,7 +9,7 @@ from pathlib import Path
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
-from trainyard_protocol.states import RunState
+from trainyard_protocol.states import ReplicaState, RunState
 from trainyard_protocol.sync import (
     LogChunk,
     LogReceipt,
@@ -29,12 +29,15 @@ from trainyard_server.store import Event
 
 logger = logging.getLogger(__name__)
 
+_ALIVE = (ReplicaState.STARTING, ReplicaState.RUNNING)
+
 
 class Syncing:
     def __init__(self, backend: Backend, conductor: Conductor) -> None:
         self._backend = backend
         self._conductor = conductor
         self._newest: dict[str, object] = {}  # the sync of each agent that came last
+        self._sent: dict[str, SyncResponse] = {}  # the last answer to each agent
 
     async def sync(
         self, request: SyncRequest, still_connected: Callable[[], Awaitable[bool]] | None = None
@@ -87,6 +90,9 @@ class Syncing:
                 or known.info != request.agent.model_dump(mode="json")
             )
             writer.save_agent(request.agent, now)
+            sent = self._sent.get(request.agent.agent_id)
+            if sent is not None and sent.version == request.seen:
+                writer.touch_agent(request.agent.agent_id, now, sent.lease_s)
             mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
             for report in request.runs:
                 if report.run_id not in mine:
@@ -102,6 +108,8 @@ class Syncing:
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)
             others = [agent.agent_id for agent in writer.agents() if agent.agent_id != request.agent.agent_id]
+        left = {r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys()
+        news |= self._conductor.note_leftovers(request.agent.agent_id, frozenset(left))
         if news:
             backend.notifier.publish(*map(agent_topic, others))  # there may be a lease from now on
         for key in touched:
@@ -174,9 +182,17 @@ class Syncing:
         return self._backend.staging.path(sha256, filename)
 
     def _answered(self, agent_id: str, answer: SyncResponse) -> None:
-        """From now on the agent may be silent for as long as it is told."""
+        """From now on the agent may be silent for as long as it is told.
+
+        That it may be so for ever holds at once. A lease holds once the agent says that it has seen it, for an
+        answer may be lost, and an agent that knows of no lease stops nothing; until then the longer of two holds.
+        """
+        self._sent[agent_id] = answer
         with self._backend.store.write() as writer:
-            writer.touch_agent(agent_id, self._backend.clock(), answer.lease_s)
+            agent = writer.agent(agent_id)
+            held = agent.lease_s if agent is not None else None
+            lease_s = None if answer.lease_s is None or held is None else max(held, answer.lease_s)
+            writer.touch_agent(agent_id, self._backend.clock(), lease_s)
 
     def _order(self, run: RunRow, gang: list[ReplicaRow], job: JobRow) -> RunOrder:
         return RunOrder(

@@ -59,9 +59,9 @@ def _json_body(body: RawBody) -> Any:
     try:
         value = json.loads(body)
         json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair could not be stored or sent on
-        return value
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"Invalid JSON payload received. {error}") from error
+    return value
 
 
 JsonBody = Annotated[Any, Depends(_json_body)]

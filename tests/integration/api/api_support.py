@@ -195,7 +195,7 @@ class ScriptedAgent:
         self.shipped: dict[tuple[str, str], int] = {}
 
     def sync(self) -> SyncResponse:
-        request = SyncRequest(agent=self.info, runs=self.reports())
+        request = SyncRequest(agent=self.info, runs=self.reports(), seen=self.response.version)
         answer = self.server.client.post("/agent/v1/sync", content=request.model_dump_json(), headers=AGENT)
         assert answer.status_code == 200, answer.text
         self.response = SyncResponse.model_validate_json(answer.content)

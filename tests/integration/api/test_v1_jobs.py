@@ -236,6 +236,7 @@ def test_list_page_is_20_by_default_and_100_at_most(api: Server) -> None:
     [
         {"pageToken": "nonsense"},
         {"pageToken": "MTIz"},
+        {"pageToken": base64.urlsafe_b64encode(f"{2**63}:".encode()).decode()},
         {"pageSize": "-1"},
         {"pageSize": "many"},
         {"filter": "jobId"},

@@ -14,7 +14,7 @@ import pytest
 
 from trainyard_cli import local, up
 from trainyard_cli.local import LocalState, Options
-from trainyard_protocol.errors import FailedPrecondition, Unavailable
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 STUBBORN = [
@@ -245,3 +245,22 @@ def test_status_where_nothing_was_ever_started_says_so(tmp_path: Path) -> None:
     now = up.status(LocalState(tmp_path / "none"))
     assert not now.healthy
     assert "was never started" in now.problem
+
+
+@pytest.mark.parametrize("text", ["0", "0,2-3", " 1 - 2 "])
+def test_cpus_that_can_be_used_are_taken(text: str) -> None:
+    local.check_cpus(text, {0, 1, 2, 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x", "'x' is none"),
+        ("", "'' is none"),
+        ("3-1", "ends before it begins"),
+        ("0-9", "CPU 4 cannot be used"),
+    ],
+)
+def test_cpus_that_cannot_be_used_are_refused(text: str, says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        local.check_cpus(text, {0, 1, 2, 3})

@@ -66,6 +66,17 @@ def test_filter_that_is_bad_shows_the_column(text: str, column: int, says: str) 
     assert message.endswith(f"{text}\n{' ' * (column - 1)}^")
 
 
+@pytest.mark.parametrize("text", ["NOT " * 5000 + "jobId:a", "(" * 5000, " OR ".join(["jobId:a"] * 201)])
+def test_filter_of_too_many_terms_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="at most 200 terms"):
+        parse(text)
+
+
+def test_filter_with_a_time_beyond_the_calendar_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="is not a time"):
+        parse("createTime>0001-01-01T00:00:00+14:00")
+
+
 @given(st.text(alphabet='jobIdstate:=*()<>!- ANDORT"\\lbs._Z12', max_size=40))
 def test_filter_of_any_text_is_read_or_refused(text: str) -> None:
     try:

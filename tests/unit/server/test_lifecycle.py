@@ -364,3 +364,20 @@ def test_observe_of_a_replica_that_is_not_ours_is_nothing() -> None:
 
 def test_decider_of_a_job_without_a_run_is_nobody() -> None:
     assert decider(job(state=JobState.QUEUED)) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "run", "gives_up"),
+    [
+        (JobState.CANCELLING, RunState.STOPPING, True),
+        (JobState.CANCELLING, RunState.RUNNING, False),
+        (JobState.RUNNING, RunState.STOPPING, False),
+    ],
+)
+def test_run_of_an_agent_without_lease_is_given_up_only_where_no_other_follows(
+    state: JobState, run: RunState, gives_up: bool
+) -> None:
+    lonely = job(up(MASTER), state=state, run=run)
+    assert lonely.run is not None
+    lost = lifecycle.host_lost(lonely.run, "a", 30, after(60))
+    assert lifecycle.may_give_up(lonely, lost, after(60), POLICY) is gives_up

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from trainyard_protocol.training_input import TrainingInput
+from trainyard_protocol.training_input import ReplicaConfig, TrainingInput
 
 TaskType = Literal["master", "worker", "ps", "evaluator"]
 TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
@@ -128,6 +128,11 @@ def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:
 def module_command(training_input: TrainingInput, python: str = "python3") -> list[str]:
     """How a package job is started: `python3 -m MODULE ARGS... --job-dir DIR`."""
     return [python, "-m", training_input.python_module, *arguments(training_input, training_input.job_dir)]
+
+
+def container_arguments(training_input: TrainingInput, config: ReplicaConfig) -> list[str]:
+    """What a custom image's entry point is given: containerArgs, or else the job's arguments."""
+    return list(config.container_args) or arguments(training_input, training_input.job_dir)
 
 
 def reproduce(variables: Mapping[str, str], command: Sequence[str]) -> str:

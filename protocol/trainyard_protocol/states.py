@@ -56,7 +56,9 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "OUT_OF_MEMORY"  # killed at its memory limit
     START_FAILED = "START_FAILED"  # its command could not be executed
     PACKAGES_FAILED = "PACKAGES_FAILED"  # its packages do not exist or could not be installed
-    STAGING_FAILED = "STAGING_FAILED"  # its packages could not be fetched
+    IMAGE_FAILED = "IMAGE_FAILED"  # its image does not exist, or may not be pulled
+    STAGING_FAILED = "STAGING_FAILED"  # its packages or its image could not be fetched
+    HOST_FAILED = "HOST_FAILED"  # its machine, or the container engine there, could not start it
     KILLED_BY_SIGNAL = "KILLED_BY_SIGNAL"  # by a signal that we did not send
     VANISHED = "VANISHED"  # gone without an exit status
     HOST_LOST = "HOST_LOST"  # its agent stayed silent past the lease
@@ -113,7 +115,9 @@ FAULTS: Mapping[Reason, Fault] = {
     Reason.OUT_OF_MEMORY: Fault.USER,
     Reason.START_FAILED: Fault.USER,
     Reason.PACKAGES_FAILED: Fault.USER,
+    Reason.IMAGE_FAILED: Fault.USER,
     Reason.STAGING_FAILED: Fault.INFRASTRUCTURE,
+    Reason.HOST_FAILED: Fault.INFRASTRUCTURE,
     Reason.KILLED_BY_SIGNAL: Fault.INFRASTRUCTURE,
     Reason.VANISHED: Fault.INFRASTRUCTURE,
     Reason.HOST_LOST: Fault.INFRASTRUCTURE,

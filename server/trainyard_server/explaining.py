@@ -7,7 +7,7 @@ from trainyard_protocol.cluster import (
     PRIMARY,
     JobContext,
     Task,
-    arguments,
+    container_arguments,
     environment,
     module_command,
     reproduce,
@@ -216,5 +216,4 @@ def _command(training_input: TrainingInput, task: Task) -> list[str]:
     if not training_input.image_uri:
         return module_command(training_input)
     config = config_of(training_input, task.type)
-    given = config.container_args or arguments(training_input, training_input.job_dir)
-    return [*config.container_command, *given]
+    return [*config.container_command, *container_arguments(training_input, config)]

@@ -290,7 +290,11 @@ def sentence(task: str, ended: ExitReport) -> str:
         case Reason.PACKAGES_FAILED:
             return f"{who} could not install its packages: {ended.message}"
         case Reason.STAGING_FAILED:
-            return f"{who} could not fetch its packages: {ended.message}"
+            return f"{who} could not fetch what it needs: {ended.message}"
+        case Reason.IMAGE_FAILED:
+            return f"{who} could not get its image: {ended.message}"
+        case Reason.HOST_FAILED:
+            return f"{who} could not be started by its machine: {ended.message}"
         case Reason.VANISHED:
             return f"{who} vanished without an exit status. {ended.message}".rstrip()
         case Reason.HOST_LOST:

@@ -22,7 +22,7 @@ from trainyard_agent.log_shipper import LogShipper
 from trainyard_agent.reconcile import Action, GiveUp, Held, Prepare, Remove, Start, Stop, reconcile
 from trainyard_agent.runtimes.base import Handle, Runtime, StartFailed
 from trainyard_agent.runtimes.exits import never_ran
-from trainyard_agent.staging import Stager
+from trainyard_agent.staging import Stager, Staging
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import (
@@ -250,8 +250,8 @@ class Agent:
         match action:
             case Prepare(order):
                 self._stager.begin(order)
-            case Start(order, python):
-                await self._start(order, python)
+            case Start(order, staging):
+                await self._start(order, staging)
             case GiveUp(order, reason, message):
                 await self._stager.discard(order.run_id)
                 self._give_up(order, {replica.task: (reason, message) for replica in order.replicas})
@@ -264,11 +264,11 @@ class Agent:
                 self._given_up.pop(run_id, None)
                 _log.info("run %s is over and removed", run_id)
 
-    async def _start(self, order: RunOrder, python: str) -> None:
+    async def _start(self, order: RunOrder, staging: Staging) -> None:
         def place_and_start() -> Handle:
             try:
-                placed = self._runtime.place(order.run_id, order.replicas, order.grace_s)
-                gang = launches(order, placed.addresses, python, self._info.replica_environment)
+                placed = self._runtime.place(order)
+                gang = launches(order, placed.addresses, staging, self._info.replica_environment)
                 return self._runtime.start(order.run_id, gang)
             except StartFailed:
                 raise
@@ -284,7 +284,7 @@ class Agent:
         except StartFailed as failure:
             others = "It was not started, because another replica of its run could not be."
             ends = {replica.task: (Reason.STOPPED, others) for replica in order.replicas}
-            ends[failure.task] = (Reason.START_FAILED, failure.message)
+            ends[failure.task] = (failure.reason, failure.message)
             await self._stager.discard(order.run_id)
             self._give_up(order, ends)
         else:

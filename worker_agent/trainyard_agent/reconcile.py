@@ -40,7 +40,7 @@ class Prepare:
 @dataclass(frozen=True, slots=True)
 class Start:
     order: RunOrder
-    python: str
+    staging: Staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _towards_start(order: RunOrder, staging: Staging | None, runs_images: bool) 
         case "preparing":
             return []
         case "ready":
-            return [Start(order, staging.python)]
+            return [Start(order, staging)]
         case "failed":
             return [GiveUp(order, staging.reason, staging.message)]
 

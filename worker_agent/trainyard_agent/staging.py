@@ -1,9 +1,10 @@
 """The contract of a stager: what must be on the machine before a run's replicas can start.
 
-For package jobs that is the run's own Python environment (`packages`); for images it would be the images.
+For package jobs that is the run's own Python environment (`packages`), for containers also the images.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from trainyard_protocol.states import Reason
@@ -15,12 +16,17 @@ Phase = Literal["left", "preparing", "ready", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """How far it is. `activity` is for people, while preparing; `python` is the interpreter to start, once
-    ready; `reason` and `message` (one sentence, or pip's own words) say what failed."""
+    """How far it is. `activity` is for people, while preparing; `reason` and `message` (one sentence, or pip's
+    own words) say what failed. Once ready: `python` is the interpreter to start, `images` what the engine
+    knows each image by that the job names ("" stands for the runtime image of a package job), and `packages`
+    the directory of the run's own environment where a container must be given it.
+    """
 
     phase: Phase
     activity: str = ""
     python: str = ""
+    images: Mapping[str, str] = field(default_factory=dict)
+    packages: str = ""
     reason: Reason = Reason.STAGING_FAILED
     message: str = ""
 

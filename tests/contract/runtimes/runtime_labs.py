@@ -15,7 +15,7 @@ from trainyard_agent.clock import ManualClock
 from trainyard_agent.runtimes.base import Launch, Runtime, StartFailed
 from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Say, Script
 from trainyard_agent.runtimes.process import ProcessRuntime
-from trainyard_protocol.sync import ReplicaOrder, ReplicaReport
+from trainyard_protocol.sync import ReplicaOrder, ReplicaReport, RunOrder
 
 DEADLINE_S = 20.0
 
@@ -73,7 +73,7 @@ class Driver:
         return self.lab.runtime
 
     def place(self, run_id: str, *tasks: str) -> None:
-        self.runtime.place(run_id, [order(task) for task in tasks], 5.0)
+        self.runtime.place(order(run_id, *tasks))
 
     def start(self, run_id: str, programs: dict[str, Program]) -> None:
         self.place(run_id, *programs)
@@ -106,8 +106,18 @@ class Driver:
             self.lab.pause()
 
 
-def order(task: str) -> ReplicaOrder:
-    return ReplicaOrder(task=task, machine_type="local-1", cpus=(), memory_bytes=1 << 30)
+def order(run_id: str, *tasks: str, grace_s: float = 5.0) -> RunOrder:
+    replicas = [ReplicaOrder(task=t, machine_type="local-1", cpus=(), memory_bytes=1 << 30) for t in tasks]
+    return RunOrder(
+        run_id=run_id,
+        number=1,
+        target="run",
+        project="p",
+        job_id="contract",
+        training_input={},
+        replicas=tuple(replicas),
+        grace_s=grace_s,
+    )
 
 
 class ProcessLab:

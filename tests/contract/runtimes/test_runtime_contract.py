@@ -14,7 +14,7 @@ RUN, OTHER = "1" * 32, "2" * 32
 
 
 def test_place_gives_every_task_an_address_and_runs_nothing(driver: Driver) -> None:
-    handle = driver.runtime.place(RUN, [order(CHIEF), order(WORKER)], 5.0)
+    handle = driver.runtime.place(order(RUN, CHIEF, WORKER))
 
     assert list(handle.addresses) == [CHIEF, WORKER]
     assert len(set(handle.addresses.values())) == 2
@@ -24,13 +24,13 @@ def test_place_gives_every_task_an_address_and_runs_nothing(driver: Driver) -> N
 
 
 def test_place_twice_gives_the_same_handle(driver: Driver) -> None:
-    first = driver.runtime.place(RUN, [order(CHIEF)], 5.0)
-    assert driver.runtime.place(RUN, [order(CHIEF)], 9.0) == first
+    first = driver.runtime.place(order(RUN, CHIEF))
+    assert driver.runtime.place(order(RUN, CHIEF, grace_s=9.0)) == first
 
 
 def test_place_of_two_runs_shares_no_address(driver: Driver) -> None:
-    first = driver.runtime.place(RUN, [order(CHIEF), order(WORKER)], 5.0)
-    second = driver.runtime.place(OTHER, [order(CHIEF), order(WORKER)], 5.0)
+    first = driver.runtime.place(order(RUN, CHIEF, WORKER))
+    second = driver.runtime.place(order(OTHER, CHIEF, WORKER))
     assert len({*first.addresses.values(), *second.addresses.values()}) == 4
 
 

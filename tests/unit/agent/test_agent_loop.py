@@ -10,6 +10,7 @@ import pytest
 from trainyard_agent.agent import Agent
 from trainyard_agent.clock import ManualClock
 from trainyard_agent.lease import Lease
+from trainyard_agent.runtimes.base import Handle
 from trainyard_agent.runtimes.fake import (
     FOREVER,
     SUCCEEDS,
@@ -25,7 +26,7 @@ from trainyard_agent.runtimes.fake import (
 )
 from trainyard_agent.staging import ReadyAtOnce, Staging
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import AgentInfo, Capacity, ExitReport, ReplicaReport
+from trainyard_protocol.sync import AgentInfo, Capacity, ExitReport, ReplicaReport, RunOrder
 from unit.agent.stub_server import StubServer
 
 RUN, OTHER = "1" * 32, "2" * 32
@@ -367,10 +368,10 @@ async def test_trouble_with_one_run_does_not_hold_up_the_others(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stumbles(FakeRuntime):
-        def place(self, run_id, replicas, grace_s):  # type: ignore[no-untyped-def]
-            if run_id == RUN:
+        def place(self, order: RunOrder) -> Handle:
+            if order.run_id == RUN:
                 raise OSError("no space left on device")
-            return super().place(run_id, replicas, grace_s)
+            return super().place(order)
 
     world.new_agent(Stumbles(world.host))
     world.server.order(RUN, CHIEF)

@@ -27,7 +27,7 @@ class Replica:
         steps.append((float(lines), Exit(0)))
         self.clock = ManualClock()
         self.runtime = FakeRuntime(FakeHost(self.clock, lambda launch: Script(tuple(steps))))
-        self.runtime.place(RUN, run_order(RUN).replicas, 1.0)
+        self.runtime.place(run_order(RUN))
         self.runtime.start(RUN, [Launch(TASK, ("x",), {}, (), 0)])
 
 

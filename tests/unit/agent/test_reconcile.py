@@ -40,7 +40,7 @@ def decide(
         (None, None, False, [Prepare(TO_RUN)]),
         (None, LEFT, False, [Prepare(TO_RUN)]),
         (None, PREPARING, False, []),
-        (None, READY, False, [Start(TO_RUN, "/venv/bin/python")]),
+        (None, READY, False, [Start(TO_RUN, READY)]),
         (None, FAILED, False, [GiveUp(TO_RUN, Reason.PACKAGES_FAILED, "no such package")]),
         (None, None, True, []),
         (ALIVE, READY, False, []),
@@ -117,7 +117,7 @@ def test_reconcile_of_several_runs_frees_before_it_starts() -> None:
         set(),
         runs_images=False,
     )
-    assert actions == [Stop(RUN, 7.0), Stop(third, 5.0), Start(run_order(second), "/venv/bin/python")]
+    assert actions == [Stop(RUN, 7.0), Stop(third, 5.0), Start(run_order(second), READY)]
 
 
 def test_reconcile_of_every_combination_is_one_action_at_most_and_never_starts_twice() -> None:

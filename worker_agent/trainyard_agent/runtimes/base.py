@@ -13,7 +13,7 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict
 
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RuntimeName
+from trainyard_protocol.sync import LogLine, ReplicaReport, RunOrder, RuntimeName
 
 STOPPED = Reason.STOPPED
 
@@ -35,7 +35,12 @@ class Handle(BaseModel):
 @dataclass(frozen=True, slots=True)
 class Launch:
     """All that starts one replica. `environment` is what the service and the agent set; a runtime adds
-    what its own kind of place needs (a PATH, the devices), and never takes anything of it away."""
+    what its own kind of place needs (a PATH, the devices), and never takes anything of it away.
+
+    The rest is for runtimes of containers: `image` is what the engine knows it by; `entrypoint` replaces
+    the image's own, and `command` is then its arguments; `packages` is the directory of the run's own
+    environment, `job_dir` a job-dir that is a path of the host.
+    """
 
     task: str
     command: tuple[str, ...]
@@ -44,6 +49,9 @@ class Launch:
     memory_bytes: int
     gpus: tuple[str, ...] = ()
     image: str = ""
+    entrypoint: tuple[str, ...] = ()
+    packages: str = ""
+    job_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +63,14 @@ class LogSlice:
 
 
 class StartFailed(Exception):
-    """A replica could not be started, and nothing of its run is left. `message` says why, in one
-    sentence."""
+    """A replica could not be started, and nothing of its run is left. `message` says why, in one sentence;
+    `reason` whose fault it was: START_FAILED the job's, HOST_FAILED the machine's."""
 
-    def __init__(self, task: str, message: str) -> None:
+    def __init__(self, task: str, message: str, reason: Reason = Reason.START_FAILED) -> None:
         super().__init__(f"{task} could not be started: {message}")
         self.task = task
         self.message = message
+        self.reason = reason
 
 
 class Runtime(Protocol):
@@ -76,7 +85,7 @@ class Runtime(Protocol):
         """
         ...
 
-    def place(self, run_id: str, replicas: Sequence[ReplicaOrder], grace_s: float) -> Handle:
+    def place(self, order: RunOrder) -> Handle:
         """Find room (a directory, ports, hosts) for a run and answer with its addresses; nothing runs yet.
 
         Twice: the same handle. Raises StartFailed when there is no room; nothing is left then.

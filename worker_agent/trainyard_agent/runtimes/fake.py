@@ -13,7 +13,7 @@ from trainyard_agent.clock import Clock
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
 from trainyard_agent.runtimes.exits import StopOrder, exit_report
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RuntimeName, Stream
+from trainyard_protocol.sync import LogLine, ReplicaReport, RunOrder, RuntimeName, Stream
 
 _SIGTERM_CODE, _SIGKILL_CODE = 143, 137
 _FIRST_PORT = 20_000
@@ -123,15 +123,15 @@ class FakeRuntime:
             del self._host.runs[run_id]
         return [run.handle for run in self._host.runs.values()]
 
-    def place(self, run_id: str, replicas: Sequence[ReplicaOrder], grace_s: float) -> Handle:
-        if run_id not in self._host.runs:
+    def place(self, order: RunOrder) -> Handle:
+        if order.run_id not in self._host.runs:
             addresses = {}
-            for replica in replicas:
+            for replica in order.replicas:
                 self._host.ports += 1
                 addresses[replica.task] = f"127.0.0.1:{self._host.ports}"
-            handle = Handle(run_id=run_id, addresses=addresses, grace_s=grace_s)
-            self._host.runs[run_id] = _Run(handle)
-        return self._host.runs[run_id].handle
+            handle = Handle(run_id=order.run_id, addresses=addresses, grace_s=order.grace_s)
+            self._host.runs[order.run_id] = _Run(handle)
+        return self._host.runs[order.run_id].handle
 
     def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
         run = self._host.runs.get(run_id)

@@ -30,7 +30,7 @@ from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_repor
 from trainyard_agent.runtimes.log_file import LogFile
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import ReplicaOrder, ReplicaReport, RuntimeName
+from trainyard_protocol.sync import ReplicaReport, RunOrder, RuntimeName
 
 PASSED_ON = (
     *("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
@@ -75,7 +75,8 @@ class ProcessRuntime:
                     self.remove(path.name)
             return [record for record in self._records() if record.launched]
 
-    def place(self, run_id: str, replicas: Sequence[ReplicaOrder], grace_s: float) -> Handle:
+    def place(self, order: RunOrder) -> Handle:
+        run_id, replicas = order.run_id, order.replicas
         with self._lock:
             record = self._record(run_id)
             if record is not None:
@@ -92,11 +93,11 @@ class ProcessRuntime:
                         (directory / name).mkdir(mode=0o700, parents=True)
                 (self._runs / run_id / "gate").touch(mode=0o600)
                 addresses = {r.task: f"127.0.0.1:{port}" for r, port in zip(replicas, free, strict=True)}
-                record = _Record(run_id=run_id, addresses=addresses, grace_s=grace_s)
+                record = _Record(run_id=run_id, addresses=addresses, grace_s=order.grace_s)
                 self._write(record)
             except (OSError, ports.NoFreePort, ValueError) as error:
                 self.remove(run_id)
-                raise StartFailed(first, f"There is no room for it: {error}.") from error
+                raise StartFailed(first, f"There is no room for it: {error}.", Reason.HOST_FAILED) from error
             return record
 
     def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:

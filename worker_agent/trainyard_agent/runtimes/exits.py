@@ -41,13 +41,7 @@ def exit_report(
 ) -> ExitReport:
     """What became of a replica that ended at `ended`. `failure`: why its program could not be executed."""
     if stop is not None and ended >= stop.at:
-        return ExitReport(
-            code=code,
-            reason=stop.reason,
-            message=_MESSAGES[stop.reason],
-            finished_at=finished_at,
-            after_stop=True,
-        )
+        return stopped_exit(code, stop.reason, finished_at)
     if failure:
         message = f"{failure.rstrip('.')}."
         return ExitReport(code=None, reason=Reason.START_FAILED, message=message, finished_at=finished_at)
@@ -56,6 +50,13 @@ def exit_report(
         return ExitReport(code=None, reason=Reason.VANISHED, message=message, finished_at=finished_at)
     reason = reason_of_exit(code)
     return ExitReport(code=code, reason=reason, message=message_of_code(code), finished_at=finished_at)
+
+
+def stopped_exit(code: int | None, reason: Reason, finished_at: datetime) -> ExitReport:
+    """The end of a replica that had been told to stop."""
+    return ExitReport(
+        code=code, reason=reason, message=_MESSAGES[reason], finished_at=finished_at, after_stop=True
+    )
 
 
 def never_ran(reason: Reason, message: str, finished_at: datetime, after_stop: bool = False) -> ExitReport:

@@ -1,4 +1,4 @@
-"""Reading a replica's log.jsonl by line number while it grows."""
+"""A replica's log.jsonl: reading it by line number while it grows, and going on writing it."""
 
 from pathlib import Path
 
@@ -44,3 +44,17 @@ class LogFile:
         self._offsets[number] = offset
         while len(self._offsets) > _REMEMBERED:
             self._offsets.pop(next(known for known in self._offsets if known))
+
+
+def mend(path: Path) -> int:
+    """Cut off a last line that was not written to its end; how many lines there are. No file: none."""
+    count = whole = 0
+    try:
+        with path.open("r+b") as file:
+            for raw in file:
+                if raw.endswith(b"\n"):
+                    count, whole = count + 1, whole + len(raw)
+            file.truncate(whole)
+    except FileNotFoundError:
+        return 0
+    return count

@@ -13,7 +13,7 @@ import click
 from trainyard_cli.completion import job_names, task_names
 from trainyard_cli.flags import JobFlags, KeyValues, Words, job_flags, take_flags
 from trainyard_cli.options import JobName, WithUserArgs, output_options, server_options, state_options
-from trainyard_cli.settings import Where
+from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, Where
 
 if TYPE_CHECKING:
     from trainyard_cli.formats import Output
@@ -53,12 +53,31 @@ def jobs_group() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file with machine types of your own.",
 )
+@click.option(
+    "--runtime",
+    type=click.Choice(RUNTIMES),
+    help="What replicas are. auto: containers where a Docker engine answers and `trainyard runtimes build` "
+    "has made the image of package jobs, else processes.  [default: auto]",
+)
+@click.option(
+    "--runtimes",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with images for runtime versions of your own.",
+)
+@click.option(
+    "--pull",
+    type=click.Choice(PULL_POLICIES),
+    help="When the image of a job is pulled.  [default: missing]",
+)
 def up(
     state_dir: Path,
     capacity: str | None,
     cpus: str | None,
     memory_gb: float | None,
     machine_types: Path | None,
+    runtime: str | None,
+    runtimes: Path | None,
+    pull: str | None,
 ) -> None:
     """Start the service on this machine, in the background. What runs already is left alone."""
     from trainyard_cli import local_commands
@@ -68,6 +87,9 @@ def up(
         "cpus": cpus,
         "memory_gb": memory_gb,
         "machine_types": str(machine_types.absolute()) if machine_types else None,
+        "runtime": runtime,
+        "runtimes": str(runtimes.absolute()) if runtimes else None,
+        "pull": pull,
     }
     local_commands.up(state_dir, {name: value for name, value in given.items() if value is not None})
 

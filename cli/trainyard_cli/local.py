@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from typing import Any, BinaryIO, Literal
 
 import psutil
 
-from trainyard_cli.settings import Server, read_token
+from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, Server, read_token
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 
 ProcessName = Literal["server", "storage", "agent"]
@@ -45,6 +46,9 @@ class Options:
     cpus: str = ""
     memory_gb: float | None = None
     machine_types: str = ""
+    runtime: str = "auto"
+    runtimes: str = ""
+    pull: str = "missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,18 +281,25 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         *("--server", f"http://{loopback}:{options.server_port}"),
         *("--token-file", str(state.agent_token_file)),
         *("--state-dir", str(state.root / "agent")),
-        *("--runtime", "process", "--capacity", options.capacity),
+        *("--runtime", options.runtime, "--capacity", options.capacity),
         *("--replica-env", f"STORAGE_EMULATOR_HOST=http://{loopback}:{options.storage_port}"),
     ]
+    if options.runtime != "process":
+        agent += ["--pull", options.pull]
+        for root in (state.jobs, Path.home(), Path(tempfile.gettempdir())):
+            agent += ["--job-dir-root", str(root)]
+    if options.runtimes:
+        agent += ["--runtimes", options.runtimes]
     if options.cpus:
         agent += ["--cpus", options.cpus]
     if options.memory_gb is not None:
         agent += ["--memory-gb", f"{options.memory_gb:g}"]
     storage = [
-        *(sys.executable, "-m", "gcp_storage_emulator"),
-        *("--data-dir", str(state.root / "gcs")),
-        *("start", "--quiet", "--host", loopback, "--port", str(options.storage_port)),
+        *(sys.executable, "-m", "trainyard_cli.storage"),
+        *("--data-dir", str(state.root / "gcs"), "--port", str(options.storage_port)),
     ]
+    if options.runtime != "process":
+        storage.append("--for-containers")
     return {"server": server, "storage": storage, "agent": agent}
 
 
@@ -348,6 +359,10 @@ def _is_option(name: str, value: Any) -> bool:
             return type(value) is int and 0 <= value < 2**16
         case "capacity":
             return value in ("fit", "strict")
+        case "runtime":
+            return value in RUNTIMES
+        case "pull":
+            return value in PULL_POLICIES
         case "memory_gb":
             return value is None or (type(value) in (int, float) and 0 < value < float("inf"))
         case _:

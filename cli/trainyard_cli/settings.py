@@ -9,6 +9,10 @@ from trainyard_protocol.errors import InvalidArgument
 
 DEFAULT_PROJECT = "local"
 
+RUNTIMES = ("auto", "process", "docker")
+PULL_POLICIES = ("missing", "always", "never")
+"""What the local agent may be told with --runtime and --pull."""
+
 
 @dataclass(frozen=True, slots=True)
 class Where:

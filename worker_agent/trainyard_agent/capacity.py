@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from trainyard_agent.engine import About
 from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.sync import Capacity, Gpu
 
@@ -45,6 +46,16 @@ def detect(cpus: str = "", memory_gb: float | None = None) -> Capacity:
         cpus=parse_cpus(cpus, usable) if cpus else within_quota(usable, _quota()),
         memory_bytes=round(memory_gb * GIGABYTE) if memory_gb else _memory(),
         gpus=_gpus(),
+    )
+
+
+def of_engine(offered: Capacity, engine: About) -> Capacity:
+    """As much of it as the container engine has, which may run in a smaller machine within this one."""
+    return offered.model_copy(
+        update={
+            "cpus": tuple(cpu for cpu in offered.cpus if cpu < engine.cpus),
+            "memory_bytes": min(offered.memory_bytes, engine.memory_bytes),
+        }
     )
 
 

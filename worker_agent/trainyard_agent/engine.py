@@ -47,6 +47,10 @@ class EngineDown(EngineError):
     """Nobody answers."""
 
 
+class EngineSilent(EngineDown):
+    """It took the question, and said nothing for too long."""
+
+
 class EngineRefused(EngineError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -235,6 +239,18 @@ class Engine:
             response = api.post(self._url(api, "/networks/create"), json=dict(spec), timeout=CALL_S)
             _check(response)
 
+    def gateway(self) -> str:
+        """The host's address on the engine's own bridge, or the engine's word for it; "" without a bridge."""
+        try:
+            with self._asked() as api:
+                said = api.inspect_network("bridge")
+        except EngineRefused as refused:
+            if refused.status == 404:
+                return ""
+            raise
+        configs = (said.get("IPAM") or {}).get("Config") or [{}]
+        return str(configs[0].get("Gateway") or "host-gateway")
+
     def networks(self, *labels: str) -> dict[str, Mapping[str, str]]:
         """The labels of all networks that carry these ones, by id."""
         with self._asked() as api:
@@ -262,7 +278,7 @@ class Engine:
         """Pull an image, with the credentials of this user's Docker configuration.
 
         `progress` gets what the engine says on the way. Raises EngineRefused with the registry's own words,
-        EngineDown after `silence_s` without a word.
+        EngineSilent after `silence_s` without a word.
         """
         repository, tag = docker.utils.parse_repository_tag(name)
         with self._asked() as api:
@@ -305,6 +321,8 @@ class Engine:
             status = error.status_code or 500
             raise EngineRefused(status, str(error.explanation or error)) from error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            if "Read timed out" in str(error):  # wrapped in as many ways as there are places to wait in
+                raise EngineSilent(f"the container engine at {self.url} does not answer in time") from error
             raise EngineDown(
                 f"the container engine at {self.url} does not answer ({_cause(error)})"
             ) from error

@@ -20,7 +20,6 @@ def launches(
     training_input = parse_training_input(order.training_input)
     job = cluster.JobContext(order.job_id, order.project, training_input)
     by_task = {cluster.Task.parse(task): address for task, address in addresses.items()}
-    job_dir = training_input.job_dir if training_input.job_dir.startswith("/") else ""
     result = []
     for replica in order.replicas:
         task = cluster.Task.parse(replica.task)
@@ -41,7 +40,8 @@ def launches(
                 image=staging.images.get(config.image_uri, config.image_uri),
                 entrypoint=tuple(config.container_command),
                 packages=staging.packages,
-                job_dir=job_dir,
+                job_dir=training_input.job_dir if staging.job_dir else "",
+                job_dir_source=staging.job_dir,
             )
         )
     return result

@@ -19,7 +19,8 @@ class Staging:
     """How far it is. `activity` is for people, while preparing; `reason` and `message` (one sentence, or pip's
     own words) say what failed. Once ready: `python` is the interpreter to start, `images` what the engine
     knows each image by that the job names ("" stands for the runtime image of a package job), and `packages`
-    the directory of the run's own environment where a container must be given it.
+    the directory of the run's own environment, `job_dir` that of a job-dir which is a path, both where
+    containers must be given them.
     """
 
     phase: Phase
@@ -27,8 +28,17 @@ class Staging:
     python: str = ""
     images: Mapping[str, str] = field(default_factory=dict)
     packages: str = ""
+    job_dir: str = ""
     reason: Reason = Reason.STAGING_FAILED
     message: str = ""
+
+
+class StagingFailed(Exception):
+    """Why a run cannot be prepared."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.staging = Staging("failed", reason=reason, message=message)
 
 
 class Stager(Protocol):

@@ -14,7 +14,9 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from trainyard_agent import marks
-from trainyard_agent.packages import PackageStager, telling
+from trainyard_agent.fetching import Fetcher
+from trainyard_agent.packages import PackageStager
+from trainyard_agent.pip_output import telling
 from trainyard_agent.staging import Staging
 from trainyard_protocol.states import Reason
 from unit.agent.stub_server import StubServer, run_order
@@ -56,7 +58,11 @@ class Staged:
     @asynccontextmanager
     async def stager(self, **environment: str) -> AsyncIterator[PackageStager]:
         async with self.server.client() as client:
-            stager = PackageStager(self.root / "environments", client, self.python, environment)
+            stager = PackageStager(
+                self.root / "environments",
+                Fetcher(client, environment.get("STORAGE_EMULATOR_HOST", "")),
+                self.python,
+            )
             try:
                 yield stager
             finally:

@@ -39,7 +39,7 @@ class Launch:
 
     The rest is for runtimes of containers: `image` is what the engine knows it by; `entrypoint` replaces
     the image's own, and `command` is then its arguments; `packages` is the directory of the run's own
-    environment, `job_dir` a job-dir that is a path of the host.
+    environment, `job_dir` a job-dir that is a path, `job_dir_source` what it is on the host.
     """
 
     task: str
@@ -52,6 +52,7 @@ class Launch:
     entrypoint: tuple[str, ...] = ()
     packages: str = ""
     job_dir: str = ""
+    job_dir_source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

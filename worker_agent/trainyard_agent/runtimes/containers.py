@@ -3,7 +3,7 @@
 Pure. Names and fields are those of the Docker Engine API, version 1.41.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +30,9 @@ STATES: Mapping[str, ReplicaState] = {
     "dead": ReplicaState.EXITED,
 }
 """The engine's vocabulary in ours."""
+
+HOST = "host.docker.internal"
+"""The machine itself, as its containers call it."""
 
 AGENT, ROLE, RUN = "trainyard.agent", "trainyard.role", "trainyard.run"
 SERVER, JOB, ATTEMPT, TASK = "trainyard.server", "trainyard.job", "trainyard.attempt", "trainyard.task"
@@ -130,9 +133,9 @@ def container_name(order: RunOrder, task: str) -> str:
 
 
 def container_spec(
-    owner: Owner, order: RunOrder, launch: Launch, image: ImageInfo, *, pids_limit: int
+    owner: Owner, order: RunOrder, launch: Launch, image: ImageInfo, *, gateway: str, pids_limit: int
 ) -> dict[str, Any]:
-    """The body of `POST /containers/create` for one replica."""
+    """The body of `POST /containers/create` for one replica. `gateway` is where containers reach the host."""
     task = Task.parse(launch.task)
     host = host_name(order.run_id, task)
     return {
@@ -146,8 +149,7 @@ def container_spec(
         "Healthcheck": {"Test": ["NONE"]},  # the image's own would run, and nobody would look at it
         "HostConfig": {
             "NetworkMode": network_name(order),
-            # Finds other services of the host, such as a storage emulator, by this name.
-            "ExtraHosts": ["host.docker.internal:host-gateway"],
+            "ExtraHosts": _host(gateway),
             "LogConfig": _LOG,
             "RestartPolicy": {"Name": "no"},
             "Init": True,  # a program as process 1 would ignore SIGTERM and leave zombies
@@ -174,25 +176,31 @@ def staging_spec(
     owner: Owner,
     order: RunOrder,
     image: ImageInfo,
-    command: Iterable[str],
+    command: Sequence[str],
     environment: Mapping[str, str],
+    *,
+    gateway: str,
     directory: str,
     source: str,
+    user: str,
 ) -> dict[str, Any]:
-    """The container that fills a run's Python environment: `directory` of the host is mounted at PACKAGES,
-    `source`, with what was fetched, read-only beside it. It is confined like a replica, and on the engine's
-    own bridge, on which no replica is."""
+    """The container that fills a run's Python environment.
+
+    `directory` of the host is mounted at PACKAGES, `source`, with what was fetched, read-only beside it; what
+    it writes belongs to `user`. It is confined like a replica, and on the engine's own bridge, on which no
+    replica is.
+    """
     return {
         "Image": image.id,
         "Entrypoint": [],
         "Cmd": list(command),
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "Labels": owner.labels(STAGING, order),
-        "User": "0",  # the directories belong to whoever runs the engine
+        "User": user,
         "WorkingDir": "/tmp",  # noqa: S108 - inside the container
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
-            "ExtraHosts": ["host.docker.internal:host-gateway"],
+            "ExtraHosts": _host(gateway),
             "LogConfig": _LOG,
             "RestartPolicy": {"Name": "no"},
             "Init": True,
@@ -251,6 +259,12 @@ def _environment(launch: Launch, image: ImageInfo) -> dict[str, str]:
     return {**extra, **launch.environment}
 
 
+def _host(gateway: str) -> list[str]:
+    """Services of the host, such as a storage emulator, have this name inside; nothing on an engine that has
+    no bridge to it."""
+    return [f"{HOST}:{gateway}"] if gateway else []
+
+
 def _limits(launch: Launch, pids_limit: int) -> dict[str, Any]:
     limits: dict[str, Any] = {"PidsLimit": pids_limit}
     if launch.cpus:
@@ -279,7 +293,7 @@ def _mounts(launch: Launch) -> list[dict[str, Any]]:
     if launch.packages:
         mounts.append(_mount(launch.packages, PACKAGES, read_only=True))
     if launch.job_dir:
-        mounts.append(_mount(launch.job_dir, launch.job_dir))
+        mounts.append(_mount(launch.job_dir_source, launch.job_dir))
     return mounts
 
 

@@ -87,6 +87,12 @@ class DockerRuntime:
         self._final: dict[_Key, ReplicaReport] = {}
         self._started_at: dict[_Key, datetime | None] = {}
 
+    @staticmethod
+    def has_runs(state_dir: Path) -> bool:
+        """Whether there may be containers of an agent with this state directory."""
+        runs = state_dir / "containers"
+        return runs.is_dir() and any(runs.iterdir())
+
     def close(self) -> None:
         """Leave everything as it is, for another runtime object to find. Containers and the engine go on."""
         for copier in list(self._copiers.values()):
@@ -94,10 +100,11 @@ class DockerRuntime:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def recover(self) -> list[Handle]:
-        for path in self._runs.iterdir():
-            if path.name.startswith(_REMOVED):
-                remove_tree(path)
         records = self._records()
+        known = {record.run_id for record in records}
+        for path in self._runs.iterdir():
+            if path.name not in known:
+                self._discard(path)
         try:
             for record in records:
                 if not record.launched:
@@ -195,7 +202,7 @@ class DockerRuntime:
         path.rename(gone)  # at once for whoever reads a log in this moment
         for key in [key for key in self._copiers if key[0] == run_id]:
             self._copiers.pop(key).close()
-        remove_tree(gone)
+        self._discard(gone)
         with self._lock:
             self._logs = {key: log for key, log in self._logs.items() if key[0] != run_id}
             self._final = {key: report for key, report in self._final.items() if key[0] != run_id}
@@ -216,7 +223,8 @@ class DockerRuntime:
         self._clear(record.run_id)  # what an attempt left whose answer was lost
         self._engine.create_network(containers.network_spec(self._owner, order))
         images = {name: self._image(name, launches) for name in {launch.image for launch in launches}}
-        ids = self._each(launches, lambda launch: self._create(order, launch, images[launch.image]))
+        gateway = self._engine.gateway()
+        ids = self._each(launches, lambda launch: self._create(order, launch, images[launch.image], gateway))
         launched = record.model_copy(
             update={
                 "launched": True,
@@ -239,11 +247,13 @@ class DockerRuntime:
             raise StartFailed(task, f"Its image {name} is no longer here.", Reason.HOST_FAILED)
         return ImageInfo.of(found)
 
-    def _create(self, order: RunOrder, launch: Launch, image: ImageInfo) -> str:
+    def _create(self, order: RunOrder, launch: Launch, image: ImageInfo, gateway: str) -> str:
         program = image.program(launch)
         if not program:
             raise StartFailed(launch.task, "Its image names no program, and the job gives none.")
-        spec = containers.container_spec(self._owner, order, launch, image, pids_limit=self._pids_limit)
+        spec = containers.container_spec(
+            self._owner, order, launch, image, gateway=gateway, pids_limit=self._pids_limit
+        )
         try:
             container = self._engine.create(containers.container_name(order, launch.task), spec)
             trouble = self._engine.program_trouble(container, program, image.path)
@@ -267,7 +277,13 @@ class DockerRuntime:
             self.remove(run_id)
         except (EngineError, OSError) as error:
             _log.warning("run %s is not all removed yet: %s", run_id, error)
-            remove_tree(self._runs / run_id)
+            self._discard(self._runs / run_id)
+
+    def _discard(self, path: Path) -> None:
+        try:
+            remove_tree(path)
+        except OSError as error:  # the next agent tries again
+            _log.warning("%s cannot be removed: %s", path, error)
 
     def _clear(self, run_id: str) -> None:
         """No container and no network of the run is left. Raises EngineError."""

@@ -66,6 +66,12 @@ class ProcessRuntime:
         self._logs: dict[tuple[str, str], LogFile] = {}
         self._final: dict[tuple[str, str], ReplicaReport] = {}
 
+    @staticmethod
+    def has_runs(state_dir: Path) -> bool:
+        """Whether there may be replicas of an agent with this state directory."""
+        runs = state_dir / "runs"
+        return runs.is_dir() and any(runs.iterdir())
+
     def recover(self) -> list[Handle]:
         with self._lock:
             for path in self._runs.iterdir():

@@ -1,17 +1,26 @@
 #!/bin/sh
-# The programs that tests need beside Python: the shells in which `jobs` is typed. Root on Debian gets them;
-# elsewhere the tests that miss one are skipped and named at the end (with CI=true they fail).
+# The programs that tests need beside Python: the shells in which `jobs` is typed, and a container engine with what
+# its base image is made by. Root on Debian gets them; elsewhere the tests that miss one are skipped and named at
+# the end (with CI=true they fail).
 set -eu
 missing=
-for tool in zsh fish dash bash; do
-    command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
-done
+need() { # PROGRAM PACKAGE
+    command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
+}
+for shell in zsh fish dash bash; do need "$shell" "$shell"; done
+need dockerd docker.io
+need docker-init tini
+need iptables iptables
+need ip iproute2
+need debootstrap debootstrap
+
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    echo "Installing the shells that the tests type into:$missing"
+    echo "Installing what the tests need:$missing"
     apt-get update -qq
+    # Debian starts a daemon with its package; the tests start theirs, so that it ends with them.
     # shellcheck disable=SC2086 # one word a package
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 else
     echo "Not on this machine, so their tests are skipped:$missing"
 fi

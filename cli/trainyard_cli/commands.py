@@ -23,6 +23,11 @@ NOT_HEALTHY = 3
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 job_argument = click.argument("job", type=JobName(), shell_complete=job_names)
+runtimes_option = click.option(
+    "--runtimes",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with images for runtime versions of your own.",
+)
 config_option = click.option(
     "--config", type=click.Path(path_type=Path), help="The job's YAML or JSON file; flags override it."
 )
@@ -59,11 +64,7 @@ def jobs_group() -> None:
     help="What replicas are. auto: containers where a Docker engine answers and `trainyard runtimes build` "
     "has made the image of package jobs, else processes.  [default: auto]",
 )
-@click.option(
-    "--runtimes",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with images for runtime versions of your own.",
-)
+@runtimes_option
 @click.option(
     "--pull",
     type=click.Choice(PULL_POLICIES),
@@ -111,6 +112,59 @@ def status(where: Where, output: "Output") -> int:
     from trainyard_cli import local_commands
 
     return 0 if local_commands.status(where, output) else NOT_HEALTHY
+
+
+@trainyard.group("runtimes")
+def runtimes_group() -> None:
+    """The container images that package jobs run in."""
+
+
+@runtimes_group.command("list")
+@runtimes_option
+@output_options
+def list_runtimes(runtimes: Path | None, output: "Output") -> None:
+    """Show which image a job of each runtime version runs in, and which of them are on this machine."""
+    from trainyard_cli import runtime_commands
+
+    runtime_commands.list_runtimes(runtimes, output)
+
+
+@runtimes_group.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--base-image",
+    default="",
+    metavar="IMAGE",
+    help="Build on this image, which has Python 3.11 or later.  [default: the table's]",
+)
+@runtimes_option
+@click.option(
+    "--build-arg",
+    "build_args",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda _context, _option, words: dict(map(_assignment, words)),
+    help="For the Dockerfile, such as PIP_INDEX_URL=... for a mirror; proxies are taken from the environment.",
+)
+@click.option(
+    "--ca-bundle",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificates (PEM) that the build trusts, such as a proxy's. They do not stay in the image.",
+)
+def build(
+    names: tuple[str, ...],
+    base_image: str,
+    runtimes: Path | None,
+    build_args: dict[str, str],
+    ca_bundle: Path | None,
+) -> None:
+    """Build images of runtimes on this machine's container engine (DOCKER_HOST names another).
+
+    Without a NAME: those of replicas without GPUs.
+    """
+    from trainyard_cli import runtime_commands
+
+    runtime_commands.build(names, runtimes, base_image, build_args, ca_bundle)
 
 
 @trainyard.command("shell-init")
@@ -294,6 +348,13 @@ def explain(where: Where, output: "Output", job: str, replica: str, run: int | N
         click.echo(jobs.explanation_text(explanation))
     else:
         click.echo(formats.render(output, explanation.model_dump(mode="json")))
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name.isidentifier() and equals):
+        raise click.BadParameter(f"must look like NAME=VALUE; this is {text!r}.")
+    return name, value
 
 
 def _checked(flags: JobFlags) -> JobFlags:

@@ -6,11 +6,10 @@ agent's own Python and ask nothing here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.errors import InvalidArgument
@@ -27,16 +26,18 @@ class _Data(BaseModel):
 
 
 class RuntimeImage(_Data):
-    """An image of a runtime. `dockerfile`, beside the table, is what `trainyard runtimes build` makes it from;
-    "" for one that a registry has. `base_image` is what it is built on by default."""
+    """An image of a runtime. `dockerfile` is what `trainyard runtimes build` makes it from (in the table beside
+    the file, here its whole path; "" for an image that a registry has), `base_image` what it is built on by
+    default, `packages` what is installed besides the packages that every runtime has."""
 
-    image: str
+    image: str = Field(min_length=1)
     dockerfile: str = ""
     base_image: str = ""
+    packages: list[str] = []
 
 
 class RuntimeVersion(_Data):
-    """Names of images: for replicas without and with GPUs."""
+    """Names of images: for replicas without and with GPUs; without a `gpu`, both have the first."""
 
     cpu: str
     gpu: str = ""
@@ -70,24 +71,25 @@ class Runtimes:
         return next((entry.dockerfile for entry in self.images.values() if entry.image == image), "")
 
 
-@cache
-def default_runtimes() -> Runtimes:
-    return _checked(configs_dir() / "runtimes.yaml", _read(configs_dir() / "runtimes.yaml"))
-
-
 def load_runtimes(site_file: Path | None = None) -> Runtimes:
-    """The shipped table with the site's own laid over it.
+    """The shipped table with the site's own laid over it, entry by entry.
 
     Raises InvalidArgument, naming the file and the entry, when the site's file cannot be read or is wrong.
     """
-    shipped = default_runtimes()
-    if site_file is None:
-        return shipped
-    site = _read(site_file)
-    merged = _RuntimesFile(
-        images={**shipped.images, **site.images}, versions={**shipped.versions, **site.versions}
-    )
-    return _checked(site_file, merged)
+    path = configs_dir() / "runtimes.yaml"
+    table = _read(path)
+    if site_file is not None:
+        site = _read(site_file)
+        table = _RuntimesFile(
+            images={**table.images, **site.images}, versions={**table.versions, **site.versions}
+        )
+    return _checked(site_file or path, table)
+
+
+def constraints_file() -> Path:
+    """The exact versions that images of runtimes are built with, as pip reads them."""
+    packaged = configs_dir() / "constraints.txt"
+    return packaged if packaged.is_file() else configs_dir().parent / "constraints.txt"
 
 
 def _checked(path: Path, table: _RuntimesFile) -> Runtimes:
@@ -109,8 +111,23 @@ def _read(path: Path) -> _RuntimesFile:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: is not YAML: {error}") from error
     try:
-        return _RuntimesFile.model_validate(data or {})
+        table = _RuntimesFile.model_validate(data or {})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        if where.endswith(".[key]"):  # 1.10 is the number 1.1 in YAML
+            raise InvalidArgument(
+                f"{path}: {where.removesuffix('.[key]')}: a version or a name that YAML takes for a number "
+                'needs quotes: "2.10".'
+            ) from error
         raise InvalidArgument(f"{path}: {where}: {first['msg']}.") from error
+    return table.model_copy(
+        update={"images": {name: _beside(path, image) for name, image in table.images.items()}}
+    )
+
+
+def _beside(path: Path, image: RuntimeImage) -> RuntimeImage:
+    """The same with its Dockerfile's whole path."""
+    if not image.dockerfile:
+        return image
+    return image.model_copy(update={"dockerfile": str(path.absolute().parent / image.dockerfile)})

@@ -1,5 +1,6 @@
 """Small files that appear whole or not at all, and locks that end with their holder."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -13,10 +14,20 @@ class DamagedFile(OSError):
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replaces the file. Two writers of one path: one of the two wins, whole."""
+    """Replaces the file; after a power cut it is the old one or the new one, whole. Refused by the disk: the
+    old one stays. Two writers of one path: one of the two wins, whole.
+    """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-    fresh.write_text(json.dumps(value), encoding="utf-8")
-    fresh.replace(path)
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(value))
+            file.flush()
+            os.fsync(file.fileno())  # else the name may reach the disk before what it stands for
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()  # on a full disk even this little is missed
+        raise
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -3,13 +3,18 @@ from pathlib import Path
 
 import pytest
 
-from contract.runtimes.runtime_labs import Driver, FakeLab, process_lab
+from contract.runtimes.runtime_labs import DockerLab, Driver, FakeLab, process_lab
 
 
-@pytest.fixture(params=["fake", "process"])
+@pytest.fixture(params=["fake", "process", "docker"])
 def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
-    if request.param == "fake":
-        yield Driver(FakeLab())
-        return
-    with process_lab(tmp_path / "state") as driver:
-        yield driver
+    match request.param:
+        case "fake":
+            yield Driver(FakeLab())
+        case "process":
+            with process_lab(tmp_path / "state") as driver:
+                yield driver
+        case "docker":
+            lab = DockerLab(tmp_path / "state", request.getfixturevalue("engine"))
+            yield Driver(lab)
+            lab.end()

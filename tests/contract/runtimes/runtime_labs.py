@@ -4,15 +4,21 @@ import os
 import shlex
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from engines import Engine as RealEngine
 from trainyard_agent import marks
 from trainyard_agent.clock import ManualClock
+from trainyard_agent.engine import Engine
+from trainyard_agent.runtimes import containers
 from trainyard_agent.runtimes.base import Launch, Runtime, StartFailed
+from trainyard_agent.runtimes.containers import Owner
+from trainyard_agent.runtimes.docker import DockerRuntime
 from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Say, Script
 from trainyard_agent.runtimes.process import ProcessRuntime
 from trainyard_protocol.sync import ReplicaOrder, ReplicaReport, RunOrder
@@ -153,6 +159,48 @@ def process_lab(state_dir: Path) -> Iterator[Driver]:
     finally:
         for handle in lab.runtime.recover():
             lab.runtime.remove(handle.run_id)
+
+
+class DockerLab:
+    """`engine` is a real one; what runs in it is a shell of its base image."""
+
+    def __init__(self, state_dir: Path, engine: RealEngine) -> None:
+        self._state_dir = state_dir
+        self._engine = engine
+        self._owner = Owner(uuid.uuid4().hex)
+        self._connection = Engine(engine.url)
+        self.runtime = DockerRuntime(state_dir, self._connection, self._owner)
+
+    def launch(self, task: str, program: Program) -> Launch:
+        command = ("/nowhere/program",) if program.missing else ("/bin/sh", "-c", _shell(program))
+        return Launch(task, command, environment={}, cpus=(), memory_bytes=0, image=self._engine.base_image)
+
+    def reopen(self) -> DockerRuntime:
+        self.runtime.close()
+        self.runtime = DockerRuntime(self._state_dir, self._connection, self._owner)
+        return self.runtime
+
+    def pause(self) -> None:
+        time.sleep(0.02)
+
+    def kill_supervisor(self, run_id: str, task: str) -> None:
+        """`docker rm -f`"""
+        (container,) = self._engine.client().containers.list(
+            filters={"label": [f"{containers.RUN}={run_id}", f"{containers.TASK}={task}"]}
+        )
+        container.remove(force=True, v=True)
+
+    def leftovers(self, run_id: str) -> list[str]:
+        files = [str(path) for path in self._state_dir.rglob(f"*{run_id}*")]
+        alive = self._engine.client().containers.list(filters={"label": f"{containers.RUN}={run_id}"})
+        processes = [f"process of {container.name}" for container in alive]
+        return files + processes + self._engine.leftovers(f"{containers.RUN}={run_id}")
+
+    def end(self) -> None:
+        for handle in self.runtime.recover():
+            self.runtime.remove(handle.run_id)
+        self.runtime.close()
+        self._connection.close()
 
 
 class FakeLab:

@@ -8,6 +8,7 @@ kernel may use again.
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -16,14 +17,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from pydantic import Field
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from trainyard_agent import marks, ports
-from trainyard_agent.files import is_locked, read_json, remove_tree, try_lock, write_json
+from trainyard_agent.files import DamagedFile, is_locked, read_json, remove_tree, try_lock, write_json
 from trainyard_agent.runtimes import shim
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
@@ -45,13 +46,41 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _REMOVED = ".removed-"
 _LOCK_FD = 3
 _PATIENCE_S = 10.0  # for a supervisor that was told to kill everything at once
+_BURIAL_S = 1.0  # for what outlived a supervisor to die, at one look: there is a next one
 _PAUSE_S = 0.005
+_log = logging.getLogger(__name__)
 
 
 class _Record(Handle):
     """run.json: the handle, and the process ids of the supervisors by task."""
 
     pids: dict[str, int] = Field(default_factory=dict)
+
+
+class _Stop(BaseModel):
+    """stop.json: when (on the monotonic clock) and why a run was told to stop, and when it is killed."""
+
+    monotonic: float
+    reason: Reason
+    kill_at: float
+
+
+class _Started(BaseModel):
+    """started.json: when the program started."""
+
+    time: AwareDatetime
+
+
+class _Ended(BaseModel):
+    """exit.json: how and when the program ended. Neither status nor failure: nobody knows how."""
+
+    time: AwareDatetime
+    monotonic: float
+    status: int | None = None
+    failure: str = ""
+
+
+_Kind = TypeVar("_Kind", bound=BaseModel)
 
 
 class ProcessRuntime:
@@ -65,20 +94,26 @@ class ProcessRuntime:
         self._children: set[int] = set()
         self._logs: dict[tuple[str, str], LogFile] = {}
         self._final: dict[tuple[str, str], ReplicaReport] = {}
+        self._stops: dict[str, _Stop] = {}
+        """Those that a full disk refused, as a second best: they are lost with this agent."""
+        self._said: set[str] = set()
 
     @staticmethod
     def has_runs(state_dir: Path) -> bool:
         """Whether there may be replicas of an agent with this state directory."""
         runs = state_dir / "runs"
-        return runs.is_dir() and any(runs.iterdir())
+        return runs.is_dir() and any(not path.name.startswith(_REMOVED) for path in runs.iterdir())
 
     def recover(self) -> list[Handle]:
         with self._lock:
-            for path in self._runs.iterdir():
-                if path.name.startswith(_REMOVED):
-                    remove_tree(path)
-                elif not self._launched(path.name):
-                    self.remove(path.name)
+            for path in sorted(self._runs.iterdir()):
+                try:
+                    if path.name.startswith(_REMOVED):
+                        remove_tree(path)
+                    elif not self._launched(path.name):
+                        self.remove(path.name)
+                except (OSError, marks.StillAlive) as error:  # the others are no worse for it
+                    self._say(f"{path} cannot be cleared away; the next agent tries again: {error}")
             return [record for record in self._records() if record.launched]
 
     def place(self, order: RunOrder) -> Handle:
@@ -115,9 +150,11 @@ class ProcessRuntime:
                 return record
             try:
                 return self._launch(record, launches)
-            except StartFailed:
+            except (StartFailed, OSError) as error:
                 self.remove(run_id)
-                raise
+                if isinstance(error, StartFailed):
+                    raise
+                raise StartFailed(launches[0].task, f"{error}.", Reason.HOST_FAILED) from error
 
     def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
         with self._lock:
@@ -143,11 +180,16 @@ class ProcessRuntime:
             alive = [task for task in record.pids if self._alive(run_id, task)] if record else []
             if record is None or not alive:
                 return
-            path = self._runs / run_id / "stop.json"
             now = time.monotonic()
-            before = read_json(path) or {"monotonic": now, "reason": reason, "kill_at": now + grace_s}
-            # Written before the signal goes out: what ends from now on ended after the stop.
-            write_json(path, {**before, "kill_at": min(before["kill_at"], now + grace_s)})
+            before = self._stop(run_id) or _Stop(monotonic=now, reason=reason, kill_at=now + grace_s)
+            order = before.model_copy(update={"kill_at": min(before.kill_at, now + grace_s)})
+            try:
+                # Written before the signal goes out: what ends from now on ended after the stop.
+                write_json(self._runs / run_id / "stop.json", order.model_dump(mode="json"))
+                self._stops.pop(run_id, None)
+            except OSError as error:  # the signal alone stops it too, with the supervisor's own grace
+                self._stops[run_id] = order
+                self._say(f"run {run_id} is stopped without a stop.json: {error}")
             for task in alive:
                 with contextlib.suppress(ProcessLookupError):  # its lock was free in between
                     os.kill(record.pids[task], signal.SIGTERM)
@@ -158,9 +200,14 @@ class ProcessRuntime:
             if not _RUN_ID.fullmatch(run_id) or not path.exists():
                 return
             self._extinguish(run_id)
-            gone = self._runs / f"{_REMOVED}{run_id}"
+            # Another name each time: what could not be removed earlier may still be there.
+            gone = self._runs / f"{_REMOVED}{run_id}.{time.time_ns()}"
             path.rename(gone)  # at once for whoever reads a log in this moment
-            remove_tree(gone)
+            try:
+                remove_tree(gone)
+            except OSError as error:
+                self._say(f"{gone} cannot be removed; the next agent tries again: {error}")
+            self._stops.pop(run_id, None)
             self._logs = {key: log for key, log in self._logs.items() if key[0] != run_id}
             self._final = {key: report for key, report in self._final.items() if key[0] != run_id}
             self._reap()
@@ -190,9 +237,8 @@ class ProcessRuntime:
                 except OSError as error:
                     for pid in pids.values():  # our children, not waited for: the ids are still theirs
                         os.kill(pid, signal.SIGKILL)
-                    raise StartFailed(
-                        launch.task, f"Its supervisor could not be started: {error.strerror}."
-                    ) from error
+                    trouble = f"Its supervisor could not be started: {error.strerror}."
+                    raise StartFailed(launch.task, trouble, Reason.HOST_FAILED) from error
             launched = record.model_copy(update={"pids": pids, "launched": True})
             self._write(launched)
         return launched
@@ -234,46 +280,60 @@ class ProcessRuntime:
             return ReplicaReport(task=task, state=ReplicaState.PENDING, address=address)
         directory = self._runs / record.run_id / task
         alive = self._alive(record.run_id, task)  # asked first: a supervisor writes before it leaves
-        ended = read_json(directory / "exit.json")
-        if not alive and not (directory / "done.json").exists():
-            ended = self._bury(record.run_id, task, ended)
-        started = read_json(directory / "started.json")
+        ended = self._read(directory / "exit.json", _Ended)
+        closed = (directory / "done.json").exists()
+        if not alive and not (ended and closed):
+            try:
+                ended, closed = self._bury(record.run_id, task, ended), True
+            except (OSError, marks.StillAlive) as error:  # as if it lived, until a later look succeeds
+                self._say(f"the end of {task} of run {record.run_id} cannot be written down yet: {error}")
+        started = self._read(directory / "started.json", _Started)
         report = ReplicaReport(
             task=task,
             state=ReplicaState.RUNNING if started else ReplicaState.STARTING,
             address=address,
-            started_at=_moment(started["time"]) if started else None,
+            started_at=started.time.astimezone(UTC) if started else None,
         )
         if ended is None:
             return report
-        stop = read_json(self._runs / record.run_id / "stop.json")
-        status = ended.get("status")
+        stop = self._stop(record.run_id)
         how = exit_report(
-            code=None if status is None else code_of_status(status),
-            finished_at=_moment(ended["time"]),
-            ended=ended["monotonic"],
-            stop=StopOrder(stop["monotonic"], Reason(stop["reason"])) if stop else None,
-            failure=ended.get("failure", ""),
+            code=None if ended.status is None else code_of_status(ended.status),
+            finished_at=ended.time.astimezone(UTC),
+            ended=ended.monotonic,
+            stop=StopOrder(stop.monotonic, stop.reason) if stop else None,
+            failure=ended.failure,
         )
         report = report.model_copy(update={"state": ReplicaState.EXITED, "exit": how})
-        self._final[key] = report
+        if closed:  # before that the supervisor may still be killed, and its books must be closed
+            self._final[key] = report
         return report
 
-    def _bury(self, run_id: str, task: str, ended: dict[str, Any] | None) -> dict[str, Any]:
-        """The supervisor was killed. Its program died with it; end what outlived both, close the log."""
-        marks.kill_marked(run_id, task)
+    def _bury(self, run_id: str, task: str, ended: _Ended | None) -> _Ended:
+        """The supervisor was killed. Its program died with it; end what outlived both, close the log.
+
+        Raises OSError or StillAlive where that cannot be done now.
+        """
+        marks.kill_marked(run_id, task, _BURIAL_S)
         directory = self._runs / run_id / task
+        (directory / shim.RESERVE).unlink(missing_ok=True)  # for what is written here
         if ended is None:
-            ended = {"vanished": True, "time": shim.rfc3339(time.time_ns()), "monotonic": time.monotonic()}
-            write_json(directory / "exit.json", ended)
+            vanished = {"time": shim.rfc3339(time.time_ns()), "monotonic": time.monotonic()}
+            ended = _Ended.model_validate(vanished)
+            write_json(directory / "exit.json", vanished)
         write_json(directory / "done.json", {"supervisor": "killed"})
         return ended
+
+    def _stop(self, run_id: str) -> _Stop | None:
+        return self._read(self._runs / run_id / "stop.json", _Stop) or self._stops.get(run_id)
 
     def _extinguish(self, run_id: str) -> None:
         """Nothing of the run lives after this."""
         record = self._record(run_id)
-        tasks = list(record.addresses) if record else []
+        tasks = list(record.addresses) if record else [path.name for path in (self._runs / run_id).glob("*/")]
         self.stop(run_id, 0.0)
+        if record is None:  # it is damaged: a supervisor leaves when its program is gone
+            marks.kill_marked(run_id)
         patient_until = time.monotonic() + _PATIENCE_S
         while tasks := [task for task in tasks if self._alive(run_id, task)]:
             late = time.monotonic() - patient_until
@@ -297,14 +357,20 @@ class ProcessRuntime:
                 self._children.discard(pid)
 
     def _records(self) -> list[_Record]:
-        found = (self._record(path.name) for path in sorted(self._runs.iterdir()))
-        return [record for record in found if record is not None]
+        found: list[_Record] = []
+        for path in sorted(self._runs.iterdir()):
+            try:
+                record = self._record(path.name)
+            except OSError as error:
+                self._say(f"{path} cannot be read: {error}")
+            else:
+                found += [record] if record else []
+        return found
 
     def _record(self, run_id: str) -> _Record | None:
         if not _RUN_ID.fullmatch(run_id):
             return None
-        value = read_json(self._runs / run_id / "run.json")
-        return _Record.model_validate(value) if value else None
+        return self._read(self._runs / run_id / "run.json", _Record)
 
     def _launched(self, run_id: str) -> bool:
         record = self._record(run_id)
@@ -312,6 +378,21 @@ class ProcessRuntime:
 
     def _write(self, record: _Record) -> None:
         write_json(self._runs / record.run_id / "run.json", record.model_dump(mode="json"))
+
+    def _read(self, path: Path, kind: type[_Kind]) -> _Kind | None:
+        """What a file says; None where there is none, or a damaged one."""
+        try:
+            value = read_json(path)
+            return None if value is None else kind.model_validate(value)
+        except (DamagedFile, ValidationError) as error:
+            self._say(f"{path} counts as absent: {error}")
+            return None
+
+    def _say(self, trouble: str) -> None:
+        """The same trouble only once."""
+        if trouble not in self._said:
+            _log.warning("%s", trouble)
+        self._said.add(trouble)
 
 
 def replica_environment(
@@ -346,7 +427,3 @@ def _spec(run_id: str, launch: Launch, directory: Path) -> dict[str, object]:
 
 def _port(address: str) -> int:
     return int(address.rpartition(":")[2])
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)

@@ -9,6 +9,7 @@ through files alone; so it is the standard library only, and quick to start. In 
     log.jsonl     written: one line of JSON for each line of the program's output
     exit.json     written at once when the program ends: status (-n for signal n) or failure, and when
     done.json     written last: no descendant lives and the log is whole
+    reserve       disk space that is given up to write the last two on a full disk
 
 and in the run's directory above it: `gate` (locked by the agent until every replica of the run is up),
 run.json (whose `launched` says whether the run may begin) and stop.json (that and how it is to end).
@@ -17,6 +18,7 @@ Every descendant is found, also one that called setsid or was orphaned: they are
 """
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -28,9 +30,13 @@ import time
 MAX_LINE_BYTES = 1 << 20
 """A longer line is cut into several, each but the last marked `partial`."""
 
+RESERVE = "reserve"
+
 _BLOCK = 1 << 16
-_DEFAULT_GRACE_S = 10.0  # for a SIGTERM that did not come from the agent
-_RETRY_S = 0.5  # between attempts to write a log to a full disk
+_DEFAULT_GRACE_S = 10.0  # for a SIGTERM that came without a stop.json: a stranger's, or the disk was full
+_RETRY_S = 0.5  # between attempts to write to a full disk
+_RESERVE_BYTES = 1 << 16
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MAX_FDS = 1 << 20
 _REAP_S = 0.01  # between two rounds of killing what is left
 _PR_SET_PDEATHSIG = 1
@@ -91,6 +97,7 @@ class Log:
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._cutters = {"stdout": LineCutter(), "stderr": LineCutter()}
+        self._refused = False
         self.pending = b""
         self.count = 0
 
@@ -105,8 +112,11 @@ class Log:
         try:
             while self.pending:
                 self.pending = self.pending[os.write(self._fd, self.pending) :]
+            self._refused = False
         except OSError as error:
-            _say(f"the log cannot be written, trying again: {error}")
+            if not self._refused:  # said once, not twice a second
+                _say(f"the log cannot be written, trying again: {error}")
+            self._refused = True
 
     def _add(self, stream: str, lines: list[tuple[str, bool]]) -> None:
         if not lines:
@@ -123,18 +133,72 @@ def rfc3339(time_ns: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:06d}Z"
 
 
-def write_json(path: str, value: dict[str, object]) -> None:
-    """Appears whole or not at all. A full disk is waited out: a lost exit status is worse than a late one."""
-    while True:
+class Notes:
+    """The small files that tell the agent what became of the program, in the order in which they are added.
+
+    Each appears whole or not at all. What a full disk refuses stays in `pending`: a lost exit status is worse
+    than a late one. For a `vital` note the reserve is given up first, and a power cut does not undo it.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._reserve = f"{directory}/{RESERVE}"
+        self._refused = False
+        self.pending: list[tuple[str, dict[str, object], bool]] = []
         try:
-            with open(path + ".new", "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
-                json.dump(value, file)
-            os.replace(path + ".new", path)  # noqa: PTH105
+            fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, _RESERVE_BYTES)  # a file of mere length would hold no room
+            finally:
+                os.close(fd)
         except OSError as error:
-            _say(f"{path} cannot be written, trying again: {error}")
-            time.sleep(_RETRY_S)
-        else:
-            return
+            _say(f"there is no room for a reserve: {error}")
+
+    def add(self, name: str, note: dict[str, object], vital: bool = True) -> None:
+        self.pending.append((name, note, vital))
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending, as far as the disk takes it."""
+        while self.pending:
+            name, note, vital = self.pending[0]
+            try:
+                _write_json(f"{self._directory}/{name}", note, durable=vital)
+            except FileNotFoundError:
+                self.pending.clear()  # the whole directory was removed: nobody will read them
+            except OSError as error:
+                if error.errno in _NO_ROOM and self._give_up_reserve():
+                    continue
+                if not self._refused:
+                    _say(f"{name} cannot be written, trying again: {error}")
+                self._refused = True
+                return
+            else:
+                self.pending.pop(0)
+
+    def close(self) -> None:
+        _unlink(self._reserve)
+
+    def _give_up_reserve(self) -> bool:
+        """True if there is more room now."""
+        return any(vital for _, _, vital in self.pending) and _unlink(self._reserve)
+
+
+def _write_json(path: str, value: dict[str, object], durable: bool) -> None:
+    with open(path + ".new", "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
+        json.dump(value, file)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    os.replace(path + ".new", path)  # noqa: PTH105
+
+
+def _unlink(path: str) -> bool:
+    try:
+        os.unlink(path)  # noqa: PTH108
+    except OSError:
+        return False
+    return True
 
 
 class Supervisor:
@@ -143,6 +207,7 @@ class Supervisor:
     def __init__(self, directory: str, launch: dict[str, object]) -> None:
         self._directory = directory
         self._launch = launch
+        self._notes = Notes(directory)
         self._log = Log(f"{directory}/log.jsonl")
         self._streams: dict[int, str] = {}
         self._program = 0  # its pid
@@ -166,7 +231,10 @@ class Supervisor:
             self._kill_descendants()
             self._wait_and_read(_REAP_S)
         self._drain()
-        write_json(f"{self._directory}/done.json", {"lines": self._log.count})
+        self._settle()
+        self._notes.add("done.json", {"lines": self._log.count})
+        self._settle()
+        self._notes.close()
 
     def stop(self) -> None:
         """Called again: the earlier time of killing counts."""
@@ -191,14 +259,13 @@ class Supervisor:
             trouble = pipe.read().decode("utf-8", "replace")  # empty once exec has closed the other end
         if not trouble:
             self._program = pid
-            started: dict[str, object] = {"pid": pid, "time": rfc3339(time.time_ns())}
-            write_json(f"{self._directory}/started.json", started)
+            self._notes.add("started.json", {"pid": pid, "time": rfc3339(time.time_ns())}, vital=False)
         return trouble
 
     def _wait_and_read(self, timeout: float) -> None:
-        if self._log.pending:
-            time.sleep(_RETRY_S)  # the program waits in its write meanwhile
-            self._log.flush()
+        if not self._flush():
+            timeout = min(timeout, _RETRY_S)
+        # While the log is held back nothing more is read: the program waits in its write.
         readable = [self._wake_fd] if self._log.pending else [self._wake_fd, *self._streams]
         ready, _, _ = select.select(readable, [], [], max(0.0, min(timeout, 3600.0)))
         for fd in ready:
@@ -232,7 +299,7 @@ class Supervisor:
     def _record_exit(self, how: dict[str, object]) -> None:
         now: dict[str, object] = {"time": rfc3339(time.time_ns()), "monotonic": time.monotonic()}
         self._ended = True
-        write_json(f"{self._directory}/exit.json", {**how, **now})
+        self._notes.add("exit.json", {**how, **now})
 
     def _kill_descendants(self) -> None:
         for pid in descendants(os.getpid()):
@@ -244,7 +311,7 @@ class Supervisor:
                 _say(f"process {pid} cannot be killed: {error}")
 
     def _drain(self) -> None:
-        """Nobody writes any more: read what is in the pipes, then what was held back by a full disk."""
+        """Nobody writes any more: read what is in the pipes."""
         for fd, stream in list(self._streams.items()):
             os.set_blocking(fd, False)
             try:
@@ -252,9 +319,17 @@ class Supervisor:
                     pass
             except BlockingIOError:  # someone outside the replica was handed the pipe: not our output
                 self._log.end(stream)
-        while self._log.pending:
+
+    def _settle(self) -> None:
+        """Wait until all that was held back by a full disk is written."""
+        while not self._flush():
             time.sleep(_RETRY_S)
-            self._log.flush()
+
+    def _flush(self) -> bool:
+        """True once nothing is held back any more."""
+        self._notes.flush()
+        self._log.flush()
+        return not self._notes.pending and not self._log.pending
 
 
 def descendants(root: int) -> list[int]:
@@ -279,7 +354,9 @@ def _become_program(launch: dict[str, object], parent: int, out: int, err: int, 
     try:
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, programs do not expect that
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -330,17 +407,21 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _read_json(path: str) -> dict[str, float]:
+    """Empty where there is no such file, or a damaged one: nothing of it is worth the program's life."""
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             value = json.load(file)
-    except FileNotFoundError:
+    except (OSError, ValueError):
         return {}
-    assert isinstance(value, dict)
-    return value
+    return value if isinstance(value, dict) else {}
 
 
 def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+    """Never fails: shim.err may lie on the very disk that is full."""
+    try:
+        os.write(2, f"{message}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        return
 
 
 def _pass_gate(directory: str) -> bool:

@@ -1,0 +1,246 @@
+"""Real container engines for the tests, with a base image out of Debian's packages.
+
+`found()` is the one that the tests share: this machine's, or else one that they start. `OwnEngine` is for tests
+that stop it, kill it and start it again.
+"""
+
+import io
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+import psutil
+
+import debian
+
+BASE_IMAGE = "trainyard-test-base"
+
+_TOOLS = ("dockerd", "containerd", "docker-init", "iptables", "ip", "nsenter", "debootstrap")
+_POOL = (
+    "10.211.0.0/16"  # networks of 254 addresses: an engine has room for no more than 31 of its default ones
+)
+_PATIENCE_S, _PAUSE_S = 60.0, 0.05
+
+
+class NoEngine(Exception):
+    """The message says what is missing."""
+
+
+class Engine:
+    """An engine that answers at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._client: docker.DockerClient | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"DOCKER_HOST": self.url}
+
+    @property
+    def base_image(self) -> str:
+        """Debian with python3, venv, pip, setuptools and certificates; made when it is first asked for."""
+        if not self.client().images.list(BASE_IMAGE):
+            api = self.client().api
+            with debian.base_tar() as tar:
+                made = api.post(
+                    f"{api.base_url}/v{api.api_version}/images/create",
+                    params={"fromSrc": "-", "repo": BASE_IMAGE, "tag": "latest"},
+                    data=tar,
+                )
+            made.raise_for_status()
+        return BASE_IMAGE
+
+    def client(self) -> docker.DockerClient:
+        if self._client is None:
+            self._client = docker.DockerClient(base_url=self.url, timeout=120)
+        return self._client
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def leftovers(self, label: str) -> list[str]:
+        """Every container, network and volume that carries the label (`name` or `name=value`)."""
+        client, carries = self.client(), {"label": label}
+        containers = client.containers.list(all=True, filters=carries, ignore_removed=True)
+        return [
+            *(f"container {found.name} ({found.status})" for found in containers),
+            *(f"network {found.name}" for found in client.networks.list(filters=carries)),
+            *(f"volume {found.name}" for found in client.volumes.list(filters=carries)),
+        ]
+
+    def build(self, name: str, dockerfile: str, files: Mapping[str, bytes] | None = None) -> str:
+        """Build an image out of a Dockerfile and the files beside it; its name."""
+        context = io.BytesIO()
+        with tarfile.open(fileobj=context, mode="w") as tar:
+            for path, content in {"Dockerfile": dockerfile.encode(), **(files or {})}.items():
+                entry = tarfile.TarInfo(path)
+                entry.size, entry.mode = len(content), 0o755
+                tar.addfile(entry, io.BytesIO(content))
+        context.seek(0)
+        self.client().images.build(fileobj=context, custom_context=True, tag=name, rm=True, forcerm=True)
+        return name
+
+
+class OwnEngine(Engine):
+    """A dockerd and a containerd of the tests, as Debian starts them. All that they keep lies in `root`.
+
+    With `isolated` they have a network of their own as well: two engines on one host take each other's bridge
+    and rules away. Its containers reach each other and nothing else.
+    """
+
+    def __init__(self, root: Path, isolated: bool) -> None:
+        super().__init__(f"unix://{root}/docker.sock")
+        self._root = root
+        self._network = root.name if isolated else ""
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        if isolated:
+            subprocess.run(["ip", "netns", "add", self._network], check=True)
+            subprocess.run(["ip", "-n", self._network, "link", "set", "lo", "up"], check=True)
+
+    def start(self, live_restore: bool = False, log_opts: Mapping[str, str] | None = None) -> None:
+        """Raises NoEngine, with the end of its log, if it does not answer in time."""
+        containerd = f"{self._root}/containerd.sock"
+        if "containerd" not in self._daemons:
+            config = self._root / "containerd.toml"
+            config.write_text('version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n')
+            directories = ("--root", f"{self._root}/containerd", "--state", f"{self._root}/state")
+            self._spawn("containerd", "--config", str(config), "--address", containerd, *directories)
+            _until(lambda: Path(containerd).exists(), lambda: self._trouble("containerd"))
+        command = [
+            *("dockerd", "--data-root", f"{self._root}/data", "--exec-root", f"{self._root}/exec"),
+            *("--pidfile", f"{self._root}/pid", "--host", self.url, "--containerd", containerd),
+            *("--default-address-pool", f"base={_POOL},size=24"),
+        ]
+        if live_restore:
+            command.append("--live-restore")
+        for name, value in (log_opts or {}).items():
+            command += ["--log-opt", f"{name}={value}"]
+        self._spawn(*command)
+        _until(lambda: _answers(self.url), lambda: self._trouble("dockerd"))
+
+    def stop(self) -> None:
+        """SIGTERM: without live-restore, its containers end too."""
+        self._end("dockerd", signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL of dockerd: containerd and the containers go on."""
+        self._end("dockerd", signal.SIGKILL)
+
+    def restart(self, live_restore: bool = False, log_opts: Mapping[str, str] | None = None) -> None:
+        self.stop()
+        self.start(live_restore, log_opts)
+
+    def remove(self) -> None:
+        """Nothing of it is left: no container, process, mount, network or file."""
+        if "dockerd" not in self._daemons:
+            self.start()
+        for container in self.client().containers.list(all=True, ignore_removed=True):
+            container.remove(force=True, v=True)
+        for network in self.client().networks.list(filters={"type": "custom"}):
+            network.remove()
+        self._end("dockerd", signal.SIGTERM)
+        self._end("containerd", signal.SIGTERM)
+        for process in self._processes():  # what a failed test left
+            process.kill()
+        psutil.wait_procs(self._processes(), timeout=_PATIENCE_S)
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in sorted((m for m in mounts if m.startswith(f"{self._root}/")), reverse=True):
+            subprocess.run(["umount", "--lazy", mount], check=True)
+        if self._network:
+            subprocess.run(["ip", "netns", "delete", self._network], check=True)
+        shutil.rmtree(self._root)
+
+    def _spawn(self, daemon: str, *arguments: str) -> None:
+        enter = ["nsenter", f"--net=/run/netns/{self._network}"] if self._network else []
+        with (self._root / f"{daemon}.log").open("ab") as log:
+            self._daemons[daemon] = subprocess.Popen(
+                [*enter, daemon, *arguments], stdout=log, stderr=log, start_new_session=True
+            )
+
+    def _trouble(self, daemon: str) -> str:
+        if self._daemons[daemon].poll() is None:
+            return ""
+        end = (self._root / f"{daemon}.log").read_text(errors="replace").splitlines()[-15:]
+        return "\n".join([f"{daemon} does not come up; the end of its log:", *end])
+
+    def _end(self, daemon: str, how: signal.Signals) -> None:
+        self.close()
+        process = self._daemons.pop(daemon)
+        process.send_signal(how)
+        process.wait(_PATIENCE_S)
+
+    def _processes(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                words = process.cmdline()
+            except psutil.Error:
+                continue
+            if any(word.startswith(f"{self._root}/") for word in words):
+                found.append(process)
+        return found
+
+
+@contextmanager
+def found() -> Iterator[Engine]:
+    """The engine that tests share. Raises NoEngine."""
+    url = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    if _answers(url):
+        engine = Engine(url)
+        try:
+            yield engine
+        finally:
+            engine.close()
+    else:
+        with own(isolated=False) as engine:
+            yield engine
+
+
+@contextmanager
+def own(isolated: bool = True) -> Iterator[OwnEngine]:
+    """A new engine. Raises NoEngine."""
+    missing = [tool for tool in _TOOLS if not shutil.which(tool)]
+    if os.geteuid() != 0 or missing:
+        raise NoEngine(f"to start a container engine takes root and {', '.join(_TOOLS)}; missing: {missing}")
+    root = Path(tempfile.mkdtemp(prefix="ty-", dir="/tmp"))  # short: paths of sockets are limited
+    engine = OwnEngine(root, isolated)
+    try:
+        engine.start()
+        yield engine
+    finally:
+        engine.remove()
+
+
+def _until(holds: Callable[[], bool], trouble: Callable[[], str]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not holds():
+        found = trouble()
+        if found or time.monotonic() > deadline:
+            raise NoEngine(found or "the engine does not answer")
+        time.sleep(_PAUSE_S)
+
+
+def _answers(url: str) -> bool:
+    scheme, _, path = url.partition("://")
+    if scheme != "unix":
+        raise NoEngine(f"DOCKER_HOST={url}: the tests take an engine on this machine, at unix://...")
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(10)
+            probe.connect(path)
+            probe.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return b" 200 " in probe.recv(100)
+    except OSError:
+        return False

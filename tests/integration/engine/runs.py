@@ -1,0 +1,120 @@
+"""Runs of small shell programs in a real engine, at the level of the docker runtime."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engines import Engine as RealEngine
+from trainyard_agent.engine import Engine
+from trainyard_agent.runtimes import containers
+from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.runtimes.containers import Owner
+from trainyard_agent.runtimes.docker import DockerRuntime
+from trainyard_protocol.states import ReplicaState
+from trainyard_protocol.sync import ExitReport, ReplicaReport, RunOrder
+from unit.agent.stub_server import run_order
+
+CHIEF, WORKER = "master-replica-0", "worker-replica-0"
+DEADLINE_S = 60.0
+
+
+@dataclass
+class Host:
+    """One agent's side of an engine. `connection` may be an engine of the test's own that misbehaves."""
+
+    engine: RealEngine
+    state_dir: Path
+    owner: Owner = field(default_factory=lambda: Owner(uuid.uuid4().hex))
+    connection: Engine | None = None
+
+    def __post_init__(self) -> None:
+        self.connection = self.connection or Engine(self.engine.url)
+        self.runtime = DockerRuntime(self.state_dir, self.connection, self.owner)
+
+    def order(self, *tasks: str) -> RunOrder:
+        return run_order(uuid.uuid4().hex, *tasks)
+
+    def launch(self, script: str, task: str = CHIEF, **given: object) -> Launch:
+        defaults = {"environment": {}, "cpus": (), "memory_bytes": 0, "image": self.engine.base_image}
+        return Launch(task=task, command=("/bin/sh", "-c", script), **{**defaults, **given})  # type: ignore[arg-type]
+
+    def start(self, script: str, task: str = CHIEF, **given: object) -> str:
+        """A run of one replica; its id."""
+        order = self.order(task)
+        self.runtime.place(order)
+        self.runtime.start(order.run_id, [self.launch(script, task, **given)])
+        return order.run_id
+
+    def start_gang(self, scripts: dict[str, str]) -> str:
+        order = self.order(*scripts)
+        self.runtime.place(order)
+        self.runtime.start(order.run_id, [self.launch(script, task) for task, script in scripts.items()])
+        return order.run_id
+
+    def report(self, run_id: str, task: str = CHIEF) -> ReplicaReport:
+        return next(report for report in self.runtime.observe(run_id) if report.task == task)
+
+    def end(self, run_id: str, task: str = CHIEF) -> ExitReport:
+        """Wait for it."""
+        self.until(lambda: self.report(run_id, task).exit is not None)
+        found = self.report(run_id, task).exit
+        assert found is not None
+        return found
+
+    def running(self, run_id: str, task: str = CHIEF) -> bool:
+        return self.report(run_id, task).state is ReplicaState.RUNNING
+
+    def log(self, run_id: str, task: str = CHIEF) -> list[str]:
+        """The whole of it, once it is complete."""
+        self.until(lambda: self.runtime.read_log(run_id, task, 1 << 40, 1, 1).complete)
+        return self.said(run_id, task)
+
+    def said(self, run_id: str, task: str = CHIEF) -> list[str]:
+        return [line.text for line in self.runtime.read_log(run_id, task, 0, 1_000_000, 1 << 30).lines]
+
+    def run(self, script: str, **given: object) -> list[str]:
+        """What a program says that ends well."""
+        run_id = self.start(script, **given)
+        ended = self.end(run_id)
+        said = self.log(run_id)
+        assert ended.code == 0, (ended, said)
+        self.runtime.remove(run_id)
+        return said
+
+    def new_agent(self) -> None:
+        """The agent died and came back."""
+        self.runtime.close()
+        assert self.connection is not None
+        self.runtime = DockerRuntime(self.state_dir, self.connection, self.owner)
+        self.runtime.recover()
+
+    def leftovers(self) -> list[str]:
+        """Everything in the engine that is this agent's, and every file of a run."""
+        files = [str(path) for path in (self.state_dir / "containers").iterdir()]
+        return files + self.engine.leftovers(f"{containers.AGENT}={self.owner.agent_id}")
+
+    @staticmethod
+    def until(holds: Callable[[], object]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not holds():
+            assert time.monotonic() < deadline, "it did not come about in time"
+            time.sleep(0.02)
+
+
+@contextmanager
+def host_on(engine: RealEngine, state_dir: Path) -> Iterator[Host]:
+    """Removes every run at the end, and insists that nothing of this agent is left."""
+    host = Host(engine, state_dir)
+    try:
+        yield host
+    finally:
+        for handle in host.runtime.recover():
+            host.runtime.remove(handle.run_id)
+        left = host.leftovers()
+        host.runtime.close()
+        assert host.connection is not None
+        host.connection.close()
+        assert left == []

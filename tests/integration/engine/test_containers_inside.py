@@ -1,0 +1,196 @@
+"""What a replica finds in its container, and what it cannot do there."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from integration.engine.runs import CHIEF, WORKER, Host
+from trainyard_agent.runtimes import containers
+from trainyard_agent.runtimes.base import StartFailed
+from trainyard_protocol.cluster import Task
+from trainyard_protocol.states import Reason, ReplicaState
+
+_GB = 10**9
+
+
+def test_replica_has_its_environment_byte_for_byte(host: Host) -> None:
+    given = json.dumps({"cluster": {"chief": ["größe:2222"]}, "job": '{"args": ["a b", "$HOME"]}'})
+    assert host.run('printf "%s\\n" "$TF_CONFIG"', environment={"TF_CONFIG": given}) == [given]
+
+
+def test_replicas_reach_each_other_by_name_and_no_other_run_does(host: Host) -> None:
+    listen = (
+        "import socket; s = socket.create_server(('', 2222)); print('up', flush=True)\n"
+        "while True: s.accept()[0].sendall(b'hello')"
+    )
+    run_id = host.start_gang({CHIEF: f'exec python3 -c "{listen}"', WORKER: "sleep 1000"})
+    host.until(lambda: host.said(run_id) == ["up"])
+    chief = containers.host_name(run_id, Task.parse(CHIEF))
+    inside = host.engine.client().containers.list(
+        filters={"label": [f"{containers.RUN}={run_id}", f"{containers.TASK}={WORKER}"]}
+    )
+    ask = f"import socket; print(socket.create_connection(('{chief}', 2222), 5).recv(9))"
+    assert b"hello" in inside[0].exec_run(["python3", "-c", ask]).output
+
+    address = inside[0].exec_run(["python3", "-c", f"import socket; print(socket.gethostbyname('{chief}'))"])
+    ip = address.output.decode().strip()
+    stranger = (
+        "import socket\n"
+        f"for name in ('{chief}', '{ip}'):\n"
+        "    try: socket.create_connection((name, 2222), 1); print('reached')\n"
+        "    except OSError as error: print('refused')\n"
+    )
+    assert host.run(f'exec python3 -c "{stranger}"') == ["refused", "refused"]
+
+
+def test_replica_is_called_by_its_host_name_and_that_is_reachable(host: Host) -> None:
+    """JAX's collectives listen at the address of the machine's own name."""
+    program = (
+        "import socket; n = socket.gethostname(); print(n, not socket.gethostbyname(n).startswith('127.'))"
+    )
+    run_id = host.start(f'exec python3 -c "{program}"', task=WORKER)
+    assert host.log(run_id, WORKER) == [f"{containers.host_name(run_id, Task.parse(WORKER))} True"]
+
+
+def test_replica_has_no_privilege_and_cannot_gain_any(host: Host) -> None:
+    said = host.run("grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; ls /dev; id -u")
+    status = dict(line.split(":\t") for line in said if ":\t" in line)
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
+    allowed = int(status["CapBnd"], 16)
+    assert int(status["CapEff"], 16) & ~allowed == 0
+    for forbidden in (12, 13, 16, 19, 21, 27):  # NET_ADMIN, NET_RAW, SYS_MODULE, SYS_PTRACE, SYS_ADMIN, MKNOD
+        assert not allowed >> forbidden & 1
+    assert "kmsg" not in said
+    assert "mem" not in said
+
+
+def test_replica_is_held_to_its_cpus_memory_and_shared_memory(host: Host) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    program = (
+        "import os; print(sorted(os.sched_getaffinity(0)));"
+        "s = os.statvfs('/dev/shm'); print(s.f_blocks * s.f_frsize)"
+    )
+    said = host.run(f'exec python3 -c "{program}"', cpus=(cpu,), memory_bytes=200 << 20)
+    assert said == [f"[{cpu}]", str(100 << 20)]
+
+
+def test_replica_that_allocates_past_its_limit_ran_out_of_memory(host: Host) -> None:
+    run_id = host.start(
+        'exec python3 -c "b = [bytearray(1 << 20) for _ in range(900)]"', memory_bytes=_GB // 10
+    )
+    ended = host.end(run_id)
+    assert (ended.code, ended.reason) == (137, Reason.OUT_OF_MEMORY)
+    assert ended.message == "Its memory limit is 0.1 GB."
+
+
+def test_replica_whose_child_ran_out_of_memory_says_so(host: Host) -> None:
+    child = "b = [bytearray(1 << 20) for _ in range(900)]"
+    run_id = host.start(f"python3 -c '{child}'; exit 1", memory_bytes=_GB // 10)
+    ended = host.end(run_id)
+    assert (ended.code, ended.reason) == (1, Reason.OUT_OF_MEMORY)
+
+
+def test_fork_bomb_stays_in_its_container_and_is_removed_with_it(host: Host) -> None:
+    bomb = (
+        "import os,sys\nwhile True:\n    try: os.fork()\n    except OSError: print('full', flush=True); break"
+    )
+    run_id = host.start(f'python3 -c "{bomb}"; sleep 1000', memory_bytes=_GB)
+    host.until(lambda: "full" in host.said(run_id))
+    assert host.running(run_id)
+    host.runtime.stop(run_id, 0.0)
+    assert host.end(run_id).after_stop
+    host.runtime.remove(run_id)
+    assert host.leftovers() == []
+
+
+def test_pids_limit_is_the_agents(host: Host) -> None:
+    assert host.run("cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null || true") == [
+        "4096"
+    ]
+
+
+def test_program_gets_sigterm_and_the_time_to_save(host: Host) -> None:
+    run_id = host.start(
+        "trap 'echo saving; sleep 0.5; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    )
+    host.until(lambda: host.said(run_id) == ["up"])
+    host.runtime.stop(run_id, 30.0)
+    ended = host.end(run_id)
+    assert (ended.code, ended.reason, ended.after_stop) == (0, Reason.STOPPED, True)
+    assert host.log(run_id) == ["up", "saving", "saved"]
+
+
+def test_program_without_a_handler_ends_at_once_on_sigterm(host: Host) -> None:
+    """As process 1 of its container it would not."""
+    run_id = host.start("echo up; exec python3 -c 'import time; time.sleep(1000)'")
+    host.until(lambda: host.said(run_id) == ["up"])
+    host.runtime.stop(run_id, 50.0)
+    assert host.end(run_id).code == 143
+
+
+def test_zombies_are_reaped(host: Host) -> None:
+    script = "(sh -c 'sleep 0.1 &') ; sleep 0.5; grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l"
+    assert host.run(script) == ["0"]
+
+
+def test_job_dir_is_the_only_place_of_the_host(host: Host, tmp_path: Path) -> None:
+    place = tmp_path / "job"
+    place.mkdir()
+    host.run(
+        "echo model > /data/out/model && ! ls /var/run/docker.sock 2>/dev/null",
+        job_dir="/data/out",
+        job_dir_source=str(place),
+    )
+    assert (place / "model").read_text() == "model\n"
+
+
+def test_packages_are_read_only(host: Host, tmp_path: Path) -> None:
+    place = tmp_path / "packages"
+    (place / "bin").mkdir(parents=True)
+    script = f"touch {containers.PACKAGES}/x 2>/dev/null || echo refused; echo $PATH; echo $VIRTUAL_ENV"
+    said = host.run(script, packages=str(place))
+    assert said[0] == "refused"
+    assert said[1].startswith(f"{containers.PACKAGES}/bin:")
+    assert said[2] == containers.PACKAGES
+    assert list(place.iterdir()) == [place / "bin"]
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("/nowhere/program", "There is no program '/nowhere/program' in its image."),
+        ("no-such-program", "There is no program 'no-such-program' in its image."),
+        ("/etc", "/etc is a directory in its image."),
+        ("/etc/passwd", "/etc/passwd is not executable in its image."),
+    ],
+)
+def test_entry_point_that_cannot_be_executed_starts_nothing(host: Host, program: str, message: str) -> None:
+    order = host.order(CHIEF, WORKER)
+    host.runtime.place(order)
+    broken = host.launch("true", WORKER, entrypoint=(program,))
+    with pytest.raises(StartFailed) as failure:
+        host.runtime.start(order.run_id, [host.launch("sleep 1000"), broken])
+    assert (failure.value.task, failure.value.message) == (WORKER, message)
+    assert failure.value.reason is Reason.START_FAILED
+    assert host.leftovers() == []
+
+
+def test_image_that_was_removed_after_it_was_staged_is_the_machines_fault(host: Host) -> None:
+    order = host.order(CHIEF)
+    host.runtime.place(order)
+    with pytest.raises(StartFailed) as failure:
+        host.runtime.start(order.run_id, [host.launch("true", image="sha256:" + "0" * 64)])
+    assert failure.value.reason is Reason.HOST_FAILED
+    assert host.leftovers() == []
+
+
+def test_state_of_a_paused_container_is_running(host: Host) -> None:
+    run_id = host.start("echo up; sleep 1000")
+    host.until(lambda: host.said(run_id) == ["up"])
+    (container,) = host.engine.client().containers.list(filters={"label": f"{containers.RUN}={run_id}"})
+    container.pause()
+    assert host.report(run_id).state is ReplicaState.RUNNING
+    container.unpause()

@@ -1,0 +1,270 @@
+"""What breaks around a run of containers, each with its outcome; `host` insists that nothing is left behind."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines import OwnEngine
+from integration.engine.runs import CHIEF, WORKER, Host, host_on
+from trainyard_agent.engine import Engine, EngineDown, EngineRefused
+from trainyard_agent.runtimes import containers
+from trainyard_agent.runtimes.base import StartFailed
+from trainyard_protocol.states import Reason, ReplicaState
+
+COUNT = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"
+
+
+@pytest.fixture
+def fragile(own_engine: OwnEngine, tmp_path: Path) -> Iterator[Host]:
+    """On an engine that the test may stop, kill and start again: `own_engine`."""
+    with host_on(own_engine, tmp_path / "state") as host:
+        yield host
+
+
+class StartsAndSays500(Engine):
+    """The container runs, and the engine answers that it does not."""
+
+    def start(self, container: str) -> None:
+        super().start(container)
+        raise EngineRefused(500, "context deadline exceeded")
+
+
+class HasAFullDisk(Engine):
+    def create(self, name: str, spec: Mapping[str, Any]) -> str:
+        if WORKER in name:
+            raise EngineRefused(500, "mkdir /var/lib/docker/overlay2/x: no space left on device")
+        return super().create(name, spec)
+
+
+class LosesAnswers(Engine):
+    """Does what it is asked to, and the answer to the first creation is lost."""
+
+    lost = False
+
+    def create(self, name: str, spec: Mapping[str, Any]) -> str:
+        made = super().create(name, spec)
+        if not self.lost:
+            self.lost = True
+            raise EngineDown("the connection was reset")
+        return made
+
+
+class DiesBetweenTwoStarts(Engine):
+    """The agent is killed when it has started one of the containers."""
+
+    started = 0
+
+    def start(self, container: str) -> None:
+        self.started += 1
+        if self.started == 2:
+            raise KeyboardInterrupt
+        super().start(container)
+
+
+@pytest.mark.parametrize("faulty", [StartsAndSays500, HasAFullDisk, LosesAnswers])
+def test_start_that_the_engine_fails_leaves_nothing_and_is_the_machines_fault(
+    host: Host, faulty: type[Engine]
+) -> None:
+    other = Host(host.engine, host.state_dir / "other", connection=faulty(host.engine.url))
+    order = other.order(CHIEF, WORKER)
+    other.runtime.place(order)
+    with pytest.raises(StartFailed) as failure:
+        other.runtime.start(order.run_id, [other.launch("sleep 1000", task) for task in (CHIEF, WORKER)])
+    assert failure.value.reason is Reason.HOST_FAILED
+    assert other.runtime.observe(order.run_id) == ()
+    assert other.leftovers() == []
+    other.runtime.close()
+    assert other.connection is not None
+    other.connection.close()
+
+
+def test_agent_that_dies_between_two_starts_leaves_the_rest_to_the_next_one(host: Host) -> None:
+    first = Host(host.engine, host.state_dir, host.owner, DiesBetweenTwoStarts(host.engine.url))
+    order = first.order(CHIEF, WORKER)
+    first.runtime.place(order)
+    with pytest.raises(KeyboardInterrupt):
+        first.runtime.start(order.run_id, [first.launch("sleep 1000", task) for task in (CHIEF, WORKER)])
+    first.runtime.close()
+    assert first.connection is not None
+    first.connection.close()
+
+    host.new_agent()
+
+    states = [report.state for report in host.runtime.observe(order.run_id)]
+    assert states == [ReplicaState.RUNNING, ReplicaState.RUNNING]
+
+
+def test_container_killed_from_outside_is_told_as_killed(host: Host) -> None:
+    """`docker kill`"""
+    run_id = host.start_gang({CHIEF: "sleep 1000", WORKER: "echo up; sleep 1000"})
+    host.until(lambda: host.said(run_id, WORKER) == ["up"])
+    found(host, run_id, WORKER).kill()
+    ended = host.end(run_id, WORKER)
+    assert (ended.code, ended.reason, ended.after_stop) == (137, Reason.KILLED_BY_SIGNAL, False)
+    assert host.log(run_id, WORKER) == ["up"]
+    assert host.running(run_id)
+
+
+def test_container_removed_from_outside_vanished(host: Host) -> None:
+    """`docker rm -f`"""
+    run_id = host.start_gang({CHIEF: "echo up; sleep 1000", WORKER: "sleep 1000"})
+    host.until(lambda: host.said(run_id) == ["up"])
+    found(host, run_id, CHIEF).remove(force=True, v=True)
+    ended = host.end(run_id)
+    assert (ended.code, ended.reason) == (None, Reason.VANISHED)
+    assert ended.message == "Its container was removed, and not by Trainyard."
+    assert host.log(run_id) == ["up"]
+    assert host.running(run_id, WORKER)
+
+
+def test_container_that_ignores_sigterm_is_killed_after_its_grace(host: Host) -> None:
+    run_id = host.start("trap '' TERM; echo up; while :; do sleep 0.1; done")
+    host.until(lambda: host.said(run_id) == ["up"])
+    host.runtime.stop(run_id, 1.0)
+    ended = host.end(run_id)
+    assert (ended.code, ended.reason, ended.after_stop) == (137, Reason.STOPPED, True)
+
+
+def test_strangers_containers_are_left_alone(host: Host, tmp_path: Path) -> None:
+    """Another agent's run of the same id, and a container that looks like ours and carries no label."""
+    other = Host(host.engine, tmp_path / "other")
+    run_id = other.start("echo up; sleep 1000")
+    unlabelled = host.engine.client().containers.run(
+        host.engine.base_image, ["sleep", "1000"], name=f"trainyard-j-{run_id[:12]}-{WORKER}", detach=True
+    )
+    try:
+        mine = host.order(CHIEF).model_copy(update={"run_id": run_id, "job_id": "mine"})
+        host.runtime.place(mine)
+        host.runtime.start(run_id, [host.launch("echo mine; sleep 1000")])
+        host.until(lambda: host.said(run_id) == ["mine"])
+        host.runtime.remove(run_id)
+        host.new_agent()
+
+        assert other.running(run_id)
+        assert other.said(run_id) == ["up"]
+        unlabelled.reload()
+        assert unlabelled.status == "running"
+    finally:
+        unlabelled.remove(force=True)
+        other.runtime.remove(run_id)
+        assert other.leftovers() == []
+        other.runtime.close()
+        assert other.connection is not None
+        other.connection.close()
+
+
+def test_containers_of_a_run_that_nobody_knows_any_more_are_removed(host: Host) -> None:
+    """Its undoing was cut short, or its directory was removed."""
+    run_id = host.start("sleep 1000")
+    host.runtime.close()
+    (host.state_dir / "containers" / run_id / "run.json").unlink()
+    host.new_agent()
+    host.until(lambda: host.engine.leftovers(f"{containers.RUN}={run_id}") == [])
+
+
+def test_engine_restart_ends_its_containers_and_is_nobodys_failure(
+    fragile: Host, own_engine: OwnEngine
+) -> None:
+    """The program saves on SIGTERM and exits 0: that must not count as a success."""
+    run_id = fragile.start("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done")
+    fragile.until(lambda: fragile.said(run_id) == ["up"])
+    own_engine.restart()
+    ended = fragile.end(run_id)
+    assert ended.reason is Reason.HOST_SHUTDOWN
+    assert fragile.log(run_id) == ["up", "saved"]
+
+
+def test_engine_restart_while_no_agent_looks_is_seen_by_the_next_one(
+    fragile: Host, own_engine: OwnEngine
+) -> None:
+    run_id = fragile.start("trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done")
+    fragile.until(lambda: fragile.said(run_id) == ["up"])
+    fragile.runtime.close()
+    own_engine.restart()
+    fragile.new_agent()
+    assert fragile.end(run_id).reason is Reason.HOST_SHUTDOWN
+
+
+def test_engine_restart_with_live_restore_changes_nothing(fragile: Host, own_engine: OwnEngine) -> None:
+    own_engine.restart(live_restore=True)
+    run_id = fragile.start(COUNT.replace("while :", "while [ $i -lt 100 ]") + "; exit 3")
+    fragile.until(lambda: len(fragile.said(run_id)) > 3)
+    own_engine.restart(live_restore=True)
+    assert fragile.report(run_id).exit is None
+    ended = fragile.end(run_id)
+    assert (ended.code, ended.reason) == (3, Reason.PROGRAM_ERROR)
+    assert fragile.log(run_id) == [str(n) for n in range(100)]
+
+
+def test_engine_killed_with_live_restore_loses_no_line(fragile: Host, own_engine: OwnEngine) -> None:
+    own_engine.restart(live_restore=True)
+    run_id = fragile.start(COUNT.replace("while :", "while [ $i -lt 100 ]"))
+    fragile.until(lambda: len(fragile.said(run_id)) > 3)
+    own_engine.kill()
+    assert fragile.report(run_id).exit is None
+    own_engine.start(live_restore=True)
+    assert fragile.end(run_id).code == 0
+    assert fragile.log(run_id) == [str(n) for n in range(100)]
+
+
+def test_engine_that_is_down_ends_nothing_and_a_stop_waits_for_it(
+    fragile: Host, own_engine: OwnEngine
+) -> None:
+    own_engine.restart(live_restore=True)
+    run_id = fragile.start("echo up; sleep 1000")
+    fragile.until(lambda: fragile.said(run_id) == ["up"])
+    assert fragile.running(run_id)
+    own_engine.stop()
+
+    assert fragile.running(run_id)
+    fragile.runtime.stop(run_id, 5.0)
+    assert fragile.running(run_id)
+
+    own_engine.start(live_restore=True)
+    ended = fragile.end(run_id)
+    assert (ended.reason, ended.after_stop) == (Reason.STOPPED, True)
+
+
+def test_start_on_an_engine_that_is_down_is_the_machines_fault(fragile: Host, own_engine: OwnEngine) -> None:
+    order = fragile.order(CHIEF)
+    fragile.runtime.place(order)
+    launches = [fragile.launch("true")]
+    own_engine.stop()
+    with pytest.raises(StartFailed) as failure:
+        fragile.runtime.start(order.run_id, launches)
+    assert failure.value.reason is Reason.HOST_FAILED
+    assert "does not answer" in failure.value.message
+    own_engine.start()
+
+
+def test_ten_gangs_of_four_at_once_all_end_and_leave_nothing(host: Host) -> None:
+    tasks = [CHIEF, WORKER, "worker-replica-1", "worker-replica-2"]
+    runs: list[str] = []
+
+    def go() -> None:
+        runs.append(host.start_gang(dict.fromkeys(tasks, "hostname; exit 0")))
+
+    threads = [threading.Thread(target=go) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(runs) == 10
+    names = set()
+    for run_id in runs:
+        for task in tasks:
+            ended = host.end(run_id, task)
+            assert (ended.code, ended.reason) == (0, Reason.COMPLETED)
+            names |= set(host.log(run_id, task))
+        host.runtime.remove(run_id)
+    assert len(names) == 40
+    assert host.leftovers() == []
+
+
+def found(host: Host, run_id: str, task: str) -> Any:
+    labels = [f"{containers.RUN}={run_id}", f"{containers.TASK}={task}"]
+    (container,) = host.engine.client().containers.list(filters={"label": labels})
+    return container

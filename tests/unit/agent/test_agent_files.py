@@ -1,0 +1,46 @@
+"""Small files that are whole, whatever happens while they are written."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent import files
+from trainyard_agent.files import read_json, write_json
+
+
+def test_write_json_has_its_words_on_the_disk_before_it_takes_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.json"
+    write_json(path, {"is": "old"})
+    synced: list[tuple[int, object]] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append((os.fstat(fd).st_size, read_json(path)))
+        fsync(fd)
+
+    monkeypatch.setattr(files.os, "fsync", note)
+    write_json(path, {"is": "new"})
+
+    assert synced == [(13, {"is": "old"})]
+    assert read_json(path) == {"is": "new"}
+
+
+def test_write_json_on_a_full_disk_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.json"
+    write_json(path, {"is": "old"})
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_json(path, {"is": "new"})
+
+    assert read_json(path) == {"is": "old"}
+    assert list(tmp_path.iterdir()) == [path]

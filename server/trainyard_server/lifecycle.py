@@ -284,7 +284,8 @@ def sentence(task: str, ended: ExitReport) -> str:
             return f"{who} was killed by signal {_signal(ended.code)}."
         case Reason.OUT_OF_MEMORY:
             said = f" {ended.message}" if ended.message else ""
-            return f"{who} ran out-of-memory and exited with a non-zero status of 9(SIGKILL).{said}"
+            status = "9(SIGKILL)" if ended.code in (None, 137) else ended.code  # a child of it was killed
+            return f"{who} ran out-of-memory and exited with a non-zero status of {status}.{said}"
         case Reason.START_FAILED:
             return f"{who} could not be started: {ended.message}"
         case Reason.PACKAGES_FAILED:

@@ -328,7 +328,7 @@ class Engine:
             ) from error
         except docker.errors.DockerException as error:
             raise EngineDown(
-                f"the container engine at {self.url} cannot be used ({_cause(error)})"
+                f"the container engine at {self.url} does not answer ({_cause(error)})"
             ) from error
 
     @contextmanager

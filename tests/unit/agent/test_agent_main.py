@@ -212,7 +212,8 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
 def test_damaged_state_is_one_line_and_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "runs" / RUN).mkdir(parents=True)
-    (tmp_path / "runs" / RUN / "run.json").write_text("{half")
-    assert main(["--state-dir", str(tmp_path), "--stop-all"]) == 1
-    assert "run.json is damaged" in capsys.readouterr().err
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "agent.json").write_text("{half")
+    flags = ["--server", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token")]
+    assert main([*flags, "--state-dir", str(tmp_path)]) == 1
+    assert "agent.json is damaged" in capsys.readouterr().err

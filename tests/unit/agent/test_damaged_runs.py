@@ -19,7 +19,13 @@ from trainyard_agent.runtimes.process import ProcessRuntime
 from trainyard_protocol.states import Reason, ReplicaState
 
 RUN, OTHER, TASK = "1" * 32, "2" * 32, "master-replica-0"
-DAMAGES = ["", "\0\0\0", "[]", "{}", '{"time": 1']
+DAMAGES = [
+    pytest.param("", id="empty"),
+    pytest.param("\0\0\0", id="zeros"),
+    pytest.param("[]", id="no object"),
+    pytest.param("{}", id="no fields"),
+    pytest.param('{"time": 1', id="cut"),
+]
 
 
 @pytest.fixture
@@ -202,10 +208,11 @@ def test_remove_that_leaves_files_forgets_the_run_and_recover_tries_again(
     assert names(runs) == []
 
 
-def test_stop_all_with_one_path_that_cannot_be_removed_ends_the_other_runs(
+def test_stop_all_with_one_damaged_run_that_cannot_be_removed_ends_the_others(
     driver: Driver, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (runs / RUN).mkdir()
+    (runs / RUN / "run.json").write_text("{half")
     start(driver, "exec sleep 1000", OTHER)
     refuse_to_remove(monkeypatch, RUN)
 

@@ -2,8 +2,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from e2e.harness import Service, started
+from engines import Engine
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +18,18 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def own_service(tmp_path: Path) -> Iterator[Service]:
     """For a test that breaks things."""
     yield from started(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def containers(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service whose replicas are containers; package jobs run in the tests' base image."""
+    root = tmp_path_factory.mktemp("containers")
+    table = {"images": {"base": {"image": engine.base_image}}, "versions": {"*": {"cpu": "base"}}}
+    (root / "runtimes.yaml").write_text(yaml.safe_dump(table))
+    types = {"machineTypes": {"small": {"family": "site", "vcpus": 1, "memoryGb": 0.2}}}
+    (root / "machine_types.yaml").write_text(yaml.safe_dump(types))
+    flags = ("--runtimes", str(root / "runtimes.yaml"), "--machine-types", str(root / "machine_types.yaml"))
+    yield from started(root, *flags, runtime="docker", environment=engine.environment)
 
 
 @pytest.fixture

@@ -75,8 +75,11 @@ class Service:
         return package
 
     def config(self, name: str = "config.yaml", **training_input: object) -> Path:
+        """The training input of `program` with these fields; one that is None is left out."""
+        fields = {"pythonModule": "prog.task", **training_input}
         path = self.work / name
-        path.write_text(yaml.safe_dump({"trainingInput": {"pythonModule": "prog.task", **training_input}}))
+        kept = {field: value for field, value in fields.items() if value is not None}
+        path.write_text(yaml.safe_dump({"trainingInput": kept}))
         return path
 
     def value(self, job: str, path: str) -> str:
@@ -123,9 +126,12 @@ def local(workers: int = 0, **fields: object) -> Mapping[str, object]:
     return {**gang, "workerType": "local-1", "workerCount": workers} if workers else gang
 
 
-def started(root: Path, *flags: str) -> Iterator[Service]:
+def started(
+    root: Path, *flags: str, runtime: str = "process", environment: Mapping[str, str] | None = None
+) -> Iterator[Service]:
     service = Service(root)
-    service.ok("up", *flags)
+    service.environment |= environment or {}
+    service.ok("up", "--runtime", runtime, *flags)
     try:
         yield service
     finally:

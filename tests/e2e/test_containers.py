@@ -1,0 +1,186 @@
+"""Jobs in containers, as users meet them: the installed program, a real engine."""
+
+import json
+import subprocess
+import textwrap
+
+import pytest
+
+from e2e.harness import Service, until
+from engines import Engine
+
+SHOW = """
+import json, os, socket, sys
+print("TF_CONFIG", os.environ["TF_CONFIG"])
+print("arguments", json.dumps(sys.argv[1:]))
+for hosts in json.loads(os.environ["TF_CONFIG"])["cluster"].values():
+    for host in hosts:
+        print("found", socket.gethostbyname(host.rpartition(":")[0]) != "")
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(containers: Service, engine: Engine) -> object:
+    """Every test ends its jobs, and then nothing of them is in the engine."""
+    yield
+    until(lambda: not engine.leftovers("trainyard.agent"), 30, "the engine to be empty")
+
+
+def image_job(service: Service, engine: Engine, script: str, **fields: object) -> str:
+    gang = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "pythonModule": None}
+    master = {"imageUri": engine.base_image, "containerCommand": ["python3", "-c"], "containerArgs": [script]}
+    return str(service.config("image.yaml", **{**gang, "masterConfig": master, **fields}))
+
+
+def test_package_job_runs_in_the_image_of_its_runtime(containers: Service) -> None:
+    containers.program(
+        """
+        import platform, sys
+        from prog import helper
+        print(helper.WORD, sys.prefix, platform.freedesktop_os_release()["ID"])
+        """
+    ).joinpath("helper.py").write_text("WORD = 'packed'\n")
+    config = containers.config(scaleTier="BASIC", runtimeVersion="2.11", pythonVersion="3.7")
+    containers.train("packaged", "--config", str(config), "--package-path", "prog")
+    assert "packed /opt/trainyard/environment debian" in containers.ok("jobs", "stream-logs", "packaged")
+
+
+def test_package_that_cannot_be_installed_fails_with_pips_words(containers: Service) -> None:
+    package = containers.work / "broken-1.0.tar.gz"
+    package.write_bytes(b"no archive")
+    config = containers.config(scaleTier="BASIC")
+    done = containers.run(
+        *("jobs", "submit", "training", "broken", "--config", str(config)),
+        *("--packages", str(package), "--stream-logs"),
+    )
+    assert done.returncode == 1
+    message = containers.value("broken", "errorMessage")
+    assert message.startswith("The replica master 0 could not install its packages:")
+
+
+def test_custom_image_gets_the_tf_config_that_explain_prints(containers: Service, engine: Engine) -> None:
+    config = image_job(
+        containers,
+        engine,
+        SHOW,
+        workerType="n1-standard-4",
+        workerCount=1,
+        workerConfig={"containerCommand": ["python3", "-c"], "containerArgs": [SHOW]},
+        useChiefInTfConfig=True,
+    )
+    containers.train("explained", "--config", config)
+    for task in ("master-replica-0", "worker-replica-0"):
+        said = containers.ok("jobs", "stream-logs", "explained", "--task", task)
+        explained = json.loads(containers.ok("jobs", "explain", "explained", task, "-o", "json"))
+        assert f"TF_CONFIG {explained['environment']['TF_CONFIG']}\n" in said
+        assert said.count("found True") == 2
+    assert '"chief": ["cmle-training-master-' in said
+
+
+def test_worker_image_defaults_to_the_masters_and_its_end_is_ours(
+    containers: Service, engine: Engine
+) -> None:
+    forever = "import time; print('up', flush=True); time.sleep(1000)"
+    config = image_job(
+        containers,
+        engine,
+        "import time; time.sleep(2)",
+        workerType="n1-standard-4",
+        workerCount=1,
+        workerConfig={"containerCommand": ["python3", "-c"], "containerArgs": [forever]},
+    )
+    said = containers.train("defaulted", "--config", config)
+    assert "The replica worker 0 was stopped." in said
+    assert "killed" not in said
+
+
+def test_image_that_does_not_exist_fails_before_it_hangs(containers: Service, engine: Engine) -> None:
+    config = image_job(containers, engine, "", masterConfig={"imageUri": "127.0.0.1:1/team/trainer:1"})
+    containers.ok("jobs", "submit", "training", "missing", "--config", config)
+    until(lambda: "registry unreachable" in containers.ok("jobs", "describe", "missing"), 60, "the verdict")
+    containers.run("jobs", "cancel", "missing")
+    containers.wait_for("missing", "CANCELLED", "FAILED")
+
+
+def test_entry_point_that_does_not_exist_fails_with_its_name(containers: Service, engine: Engine) -> None:
+    master = {"imageUri": engine.base_image, "containerCommand": ["/app/train"]}
+    config = image_job(containers, engine, "", masterConfig=master)
+    done = containers.run("jobs", "submit", "training", "no_entry", "--config", config, "--stream-logs")
+    assert done.returncode == 1
+    assert containers.value("no_entry", "errorMessage") == (
+        "The replica master 0 could not be started: There is no program '/app/train' in its image."
+    )
+
+
+def test_out_of_memory_is_said_with_the_limit(containers: Service, engine: Engine) -> None:
+    script = "b = []\nwhile True: b.append(bytearray(1 << 24))"
+    config = image_job(containers, engine, script, masterType="small")
+    done = containers.run("jobs", "submit", "training", "hungry", "--config", config, "--stream-logs")
+    assert done.returncode == 137, done.stderr
+    assert containers.value("hungry", "errorMessage").startswith(
+        "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL). "
+        "Its memory limit is 0.2 GB."
+    )
+
+
+def test_cancel_lets_the_program_save(containers: Service, engine: Engine) -> None:
+    script = textwrap.dedent(
+        """
+        import signal, sys, time
+        def save(*_):
+            print("saved", flush=True)
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("up", flush=True)
+        time.sleep(1000)
+        """
+    )
+    config = image_job(containers, engine, script)
+    containers.ok("jobs", "submit", "training", "cancelled", "--config", config)
+    until(lambda: "up" in containers.ok("jobs", "stream-logs", "cancelled", "--no-follow"), 60, "the program")
+    containers.ok("jobs", "cancel", "cancelled")
+    containers.wait_for("cancelled", "CANCELLED")
+    assert "saved" in containers.run("jobs", "stream-logs", "cancelled").stdout
+
+
+def test_agent_killed_while_containers_run_finds_them_again(containers: Service, engine: Engine) -> None:
+    script = "import time\nfor n in range(100): print('line', n, flush=True); time.sleep(0.08)"
+    config = image_job(containers, engine, script)
+    containers.ok("jobs", "submit", "training", "orphaned", "--config", config)
+    until(
+        lambda: "line 5" in containers.ok("jobs", "stream-logs", "orphaned", "--no-follow"), 60, "some lines"
+    )
+    (agent,) = [p for p in containers.processes() if "trainyard_agent" in p.cmdline()]
+    agent.kill()
+    agent.wait(10)
+    containers.ok("up")
+    containers.wait_for("orphaned", "SUCCEEDED")
+    said = containers.ok("jobs", "stream-logs", "orphaned", "--task", "master-replica-0")
+    assert [line.split()[-1] for line in said.splitlines() if " line " in line] == [
+        str(n) for n in range(100)
+    ]
+    assert "run 2" not in containers.ok("jobs", "describe", "orphaned").lower()
+
+
+def test_job_dir_outside_of_what_the_agent_may_mount_is_refused(containers: Service, engine: Engine) -> None:
+    config = image_job(containers, engine, "", jobDir="/etc/trainyard-job")
+    done = containers.run("jobs", "submit", "training", "outside", "--config", config, "--stream-logs")
+    assert done.returncode == 1
+    assert "may mount only what lies below" in containers.value("outside", "errorMessage")
+
+
+def test_down_leaves_no_container(containers: Service, engine: Engine) -> None:
+    config = image_job(containers, engine, "import time; time.sleep(1000)")
+    containers.ok("jobs", "submit", "training", "interrupted", "--config", config)
+    containers.wait_for("interrupted", "RUNNING")
+    containers.ok("down")
+    running = subprocess.run(
+        ["docker", "ps", "--quiet", "--filter", "label=trainyard.agent"],
+        capture_output=True,
+        env={**containers.environment, **engine.environment},
+        check=True,
+    )
+    assert running.stdout == b""
+    containers.ok("up")
+    containers.ok("jobs", "cancel", "interrupted")
+    containers.wait_for("interrupted", "CANCELLED")

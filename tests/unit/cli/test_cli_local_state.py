@@ -187,6 +187,25 @@ def test_commands_hand_tokens_over_as_files_and_bind_to_loopback(state: LocalSta
     assert "--replica-env STORAGE_EMULATOR_HOST=http://127.0.0.1:2" in agent
 
 
+def test_commands_for_containers_name_what_may_be_mounted_and_open_the_storage_to_them(
+    state: LocalState,
+) -> None:
+    options = Options(server_port=1, storage_port=2, runtime="docker", runtimes="/r", pull="never")
+    made = local.commands(state, options)
+    agent = " ".join(made["agent"])
+    assert "--runtime docker" in agent
+    assert "--pull never" in agent
+    assert "--runtimes /r" in agent
+    assert f"--job-dir-root {state.jobs}" in agent
+    assert made["storage"][-1] == "--for-containers"
+
+
+def test_commands_for_processes_alone_keep_the_storage_on_loopback(state: LocalState) -> None:
+    made = local.commands(state, Options(server_port=1, storage_port=2, runtime="process"))
+    assert "--job-dir-root" not in made["agent"]
+    assert "--for-containers" not in made["storage"]
+
+
 def test_environment_of_the_processes_has_no_token_and_knows_the_storage() -> None:
     made = local.environment({"PATH": "/bin", "TRAINYARD_TOKEN": "t"}, Options(storage_port=2))
     assert made == {"PATH": "/bin", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:2"}

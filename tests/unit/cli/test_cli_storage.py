@@ -1,0 +1,74 @@
+"""The local gs://: the emulator, and the way to it for containers."""
+
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trainyard_cli import storage
+from trainyard_cli.local import free_port, is_free
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    """Where the storage process of this test answers; it stands in for the bridge with another loopback."""
+    port = free_port()
+    program = (
+        "import sys; from trainyard_cli import storage; storage.bridge_address = lambda: '127.0.0.2';"
+        "sys.exit(storage.main(sys.argv[1:]))"
+    )
+    process = psutil.Popen(
+        [sys.executable, "-c", program, "--data-dir", str(tmp_path), "--port", str(port), "--for-containers"],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for address in ("127.0.0.1", "127.0.0.2"):
+            while not answers(address, port):
+                assert process.poll() is None
+        yield port
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def answers(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((address, port)) == 0
+
+
+def test_containers_reach_the_same_storage(port: int) -> None:
+    upload = f"http://127.0.0.2:{port}/upload/storage/v1/b/models/o?uploadType=media&name=m"
+    bucket = f"http://127.0.0.2:{port}/storage/v1/b"
+    headers = {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(bucket, b'{"name": "models"}', headers)).read()
+    body = bytes(range(256)) * 4096
+    urllib.request.urlopen(urllib.request.Request(upload, body, {"Content-Type": "a/b"})).read()
+    for address in ("127.0.0.1", "127.0.0.2"):
+        url = f"http://{address}:{port}/download/storage/v1/b/models/o/m?alt=media"
+        with urllib.request.urlopen(url) as answer:
+            assert answer.read() == body
+
+
+def test_port_that_is_taken_ends_it(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert not is_free(port)
+        done = subprocess.run(
+            [sys.executable, "-m", "trainyard_cli.storage", "--data-dir", str(tmp_path), "--port", str(port)],
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+
+
+def test_bridge_address_of_a_machine_without_one_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "net_if_addrs", dict)
+    assert storage.bridge_address() == ""

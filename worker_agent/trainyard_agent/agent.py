@@ -13,6 +13,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from trainyard_agent.clock import Clock
 from trainyard_agent.control_plane import ControlPlane
@@ -53,6 +54,14 @@ _jitter = random.SystemRandom()
 _Observed = dict[str, tuple[ReplicaReport, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """How often an action has failed in a row, and when (on the monotonic clock) it is tried again."""
+
+    failures: int
+    at: float
+
+
 class Agent:
     def __init__(
         self,
@@ -74,6 +83,9 @@ class Agent:
         self._handles: dict[str, Handle] = {}
         self._orders: dict[str, RunOrder] = {}
         self._given_up: dict[str, tuple[ReplicaReport, ...]] = {}
+        self._observed: _Observed = {}
+        self._unseen: set[str] = set()
+        self._retries: dict[tuple[str, type[Action]], _Retry] = {}
         self._seen = ""
         self._reported: tuple[RunReport, ...] | None = None
         self._changed = asyncio.Event()
@@ -118,20 +130,20 @@ class Agent:
 
     # The three loops.
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]], pause_s: float) -> None:
-        """For ever, with a pause between; a longer one after a failure. An agent that ended over one bad
-        round would leave its replicas alone."""
-        failures = 0
+    async def _repeat(self, work: Callable[[], Awaitable[bool | None]], pause_s: float) -> None:
+        """For ever, with a pause between; a longer one after a failure, none where a round says that there is
+        more to do. An agent that ended over one bad round would leave its replicas alone."""
+        failures, more = 0, False
         while True:
             try:
-                await work()
+                more = bool(await work())
                 failures = 0
             except TrainyardError:
                 failures += 1  # said by `_hear`, once
             except Exception:  # noqa: BLE001 - see above
                 failures += 1
                 _log.exception("a round failed; trying again")
-            await self._clock.sleep(_backoff(failures) if failures else pause_s)
+            await self._clock.sleep(_backoff(failures) if failures else 0.0 if more else pause_s)
 
     async def _sync_round(self) -> None:
         """One sync, held by the server unless something is new here, or the last one failed."""
@@ -146,7 +158,8 @@ class Agent:
 
     async def _watch_round(self) -> None:
         await self._keep_lease()
-        if self._reported is not None and await self._reports() != self._reported:
+        retry = any(retry.at <= self._clock.monotonic() for retry in self._retries.values())
+        if retry or (self._reported is not None and await self._reports() != self._reported):
             self._changed.set()
 
     # Talking to the server.
@@ -182,17 +195,21 @@ class Agent:
         if self._trouble:
             _log.info("the server answers again")
         self._trouble = ""
-        self._lease.renew(sent, response.lease_s)
+        try:
+            self._lease.renew(sent, response.lease_s)
+        except OSError as error:  # it holds for this agent; the next one will believe that it ends earlier
+            _log.warning("the lease cannot be remembered: %s", error)
         self._reported = request.runs
         await self._act(response)
 
     async def _request(self, wait_s: float) -> SyncRequest:
         return SyncRequest(agent=self._info, runs=await self._reports(), wait_s=wait_s, seen=self._seen)
 
-    async def _ship(self) -> None:
+    async def _ship(self) -> bool:
+        """True if there is more to send at once."""
         logs = [(handle.run_id, task) for handle in self._handles.values() for task in handle.addresses]
         logs += [(run_id, report.task) for run_id, reports in self._given_up.items() for report in reports]
-        await self._shipper.ship(logs)
+        return await self._shipper.ship(logs)
 
     # What is here.
 
@@ -214,10 +231,25 @@ class Agent:
 
     async def _observe(self) -> _Observed:
         def observe(run_ids: list[str]) -> _Observed:
-            return {run_id: self._runtime.observe(run_id) for run_id in run_ids}
+            return {run_id: self._look(run_id) for run_id in run_ids}
 
         observed = await asyncio.to_thread(observe, list(self._handles))
-        return {run_id: replicas for run_id, replicas in observed.items() if replicas}
+        self._observed = {run_id: replicas for run_id, replicas in observed.items() if replicas}
+        return self._observed
+
+    def _look(self, run_id: str) -> tuple[ReplicaReport, ...]:
+        """A run that cannot be looked at now stands as it was last seen: it must not hide the others."""
+        try:
+            seen = self._runtime.observe(run_id)
+        except Exception:
+            if run_id not in self._observed:
+                raise
+            if run_id not in self._unseen:
+                _log.exception("run %s cannot be looked at; trying again", run_id)
+            self._unseen.add(run_id)
+            return self._observed[run_id]
+        self._unseen.discard(run_id)
+        return seen
 
     # Making it what it should be.
 
@@ -237,14 +269,27 @@ class Agent:
             self._given_up.keys(),
             runs_images=self._runtime.runs_images,
         )
+        retries, self._retries = self._retries, {}
         for action in actions:
-            try:
-                await self._do(action)
-            except Exception:  # noqa: BLE001 - one run in trouble must not hold up the others
-                _log.exception("%s failed; it is tried again after the next answer", type(action).__name__)
+            key = (_run_of(action), type(action))
+            failed = retries.get(key)
+            if failed is not None and self._clock.monotonic() < failed.at:
+                self._retries[key] = failed
+            elif await self._succeeds(action):
+                if not isinstance(action, Stop):  # repeated until all have ended; the watch tells of that
+                    self._changed.set()
+            else:
+                failures = failed.failures + 1 if failed else 1
+                self._retries[key] = _Retry(failures, self._clock.monotonic() + _backoff(failures))
         self._seen = response.version
-        if actions:
-            self._changed.set()
+
+    async def _succeeds(self, action: Action) -> bool:
+        try:
+            await self._do(action)
+        except Exception:  # noqa: BLE001 - one run in trouble must not hold up the others
+            _log.exception("%s of run %s failed; trying again", type(action).__name__, _run_of(action))
+            return False
+        return True
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -312,10 +357,23 @@ class Agent:
             _log.info("run %s: %s %s (%s)", order.run_id, task, message, reason)
 
     async def _keep_lease(self) -> None:
-        """Stop what the server may soon start elsewhere."""
-        for handle in list(self._handles.values()):
-            if self._lease.is_over(handle.grace_s):
-                await asyncio.to_thread(self._runtime.stop, handle.run_id, handle.grace_s, Reason.HOST_LOST)
+        """Stop what the server may soon start elsewhere: each run, whatever happens with another."""
+        over = [handle for handle in self._handles.values() if self._lease.is_over(handle.grace_s)]
+        stops = [
+            asyncio.to_thread(self._runtime.stop, handle.run_id, handle.grace_s, Reason.HOST_LOST)
+            for handle in over
+        ]
+        for outcome in await asyncio.gather(*stops, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+
+def _run_of(action: Action) -> str:
+    match action:
+        case Prepare(order) | Start(order) | GiveUp(order):
+            return order.run_id
+        case Stop(run_id) | Remove(run_id):
+            return run_id
 
 
 def _backoff(failures: int) -> float:

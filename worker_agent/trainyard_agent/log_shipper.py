@@ -16,6 +16,8 @@ from trainyard_protocol.sync import LogChunk, LogEnd, LogLine, digest
 
 MAX_LINES = 1000
 MAX_BYTES = 1 << 19
+MAX_CHUNKS = 8
+"""Of one log in one round: a replica that prints without end must not hold up the others."""
 
 _AT_ONCE = 8
 _log = logging.getLogger(__name__)
@@ -45,8 +47,9 @@ class LogShipper:
         self._progress: dict[Key, _Progress] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def ship(self, logs: Iterable[Key]) -> None:
-        """Send what there is of these logs, and the last word on those that are complete.
+    async def ship(self, logs: Iterable[Key]) -> bool:
+        """Send a round's share of what there is of these logs, and the last word on those that are complete.
+        True if there is more to send at once.
 
         A log that is not among them is forgotten; one that is over costs nothing. Raises the first error
         of the server; every other log was still tried. Calls must not overlap.
@@ -58,23 +61,28 @@ class LogShipper:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+        return any(outcomes)
 
     def is_over(self, key: Key) -> bool:
         """Whether the server has all of this log, or does not want it."""
         return key in self._progress and self._progress[key].over
 
-    async def _ship(self, key: Key) -> None:
+    async def _ship(self, key: Key) -> bool:
+        """True if there is more than one round's share."""
         progress = self._of(key)
         async with self._slots:
             try:
-                while await self._send_next(key, progress):
-                    pass
+                for _ in range(MAX_CHUNKS):
+                    if not await self._send_next(key, progress):
+                        return False
             except NotFound:
                 _log.warning("run %s is not this server's: the log of %s is not sent", *key)
                 progress.over = True
+                return False
             except TrainyardError:
                 progress.next = None  # ask again: the chunk may have arrived and the answer not
                 raise
+            return True
 
     async def _send_next(self, key: Key, progress: _Progress) -> bool:
         """Send one chunk. True if it moved things on, so that there may be more to send at once."""

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.agent import Agent
+from trainyard_agent.agent import HOLD_S, Agent
 from trainyard_agent.clock import ManualClock
 from trainyard_agent.lease import Lease
-from trainyard_agent.runtimes.base import Handle
+from trainyard_agent.log_shipper import MAX_CHUNKS
+from trainyard_agent.runtimes.base import Handle, LogSlice
 from trainyard_agent.runtimes.fake import (
     FOREVER,
     SUCCEEDS,
@@ -26,7 +27,15 @@ from trainyard_agent.runtimes.fake import (
 )
 from trainyard_agent.staging import ReadyAtOnce, Staging
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import AgentInfo, Capacity, ExitReport, ReplicaReport, RunOrder
+from trainyard_protocol.sync import (
+    AgentInfo,
+    Capacity,
+    ExitReport,
+    ReplicaReport,
+    RunOrder,
+    SyncRequest,
+    SyncResponse,
+)
 from unit.agent.stub_server import StubServer
 
 RUN, OTHER = "1" * 32, "2" * 32
@@ -400,16 +409,12 @@ class RealTime(ManualClock):
         await asyncio.sleep(min(seconds, 0.005))
 
 
-async def test_agent_in_its_loops_cuts_a_held_sync_short_when_something_changes(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.clock = RealTime()
-    world.host.clock = world.clock
-    world.programs(master=Script(((0.0, Say("up")), (5.0, Exit(3)))))
+def hold_syncs(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The server holds what it may hold, for longer than any test. Set once it has."""
     held = asyncio.Event()
     sync = world.client.sync
 
-    async def holding(request):  # type: ignore[no-untyped-def]
+    async def holding(request: SyncRequest) -> SyncResponse:
         answer = await sync(request)
         if request.wait_s and request.seen == answer.version:
             held.set()
@@ -417,6 +422,16 @@ async def test_agent_in_its_loops_cuts_a_held_sync_short_when_something_changes(
         return answer
 
     monkeypatch.setattr(world.client, "sync", holding)
+    return held
+
+
+async def test_agent_in_its_loops_cuts_a_held_sync_short_when_something_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.clock = RealTime()
+    world.host.clock = world.clock
+    world.programs(master=Script(((0.0, Say("up")), (5.0, Exit(3)))))
+    held = hold_syncs(world, monkeypatch)
     world.server.order(RUN, CHIEF)
     running = asyncio.create_task(world.new_agent().run())
 
@@ -455,6 +470,212 @@ async def test_agent_survives_a_round_that_fails(world: World, caplog: pytest.Lo
     with pytest.raises(asyncio.CancelledError):
         await running
     assert "no space left on device" in caplog.text
+
+
+class FailsToRemove(FakeRuntime):
+    """A file of the first run cannot be removed, the first few times."""
+
+    def __init__(self, host: FakeHost, failures: int = 1000) -> None:
+        super().__init__(host)
+        self.left = failures
+        self.attempts = 0
+
+    def remove(self, run_id: str) -> None:
+        if run_id == RUN:
+            self.attempts += 1
+            if self.attempts <= self.left:
+                raise OSError("device or resource busy")
+        super().remove(run_id)
+
+
+async def ended_and_let_go(world: World, runtime: FailsToRemove) -> None:
+    """The server wants no more of RUN."""
+    world.new_agent(runtime)
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+    world.clock.advance(2)
+    await world.steps()
+    world.server.orders.clear()
+
+
+async def test_action_that_fails_is_tried_again_after_a_growing_pause(world: World) -> None:
+    runtime = FailsToRemove(world.host)
+    await ended_and_let_go(world, runtime)
+
+    await world.steps(5)
+    assert runtime.attempts == 1
+    for attempts, longest in enumerate((0.2, 0.4, 0.8, 1.6, 3.0, 3.0), start=1):
+        world.clock.advance(0.49 * longest)
+        await world.steps(2)
+        assert runtime.attempts == attempts
+        world.clock.advance(longest)
+        await world.steps(2)
+        assert runtime.attempts == attempts + 1
+
+
+async def test_action_that_fails_does_not_hold_up_other_runs(world: World) -> None:
+    runtime = FailsToRemove(world.host)
+    await ended_and_let_go(world, runtime)
+    await world.steps()
+
+    world.server.order(OTHER, CHIEF)
+    await world.steps()
+
+    assert world.states(OTHER) == [ReplicaState.RUNNING]
+    assert runtime.attempts == 1
+
+
+async def test_pause_after_failures_ends_with_a_success(world: World) -> None:
+    runtime = FailsToRemove(world.host, failures=4)
+    await ended_and_let_go(world, runtime)
+    for _ in range(5):
+        await world.steps(1)
+        world.clock.advance(3)
+    await world.steps(1)
+    assert RUN not in world.host.runs
+
+    runtime.attempts, runtime.left = 0, 1000
+    await ended_and_let_go(world, runtime)
+    await world.steps(1)
+    assert runtime.attempts == 1
+    world.clock.advance(0.2)
+    await world.steps(1)
+    assert runtime.attempts == 2
+
+
+@pytest.mark.parametrize("trouble", ["remove fails", "stop takes long"])
+async def test_sync_is_held_while_nothing_moves(world: World, trouble: str) -> None:
+    """Else the agent and the server would turn as fast as they can."""
+    if trouble == "remove fails":
+        await ended_and_let_go(world, FailsToRemove(world.host))
+    else:
+        world.programs(master=FOREVER)
+        world.new_agent(IgnoresSigterm(world.host))
+        world.server.order(RUN, CHIEF)
+        await world.steps()
+        world.server.stop(RUN)
+
+    for _ in range(5):
+        await world.agent._sync_round()
+
+    assert [request.wait_s for request in world.server.requests[-3:]] == [HOLD_S] * 3
+
+
+async def test_agent_in_its_loops_tries_again_though_the_server_has_nothing_new(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.clock = RealTime()
+    world.host.clock = world.clock
+    hold_syncs(world, monkeypatch)
+    runtime = FailsToRemove(world.host, failures=6)
+    await ended_and_let_go(world, runtime)
+    running = asyncio.create_task(world.agent.run())
+
+    def gone() -> bool:
+        world.clock.advance(0.1)
+        return RUN not in world.host.runs
+
+    async with asyncio.timeout(20):
+        await until(gone)
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert runtime.attempts == 7
+
+
+async def test_run_that_cannot_be_looked_at_stands_as_it_was_and_hides_no_other(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class CannotBeRead(FakeRuntime):
+        broken = False
+
+        def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
+            if self.broken and run_id == RUN:
+                raise OSError("input/output error")
+            return super().observe(run_id)
+
+    runtime = CannotBeRead(world.host)
+    world.programs(master=Script(((5.0, Exit(3)),)))
+    world.new_agent(runtime)
+    for run_id in (RUN, OTHER):
+        world.server.order(run_id, CHIEF)
+    await world.steps()
+
+    runtime.broken = True
+    world.clock.advance(10)
+    await world.steps()
+
+    assert world.states(RUN) == [ReplicaState.RUNNING]
+    assert world.states(OTHER) == [ReplicaState.EXITED]
+    assert caplog.text.count("cannot be looked at") == 1
+
+    runtime.broken = False
+    await world.steps()
+    assert world.exit(CHIEF).code == 3
+
+
+async def test_lease_that_cannot_be_remembered_does_not_stop_the_agent(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = Lease(world.clock, tmp_path / "gone" / "lease.json")
+    world.server.lease_s = 600.0
+    world.new_agent(lease=lease)
+    world.server.order(RUN, CHIEF)
+
+    await world.steps()
+
+    assert world.states() == [ReplicaState.RUNNING]
+    assert "the lease cannot be remembered" in caplog.text
+    world.clock.advance(599)
+    assert lease.is_over(5.0)
+
+
+async def test_lease_that_runs_out_stops_every_run_though_one_cannot_be_stopped(world: World) -> None:
+    class CannotStopTheFirst(FakeRuntime):
+        def stop(self, run_id: str, grace_s: float, reason: Reason = Reason.STOPPED) -> None:
+            if run_id == RUN:
+                raise OSError("input/output error")
+            super().stop(run_id, grace_s, reason)
+
+    world.programs(master=FOREVER)
+    world.server.lease_s = 600.0
+    runtime = CannotStopTheFirst(world.host)
+    world.new_agent(runtime)
+    for run_id in (RUN, OTHER):
+        world.server.order(run_id, CHIEF)
+    await world.steps()
+    world.server.down = True
+    world.clock.advance(600)
+
+    with pytest.raises(OSError, match="input/output"):
+        await world.agent.step()
+
+    assert [runtime.observe(run_id)[0].exit is None for run_id in (RUN, OTHER)] == [True, False]
+
+
+async def test_agent_in_its_loops_sends_a_long_log_without_a_pause_between_its_shares(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OneLineAtATime(FakeRuntime):
+        def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+            return super().read_log(run_id, task, start, 1, max_bytes)
+
+    lines = [f"line {n}" for n in range(5 * MAX_CHUNKS)]
+    world.programs(master=Script((*((0.0, Say(line)) for line in lines), (0.0, Exit(0)))))
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+    world.server.logs.clear()
+    world.server.complete.clear()
+    running = asyncio.create_task(world.new_agent(OneLineAtATime(world.host)).run())
+
+    async with asyncio.timeout(20):
+        await until(lambda: world.server.complete)  # and the clock stands still
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert world.server.texts(RUN, CHIEF) == lines
 
 
 async def until(holds: Callable[[], object]) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from trainyard_agent.clock import ManualClock
-from trainyard_agent.log_shipper import LogShipper
-from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.log_shipper import MAX_CHUNKS, LogShipper
+from trainyard_agent.runtimes.base import Launch, LogSlice
 from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Say, Script
 from trainyard_protocol.errors import TrainyardError, Unavailable
-from trainyard_protocol.sync import LogChunk
+from trainyard_protocol.sync import LogChunk, LogLine
 from unit.agent.stub_server import StubServer, run_order
 
 RUN, TASK = "1" * 32, "master-replica-0"
@@ -32,9 +32,11 @@ class Replica:
 
 
 async def ship(server: StubServer, replica: Replica, **limits: int) -> None:
-    """One pass by a new agent."""
+    """All that there is, by a new agent."""
     async with server.client() as client:
-        await LogShipper(client, replica.runtime, **limits).ship([KEY])
+        shipper = LogShipper(client, replica.runtime, **limits)
+        while await shipper.ship([KEY]):
+            pass
 
 
 async def test_ship_of_an_ended_replica_sends_all_and_the_last_word() -> None:
@@ -87,6 +89,40 @@ async def test_ship_keeps_chunks_within_their_limits(max_lines: int, max_bytes: 
     assert server.texts(*KEY) == replica.expected
     assert len([chunk for chunk in server.chunks if chunk.lines]) == chunks
     assert all(len(chunk.lines) <= max_lines for chunk in server.chunks)
+
+
+async def test_ship_of_a_loud_replica_takes_no_more_than_its_share_of_a_round() -> None:
+    server, loud = StubServer(), Replica(3 * MAX_CHUNKS)
+    loud.clock.advance(1000)
+    async with server.client() as client:
+        shipper = LogShipper(client, loud.runtime, max_lines=1)
+
+        assert await shipper.ship([KEY])
+        assert len(server.chunks) == MAX_CHUNKS
+
+        assert await shipper.ship([KEY])
+        assert len(server.chunks) == 2 * MAX_CHUNKS
+        while await shipper.ship([KEY]):
+            pass
+        assert not await shipper.ship([KEY])
+
+    assert server.texts(*KEY) == loud.expected
+    assert server.complete == {KEY}
+
+
+async def test_ship_of_more_loud_replicas_than_slots_sends_of_each_in_one_round() -> None:
+    class NeverStopsPrinting(FakeRuntime):
+        def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+            line = LogLine(time="2026-01-01T00:00:00Z", stream="stdout", text=f"line {start}")
+            return LogSlice((line,), complete=False)
+
+    server, runtime = StubServer(), NeverStopsPrinting(FakeHost(ManualClock(), lambda launch: Script()))
+    keys = [(RUN, f"worker-replica-{n}") for n in range(20)]
+
+    async with server.client() as client:
+        assert await LogShipper(client, runtime).ship(keys)
+
+    assert all(server.texts(*key) for key in keys)
 
 
 async def test_ship_by_a_new_agent_sends_nothing_twice() -> None:

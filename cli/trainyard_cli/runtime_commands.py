@@ -113,12 +113,11 @@ class _LiveSteps:
         self._status.update("")
 
     def line(self, text: str) -> None:
-        self._status.update(self._text(text, style="dim", overflow="ellipsis", no_wrap=True))
+        self._status.update(self._text(text[: self._console.width - 4], style="dim"))
 
 
 def _heading(name: str, number: int, of: int, instruction: str) -> str:
-    words = " ".join(instruction.split())
-    return f"{name}  {number}/{of}  {words if len(words) <= 70 else f'{words[:67]}...'}"
+    return f"{name}  {number}/{of}  {runtimes.brief(instruction)}"
 
 
 def _here(line: Line, asked: bool, table: Runtimes) -> str:

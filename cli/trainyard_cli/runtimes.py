@@ -27,8 +27,12 @@ LAST_LINES = 20
 
 _INSTALLERS = ("pip", "setuptools")  # of the agent's: what installs a job's packages
 _STEP = re.compile(r"STEP (\d+)/(\d+) ?: (.+)", re.IGNORECASE)
+_EXIT_CODE = re.compile(r"returned a non-zero code: (\d+)$")
+_BUILDERS_OWN = re.compile(r" ---> |Removing intermediate container |Successfully tagged ")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+_BRIEF = 70
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -227,29 +231,41 @@ class _Transcript:
             raise self.failure(str(word["error"]))
         if status := word.get("status"):
             self._progress.line(" ".join(filter(None, (word.get("id"), status, word.get("progress")))))
-        for line in str(word.get("stream", "")).splitlines():
+        for raw in str(word.get("stream", "")).splitlines():
+            line = _COLOUR.sub("", raw).rstrip()
             if started := _STEP.match(line):
                 self._step, self._instruction = f"step {started[1]} of {started[2]}", started[3]
                 self._lines = []
                 self._progress.step(int(started[1]), int(started[2]), started[3])
             elif line.startswith("Successfully built "):
                 self.built = True
-            elif line.strip():
-                self._lines = [*self._lines, line.rstrip()][-LAST_LINES:]
+            elif line and not _BUILDERS_OWN.match(line):
+                self._lines = [*self._lines, line][-LAST_LINES:]
                 self._progress.line(line.strip())
 
     def failure(self, reason: str) -> FailedPrecondition:
         recipe, reason = self._recipe, reason.strip().rstrip(".")
+        if not self._step:
+            return FailedPrecondition(f"{recipe.name} was not built: {reason}.")
         if self._instruction.upper().startswith("FROM "):
             return FailedPrecondition(
                 f"The base image {recipe.base_image} of {recipe.name} cannot be had: {reason}. Bring it to the "
                 "engine (docker pull, docker load), or name another with --base-image."
             )
-        if not self._step:
-            return FailedPrecondition(f"{recipe.name} was not built: {reason}.")
-        failed = f"{recipe.name} was not built: {self._step} failed ({reason})."
-        end = "\n".join(f"    {line}" for line in self._lines)
-        return FailedPrecondition(f"{failed} The end of what it wrote:\n{end}" if end else failed)
+        ended = _EXIT_CODE.search(reason)  # its words are the whole command, which can be long
+        how = f" with exit code {ended[1]}" if ended else f": {reason}"
+        said = [f"{recipe.name} was not built: {self._step}, {brief(self._instruction)}, failed{how}."]
+        if any("CERTIFICATE_VERIFY_FAILED" in line for line in self._lines):
+            said.append("Certificates of your own, such as a proxy's, are given with --ca-bundle.")
+        if self._lines:
+            said.append("The end of what it wrote:\n" + "\n".join(f"    {line}" for line in self._lines))
+        return FailedPrecondition(" ".join(said))
+
+
+def brief(instruction: str) -> str:
+    """An instruction of a Dockerfile in one short line."""
+    words = " ".join(instruction.split())
+    return words if len(words) <= _BRIEF else f"{words[: _BRIEF - 3]}..."
 
 
 def _unreachable(url: str, error: BaseException) -> PermissionDenied | Unavailable:

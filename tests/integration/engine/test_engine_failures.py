@@ -1,5 +1,6 @@
 """What breaks around a run of containers, each with its outcome; `host` insists that nothing is left behind."""
 
+import errno
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from engines import OwnEngine
 from integration.engine.runs import CHIEF, WORKER, Host, host_on
 from trainyard_agent.engine import Engine, EngineDown, EngineRefused
-from trainyard_agent.runtimes import containers
+from trainyard_agent.runtimes import containers, run_files
 from trainyard_agent.runtimes.base import StartFailed
 from trainyard_protocol.states import Reason, ReplicaState
 
@@ -268,3 +269,36 @@ def found(host: Host, run_id: str, task: str) -> Any:
     labels = [f"{containers.RUN}={run_id}", f"{containers.TASK}={task}"]
     (container,) = host.engine.client().containers.list(filters={"label": labels})
     return container
+
+
+def test_full_disk_of_the_agent_starts_nothing_and_is_the_machines_fault(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = host.order(CHIEF)
+    host.runtime.place(order)
+    launches = [host.launch("sleep 1000")]
+    monkeypatch.setattr(run_files, "write_json", full_disk)
+    with pytest.raises(StartFailed) as failure:
+        host.runtime.start(order.run_id, launches)
+    assert failure.value.reason is Reason.HOST_FAILED
+    assert "No space left on device" in failure.value.message
+    assert host.leftovers() == []
+
+
+def test_full_disk_of_the_agent_delays_an_exit_and_loses_no_line(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = host.start("echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo down; exit 3")
+    host.until(lambda: host.said(run_id) == ["up"])
+    with monkeypatch.context() as disk:
+        disk.setattr(run_files, "write_json", full_disk)
+        container = found(host, run_id, CHIEF)
+        container.exec_run(["touch", "/tmp/go"])
+        container.wait()
+        assert host.report(run_id).exit is None
+    assert host.end(run_id).code == 3
+    assert host.log(run_id) == ["up", "down"]
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

@@ -2,35 +2,38 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import TypeVar
 
 import pytest
 
 import engines
 from engines import Engine, NoEngine, OwnEngine
 
+E = TypeVar("E", bound=Engine)
+
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     """Shared by all tests: each removes what it made."""
-    try:
-        with engines.found() as engine:
-            yield engine
-    except NoEngine as missing:
-        _without(missing)
+    with ExitStack() as stack:
+        yield _usable(engines.found(), stack)
 
 
 @pytest.fixture
 def own_engine() -> Iterator[OwnEngine]:
     """For a test that breaks it."""
+    with ExitStack() as stack:
+        yield _usable(engines.own(), stack)
+
+
+def _usable(engine: AbstractContextManager[E], stack: ExitStack) -> E:
+    """Up, with its base image. Where that cannot be, the test is skipped; in CI nothing is skipped."""
     try:
-        with engines.own() as engine:
-            yield engine
+        usable = stack.enter_context(engine)
+        usable.provide_base_image()
     except NoEngine as missing:
-        _without(missing)
-
-
-def _without(missing: NoEngine) -> None:
-    """In CI nothing is skipped."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(str(missing))
-    pytest.skip(str(missing))
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+    return usable

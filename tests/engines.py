@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import docker
 import psutil
@@ -28,6 +29,7 @@ _TOOLS = ("dockerd", "containerd", "docker-init", "iptables", "ip", "nsenter", "
 _POOL = (
     "10.211.0.0/16"  # networks of 254 addresses: an engine has room for no more than 31 of its default ones
 )
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PATIENCE_S, _PAUSE_S = 60.0, 0.05
 
 
@@ -49,16 +51,18 @@ class Engine:
     @property
     def base_image(self) -> str:
         """Debian with python3, venv, pip, setuptools and certificates; made when it is first asked for."""
-        if not self.client().images.list(BASE_IMAGE):
-            api = self.client().api
-            with debian.base_tar() as tar:
-                made = api.post(
-                    f"{api.base_url}/v{api.api_version}/images/create",
-                    params={"fromSrc": "-", "repo": BASE_IMAGE, "tag": "latest"},
-                    data=tar,
-                )
-            made.raise_for_status()
+        self.provide_base_image()
         return BASE_IMAGE
+
+    def provide_base_image(self) -> None:
+        """Raises NoEngine where it cannot be made: an engine without it is of no use to a test."""
+        if self.client().images.list(BASE_IMAGE):
+            return
+        try:
+            with debian.base_tar() as tar:
+                self._import(tar)
+        except (AssertionError, OSError, subprocess.CalledProcessError) as error:
+            raise NoEngine(f"no base image can be made on this machine: {error}") from error
 
     def client(self) -> docker.DockerClient:
         if self._client is None:
@@ -70,13 +74,15 @@ class Engine:
             self._client.close()
             self._client = None
 
-    def leftovers(self, label: str) -> list[str]:
-        """Every container, network and volume that carries the label (`name` or `name=value`)."""
-        client, carries = self.client(), {"label": label}
+    def leftovers(self, label: str = "") -> list[str]:
+        """Every container, network and volume that carries the label (`name` or `name=value`); "": every one."""
+        client = self.client()
+        carries: dict[str, str | list[str] | bool] = {"label": label} if label else {}
         containers = client.containers.list(all=True, filters=carries, ignore_removed=True)
+        networks = client.networks.list(filters={**carries, "type": "custom"})
         return [
             *(f"container {found.name} ({found.status})" for found in containers),
-            *(f"network {found.name}" for found in client.networks.list(filters=carries)),
+            *(f"network {found.name}" for found in networks),
             *(f"volume {found.name}" for found in client.volumes.list(filters=carries)),
         ]
 
@@ -92,6 +98,15 @@ class Engine:
         self.client().images.build(fileobj=context, custom_context=True, tag=name, rm=True, forcerm=True)
         return name
 
+    def _import(self, tar: BinaryIO) -> None:
+        api = self.client().api
+        made = api.post(
+            f"{api.base_url}/v{api.api_version}/images/create",
+            params={"fromSrc": "-", "repo": BASE_IMAGE, "tag": "latest", "changes": f"ENV PATH={_PATH}"},
+            data=tar,
+        )
+        made.raise_for_status()
+
 
 class OwnEngine(Engine):
     """A dockerd and a containerd of the tests, as Debian starts them. All that they keep lies in `root`.
@@ -105,12 +120,13 @@ class OwnEngine(Engine):
         self._root = root
         self._network = root.name if isolated else ""
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        if isolated:
-            subprocess.run(["ip", "netns", "add", self._network], check=True)
-            subprocess.run(["ip", "-n", self._network, "link", "set", "lo", "up"], check=True)
+        self._came_up = False
 
     def start(self, live_restore: bool = False, log_opts: Mapping[str, str] | None = None) -> None:
-        """Raises NoEngine, with the end of its log, if it does not answer in time."""
+        """Raises NoEngine, with its last words, if it does not answer in time."""
+        if self._network and not self._network_is_there():
+            _ip("netns", "add", self._network)
+            _ip("-n", self._network, "link", "set", "lo", "up")
         containerd = f"{self._root}/containerd.sock"
         if "containerd" not in self._daemons:
             config = self._root / "containerd.toml"
@@ -122,6 +138,7 @@ class OwnEngine(Engine):
             *("dockerd", "--data-root", f"{self._root}/data", "--exec-root", f"{self._root}/exec"),
             *("--pidfile", f"{self._root}/pid", "--host", self.url, "--containerd", containerd),
             *("--default-address-pool", f"base={_POOL},size=24"),
+            *("--max-download-attempts", "1"),  # or it waits for 50 s before a broken pull has failed
         ]
         if live_restore:
             command.append("--live-restore")
@@ -129,6 +146,7 @@ class OwnEngine(Engine):
             command += ["--log-opt", f"{name}={value}"]
         self._spawn(*command)
         _until(lambda: _answers(self.url), lambda: self._trouble("dockerd"))
+        self._came_up = True
 
     def stop(self) -> None:
         """SIGTERM: without live-restore, its containers end too."""
@@ -143,24 +161,31 @@ class OwnEngine(Engine):
         self.start(live_restore, log_opts)
 
     def remove(self) -> None:
-        """Nothing of it is left: no container, process, mount, network or file."""
-        if "dockerd" not in self._daemons:
+        """Nothing of it is left: no container, process, mount, network or file. It need not have come up."""
+        try:
+            if self._came_up:
+                self._empty()
+        finally:
+            for daemon in reversed(list(self._daemons)):
+                self._end(daemon, signal.SIGTERM)
+            for process in self._processes():  # what a failed test left
+                process.kill()
+            psutil.wait_procs(self._processes(), timeout=_PATIENCE_S)
+            mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+            for mount in sorted((m for m in mounts if m.startswith(f"{self._root}/")), reverse=True):
+                subprocess.run(["umount", "--lazy", mount], check=True)
+            if self._network and self._network_is_there():
+                _ip("netns", "delete", self._network)
+            shutil.rmtree(self._root)
+
+    def _empty(self) -> None:
+        """Only an engine ends its containers: their processes say nothing of whose they are."""
+        if not _answers(self.url):
             self.start()
         for container in self.client().containers.list(all=True, ignore_removed=True):
             container.remove(force=True, v=True)
         for network in self.client().networks.list(filters={"type": "custom"}):
             network.remove()
-        self._end("dockerd", signal.SIGTERM)
-        self._end("containerd", signal.SIGTERM)
-        for process in self._processes():  # what a failed test left
-            process.kill()
-        psutil.wait_procs(self._processes(), timeout=_PATIENCE_S)
-        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for mount in sorted((m for m in mounts if m.startswith(f"{self._root}/")), reverse=True):
-            subprocess.run(["umount", "--lazy", mount], check=True)
-        if self._network:
-            subprocess.run(["ip", "netns", "delete", self._network], check=True)
-        shutil.rmtree(self._root)
 
     def _spawn(self, daemon: str, *arguments: str) -> None:
         enter = ["nsenter", f"--net=/run/netns/{self._network}"] if self._network else []
@@ -172,14 +197,18 @@ class OwnEngine(Engine):
     def _trouble(self, daemon: str) -> str:
         if self._daemons[daemon].poll() is None:
             return ""
-        end = (self._root / f"{daemon}.log").read_text(errors="replace").splitlines()[-15:]
-        return "\n".join([f"{daemon} does not come up; the end of its log:", *end])
+        log = (self._root / f"{daemon}.log").read_text(errors="replace").splitlines()
+        last_words = [line.strip() for line in log if not line.startswith("time=")] or log[-1:]
+        return f"{daemon} does not come up on this machine: {' '.join(last_words[-3:])}"
 
     def _end(self, daemon: str, how: signal.Signals) -> None:
         self.close()
         process = self._daemons.pop(daemon)
         process.send_signal(how)
         process.wait(_PATIENCE_S)
+
+    def _network_is_there(self) -> bool:
+        return Path("/run/netns", self._network).exists()
 
     def _processes(self) -> list[psutil.Process]:
         found = []
@@ -206,6 +235,8 @@ def found() -> Iterator[Engine]:
     else:
         with own(isolated=False) as engine:
             yield engine
+            left = engine.leftovers()
+            assert not left, f"the tests left in the engine that they share: {left}"
 
 
 @contextmanager
@@ -213,7 +244,11 @@ def own(isolated: bool = True) -> Iterator[OwnEngine]:
     """A new engine. Raises NoEngine."""
     missing = [tool for tool in _TOOLS if not shutil.which(tool)]
     if os.geteuid() != 0 or missing:
-        raise NoEngine(f"to start a container engine takes root and {', '.join(_TOOLS)}; missing: {missing}")
+        who = "this is root" if os.geteuid() == 0 else "this is not root"
+        raise NoEngine(
+            f"a container engine of the tests' own takes root and {', '.join(_TOOLS)}; "
+            f"{who}, and missing are: {', '.join(missing) or 'none'}"
+        )
     root = Path(tempfile.mkdtemp(prefix="ty-", dir="/tmp"))  # short: paths of sockets are limited
     engine = OwnEngine(root, isolated)
     try:
@@ -221,6 +256,12 @@ def own(isolated: bool = True) -> Iterator[OwnEngine]:
         yield engine
     finally:
         engine.remove()
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise NoEngine(f"`ip {' '.join(words)}` fails on this machine: {done.stderr.strip()}")
 
 
 def _until(holds: Callable[[], bool], trouble: Callable[[], str]) -> None:

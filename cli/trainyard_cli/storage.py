@@ -7,19 +7,19 @@ port at the machine's address on Docker's bridge are passed on to it. No other m
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
 import psutil
 from gcp_storage_emulator.server import create_server
 
-BRIDGE = "docker0"
-"""Docker's own bridge; there from the first start of an engine on."""
-
 _LOOPBACK = "127.0.0.1"
+_ENGINE, _ENGINE_TIMEOUT_S = "unix:///var/run/docker.sock", 10.0
 _LOOK_S = 2.0  # between two looks for the bridge
 _PAUSE_S = 0.02
 _BLOCK = 1 << 16
@@ -39,8 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def bridge_address() -> str:
-    """This machine's address on the bridge; "" where there is none."""
-    addresses = psutil.net_if_addrs().get(BRIDGE, [])
+    """This machine's address on its engine's own bridge; "" where no engine answers, or it has none."""
+    scheme, _, path = os.environ.get("DOCKER_HOST", _ENGINE).partition("://")
+    if scheme != "unix":
+        return ""
+    try:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=path), timeout=_ENGINE_TIMEOUT_S) as engine:
+            options = engine.get("http://engine/networks/bridge").raise_for_status().json()["Options"]
+    except (httpx.HTTPError, ValueError, KeyError):
+        return ""
+    addresses = psutil.net_if_addrs().get(options.get("com.docker.network.bridge.name", ""), [])
     return next((address.address for address in addresses if address.family == socket.AF_INET), "")
 
 
@@ -66,7 +74,7 @@ async def _serve(data_dir: Path, port: int, for_containers: bool) -> bool:
 async def _gate(port: int) -> None:
     """Pass on what comes in at the bridge, as soon as there is one; its address may change with the engine."""
     while True:
-        address = bridge_address()
+        address = await asyncio.to_thread(bridge_address)
         if address:
             try:
                 server = await asyncio.start_server(lambda r, w: _pass_on(r, w, port), address, port)
@@ -74,7 +82,7 @@ async def _gate(port: int) -> None:
                 _log.warning("containers cannot reach gs:// yet: %s:%d: %s", address, port, error)
             else:
                 async with server:
-                    while bridge_address() == address:
+                    while await asyncio.to_thread(bridge_address) in (address, ""):  # it may be restarting
                         await asyncio.sleep(_LOOK_S)
         await asyncio.sleep(_LOOK_S)
 

@@ -1,8 +1,12 @@
 """The local gs://: the emulator, and the way to it for containers."""
 
+import http.server
 import socket
+import socketserver
 import subprocess
 import sys
+import tempfile
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +73,35 @@ def test_port_that_is_taken_ends_it(tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
-def test_bridge_address_of_a_machine_without_one_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "net_if_addrs", dict)
+class FakeDockerd(http.server.BaseHTTPRequestHandler):
+    """Its bridge is the loopback interface."""
+
+    def do_GET(self) -> None:
+        body = b'{"Options": {"com.docker.network.bridge.name": "lo"}}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return ""
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_bridge_address_is_that_of_the_engines_own_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/docker.sock"
+        with socketserver.UnixStreamServer(path, FakeDockerd) as dockerd:
+            thread = threading.Thread(target=dockerd.handle_request)
+            thread.start()
+            monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+            assert storage.bridge_address() == "127.0.0.1"
+            thread.join()
+
+
+@pytest.mark.parametrize("host", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1"])
+def test_bridge_address_without_an_engine_here_is_empty(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
     assert storage.bridge_address() == ""

@@ -25,7 +25,7 @@ import debian
 
 BASE_IMAGE = "trainyard-test-base"
 
-_TOOLS = ("dockerd", "containerd", "docker-init", "iptables", "ip", "nsenter", "debootstrap")
+_TOOLS = ("dockerd", "containerd", "docker-init", "iptables", "ip", "nsenter", "setpriv", "debootstrap")
 _POOL = (
     "10.211.0.0/16"  # networks of 254 addresses: an engine has room for no more than 31 of its default ones
 )
@@ -112,7 +112,8 @@ class OwnEngine(Engine):
     """A dockerd and a containerd of the tests, as Debian starts them. All that they keep lies in `root`.
 
     With `isolated` they have a network of their own as well: two engines on one host take each other's bridge
-    and rules away. Its containers reach each other and nothing else.
+    and rules away. Its containers reach each other and nothing else. And `root` lies in memory: most of the life
+    of such an engine would be writing the base image to a disk and removing it again.
     """
 
     def __init__(self, root: Path, isolated: bool) -> None:
@@ -123,10 +124,15 @@ class OwnEngine(Engine):
         self._came_up = False
 
     def start(self, live_restore: bool = False, log_opts: Mapping[str, str] | None = None) -> None:
-        """Raises NoEngine, with its last words, if it does not answer in time."""
+        """Raises NoEngine, with its last words, if it does not answer in time.
+
+        To be called in the main thread: the daemons end with the thread that started them, so that a test
+        session that is killed leaves none behind.
+        """
         if self._network and not self._network_is_there():
-            _ip("netns", "add", self._network)
-            _ip("-n", self._network, "link", "set", "lo", "up")
+            _done("mount", "-t", "tmpfs", "-o", "mode=711", "tmpfs", str(self._root))
+            _done("ip", "netns", "add", self._network)
+            _done("ip", "-n", self._network, "link", "set", "lo", "up")
         containerd = f"{self._root}/containerd.sock"
         if "containerd" not in self._daemons:
             config = self._root / "containerd.toml"
@@ -171,11 +177,10 @@ class OwnEngine(Engine):
             for process in self._processes():  # what a failed test left
                 process.kill()
             psutil.wait_procs(self._processes(), timeout=_PATIENCE_S)
-            mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-            for mount in sorted((m for m in mounts if m.startswith(f"{self._root}/")), reverse=True):
-                subprocess.run(["umount", "--lazy", mount], check=True)
+            for mount in self._mounts():
+                _done("umount", "--lazy", mount)
             if self._network and self._network_is_there():
-                _ip("netns", "delete", self._network)
+                _done("ip", "netns", "delete", self._network)
             shutil.rmtree(self._root)
 
     def _empty(self) -> None:
@@ -191,7 +196,10 @@ class OwnEngine(Engine):
         enter = ["nsenter", f"--net=/run/netns/{self._network}"] if self._network else []
         with (self._root / f"{daemon}.log").open("ab") as log:
             self._daemons[daemon] = subprocess.Popen(
-                [*enter, daemon, *arguments], stdout=log, stderr=log, start_new_session=True
+                [*enter, "setpriv", "--pdeathsig", "TERM", daemon, *arguments],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def _trouble(self, daemon: str) -> str:
@@ -206,6 +214,11 @@ class OwnEngine(Engine):
         process = self._daemons.pop(daemon)
         process.send_signal(how)
         process.wait(_PATIENCE_S)
+
+    def _mounts(self) -> list[str]:
+        """The innermost first."""
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        return sorted((m for m in mounts if Path(m).is_relative_to(self._root)), reverse=True)
 
     def _network_is_there(self) -> bool:
         return Path("/run/netns", self._network).exists()
@@ -258,10 +271,10 @@ def own(isolated: bool = True) -> Iterator[OwnEngine]:
         engine.remove()
 
 
-def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+def _done(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise NoEngine(f"`ip {' '.join(words)}` fails on this machine: {done.stderr.strip()}")
+        raise NoEngine(f"`{' '.join(command)}` fails on this machine: {done.stderr.strip()}")
 
 
 def _until(holds: Callable[[], bool], trouble: Callable[[], str]) -> None:

@@ -1,0 +1,98 @@
+"""What docker-compose.yml has done besides: `python3 chores.py CHORE ARGUMENT...`
+
+    tokens DIRECTORY ROLE...   a secret for each role, as DIRECTORY/ROLE; one that is there stays
+    bucket URL NAME            a bucket in the storage emulator at URL; one that is there stays
+    reach ADDRESS...           exit code 0 if all answer: http://..., or unix:///... for a container engine
+
+Only the standard library; proxies are not asked.
+"""
+
+import http.client
+import json
+import os
+import secrets
+import socket
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+_PATIENCE_S = 5.0
+_CONFLICT = 409
+
+
+def main(words: list[str]) -> int:
+    match words:
+        case ["tokens", directory, *roles]:
+            for role in roles:
+                make_token(Path(directory) / role)
+        case ["bucket", url, name]:
+            make_bucket(url, name)
+        case ["reach", *addresses] if addresses:
+            return reach(addresses)
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+    return 0
+
+
+def make_token(path: Path) -> None:
+    """Readable by its owner alone; never half of one."""
+    if path.is_file() and path.stat().st_size:
+        return
+    draft = path.with_name(f".{path.name}")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_urlsafe(32) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def make_bucket(url: str, name: str) -> None:
+    request = urllib.request.Request(  # noqa: S310 - an address of our own configuration
+        f"{url}/storage/v1/b?project=trainyard",
+        data=json.dumps({"name": name}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        _open(request)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code != _CONFLICT:
+            raise
+
+
+def reach(addresses: list[str]) -> int:
+    for address in addresses:
+        try:
+            if address.startswith("unix://"):
+                _ping(address.removeprefix("unix://"))
+            else:
+                _open(urllib.request.Request(address))  # noqa: S310
+        except (OSError, http.client.HTTPException) as error:
+            print(f"{address}: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def _open(request: urllib.request.Request) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=_PATIENCE_S):
+        pass
+
+
+def _ping(path: str) -> None:
+    connection = http.client.HTTPConnection("engine", timeout=_PATIENCE_S)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(_PATIENCE_S)
+    connection.sock.connect(path)
+    connection.request("GET", "/_ping")
+    status = connection.getresponse().status
+    connection.close()
+    if status != http.client.OK:
+        raise OSError(f"the engine answers {status}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,211 @@
+"""docker-compose.yml without an engine: what it starts can be started, and nothing of it is open to the world."""
+
+import re
+import runpy
+import shlex
+import urllib.error
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import trainyard_protocol
+from trainyard_agent import options
+from trainyard_server import main as server_main
+from unit.cli.scripted_server import ok, scripted_server
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docker-compose.yml").read_text()
+EXAMPLE: dict[str, str] = dict(
+    line.partition("=")[::2]
+    for line in (ROOT / ".env.example").read_text().splitlines()
+    if line and not line.startswith("#")
+)
+BUILT_IN = {"COMPOSE_PROFILES", "COMPOSE_FILE"}
+ONE_SHOT = {"tokens", "bucket"}
+_VARIABLE = re.compile(r"\$\{(\w+)(?:(:[-+])((?:[^{}]|\$\{\w+\})*))?\}")
+
+
+def interpolated(text: str, variables: Mapping[str, str]) -> str:
+    """As Compose does it, of what the file uses: ${A}, ${A:-default}, ${A:+replacement}."""
+
+    def value(match: re.Match[str]) -> str:
+        given, how, other = variables.get(match[1], ""), match[2], match[3] or ""
+        if how == ":-":
+            return given or interpolated(other, variables)
+        if how == ":+":
+            return interpolated(other, variables) if given else ""
+        return given
+
+    return _VARIABLE.sub(value, text)
+
+
+def compose(**variables: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(interpolated(TEXT, variables))
+    return loaded
+
+
+SERVICES: dict[str, dict[str, Any]] = compose()["services"]
+
+
+def dependencies(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from SERVICES[name].get("depends_on", {}).items()
+
+
+def test_example_environment_says_the_defaults_of_every_variable() -> None:
+    used = {match[1]: match[3] for match in _VARIABLE.finditer(TEXT) if match[2] != ":+"}
+    used |= dict.fromkeys(re.findall(r"\$\{(\w+):\+", TEXT), "")
+    assert set(EXAMPLE) - BUILT_IN == set(used)
+    assert {name: EXAMPLE[name] for name in used} == used
+    assert compose(**EXAMPLE) == compose()
+
+
+def test_every_service_that_stays_is_restarted_and_has_a_health_check() -> None:
+    for name, service in SERVICES.items():
+        if name in ONE_SHOT:
+            assert "restart" not in service
+        else:
+            assert service["restart"] == "unless-stopped"
+            assert service["healthcheck"]["test"][0] == "CMD"
+
+
+def test_dependencies_are_there_and_can_be_met() -> None:
+    for name in SERVICES:
+        for other, how in dependencies(name):
+            finished = how["condition"] == "service_completed_successfully"
+            assert finished == (other in ONE_SHOT)
+            assert how.get("required", True) == ("profiles" not in SERVICES[other])
+
+
+def test_every_one_shot_is_waited_for() -> None:
+    """Else `docker compose up --wait` takes its end for a failure."""
+    waited_for = {other for name in SERVICES for other, _ in dependencies(name)}
+    assert waited_for >= ONE_SHOT
+
+
+def test_no_port_is_open_to_the_world() -> None:
+    for name, service in SERVICES.items():
+        for port in service.get("ports", []):
+            assert re.match(r"(127\.0\.0\.1|172\.17\.0\.1):", port), name
+    assert options_of_server()["host"] == "127.0.0.1"
+    assert SERVICES["postgres"]["network_mode"] == "none"
+
+
+def test_no_service_is_privileged_and_only_the_agent_has_the_engine() -> None:
+    for name, service in SERVICES.items():
+        assert "privileged" not in service
+        assert "no-new-privileges:true" in service["security_opt"]
+        assert any("docker.sock" in volume for volume in service.get("volumes", [])) == (name == "agent")
+
+
+def test_volumes_are_declared() -> None:
+    named = {
+        volume.split(":")[0]
+        for service in SERVICES.values()
+        for volume in service.get("volumes", [])
+        if not volume.startswith("/")
+    }
+    assert named == set(compose()["volumes"])
+
+
+def options_of_server(**variables: str) -> dict[str, Any]:
+    words = shlex.split(compose(**variables)["services"]["server"]["command"])
+    return vars(server_main._parser().parse_args(words))
+
+
+def test_command_of_the_server_is_one_that_it_takes() -> None:
+    given = options_of_server(SERVER_PORT="9000")
+    assert given["port"] == 9000
+    assert given["data_dir"] == Path("/data")
+    assert given["token_file"] == ["admin=/tokens/admin", "agent=/tokens/agent"]
+
+
+def test_database_is_one_variable() -> None:
+    url = "postgresql+psycopg://trainyard@/trainyard?host=/run/postgresql"
+    words = shlex.split(compose(DATABASE=url)["services"]["server"]["command"])
+    assert words[-2:] == ["--database", url]
+
+
+def test_command_of_the_agent_is_one_that_it_takes() -> None:
+    agent = compose(TRAINYARD_DIR="/srv/trainyard", BRIDGE_ADDRESS="10.0.0.1")["services"]["agent"]
+    given = options.parse(shlex.split(agent["command"]))
+    assert given.runtime == "docker"
+    assert given.replica_env == [("STORAGE_EMULATOR_HOST", "http://10.0.0.1:4443")]
+    assert "/srv/trainyard:/srv/trainyard" in agent["volumes"]  # containers beside it mount from there
+    for directory in (given.state_dir, *given.job_dir_root):
+        assert directory.is_relative_to("/srv/trainyard")
+    assert agent["pid"] == "host"
+
+
+def test_addresses_of_the_storage_are_one() -> None:
+    storage = compose(BRIDGE_ADDRESS="10.0.0.1", STORAGE_PORT="5000")["services"]["storage"]
+    assert storage["ports"] == ["10.0.0.1:5000:4443"]
+    assert "-external-url=http://10.0.0.1:5000" in storage["command"]
+
+
+def test_images_of_ours_are_built_from_targets_that_are_there() -> None:
+    dockerfile = (ROOT / "docker/Dockerfile").read_text()
+    targets = set(re.findall(r"^FROM .* AS (\w+)$", dockerfile, re.MULTILINE))
+    release = ".".join(trainyard_protocol.__version__.split(".")[:2])
+    for service in SERVICES.values():
+        if service["image"].startswith("trainyard/"):
+            assert service["build"]["target"] in targets
+            assert service["image"] == f"trainyard/{service['build']['target']}:{release}"
+
+
+def test_gpus_are_added_to_a_service_that_is_there() -> None:
+    assert set(yaml.safe_load((ROOT / "compose/gpu.yml").read_text())["services"]) <= set(SERVICES)
+
+
+# docker/chores.py
+
+
+def chores(*words: str) -> int:
+    main = runpy.run_path(str(ROOT / "docker/chores.py"))["main"]
+    code: int = main(list(words))
+    return code
+
+
+def test_tokens_are_made_once_and_private(tmp_path: Path) -> None:
+    assert chores("tokens", str(tmp_path), "admin", "agent") == 0
+    admin, agent = (tmp_path / "admin").read_text(), (tmp_path / "agent").read_text()
+    assert len(admin.strip()) > 40
+    assert admin != agent
+    assert {path.name for path in tmp_path.iterdir()} == {"admin", "agent"}
+    assert (tmp_path / "admin").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "agent").write_text("")  # cut short by a full disk
+    assert chores("tokens", str(tmp_path), "admin", "agent") == 0
+    assert (tmp_path / "admin").read_text() == admin
+    assert (tmp_path / "agent").read_text().strip()
+
+
+def test_bucket_that_is_there_already_is_no_error() -> None:
+    with scripted_server() as storage:
+        storage.answers = [ok({}), (409, "application/json", b"{}"), (500, "application/json", b"{}")]
+        assert chores("bucket", storage.url, "trainyard") == 0
+        assert chores("bucket", storage.url, "trainyard") == 0
+        with pytest.raises(urllib.error.HTTPError):
+            chores("bucket", storage.url, "trainyard")
+    assert storage.requests[0].path.startswith("/storage/v1/b?")
+    assert storage.requests[0].json() == {"name": "trainyard"}
+
+
+def test_reach_of_what_answers_is_a_success() -> None:
+    with scripted_server() as server:
+        server.answers = [ok({})]
+        assert chores("reach", f"{server.url}/healthz") == 0
+
+
+def test_reach_of_what_does_not_answer_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert chores("reach", "http://127.0.0.1:1/healthz") == 1
+    assert chores("reach", f"unix://{tmp_path}/docker.sock") == 1
+    assert "docker.sock: " in capsys.readouterr().err
+
+
+def test_chore_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert chores("nothing") == 2
+    assert "chores.py CHORE" in capsys.readouterr().err

@@ -282,15 +282,10 @@ class Engine:
         """
         repository, tag = docker.utils.parse_repository_tag(name)
         with self._asked() as api:
-            headers = {}
-            registry, _ = docker.auth.resolve_repository_name(repository)
-            credentials = docker.auth.get_config_header(api, registry)
-            if credentials:
-                headers["X-Registry-Auth"] = credentials
             response = api.post(
                 self._url(api, "/images/create"),
                 params={"fromImage": repository, "tag": tag or "latest"},
-                headers=headers,
+                headers=_credentials(repository),
                 stream=True,
                 timeout=(CALL_S, silence_s),
             )
@@ -385,6 +380,17 @@ def _check(response: requests.Response) -> None:
         message = response.text
     response.close()
     raise EngineRefused(response.status_code, message)
+
+
+def _credentials(repository: str) -> dict[str, str]:
+    """The header that lets us in, from the Docker configuration as it is now: `docker login` counts at once."""
+    registry, _ = docker.auth.resolve_repository_name(repository)
+    try:
+        found = docker.auth.resolve_authconfig(docker.auth.load_config(), registry)
+    except docker.errors.DockerException as error:
+        trouble = f"unauthorized: the credentials for {registry} cannot be read ({_cause(error)})"
+        raise EngineRefused(401, trouble) from error
+    return {"X-Registry-Auth": docker.auth.encode_header(found).decode("ascii")} if found else {}
 
 
 def _json_stream(response: requests.Response) -> Iterator[dict[str, Any]]:

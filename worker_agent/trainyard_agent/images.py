@@ -15,6 +15,7 @@ PULL_SILENCE_S = 120.0
 """How long a registry may say nothing before it counts as unreachable."""
 
 _STEP = 10  # percent between two words about it
+_NO_SIZE_YET, _NOTHING_YET = -1, -2
 
 _VERDICTS: tuple[tuple[str, Reason, str], ...] = (
     # The engine passes on what registries say, most of it with status 500: only the words tell.
@@ -94,7 +95,7 @@ class Progress:
     def __init__(self, name: str) -> None:
         self._name = name
         self._layers: dict[str, tuple[int, int]] = {}
-        self._told = -1
+        self._told = _NOTHING_YET
 
     def hear(self, said: Mapping[str, Any]) -> str:
         """The sentence, if it is a new one; else ""."""
@@ -107,7 +108,7 @@ class Progress:
         done, total = (
             (sum(part) for part in zip(*self._layers.values(), strict=True)) if self._layers else (0, 0)
         )
-        percent = 100 * done // total // _STEP * _STEP if total else 0
+        percent = 100 * done // total // _STEP * _STEP if total else _NO_SIZE_YET
         if percent <= self._told:
             return ""
         self._told = percent

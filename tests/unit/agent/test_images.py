@@ -133,7 +133,7 @@ def test_progress_counts_all_layers_and_speaks_every_ten_percent() -> None:
         return progress.hear({"id": layer, "status": "Downloading", "progressDetail": detail})
 
     assert progress.hear({"status": "Pulling from team/x", "id": "1"}) == "pulling x"
-    assert hear("a", 0) == ""
+    assert hear("a", 0) == "pulling x: 0 % of 50 MB"
     assert hear("b", 10_000_000) == "pulling x: 10 % of 100 MB"
     assert hear("b", 11_000_000) == ""
     assert hear("a", 30_000_000) == "pulling x: 40 % of 100 MB"

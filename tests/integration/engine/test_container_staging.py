@@ -1,0 +1,291 @@
+"""What a run needs before it starts, from real registries and by a real pip in a container."""
+
+import asyncio
+import base64
+import hashlib
+import io
+import json
+import os
+import tarfile
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines import Engine as RealEngine
+from registry import Hangs, Pauses, Registry, RequiresAuth
+from trainyard_agent.container_staging import ContainerSettings, ContainerStager
+from trainyard_agent.engine import Engine
+from trainyard_agent.fetching import Fetcher
+from trainyard_agent.runtimes import containers
+from trainyard_agent.runtimes.containers import Owner
+from trainyard_agent.staging import Staging
+from trainyard_protocol.runtimes import RuntimeImage, Runtimes, RuntimeVersion
+from trainyard_protocol.states import Reason
+from trainyard_protocol.sync import RunOrder
+from unit.agent.stub_server import StubServer, run_order
+
+CHIEF, WORKER = "master-replica-0", "worker-replica-0"
+
+
+class Host:
+    """A stager on a real engine, and what its jobs are given."""
+
+    def __init__(self, engine: RealEngine, root: Path) -> None:
+        self.engine = engine
+        self.root = root
+        self.server = StubServer()
+        self.owner = Owner(uuid.uuid4().hex)
+        self.activities: list[str] = []
+        self.runtimes = self.runtime_image(engine.base_image)
+
+    @staticmethod
+    def runtime_image(image: str, dockerfile: str = "") -> Runtimes:
+        images = {"base": RuntimeImage(image=image, dockerfile=dockerfile)}
+        return Runtimes(images=images, versions={"*": RuntimeVersion(cpu="base")})
+
+    @asynccontextmanager
+    async def stager(self, **settings: Any) -> AsyncIterator[ContainerStager]:
+        given = ContainerSettings(**{"runtimes": self.runtimes, **settings})
+        with closing(Engine(self.engine.url)) as connection:
+            async with self.server.client() as client:
+                fetcher = Fetcher(client, "")
+                stager = ContainerStager(self.root / "staging", connection, self.owner, fetcher, given)
+                try:
+                    yield stager
+                finally:
+                    await stager.close()
+
+    async def finish(self, stager: ContainerStager, order: RunOrder) -> Staging:
+        stager.begin(order)
+        async with asyncio.timeout(120):
+            while stager.status()[order.run_id].phase == "preparing":
+                self.activities.append(stager.status()[order.run_id].activity)
+                await asyncio.sleep(0.01)
+        return stager.status()[order.run_id]
+
+    async def prepare(self, order: RunOrder, **settings: Any) -> Staging:
+        async with self.stager(**settings) as stager:
+            return await self.finish(stager, order)
+
+    def package(self, name: str = "prog", **files: str) -> str:
+        """The staged sdist of a package, as `jobs submit` makes one."""
+        content = io.BytesIO()
+        setup = f"from setuptools import setup; setup(name={name!r}, version='1.0', packages=[{name!r}])"
+        with tarfile.open(fileobj=content, mode="w:gz") as tar:
+            for path, text in {"setup.py": setup, f"{name}/__init__.py": "", **files}.items():
+                entry = tarfile.TarInfo(f"{name}-1.0/{path}")
+                entry.size = len(text.encode())
+                tar.addfile(entry, io.BytesIO(text.encode()))
+        sha256 = hashlib.sha256(content.getvalue()).hexdigest()
+        self.server.packages[sha256] = content.getvalue()
+        return f"staging://{sha256}/{name}-1.0.tar.gz"
+
+    def leftovers(self) -> list[str]:
+        return self.engine.leftovers(f"{containers.AGENT}={self.owner.agent_id}")
+
+
+@pytest.fixture
+def host(engine: RealEngine, tmp_path: Path) -> Iterator[Host]:
+    host = Host(engine, tmp_path)
+    yield host
+    assert host.leftovers() == []
+
+
+@pytest.fixture
+def image(engine: RealEngine) -> Iterator[str]:
+    """A small one that no engine has seen before."""
+    name = engine.build(
+        f"trainyard-test-{uuid.uuid4().hex[:8]}", "FROM scratch\nCOPY n /n\n", {"n": os.urandom(4 << 20)}
+    )
+    yield name
+    for found in engine.client().images.list():
+        if any(name in tag for tag in found.tags):
+            engine.client().images.remove(found.id, force=True)
+
+
+def image_order(name: str, **given: object) -> RunOrder:
+    return run_order(uuid.uuid4().hex, CHIEF, pythonModule="", masterConfig={"imageUri": name}, **given)
+
+
+def offered(registry: Registry, engine: RealEngine, image: str) -> str:
+    """The image is in the registry alone."""
+    name = registry.add(engine, image, f"{image}:1")
+    engine.client().images.remove(image)
+    return name
+
+
+async def test_image_that_is_missing_is_pulled_with_progress(host: Host, image: str) -> None:
+    with Pauses.start() as registry:
+        name = offered(registry, host.engine, image)
+        order = image_order(name)
+        async with host.stager() as stager:
+            stager.begin(order)
+            async with asyncio.timeout(60):
+                while "% of" not in (said := stager.status()[order.run_id].activity):
+                    await asyncio.sleep(0.01)
+            registry.released.set()
+            staged = await host.finish(stager, order)
+    assert said.startswith(f"pulling {name}: ")
+    assert staged.phase == "ready"
+    assert staged.images == {name: host.engine.client().images.get(name).id}
+
+
+async def test_image_that_is_here_is_not_asked_for(host: Host) -> None:
+    staged = await host.prepare(image_order(host.engine.base_image))
+    assert staged.phase == "ready"
+    assert not any(said.startswith("pulling") for said in host.activities)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "words"),
+    [(":2", Reason.IMAGE_FAILED, "image not found"), ("-other:1", Reason.IMAGE_FAILED, "image not found")],
+)
+async def test_image_that_the_registry_lacks_is_a_verdict(
+    host: Host, image: str, change: str, reason: Reason, words: str
+) -> None:
+    with Registry.start() as registry:
+        name = offered(registry, host.engine, image).removesuffix(":1") + change
+        failed = await host.prepare(image_order(name))
+    assert (failed.phase, failed.reason) == ("failed", reason)
+    assert words in failed.message
+
+
+async def test_registry_that_is_not_there_is_unreachable(host: Host) -> None:
+    failed = await host.prepare(image_order("127.0.0.1:1/team/trainer:1"))
+    assert failed.reason is Reason.STAGING_FAILED
+    assert "registry unreachable" in failed.message
+
+
+async def test_registry_that_hangs_is_unreachable_and_holds_up_nobody(host: Host, image: str) -> None:
+    with Hangs.start() as registry:
+        name = offered(registry, host.engine, image)
+        async with host.stager(pull_silence_s=1.0) as stager:
+            stager.begin(image_order(name))
+            assert (await host.finish(stager, image_order(host.engine.base_image))).phase == "ready"
+            failed = await host.finish(stager, image_order(name))
+    assert failed.reason is Reason.STAGING_FAILED
+    assert "registry unreachable" in failed.message
+
+
+async def test_credentials_are_those_of_docker_login_at_that_moment(
+    host: Host, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "docker"
+    config.mkdir()
+    monkeypatch.setenv("DOCKER_CONFIG", str(config))
+    with RequiresAuth.start() as registry:
+        name = offered(registry, host.engine, image)
+        async with host.stager() as stager:
+            failed = await host.finish(stager, image_order(name))
+            assert failed.reason is Reason.IMAGE_FAILED
+            assert "unauthorized" in failed.message
+            secret = f"{RequiresAuth.USER}:{RequiresAuth.PASSWORD}".encode()
+            known = {"auth": base64.b64encode(secret).decode()}
+            (config / "config.json").write_text(json.dumps({"auths": {registry.address: known}}))
+            assert (await host.finish(stager, image_order(name))).phase == "ready"
+
+
+async def test_run_that_is_let_go_while_it_pulls_ends_at_once(host: Host, image: str) -> None:
+    with Hangs.start() as registry:
+        order = image_order(offered(registry, host.engine, image))
+        async with host.stager() as stager:
+            stager.begin(order)
+            await asyncio.sleep(0)
+            async with asyncio.timeout(20):
+                await stager.discard(order.run_id)
+            assert stager.status() == {}
+
+
+async def test_packages_are_installed_by_the_runtime_image_for_every_replica(host: Host) -> None:
+    uri = host.package(**{"prog/task.py": "print('hello')"})
+    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog.task", packageUris=[uri])
+    async with host.stager() as stager:
+        staged = await host.finish(stager, order)
+        assert (staged.phase, staged.python) == ("ready", "/opt/trainyard/environment/bin/python")
+        mounts = {staged.packages: {"bind": containers.PACKAGES, "mode": "ro"}}
+        command = [staged.python, "-c", "import prog.task, setuptools"]
+        said = host.engine.client().containers.run(staged.images[""], command, volumes=mounts, remove=True)
+        assert said == b"hello\n"
+        assert "installing prog-1.0.tar.gz" in host.activities
+        await stager.discard(order.run_id)
+    assert list((host.root / "staging").iterdir()) == []
+
+
+async def test_environment_that_is_ready_is_found_by_the_next_agent(host: Host) -> None:
+    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[host.package()])
+    first = await host.prepare(order)
+    host.server.packages.clear()
+    assert await host.prepare(order) == first
+
+
+async def test_package_that_does_not_build_says_what_pip_said(host: Host) -> None:
+    uri = host.package(**{"setup.py": "raise SystemExit('there is no compiler')"})
+    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[uri])
+    failed = await host.prepare(order)
+    assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
+    assert "there is no compiler" in failed.message
+
+
+async def test_package_gets_nothing_of_the_agents_environment(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_TOKEN", "secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    uri = host.package(**{"setup.py": "import os; raise SystemExit('secret' in os.environ.values())"})
+    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[uri])
+    failed = await host.prepare(order)
+    assert "True" not in failed.message
+
+
+async def test_run_that_is_let_go_while_it_installs_leaves_no_container(host: Host) -> None:
+    uri = host.package(**{"setup.py": "import time; time.sleep(1000)"})
+    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[uri])
+    async with host.stager() as stager:
+        stager.begin(order)
+        async with asyncio.timeout(60):
+            while not host.leftovers():
+                await asyncio.sleep(0.02)
+            await stager.discard(order.run_id)
+        assert host.leftovers() == []
+
+
+async def test_container_of_a_killed_agent_is_removed_before_the_next_installs(host: Host) -> None:
+    killed = run_order(uuid.uuid4().hex, CHIEF)
+    labels = host.owner.labels(containers.STAGING, killed)
+    host.engine.client().containers.run(
+        host.engine.base_image, ["sleep", "1000"], labels=labels, detach=True, init=True
+    )
+    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[host.package()])
+    assert (await host.prepare(order)).phase == "ready"
+
+
+async def test_runtime_image_that_was_not_built_says_how(host: Host) -> None:
+    host.runtimes = host.runtime_image("trainyard/not-built:1", dockerfile="/x/Dockerfile")
+    failed = await host.prepare(run_order(uuid.uuid4().hex, CHIEF))
+    assert failed.reason is Reason.IMAGE_FAILED
+    assert failed.message == (
+        "trainyard/not-built:1, the image of its runtime version, is not on the agent's machine: "
+        "`trainyard runtimes build` makes it there."
+    )
+
+
+async def test_runtime_version_that_is_not_offered_says_which_are(host: Host) -> None:
+    host.runtimes = Runtimes(host.runtimes.images, {"2.11": RuntimeVersion(cpu="base")})
+    failed = await host.prepare(run_order(uuid.uuid4().hex, CHIEF, runtimeVersion="1.15"))
+    assert failed.reason is Reason.IMAGE_FAILED
+    assert "'1.15' is not offered; offered are 2.11" in failed.message
+
+
+async def test_job_dir_that_is_a_path_is_made_below_its_root_alone(host: Host) -> None:
+    roots = (host.root / "jobs",)
+    order = image_order(host.engine.base_image, jobDir=str(host.root / "jobs" / "a"))
+    staged = await host.prepare(order, job_dir_roots=roots)
+    assert staged.job_dir == str(host.root / "jobs" / "a")
+    order = image_order(host.engine.base_image, jobDir=str(host.root / "elsewhere"))
+    failed = await host.prepare(order, job_dir_roots=roots)
+    assert failed.reason is Reason.START_FAILED
+    assert not (host.root / "elsewhere").exists()

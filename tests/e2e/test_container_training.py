@@ -1,0 +1,73 @@
+"""The tutorial's job: the trainer as an image, a chief and a worker in containers, the model on gs://."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.harness import REPOSITORY, Service, started
+from e2e.test_training import TEMPLATE, metrics, predict
+from engines import Engine
+
+RUNTIME, TRAINER = "trainyard-test/runtime-jax-cpu:1", "trainyard-test/trainer:1"
+
+
+@pytest.fixture(scope="module")
+def service(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """With the image of package jobs built as users build it, by another name."""
+    root = tmp_path_factory.mktemp("trained")
+    shipped = yaml.safe_load((REPOSITORY / "configs" / "runtimes.yaml").read_text())
+    jax = {
+        **shipped["images"]["jax-cpu"],
+        "image": RUNTIME,
+        "dockerfile": str(REPOSITORY / "configs" / shipped["images"]["jax-cpu"]["dockerfile"]),
+    }
+    table = root / "runtimes.yaml"
+    table.write_text(yaml.safe_dump({"images": {"jax-cpu": jax}}))
+    for made in started(root, "--runtimes", str(table), runtime="docker", environment=engine.environment):
+        trusted = os.environ.get("SSL_CERT_FILE", "")
+        bundle = ("--ca-bundle", trusted) if trusted else ()
+        base = ("--base-image", engine.base_image)
+        made.ok("runtimes", "build", "jax-cpu", *base, *bundle, "--runtimes", str(table), timeout=900)
+        engine.client().images.build(
+            path=str(TEMPLATE), tag=TRAINER, buildargs={"BASE_IMAGE": RUNTIME}, rm=True, forcerm=True
+        )
+        yield made
+
+
+def test_trainer_as_an_image_trains_on_two_containers_and_saves_to_gs(
+    service: Service, engine: Engine
+) -> None:
+    config = yaml.safe_load((REPOSITORY / "configs" / "custom-image.yaml").read_text())
+    for task in ("masterConfig", "workerConfig"):
+        config["trainingInput"][task]["imageUri"] = TRAINER
+    path = service.work / "custom-image.yaml"
+    path.write_text(yaml.safe_dump(config))
+
+    output = service.train("tutorial", "--config", str(path), "--", "--epochs", "5")
+
+    assert [float(str(line["held_out_accuracy"])) for line in metrics(output, "held_out_accuracy")][
+        -1
+    ] >= 0.95
+    parameters = [str(line["parameters_sha256"]) for line in metrics(output, "parameters_sha256")]
+    assert len(parameters) == 2
+    assert len(set(parameters)) == 1
+    stored = service.state_dir / "gcs"
+    names = [str(found.relative_to(stored)) for found in stored.rglob("*") if found.is_file()]
+    assert any("custom-image/model" in name for name in names)
+    assert not [name for name in names if "workertemp" in name]
+    port = yaml.safe_load((service.state_dir / "local.json").read_text())["storage_port"]
+    emulator = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
+    assert predict(service, f"{config['trainingInput']['jobDir']}/model", **emulator)
+    assert engine.leftovers("trainyard.agent") == []
+
+
+def test_quickstart_trains_in_the_image_of_its_runtime(service: Service) -> None:
+    """The same config as without an engine."""
+    config = str(REPOSITORY / "configs" / "quickstart.yaml")
+    package = str(TEMPLATE / "trainer")
+    service.train("quickstart", "--config", config, "--package-path", package, "--", "--epochs", "5")
+    job_dir = Path(service.value("quickstart", "trainingInput.jobDir"))
+    assert predict(service, str(job_dir / "model"))

@@ -70,13 +70,19 @@ def create_app(settings: Settings, clock: Clock = system_clock) -> FastAPI:
     return app
 
 
+def _store(settings: Settings) -> Store:
+    if settings.database:
+        return Store(settings.database, settings.durable)
+    return Store.at(settings.data_dir, settings.durable)
+
+
 def build(settings: Settings, clock: Clock = system_clock) -> UseCases:
     """The use cases over an opened data directory. Whoever calls this closes `backend.store`."""
     catalog = load_catalog(settings.machine_types)
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     backend = Backend(
         settings=settings,
-        store=Store.at(settings.data_dir, settings.durable),
+        store=_store(settings),
         logs=LogStore(settings.data_dir / "logs", settings.durable),
         staging=Staging(settings.data_dir / "staging", settings.upload_limit),
         notifier=Notifier(),

@@ -21,6 +21,7 @@ from trainyard_protocol.errors import TrainyardError
 from trainyard_server.app import create_app
 from trainyard_server.notify import Notifier
 from trainyard_server.settings import Role, Settings
+from trainyard_server.store import UnusableUrl
 
 _BACKLOG = 2048
 _DRAIN_S = 5  # what requests that are under way get when the server is told to stop
@@ -54,9 +55,13 @@ def _serve(options: argparse.Namespace) -> None:
             app = create_app(settings)
         except TrainyardError as error:
             raise UsageError(error.message) from error
+        except UnusableUrl as error:
+            raise UsageError(f"--database cannot be used: {error}.") from error
         except (OSError, SQLAlchemyError) as error:
-            reason = getattr(error, "strerror", None) or str(getattr(error, "orig", error))
-            raise UsageError(f"cannot use the data directory {settings.data_dir}: {reason}.") from error
+            reason = getattr(error, "strerror", None) or str(getattr(error, "orig", error)).strip()
+            database = settings.database and isinstance(error, SQLAlchemyError)
+            what = "database" if database else f"data directory {settings.data_dir}"
+            raise UsageError(f"cannot use the {what}: {reason}.") from error
         _run(app, listener)
 
 
@@ -85,6 +90,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trainyard_server", description="The control plane of Trainyard.")
     defaults = Settings(data_dir=Path())
     parser.add_argument("--data-dir", type=Path, required=True, help="where everything is kept")
+    parser.add_argument(
+        "--database",
+        default="",
+        metavar="URL",
+        help="a PostgreSQL database of this server's own, postgresql+psycopg://user:password@host/database; "
+        "default: SQLite in the data directory",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on; loopback only")
     parser.add_argument("--port", type=int, default=8470)
     parser.add_argument(
@@ -113,6 +125,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         raise UsageError(f"--retries must be 0 or more; this is {options.retries}.")
     return Settings(
         data_dir=options.data_dir,
+        database=options.database,
         tokens=dict(map(_token, options.token_file)),
         machine_types=options.machine_types,
         lease_s=options.lease_seconds,

@@ -18,7 +18,11 @@ class Settings:
     """What may differ between two servers. Times are seconds, sizes are bytes."""
 
     data_dir: Path
-    """Where everything is kept: the database, the logs and the uploaded packages."""
+    """Where everything is kept: the database (unless `database` names one), the logs and the uploaded packages."""
+
+    database: str = field(default="", repr=False)
+    """Where jobs, runs and events are, as `postgresql+psycopg://user:password@host/database`; "": SQLite, in
+    `data_dir`. It belongs to one server alone."""
 
     tokens: Mapping[Role, str] = field(default_factory=dict, repr=False)
     """The secret of each role. A role without one cannot call."""

@@ -17,7 +17,8 @@ from typing import Any
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import ColumnElement, Engine, bindparam, create_engine, event, func, select, update
-from sqlalchemy.engine import Connection, CursorResult
+from sqlalchemy.engine import Connection, CursorResult, make_url
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import Update
 
@@ -37,6 +38,8 @@ from trainyard_server.scheduler import Assignment, Waiting
 from trainyard_server.schema import AgentRow, EventRow, JobRow, ReplicaRow, RunRow
 
 _BUSY_MS = 30_000
+_POSTGRESQL = "postgresql+psycopg"
+_WRITER = 0x7472_6169_6E79_6472  # the number of our lock in a database: "trainydr"
 _LIVE_RUNS = (RunState.PREPARING, RunState.RUNNING, RunState.STOPPING)
 
 
@@ -54,14 +57,22 @@ class Event:
     task: str = ""
 
 
+class UnusableUrl(ValueError):
+    """No database can be meant by it; the message says what can."""
+
+
 class Store:
     """A database that is at the newest schema."""
 
     def __init__(self, url: str, durable: bool = True) -> None:
-        self._engine = create_engine(url)
-        if self._engine.dialect.name == "sqlite":
-            _prepare_sqlite(self._engine, durable)
-        with self._engine.connect() as connection:
+        """Raises UnusableUrl; SQLAlchemyError where the database cannot be used."""
+        self._engine = _engine(url)
+        match self._engine.dialect.name:
+            case "sqlite":
+                _prepare_sqlite(self._engine, durable)
+            case "postgresql":
+                _prepare_postgresql(self._engine, durable)
+        with self._engine.connect().execution_options(trainyard_write=True) as connection:
             migrate(connection)
 
     @classmethod
@@ -390,6 +401,38 @@ class Writer(Reader):
 
 def _rows(result: Any) -> int:
     return result.rowcount if isinstance(result, CursorResult) else 0
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        if parsed.drivername not in ("sqlite", _POSTGRESQL):
+            raise UnusableUrl(f"it must look like {_POSTGRESQL}://user:password@host/database")
+        return create_engine(parsed, pool_pre_ping=parsed.drivername == _POSTGRESQL)
+    except ArgumentError as error:
+        raise UnusableUrl(f"it must look like {_POSTGRESQL}://user:password@host/database") from error
+    except ModuleNotFoundError as error:
+        raise UnusableUrl(
+            f"its driver is not installed: pip install 'trainyard[postgresql]' ({error})"
+        ) from error
+
+
+def _prepare_postgresql(engine: Engine, durable: bool) -> None:
+    """The same two promises as for SQLite. One writer at a time: whoever else writes waits for a lock that
+    ends with the transaction. Readers see the database as it was at their first statement."""
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: object) -> None:
+        if not durable:
+            connection.execute("SET synchronous_commit = off")
+            connection.commit()
+
+    @event.listens_for(engine, "begin")
+    def _began(connection: Connection) -> None:
+        if connection.get_execution_options().get("trainyard_write", False):
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITER})")
+        else:
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
 
 def _prepare_sqlite(engine: Engine, durable: bool) -> None:

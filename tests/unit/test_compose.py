@@ -122,10 +122,13 @@ def test_command_of_the_server_is_one_that_it_takes() -> None:
     assert given["token_file"] == ["admin=/tokens/admin", "agent=/tokens/agent"]
 
 
-def test_database_is_one_variable() -> None:
-    url = "postgresql+psycopg://trainyard@/trainyard?host=/run/postgresql"
-    words = shlex.split(compose(DATABASE=url)["services"]["server"]["command"])
-    assert words[-2:] == ["--database", url]
+def test_database_is_the_one_that_is_started_unless_another_is_named() -> None:
+    own = "postgresql+psycopg://trainyard@/trainyard?host=/run/postgresql"
+    assert options_of_server()["database"] == own
+    assert dict(dependencies("server"))["postgres"] == {"condition": "service_healthy"}
+    assert (
+        options_of_server(DATABASE="postgresql+psycopg://u@h/d")["database"] == "postgresql+psycopg://u@h/d"
+    )
 
 
 def test_command_of_the_agent_is_one_that_it_takes() -> None:

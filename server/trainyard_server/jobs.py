@@ -236,7 +236,8 @@ def _check_here(reader: Reader, project: str, job: Job) -> None:
             Violation(
                 "master_config.image_uri",
                 f"no agent here can run container images: {names}. Submit a Python package "
-                "(packageUris and pythonModule), or add an agent with a container engine.",
+                "(packageUris and pythonModule), or add an agent with a container engine (on one machine: "
+                "`trainyard down`, then `trainyard up --runtime docker`).",
             )
         )
 

@@ -174,10 +174,16 @@ class Engine:
                 return None
             raise
 
-    def program_trouble(self, container: str, program: str, path: str) -> str:
-        """Why a created container could not execute `program`, looked up in `path`; "" if nothing speaks
-        against it. With an init process in between, the engine itself would start it all the same."""
-        candidates = [program] if "/" in program else [f"{place}/{program}" for place in path.split(":")]
+    def program_trouble(self, container: str, program: str, path: str, directory: str) -> str:
+        """Why a created container could not execute `program`, looked up in `path`, or in its working
+        `directory` if it is a relative path; "" if nothing speaks against it. With an init process in
+        between, the engine itself would start it all the same."""
+        if program.startswith("/"):
+            candidates = [program]
+        elif "/" in program:
+            candidates = [f"{directory}/{program}"]
+        else:
+            candidates = [f"{place}/{program}" for place in path.split(":")]
         trouble = f"there is no program {program!r} in its image"
         for candidate in candidates:
             mode = self._mode(container, candidate)

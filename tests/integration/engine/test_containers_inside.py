@@ -8,7 +8,7 @@ import pytest
 
 from integration.engine.runs import CHIEF, WORKER, Host
 from trainyard_agent.runtimes import containers
-from trainyard_agent.runtimes.base import StartFailed
+from trainyard_agent.runtimes.base import Launch, StartFailed
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
 
@@ -176,6 +176,20 @@ def test_entry_point_that_cannot_be_executed_starts_nothing(host: Host, program:
     assert (failure.value.task, failure.value.message) == (WORKER, message)
     assert failure.value.reason is Reason.START_FAILED
     assert host.leftovers() == []
+
+
+def test_entry_point_may_be_relative_to_the_images_directory(host: Host) -> None:
+    image = host.engine.build(
+        "trainyard-test-relative",
+        f'FROM {host.engine.base_image}\nWORKDIR /app\nCOPY run bin/run\nENTRYPOINT ["bin/run"]\n',
+        {"run": b"#!/bin/sh\necho ran in $PWD\n"},
+    )
+    order = host.order(CHIEF)
+    host.runtime.place(order)
+    host.runtime.start(order.run_id, [Launch(CHIEF, (), {}, (), 0, image=image)])
+    assert host.log(order.run_id) == ["ran in /app"]
+    host.runtime.remove(order.run_id)
+    host.engine.client().images.remove(image)
 
 
 def test_image_that_was_removed_after_it_was_staged_is_the_machines_fault(host: Host) -> None:

@@ -160,10 +160,13 @@ def test_strangers_containers_are_left_alone(host: Host, tmp_path: Path) -> None
 def test_containers_of_a_run_that_nobody_knows_any_more_are_removed(host: Host) -> None:
     """Its undoing was cut short, or its directory was removed."""
     run_id = host.start("sleep 1000")
+    alone = host.order(CHIEF)
+    labels = host.owner.labels(containers.NETWORK, alone)
+    host.engine.client().networks.create(containers.network_name(alone), labels=labels)
     host.runtime.close()
     (host.state_dir / "containers" / run_id / "run.json").unlink()
     host.new_agent()
-    host.until(lambda: host.engine.leftovers(f"{containers.RUN}={run_id}") == [])
+    host.until(lambda: host.leftovers() == [])
 
 
 def test_engine_restart_ends_its_containers_and_is_nobodys_failure(

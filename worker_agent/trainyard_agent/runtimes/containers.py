@@ -80,6 +80,7 @@ class ImageInfo:
     environment: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    directory: str = "/"
 
     @classmethod
     def of(cls, inspection: Mapping[str, Any]) -> "ImageInfo":
@@ -89,6 +90,7 @@ class ImageInfo:
             environment=tuple(config.get("Env") or ()),
             entrypoint=tuple(config.get("Entrypoint") or ()),
             command=tuple(config.get("Cmd") or ()),
+            directory=config.get("WorkingDir") or "/",
         )
 
     def program(self, launch: Launch) -> str:

@@ -88,6 +88,8 @@ class DockerRuntime:
                 if not record.launched:
                     self.remove(record.run_id)
             self._look(now=True)
+            mine = self._engine.networks(f"{containers.AGENT}={self._owner.agent_id}")
+            self._remove_strangers({labels.get(containers.RUN, "") for labels in mine.values()})
         except (EngineError, OSError) as error:
             self._say(error)  # it is looked at again with every observation
         return [record for record in self._files.records() if record.launched]
@@ -207,7 +209,8 @@ class DockerRuntime:
         )
         try:
             container = self._engine.create(containers.container_name(order, launch.task), spec)
-            trouble = self._engine.program_trouble(container, program, image.path)
+            path = launch.environment.get("PATH", image.path)
+            trouble = self._engine.program_trouble(container, program, path, image.directory)
         except EngineError as error:
             raise StartFailed(launch.task, f"{error}.", Reason.HOST_FAILED) from error
         if trouble:
@@ -305,8 +308,8 @@ class DockerRuntime:
                     self._enforce(record)
 
     def _remove_strangers(self, seen: set[str]) -> None:
-        """Containers that carry our label and belong to no run: the rest of one that was undone without
-        the engine, or whose directory was removed."""
+        """What carries our label and belongs to no run: the rest of one that was undone without the engine,
+        or whose directory was removed."""
         for run_id in seen - {record.run_id for record in self._files.records()}:
             _log.warning("removing what is left of run %s", run_id)
             try:

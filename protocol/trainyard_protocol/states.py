@@ -62,7 +62,7 @@ class Reason(StrEnum):
     KILLED_BY_SIGNAL = "KILLED_BY_SIGNAL"  # by a signal that we did not send
     VANISHED = "VANISHED"  # gone without an exit status
     HOST_LOST = "HOST_LOST"  # its agent stayed silent past the lease
-    HOST_SHUTDOWN = "HOST_SHUTDOWN"  # its agent was told to stop everything
+    HOST_SHUTDOWN = "HOST_SHUTDOWN"  # its machine, container engine or agent was shut down
 
 
 class Outcome(StrEnum):

@@ -318,13 +318,13 @@ class Writer(Reader):
         if _rows(result) and event is not None:
             self.add_event(run.job_key, event, now)
 
-    def note_run(self, run: RunRow, activity: str, now: datetime, event: Event | None) -> None:
-        """What a run is doing just now; with `event` on its agent's first report of it."""
+    def note_run(self, run: RunRow, activity: str, now: datetime, events: Iterable[Event]) -> None:
+        """What a run is doing just now, and what of that is news; its agent knows it by now."""
         self._session.execute(
             update(RunRow).where(RunRow.run_id == run.run_id).values(activity=activity, acknowledged=True)
         )
-        if event is not None:
-            self.add_event(run.job_key, event, now)
+        for news in events:
+            self.add_event(run.job_key, news, now)
 
     def note_waiting(self, notes: Mapping[int, Waiting]) -> None:
         """What each queued job waits for. It changes with every job ahead, so it is not itself an event."""

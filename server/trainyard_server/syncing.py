@@ -100,9 +100,7 @@ class Syncing:
                 run, gang = mine[report.run_id]
                 changes = lifecycle.observe(run_snapshot(run, gang), report, now)
                 if not run.acknowledged or run.activity != report.activity:
-                    message = "Waiting for training program to start."
-                    first = None if run.acknowledged else Event("acknowledged", message, run.number)
-                    writer.note_run(run, report.activity, now, first)
+                    writer.note_run(run, report.activity, now, _news(run, report.activity))
                     touched.add(run.job_key)
                 for change in changes:
                     writer.change_replica(run, change, now)
@@ -214,3 +212,13 @@ class Syncing:
             ),
             grace_s=self._backend.settings.grace_s,
         )
+
+
+def _news(run: RunRow, activity: str) -> list[Event]:
+    """What the job's history says of a run's preparation."""
+    news = []
+    if not run.acknowledged:
+        news.append(Event("acknowledged", "Waiting for training program to start.", run.number))
+    if activity and activity != run.activity:
+        news.append(Event("preparing", f"{activity[0].upper()}{activity[1:]}.", run.number))
+    return news

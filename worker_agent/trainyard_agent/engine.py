@@ -240,10 +240,18 @@ class Engine:
 
     # Networks.
 
-    def create_network(self, spec: Mapping[str, Any]) -> None:
+    def create_network(self, spec: Mapping[str, Any]) -> str:
+        """The new network's id."""
         with self._asked() as api:
             response = api.post(self._url(api, "/networks/create"), json=dict(spec), timeout=CALL_S)
             _check(response)
+            return str(response.json()["Id"])
+
+    def subnet(self, network: str) -> str:
+        """Its IPv4 subnet, as `172.18.0.0/16`."""
+        with self._asked() as api:
+            said = api.inspect_network(network)
+        return next(str(config["Subnet"]) for config in said["IPAM"]["Config"] if "." in config["Subnet"])
 
     def gateway(self) -> str:
         """The host's address on the engine's own bridge, or the engine's word for it; "" without a bridge."""

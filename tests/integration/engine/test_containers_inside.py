@@ -45,6 +45,18 @@ def test_replicas_reach_each_other_by_name_and_no_other_run_does(host: Host) -> 
     assert host.run(f'exec python3 -c "{stranger}"') == ["refused", "refused"]
 
 
+def test_replica_finds_peers_that_have_not_started_yet(host: Host) -> None:
+    """The last of many is looked up by all, as the first thing that they do."""
+    tasks = [CHIEF, *(f"worker-replica-{n}" for n in range(6))]
+    order = host.order(*tasks)
+    names = [containers.host_name(order.run_id, Task.parse(task)) for task in tasks]
+    host.runtime.place(order)
+    look = "; ".join(f"getent hosts {name} >/dev/null || echo {name} is unknown" for name in reversed(names))
+    host.runtime.start(order.run_id, [host.launch(look, task) for task in tasks])
+    assert [host.log(order.run_id, task) for task in tasks] == [[]] * len(tasks)
+    host.runtime.remove(order.run_id)
+
+
 def test_replica_is_called_by_its_host_name_and_that_is_reachable(host: Host) -> None:
     """JAX's collectives listen at the address of the machine's own name."""
     program = (

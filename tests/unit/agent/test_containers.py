@@ -26,7 +26,8 @@ ENDED = {
 
 def spec(launch: Launch, **given: Any) -> dict[str, Any]:
     order = run_order(RUN, MASTER, WORKER)
-    options = {"gateway": "172.17.0.1", "pids_limit": 100, **given}
+    addresses = {MASTER: "172.18.0.2", WORKER: "172.18.0.3"}
+    options = {"addresses": addresses, "gateway": "172.17.0.1", "pids_limit": 100, **given}
     return containers.container_spec(Owner("a1", "http://s"), order, launch, IMAGE, **options)
 
 
@@ -56,7 +57,23 @@ def test_spec_resolves_the_replicas_own_name_on_its_runs_network_alone() -> None
     network = containers.network_name(run_order(RUN, MASTER))
     assert made["Hostname"] == "cmle-training-worker-1f0c3a9be2-1"
     assert made["HostConfig"]["NetworkMode"] == network
-    assert made["NetworkingConfig"] == {"EndpointsConfig": {network: {"Aliases": [made["Hostname"]]}}}
+    endpoint = {"Aliases": [made["Hostname"]], "IPAMConfig": {"IPv4Address": "172.18.0.3"}}
+    assert made["NetworkingConfig"] == {"EndpointsConfig": {network: endpoint}}
+
+
+def test_spec_names_the_peers_before_they_are_there() -> None:
+    hosts = spec(launch())["HostConfig"]["ExtraHosts"]
+    assert hosts[1:] == ["cmle-training-master-1f0c3a9be2-0:172.18.0.2"]
+
+
+def test_ip_addresses_begin_after_the_gateway_and_fit_into_the_network() -> None:
+    tasks = [MASTER, *(f"worker-replica-{n}" for n in range(4))]
+    order = run_order(RUN, *tasks)
+    assert list(containers.ip_addresses(order, "10.1.2.0/24").values()) == [
+        f"10.1.2.{n}" for n in range(2, 7)
+    ]
+    with pytest.raises(ValueError, match=r"10\.1\.2\.0/29 has no room for 6 replicas"):
+        containers.ip_addresses(run_order(RUN, *tasks, "worker-replica-4"), "10.1.2.0/29")
 
 
 def test_spec_labels_say_whose_it_is() -> None:
@@ -140,8 +157,8 @@ def test_program_of_an_image_without_entry_point_is_its_command() -> None:
 
 
 def test_host_has_no_name_where_the_engine_has_no_bridge() -> None:
-    assert spec(launch(), gateway="")["HostConfig"]["ExtraHosts"] == []
-    assert spec(launch())["HostConfig"]["ExtraHosts"] == ["host.docker.internal:172.17.0.1"]
+    assert spec(launch(), gateway="", addresses={})["HostConfig"]["ExtraHosts"] == []
+    assert spec(launch(), addresses={})["HostConfig"]["ExtraHosts"] == ["host.docker.internal:172.17.0.1"]
 
 
 @pytest.mark.parametrize(

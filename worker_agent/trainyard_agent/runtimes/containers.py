@@ -6,6 +6,8 @@ Pure. Names and fields are those of the Docker Engine API, version 1.41.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import IPv4Network
+from itertools import islice
 from typing import Any
 
 from trainyard_agent.runtimes.base import Launch
@@ -134,12 +136,40 @@ def container_name(order: RunOrder, task: str) -> str:
     return f"{network_name(order)}-{task}"
 
 
+def ip_addresses(order: RunOrder, subnet: str) -> dict[str, str]:
+    """An address of the run's network for each task; its first is the gateway's.
+
+    Raises ValueError if the gang is larger than the network.
+    """
+    hosts = list(islice(IPv4Network(subnet).hosts(), 1, len(order.replicas) + 1))
+    if len(hosts) < len(order.replicas):
+        raise ValueError(f"the network {subnet} has no room for {len(order.replicas)} replicas")
+    return {replica.task: str(host) for replica, host in zip(order.replicas, hosts, strict=True)}
+
+
 def container_spec(
-    owner: Owner, order: RunOrder, launch: Launch, image: ImageInfo, *, gateway: str, pids_limit: int
+    owner: Owner,
+    order: RunOrder,
+    launch: Launch,
+    image: ImageInfo,
+    *,
+    addresses: Mapping[str, str],
+    gateway: str,
+    pids_limit: int,
 ) -> dict[str, Any]:
-    """The body of `POST /containers/create` for one replica. `gateway` is where containers reach the host."""
+    """The body of `POST /containers/create` for one replica.
+
+    `addresses` are the `ip_addresses` of its run: it finds all of them from its first instruction on, while
+    the engine itself knows a name only once its container has started. `gateway` is where the host is.
+    """
     task = Task.parse(launch.task)
     host = host_name(order.run_id, task)
+    peers = {
+        host_name(order.run_id, Task.parse(peer)): ip for peer, ip in addresses.items() if peer != launch.task
+    }
+    endpoint: dict[str, Any] = {"Aliases": [host]}
+    if launch.task in addresses:
+        endpoint["IPAMConfig"] = {"IPv4Address": addresses[launch.task]}
     return {
         "Hostname": host,
         "Image": image.id,
@@ -151,7 +181,7 @@ def container_spec(
         "Healthcheck": {"Test": ["NONE"]},  # the image's own would run, and nobody would look at it
         "HostConfig": {
             "NetworkMode": network_name(order),
-            "ExtraHosts": _host(gateway),
+            "ExtraHosts": [*_host(gateway), *(f"{peer}:{ip}" for peer, ip in peers.items())],
             "LogConfig": _LOG,
             "RestartPolicy": {"Name": "no"},
             "Init": True,  # a program as process 1 would ignore SIGTERM and leave zombies
@@ -160,17 +190,19 @@ def container_spec(
             "Mounts": _mounts(launch),
             "DeviceRequests": _devices(launch.gpus),
         },
-        "NetworkingConfig": {"EndpointsConfig": {network_name(order): {"Aliases": [host]}}},
+        "NetworkingConfig": {"EndpointsConfig": {network_name(order): endpoint}},
     }
 
 
-def network_spec(owner: Owner, order: RunOrder) -> dict[str, Any]:
-    """The body of `POST /networks/create`: a bridge that only this run is on."""
+def network_spec(owner: Owner, order: RunOrder, subnet: str = "") -> dict[str, Any]:
+    """The body of `POST /networks/create`: a bridge that only this run is on. Without a `subnet` the engine
+    takes one that is free; only on one that was named it lets addresses be chosen."""
     return {
         "Name": network_name(order),
         "Driver": "bridge",
         "CheckDuplicate": True,
         "Labels": owner.labels(NETWORK, order),
+        **({"IPAM": {"Config": [{"Subnet": subnet}]}} if subnet else {}),
     }
 
 

@@ -32,6 +32,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DIRECTORY = "containers"
 _AT_ONCE = 16  # calls to the engine side by side
 _LOOK_S = 1.0  # between two looks at an engine that gave no sign of a change
+_SUBNETS_TRIED = 5  # somebody else may be faster to take one
 _PATIENCE_S = 10.0  # for containers and networks that are to go
 _PAUSE_S = 0.05
 _GONE = "Its container was removed, and not by Trainyard."
@@ -60,6 +61,7 @@ class DockerRuntime:
         self._owner = owner
         self._pids_limit = pids_limit
         self._lock = threading.RLock()
+        self._networks = threading.Lock()
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="engine")
         self._snapshot = _Snapshot()
         self._next_look = 0.0
@@ -119,7 +121,7 @@ class DockerRuntime:
             return record
         try:
             return self._launch(record, launches)
-        except (StartFailed, EngineError, OSError) as error:
+        except (StartFailed, EngineError, OSError, ValueError) as error:
             self._undo(run_id)
             if isinstance(error, StartFailed):
                 raise
@@ -172,10 +174,12 @@ class DockerRuntime:
         """All containers are there before the first is started; an agent that dies in between starts the rest."""
         order = record.order
         self._clear(record.run_id)  # what an attempt left whose answer was lost
-        self._engine.create_network(containers.network_spec(self._owner, order))
+        addresses = self._make_network(order)
         images = {name: self._image(name, launches) for name in {launch.image for launch in launches}}
         gateway = self._engine.gateway()
-        ids = self._each(launches, lambda launch: self._create(order, launch, images[launch.image], gateway))
+        ids = self._each(
+            launches, lambda launch: self._create(order, launch, images[launch.image], addresses, gateway)
+        )
         launched = record.model_copy(
             update={
                 "launched": True,
@@ -193,6 +197,31 @@ class DockerRuntime:
                 self._follow(record.run_id, launch.task, container)
         return launched
 
+    def _make_network(self, order: RunOrder) -> dict[str, str]:
+        """The run's network; the addresses of its replicas on it. A lone replica needs none of its own.
+
+        The engine knows best which subnet is free, and takes addresses only on one that it is told: so it is
+        asked for a network, and for the same again.
+        """
+        anywhere = containers.network_spec(self._owner, order)
+        if len(order.replicas) == 1:
+            self._engine.create_network(anywhere)
+            return {}
+        for attempt in range(1, _SUBNETS_TRIED + 1):
+            with self._networks:  # no other run of ours takes it in between
+                network = self._engine.create_network(anywhere)
+                subnet = self._engine.subnet(network)
+                addresses = containers.ip_addresses(order, subnet)
+                self._engine.remove_network(network)
+                try:
+                    self._engine.create_network(containers.network_spec(self._owner, order, subnet))
+                except EngineRefused:
+                    if attempt == _SUBNETS_TRIED:
+                        raise
+                else:
+                    return addresses
+        raise AssertionError("unreachable")
+
     def _image(self, name: str, launches: Sequence[Launch]) -> ImageInfo:
         found = self._engine.image(name)
         if found is None:
@@ -200,12 +229,20 @@ class DockerRuntime:
             raise StartFailed(task, f"Its image {name} is no longer here.", Reason.HOST_FAILED)
         return ImageInfo.of(found)
 
-    def _create(self, order: RunOrder, launch: Launch, image: ImageInfo, gateway: str) -> str:
+    def _create(
+        self, order: RunOrder, launch: Launch, image: ImageInfo, addresses: Mapping[str, str], gateway: str
+    ) -> str:
         program = image.program(launch)
         if not program:
             raise StartFailed(launch.task, "Its image names no program, and the job gives none.")
         spec = containers.container_spec(
-            self._owner, order, launch, image, gateway=gateway, pids_limit=self._pids_limit
+            self._owner,
+            order,
+            launch,
+            image,
+            addresses=addresses,
+            gateway=gateway,
+            pids_limit=self._pids_limit,
         )
         try:
             container = self._engine.create(containers.container_name(order, launch.task), spec)

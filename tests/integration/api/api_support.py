@@ -179,6 +179,7 @@ class ScriptedAgent:
         runs_images: bool = False,
     ) -> None:
         self.server = server
+        self.activity = ""
         self.info = AgentInfo(
             agent_id=f"id-of-{name}",
             name=name,
@@ -217,6 +218,7 @@ class ScriptedAgent:
             RunReport(
                 run_id=run_id,
                 replicas=tuple(r for (owner, _), r in self.replicas.items() if owner == run_id),
+                activity=self.activity,
             )
             for run_id in self.runs
         )

@@ -2,9 +2,14 @@
 
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from trainyard_protocol.sync import LogLine
 
+DAMAGED = "(this line was damaged on the disk of its machine)"
+
 _REMEMBERED = 8
+_LONG_AGO = "1970-01-01T00:00:00Z"
 
 
 class LogFile:
@@ -29,7 +34,7 @@ class LogFile:
                         max_bytes -= len(raw)
                         if lines and (max_bytes < 0 or len(lines) >= max_lines):
                             break
-                        lines.append(LogLine.model_validate_json(raw))
+                        lines.append(_line(raw))
                     number += 1
                     offset += len(raw)
                     if number == start:
@@ -44,6 +49,14 @@ class LogFile:
         self._offsets[number] = offset
         while len(self._offsets) > _REMEMBERED:
             self._offsets.pop(next(known for known in self._offsets if known))
+
+
+def _line(raw: bytes) -> LogLine:
+    """A line that is damaged keeps its number, and says so: those behind it must not wait for it for ever."""
+    try:
+        return LogLine.model_validate_json(raw)
+    except ValidationError:
+        return LogLine(time=_LONG_AGO, stream="stderr", text=DAMAGED)
 
 
 def mend(path: Path) -> int:

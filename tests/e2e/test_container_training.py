@@ -68,6 +68,6 @@ def test_quickstart_trains_in_the_image_of_its_runtime(service: Service) -> None
     """The same config as without an engine."""
     config = str(REPOSITORY / "configs" / "quickstart.yaml")
     package = str(TEMPLATE / "trainer")
-    service.train("quickstart", "--config", config, "--package-path", package, "--", "--epochs", "5")
+    service.train("quickstart", "--config", config, "--package-path", package, "--", "--epochs", "1")
     job_dir = Path(service.value("quickstart", "trainingInput.jobDir"))
     assert predict(service, str(job_dir / "model"))

@@ -1,6 +1,7 @@
 """What breaks around a run of containers, each with its outcome; `host` insists that nothing is left behind."""
 
 import errno
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -305,3 +306,21 @@ def test_full_disk_of_the_agent_delays_an_exit_and_loses_no_line(
 
 def full_disk(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_reboot_of_the_machine_is_nobodys_failure(host: Host) -> None:
+    """The engine finds the container ended, with whatever code, under another boot."""
+    run_id = host.start("echo up; sleep 0.3")
+    host.until(lambda: host.said(run_id) == ["up"])
+    container = found(host, run_id, CHIEF)
+    host.runtime.close()
+    container.wait()
+    path = host.state_dir / "containers" / run_id / "run.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "host": "another-boot 1:2.0"}))
+
+    host.new_agent()
+
+    ended = host.end(run_id)
+    assert (ended.reason, ended.code) == (Reason.HOST_SHUTDOWN, 0)
+    assert host.log(run_id) == ["up"]

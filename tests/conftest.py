@@ -1,6 +1,7 @@
 """What tests of every kind share: a container engine, where there can be one."""
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from typing import TypeVar
@@ -11,6 +12,13 @@ import engines
 from engines import Engine, NoEngine, OwnEngine
 
 E = TypeVar("E", bound=Engine)
+
+
+def pytest_configure() -> None:
+    """Whoever starts the tests in the background of a script has SIGINT ignored, and so would every program
+    that they start: Ctrl-C could not be tested."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -166,13 +166,7 @@ class Engine:
 
     def inspect(self, container: str) -> dict[str, Any] | None:
         """All about it; None if there is no such container."""
-        try:
-            with self._asked() as api:
-                return dict(api.inspect_container(container))
-        except EngineRefused as refused:
-            if refused.status == 404:
-                return None
-            raise
+        return self._found(lambda api: dict(api.inspect_container(container)))
 
     def program_trouble(self, container: str, program: str, path: str, directory: str) -> str:
         """Why a created container could not execute `program`, looked up in `path`, or in its working
@@ -255,13 +249,9 @@ class Engine:
 
     def gateway(self) -> str:
         """The host's address on the engine's own bridge, or the engine's word for it; "" without a bridge."""
-        try:
-            with self._asked() as api:
-                said = api.inspect_network("bridge")
-        except EngineRefused as refused:
-            if refused.status == 404:
-                return ""
-            raise
+        said = self._found(lambda api: dict(api.inspect_network("bridge")))
+        if said is None:
+            return ""
         configs = (said.get("IPAM") or {}).get("Config") or [{}]
         return str(configs[0].get("Gateway") or "host-gateway")
 
@@ -280,13 +270,7 @@ class Engine:
 
     def image(self, name: str) -> dict[str, Any] | None:
         """The inspection of what is here under this name or id; None if nothing is."""
-        try:
-            with self._asked() as api:
-                return dict(api.inspect_image(name))
-        except EngineRefused as refused:
-            if refused.status == 404:
-                return None
-            raise
+        return self._found(lambda api: dict(api.inspect_image(name)))
 
     def pull(self, name: str, progress: Callable[[Mapping[str, Any]], None], silence_s: float) -> None:
         """Pull an image, with the credentials of this user's Docker configuration.
@@ -320,6 +304,16 @@ class Engine:
             return None
         stat = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
         return int(stat["mode"])
+
+    def _found(self, ask: Callable[[docker.APIClient], dict[str, Any]]) -> dict[str, Any] | None:
+        """What the engine says of a thing; None if there is no such thing."""
+        try:
+            with self._asked() as api:
+                return ask(api)
+        except EngineRefused as refused:
+            if refused.status == 404:
+                return None
+            raise
 
     @contextmanager
     def _asked(self) -> Iterator[docker.APIClient]:

@@ -426,9 +426,8 @@ class DockerRuntime:
         self, record: Record, task: str, started_at: datetime | None, how: ExitReport
     ) -> ReplicaReport:
         """Write down an exit before it is told: it never changes."""
-        if (
-            started_at is not None and how.finished_at < started_at
-        ):  # the engine's two clocks differ by a little
+        # The engine's two clocks differ by a little.
+        if started_at is not None and how.finished_at < started_at:
             how = how.model_copy(update={"finished_at": started_at})
         report = ReplicaReport(
             task=task,

@@ -168,11 +168,8 @@ class ProcessRuntime:
         directory = self._runs / run_id / task
         if not directory.is_dir():
             return LogSlice((), complete=True)
-        finished = (directory / "done.json").exists()  # asked first: what is read after it is the rest
         log = self._logs.setdefault((run_id, task), LogFile(directory / "log.jsonl"))
-        lines = log.read(start, max_lines, max_bytes)
-        more = finished and bool(log.read(start + len(lines), 1, 0))
-        return LogSlice(lines, complete=finished and not more)
+        return log.slice(start, max_lines, max_bytes, directory / "done.json")
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         with self._lock:

@@ -126,11 +126,8 @@ class RunFiles:
         directory = self.directory(run_id, task)
         if not directory.is_dir():
             return LogSlice((), complete=True)
-        finished = self.log_is_closed(run_id, task)  # asked first: what is read after it is the rest
         log = self._logs.setdefault((run_id, task), LogFile(directory / "log.jsonl"))
-        lines = log.read(start, max_lines, max_bytes)
-        more = finished and bool(log.read(start + len(lines), 1, 0))
-        return LogSlice(lines, complete=finished and not more)
+        return log.slice(start, max_lines, max_bytes, directory / "done.json")
 
     def discard(self, run_id: str) -> None:
         """Forget the run and remove its files. Unknown: nothing."""

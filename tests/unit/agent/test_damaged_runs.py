@@ -3,22 +3,21 @@
 import errno
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from contract.runtimes.runtime_labs import Driver, process_lab
+from contract.runtimes.runtime_labs import Driver
 from trainyard_agent import marks
 from trainyard_agent.files import read_json
 from trainyard_agent.main import main
 from trainyard_agent.runtimes import process
-from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.process import ProcessRuntime
 from trainyard_protocol.states import Reason, ReplicaState
+from unit.agent.shells import RUN, TASK, start
 
-RUN, OTHER, TASK = "1" * 32, "2" * 32, "master-replica-0"
+OTHER = "2" * 32
 DAMAGES = [
     pytest.param("", id="empty"),
     pytest.param("\0\0\0", id="zeros"),
@@ -26,22 +25,6 @@ DAMAGES = [
     pytest.param("{}", id="no fields"),
     pytest.param('{"time": 1', id="cut"),
 ]
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    with process_lab(tmp_path / "state") as driver:
-        yield driver
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "runs"
-
-
-def start(driver: Driver, script: str, run_id: str = RUN) -> None:
-    driver.place(run_id, TASK)
-    driver.runtime.start(run_id, [Launch(TASK, ("/bin/sh", "-c", script), {}, (), 0)])
 
 
 def refuse_to_remove(monkeypatch: pytest.MonkeyPatch, run_id: str) -> None:

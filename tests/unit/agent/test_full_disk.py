@@ -3,35 +3,20 @@
 import errno
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from contract.runtimes.runtime_labs import Driver, process_lab
+from contract.runtimes.runtime_labs import Driver
 from trainyard_agent import marks
 from trainyard_agent.files import read_json, try_lock
 from trainyard_agent.runtimes import process, shim
-from trainyard_agent.runtimes.base import Launch, StartFailed
+from trainyard_agent.runtimes.base import StartFailed
 from trainyard_protocol.states import Reason, ReplicaState
+from unit.agent.shells import RUN, TASK, start
 
-RUN, OTHER, TASK = "1" * 32, "2" * 32, "master-replica-0"
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    with process_lab(tmp_path / "state") as driver:
-        yield driver
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "runs"
-
-
-def start(driver: Driver, script: str, run_id: str = RUN) -> None:
-    driver.place(run_id, TASK)
-    driver.runtime.start(run_id, [Launch(TASK, ("/bin/sh", "-c", script), {}, (), 0)])
+OTHER = "2" * 32
 
 
 class FullDisk:

@@ -5,24 +5,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from contract.runtimes.runtime_labs import Driver, process_lab
+from contract.runtimes.runtime_labs import Driver
 from trainyard_agent import marks
 from trainyard_agent.runtimes.base import Launch, StartFailed
 from trainyard_agent.runtimes.process import replica_environment
 from trainyard_protocol.states import Reason, ReplicaState
 
 RUN, TASK, WORKER = "1" * 32, "master-replica-0", "worker-replica-0"
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    with process_lab(tmp_path / "state") as driver:
-        yield driver
 
 
 def start(driver: Driver, *command: str, **options: object) -> None:

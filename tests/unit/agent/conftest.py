@@ -1,0 +1,19 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contract.runtimes.runtime_labs import Driver, process_lab
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    """The process runtime, over a state directory of the test's own."""
+    with process_lab(tmp_path / "state") as driver:
+        yield driver
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Where it keeps what it knows."""
+    return tmp_path / "state" / "runs"

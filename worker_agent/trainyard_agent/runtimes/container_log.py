@@ -6,7 +6,6 @@ its beginning and passing over as many lines as we have.
 """
 
 import contextlib
-import json
 import logging
 import struct
 import threading
@@ -17,7 +16,7 @@ from typing import BinaryIO
 from trainyard_agent.engine import Engine, EngineError, LogStream
 from trainyard_agent.files import write_json
 from trainyard_agent.runtimes.log_file import mend
-from trainyard_agent.runtimes.shim import LineCutter
+from trainyard_agent.runtimes.shim import LineCutter, entries
 from trainyard_protocol.sync import Stream
 
 _HEADER = struct.Struct(">BxxxL")
@@ -61,9 +60,7 @@ class LineReader:
         return [line for stream in self._times for line in self._entries(stream, self._cutters[stream].end())]
 
     def _entries(self, stream: Stream, cut: list[tuple[str, bool]]) -> list[bytes]:
-        head = f'{{"time": "{self._times[stream]}", "stream": "{stream}", "text": '
-        tails = ("}\n", ', "partial": true}\n')
-        return [f"{head}{json.dumps(text)}{tails[partial]}".encode() for text, partial in cut]
+        return [entry.encode() for entry in entries(self._times[stream], stream, cut)]
 
 
 class LogCopier(threading.Thread):

@@ -91,6 +91,13 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
+def entries(time: str, stream: str, lines: list[tuple[str, bool]]) -> list[str]:
+    """The lines of log.jsonl, newline and all, for (text, partial) pairs."""
+    head = f'{{"time": "{time}", "stream": "{stream}", "text": '
+    tails = ("}\n", ', "partial": true}\n')
+    return [head + _quoted(text) + tails[partial] for text, partial in lines]
+
+
 class Log:
     """log.jsonl. What a full disk refuses stays in `pending`; the owner reads no more until it is empty."""
 
@@ -121,10 +128,8 @@ class Log:
     def _add(self, stream: str, lines: list[tuple[str, bool]]) -> None:
         if not lines:
             return
-        head = f'{{"time": "{rfc3339(time.time_ns())}", "stream": "{stream}", "text": '
-        tails = ("}\n", ', "partial": true}\n')
         self.count += len(lines)
-        self.pending += "".join(head + _quoted(text) + tails[partial] for text, partial in lines).encode()
+        self.pending += "".join(entries(rfc3339(time.time_ns()), stream, lines)).encode()
         self.flush()
 
 

@@ -350,6 +350,28 @@ def explain(where: Where, output: "Output", job: str, replica: str, run: int | N
         click.echo(formats.render(output, explanation.model_dump(mode="json")))
 
 
+@jobs_group.command()
+@job_argument
+@click.option("--host", default="127.0.0.1", help="Where TensorBoard listens.  [default: 127.0.0.1]")
+@click.option(
+    "--port", type=click.IntRange(1, 2**16 - 1), help="[default: the first free one from 6006 upwards]"
+)
+@server_options
+def tensorboard(where: Where, job: str, host: str, port: int | None) -> int:
+    """Show a job's curves in TensorBoard, on this machine, until Ctrl-C.
+
+    The event files are those below the job's jobDir, whatever the state of the job.
+    """
+    from trainyard_cli import connect
+    from trainyard_cli import tensorboard as curves
+    from trainyard_cli.local import LocalState
+
+    with connect.connect(where) as client:
+        detail = client.detail(job)
+        emulator = LocalState(where.state_dir).storage_url() if client.server.local else ""
+    return curves.show(detail, emulator, host=host, port=port, say=connect.say)
+
+
 def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name.isidentifier() and equals):

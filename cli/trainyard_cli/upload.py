@@ -32,7 +32,7 @@ def to_bucket(bucket: str, emulator: str, say: Say) -> Uploader:
         name = bucket.removeprefix("gs://").rstrip("/")
         blob = f"{job_id}/{archive.sha256}/{archive.path.name}"
         try:
-            storage = _storage(emulator)
+            storage = storage_client(emulator)
             if emulator:
                 _make_bucket(storage, name)
             storage.bucket(name).blob(blob).upload_from_filename(str(archive.path))
@@ -55,7 +55,7 @@ def ensure_bucket(url: str, emulator: str, say: Say) -> None:
 
     name = url.removeprefix("gs://").partition("/")[0]
     try:
-        if _make_bucket(_storage(emulator), name):
+        if _make_bucket(storage_client(emulator), name):
             say(f"Made the bucket gs://{name} in the local storage.")
     except (GoogleAPIError, OSError, ValueError) as error:
         raise FailedPrecondition(
@@ -63,14 +63,8 @@ def ensure_bucket(url: str, emulator: str, say: Say) -> None:
         ) from error
 
 
-def _make_bucket(storage: Any, name: str) -> bool:
-    if storage.lookup_bucket(name) is not None:
-        return False
-    storage.create_bucket(name)
-    return True
-
-
-def _storage(emulator: str) -> Any:
+def storage_client(emulator: str) -> Any:
+    """Google's client: to the emulator at that address, "" for Google's own (or STORAGE_EMULATOR_HOST's)."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
 
@@ -78,3 +72,10 @@ def _storage(emulator: str) -> Any:
         return storage.Client()
     anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
     return storage.Client(project="local", credentials=anonymous, client_options={"api_endpoint": emulator})
+
+
+def _make_bucket(storage: Any, name: str) -> bool:
+    if storage.lookup_bucket(name) is not None:
+        return False
+    storage.create_bucket(name)
+    return True

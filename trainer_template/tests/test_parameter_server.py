@@ -15,25 +15,21 @@ import optax
 import pytest
 
 from trainer import parameter_server
-from trainer.parameter_server import (
-    Client,
-    NotInitialized,
-    ParameterServerError,
-    Server,
-    Values,
-    Variables,
-    run_server,
-    serve,
-)
+from trainer.parameter_server import Client, ParameterServerError, Server, run_server, serve
+from trainer.variables import NotInitialized, Settings, Values, Variables
 
 PATIENCE = 60.0  # seconds until something that hangs fails its test
 N = 11  # no multiple of 2 or 3
-OPTIMIZERS = {
-    "sgd": lambda: optax.sgd(0.1, momentum=0.9),
-    "adam": lambda: optax.flatten(
-        optax.adam(optax.warmup_cosine_decay_schedule(0.01, 0.1, 2, decay_steps=9))
-    ),
-}
+SGD: Settings = {"rate": 1.0}
+MOMENTUM: Settings = {"rate": 0.1, "kind": "momentum"}
+ADAM: Settings = {"rate": 0.1, "kind": "adam", "steps": 9}
+
+
+def make(rate: float, kind: str = "sgd", steps: int = 1) -> optax.GradientTransformation:
+    if kind == "adam":
+        schedule = optax.warmup_cosine_decay_schedule(rate / 10, rate, 2, decay_steps=steps)
+        return optax.flatten(optax.adam(schedule))
+    return optax.sgd(rate, momentum={"sgd": None, "momentum": 0.9}[kind])
 
 
 def vector(seed: int, size: int = N) -> Values:
@@ -41,15 +37,14 @@ def vector(seed: int, size: int = N) -> Values:
 
 
 def initialized(size: int = N, version: int = 0) -> Variables:
-    variables = Variables(optax.sgd(1.0))
-    variables.initialize(np.zeros(size, np.float32), None, version)
+    variables = Variables(make)
+    variables.initialize(np.zeros(size, np.float32), None, version, SGD)
     return variables
 
 
-def plain_optax(
-    optimizer: optax.GradientTransformation, values: Values, gradients: Sequence[Values]
-) -> Values:
+def plain_optax(settings: Settings, values: Values, gradients: Sequence[Values]) -> Values:
     """What one process alone makes of these gradients."""
+    optimizer = make(**settings)  # type: ignore[arg-type]
 
     @jax.jit
     def update(values: Any, state: Any, gradient: Values) -> Any:
@@ -66,7 +61,7 @@ def plain_optax(
 
 
 def test_variables_before_they_are_initialized_are_not_there() -> None:
-    variables = Variables(optax.sgd(1.0))
+    variables = Variables(make)
     assert variables.version == -1
     with pytest.raises(NotInitialized):
         variables.pull()
@@ -77,14 +72,16 @@ def test_variables_before_they_are_initialized_are_not_there() -> None:
 
 
 def test_variables_a_second_initialize_is_ignored() -> None:
-    variables = Variables(optax.sgd(1.0))
-    assert variables.initialize(vector(0), None, 7)
+    variables = Variables(make)
+    assert variables.initialize(vector(0), None, 7, SGD)
     variables.push(vector(1), 7, "worker", 0)
     before, _ = variables.pull()
-    assert not variables.initialize(vector(2), None, 0)
+    assert not variables.initialize(vector(2), None, 0, MOMENTUM)
     values, version = variables.pull()
     np.testing.assert_array_equal(values, before)
-    assert version == 8
+    assert (version, variables.settings) == (8, SGD)
+    variables.push(vector(1), 8, "worker", 1)
+    np.testing.assert_array_equal(variables.pull()[0], before - vector(1))
 
 
 def test_variables_pulled_stay_as_they_were() -> None:
@@ -98,9 +95,17 @@ def test_variables_pulled_stay_as_they_were() -> None:
 
 @pytest.mark.parametrize("bad", [[np.zeros(N, np.float32)], [np.zeros(3, np.float32)] * 2, []])
 def test_variables_with_the_state_of_another_optimizer_or_model_are_refused(bad: list[Any]) -> None:
-    variables = Variables(optax.sgd(0.1, momentum=0.9) if len(bad) != 1 else optax.sgd(0.1))
+    variables = Variables(make)
     with pytest.raises(ValueError, match="of another optimizer or another model"):
-        variables.initialize(vector(0), bad, 0)
+        variables.initialize(vector(0), bad, 0, MOMENTUM if len(bad) != 1 else SGD)
+    assert variables.version == -1
+
+
+@pytest.mark.parametrize("settings", [{"rate": 1.0, "decay": 0.5}, {}])
+def test_variables_with_settings_of_another_version_are_refused(settings: Settings) -> None:
+    variables = Variables(make)
+    with pytest.raises(ValueError, match=r"run different versions of the trainer: make\(\) .*'(decay|rate)'"):
+        variables.initialize(vector(0), None, 0, settings)
     assert variables.version == -1
 
 
@@ -133,6 +138,21 @@ def test_variables_a_repeated_push_gets_the_same_answer_and_is_applied_once() ->
     values, version = variables.pull()
     np.testing.assert_array_equal(values, after)
     assert version == 2
+
+
+def test_variables_know_which_workers_have_pushed_and_not_left() -> None:
+    variables = initialized()
+    assert variables.active() == 0
+    variables.push(vector(0), 0, "a", 0)
+    variables.push(vector(0), 0, "b", 0)
+    variables.push(vector(0), 0, "b", 1)
+    variables.leave("who never pushed")
+    assert variables.active() == 2
+    variables.leave("b")
+    variables.leave("b")
+    assert variables.active() == 1
+    variables.push(vector(0), 0, "b", 1)  # had been on its way twice
+    assert variables.active() == 1
 
 
 @pytest.mark.parametrize(
@@ -190,17 +210,17 @@ class Cluster:
         self.stopped: list[threading.Event] = []
         self._clients: list[Client] = []
 
-    def start(self, count: int, optimizer: optax.GradientTransformation) -> None:
+    def start(self, count: int) -> None:
         self.addresses = free_addresses(count)
         self.stopped = [threading.Event() for _ in range(count)]
         self.servers = [
-            serve(address, optimizer, stopped=stopped)
+            serve(address, make, stopped=stopped)
             for address, stopped in zip(self.addresses, self.stopped, strict=True)
         ]
 
-    def restart(self, index: int, optimizer: optax.GradientTransformation) -> None:
+    def restart(self, index: int) -> None:
         self.servers[index].stop(0)
-        self.servers[index] = serve(self.addresses[index], optimizer, stopped=self.stopped[index])
+        self.servers[index] = serve(self.addresses[index], make, stopped=self.stopped[index])
 
     def client(self, worker: str = "chief", retry_for: float = PATIENCE) -> Client:
         client = Client(self.addresses, worker, retry_for=retry_for)
@@ -241,58 +261,58 @@ def cluster(new_cluster: Callable[[], Cluster]) -> Cluster:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_servers_together_do_what_optax_does_alone(cluster: Cluster, name: str, count: int) -> None:
+@pytest.mark.parametrize("settings", [MOMENTUM, ADAM], ids=["momentum", "adam"])
+def test_servers_together_do_what_optax_does_alone(cluster: Cluster, settings: Settings, count: int) -> None:
     gradients = [vector(seed) for seed in range(1, 7)]
-    cluster.start(count, OPTIMIZERS[name]())
+    cluster.start(count)
     client = cluster.client()
-    assert client.initialize(vector(0), None, 0)
+    assert client.initialize(vector(0), None, 0, settings)
     for number, gradient in enumerate(gradients):
         pulled = client.pull()
         assert pulled.versions == (number,) * count
         assert client.push(gradient, pulled) == (number + 1, 0)
-    expected = plain_optax(OPTIMIZERS[name](), vector(0), gradients)
+    expected = plain_optax(settings, vector(0), gradients)
     np.testing.assert_array_equal(client.pull().values, expected)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (2, 1), (3, 2)])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("settings", [MOMENTUM, ADAM], ids=["momentum", "adam"])
 def test_servers_of_another_number_go_on_from_a_snapshot(
-    new_cluster: Callable[[], Cluster], name: str, before: int, after: int
+    new_cluster: Callable[[], Cluster], settings: Settings, before: int, after: int
 ) -> None:
     gradients = [vector(seed) for seed in range(1, 7)]
     first, second = new_cluster(), new_cluster()
-    first.start(before, OPTIMIZERS[name]())
+    first.start(before)
     client = first.client()
-    client.initialize(vector(0), None, 0)
+    client.initialize(vector(0), None, 0, settings)
     for gradient in gradients[:3]:
         client.push(gradient, client.pull())
     snapshot = client.snapshot()
     assert snapshot.version == 3
     np.testing.assert_array_equal(snapshot.values, client.pull().values)
 
-    second.start(after, OPTIMIZERS[name]())
+    second.start(after)
     client = second.client()
-    assert client.initialize(*snapshot)
+    assert client.initialize(*snapshot, settings)
     for gradient in gradients[3:]:
         client.push(gradient, client.pull())
     assert client.pull().version == 6
-    expected = plain_optax(OPTIMIZERS[name](), vector(0), gradients)
+    expected = plain_optax(settings, vector(0), gradients)
     np.testing.assert_array_equal(client.pull().values, expected)
 
 
 def test_servers_more_than_elements_leave_some_without(cluster: Cluster) -> None:
-    cluster.start(3, optax.sgd(1.0))
+    cluster.start(3)
     client = cluster.client()
-    client.initialize(np.zeros(2, np.float32), None, 0)
+    client.initialize(np.zeros(2, np.float32), None, 0, SGD)
     client.push(np.array([1, 2], np.float32), client.pull())
     np.testing.assert_array_equal(client.pull().values, [-1, -2])
 
 
 def test_client_that_pushes_late_is_told_its_staleness(cluster: Cluster) -> None:
-    cluster.start(2, optax.sgd(1.0))
+    cluster.start(2)
     fast, slow = cluster.client("fast"), cluster.client("slow")
-    fast.initialize(vector(0), None, 40)
+    fast.initialize(vector(0), None, 40, SGD)
     pulled = slow.pull()
     fast.push(vector(1), fast.pull())
     fast.push(vector(1), fast.pull())
@@ -300,17 +320,17 @@ def test_client_that_pushes_late_is_told_its_staleness(cluster: Cluster) -> None
 
 
 def test_client_of_a_chief_that_came_back_finds_what_the_servers_have(cluster: Cluster) -> None:
-    cluster.start(2, optax.sgd(1.0))
+    cluster.start(2)
     first = cluster.client("first start")
-    first.initialize(vector(0), None, 0)
+    first.initialize(vector(0), None, 0, SGD)
     first.push(vector(1), first.pull())
     again = cluster.client("second start")
-    assert not again.initialize(vector(0), None, 0)
+    assert not again.initialize(vector(0), None, 0, SGD)
     assert again.push(vector(1), again.pull()) == (2, 0)
 
 
 def test_client_waits_for_variables(cluster: Cluster) -> None:
-    cluster.start(2, optax.sgd(1.0))
+    cluster.start(2)
     worker = cluster.client("worker")
     with pytest.raises(NotInitialized, match=f"ps 0 at {cluster.addresses[0]} is not initialized"):
         worker.pull()
@@ -318,8 +338,8 @@ def test_client_waits_for_variables(cluster: Cluster) -> None:
         worker.wait_until_initialized(timeout=0)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(worker.wait_until_initialized, PATIENCE)
-        cluster.client("chief").initialize(vector(0), None, 0)
-        waiting.result(PATIENCE)
+        cluster.client("chief").initialize(vector(0), None, 0, SGD)
+        assert waiting.result(PATIENCE) == SGD
     np.testing.assert_array_equal(worker.pull().values, vector(0))
 
 
@@ -333,44 +353,58 @@ def test_client_waits_for_variables(cluster: Cluster) -> None:
 def test_client_a_bad_gradient_changes_nothing_on_any_server(
     cluster: Cluster, gradient: Values, message: str
 ) -> None:
-    cluster.start(2, optax.sgd(1.0))
+    cluster.start(2)
     client = cluster.client()
-    client.initialize(vector(0), None, 0)
+    client.initialize(vector(0), None, 0, SGD)
     with pytest.raises(ValueError, match=message):
         client.push(gradient, client.pull())
     assert client.pull().versions == (0, 0)
 
 
 def test_client_an_error_of_the_server_comes_back_as_what_it_was(cluster: Cluster) -> None:
-    cluster.start(1, optax.sgd(1.0))
+    cluster.start(1)
     with pytest.raises(ValueError, match=f"ps 0 at {cluster.addresses[0]}: .* of another optimizer"):
-        cluster.client().initialize(vector(0), [vector(0)], 0)
+        cluster.client().initialize(vector(0), [vector(0)], 0, SGD)
+
+
+def test_client_of_another_version_than_the_servers_says_so(cluster: Cluster) -> None:
+    cluster.start(2)
+    with pytest.raises(ValueError, match=r"ps 0 at .* run different versions of the trainer"):
+        cluster.client().initialize(vector(0), None, 0, {**SGD, "decay": 0.5})
+
+
+def test_client_hears_the_settings_that_the_servers_have(cluster: Cluster) -> None:
+    cluster.start(2)
+    cluster.client("first start").initialize(vector(0), None, 0, ADAM)
+    again = cluster.client("second start")
+    again.initialize(vector(0), None, 0, SGD)
+    assert again.wait_until_initialized(PATIENCE) == ADAM
 
 
 def test_client_waits_for_a_server_that_starts_later(cluster: Cluster) -> None:
     cluster.addresses = free_addresses(2)
     client = cluster.client()
-    cluster.servers.append(serve(cluster.addresses[0], optax.sgd(1.0), stopped=threading.Event()))
+    cluster.servers.append(serve(cluster.addresses[0], make, stopped=threading.Event()))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.wait_until_ready, PATIENCE)
         with pytest.raises(ParameterServerError, match="ps 1 at"):  # somebody else has asked in vain by now
             cluster.client().wait_until_ready(timeout=0.1)
-        cluster.servers.append(serve(cluster.addresses[1], optax.sgd(1.0), stopped=threading.Event()))
+        cluster.servers.append(serve(cluster.addresses[1], make, stopped=threading.Event()))
         waiting.result(PATIENCE)
-    assert client.initialize(vector(0), None, 0)
+    assert client.initialize(vector(0), None, 0, SGD)
 
 
 def test_client_names_a_server_that_does_not_come(cluster: Cluster) -> None:
-    cluster.start(1, optax.sgd(1.0))
+    cluster.start(1)
     cluster.addresses += free_addresses(1)
     with pytest.raises(ParameterServerError, match=f"ps 1 at {cluster.addresses[1]} did not answer"):
         cluster.client().wait_until_ready(timeout=0.3)
 
 
 def test_client_names_a_server_that_is_gone(cluster: Cluster) -> None:
-    cluster.start(2, optax.sgd(1.0))
+    cluster.start(2)
     client = cluster.client(retry_for=0.3)
-    client.initialize(vector(0), None, 0)
+    client.initialize(vector(0), None, 0, SGD)
     cluster.servers[1].stop(0)
     with pytest.raises(
         ParameterServerError, match=rf"ps 1 at {cluster.addresses[1]} did not answer \(pull\)"
@@ -382,13 +416,13 @@ def test_client_names_a_server_that_is_gone(cluster: Cluster) -> None:
 def test_client_of_a_server_that_was_restarted_says_that_it_lost_its_variables(
     cluster: Cluster, back: str
 ) -> None:
-    cluster.start(2, optax.sgd(1.0))
+    cluster.start(2)
     client = cluster.client()
-    client.initialize(vector(0), None, 0)
+    client.initialize(vector(0), None, 0, SGD)
     pulled = client.pull()
-    cluster.restart(1, optax.sgd(1.0))
+    cluster.restart(1)
     if back == "initialized again":
-        cluster.client("another").initialize(vector(0), None, 0)
+        cluster.client("another").initialize(vector(0), None, 0, SGD)
     lost = f"ps 1 at {cluster.addresses[1]} lost its variables"
     with pytest.raises(ParameterServerError, match=lost):
         client.push(vector(1), pulled)
@@ -397,24 +431,24 @@ def test_client_of_a_server_that_was_restarted_says_that_it_lost_its_variables(
 
 
 def test_client_asks_again_until_a_server_is_back(cluster: Cluster) -> None:
-    cluster.start(1, optax.sgd(1.0))
+    cluster.start(1)
     client = cluster.client()
     client.wait_until_ready(PATIENCE)
     cluster.servers[0].stop(0)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(client.initialize, vector(0), None, 0)
+        asked = pool.submit(client.initialize, vector(0), None, 0, SGD)
         with pytest.raises(ParameterServerError):
             cluster.client(retry_for=0).pull()
-        cluster.restart(0, optax.sgd(1.0))
+        cluster.restart(0)
         assert asked.result(PATIENCE)
 
 
 def test_client_push_whose_answer_is_lost_is_applied_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.start(1, optax.sgd(1.0))
+    cluster.start(1)
     client = cluster.client()
-    client.initialize(vector(0), None, 0)
+    client.initialize(vector(0), None, 0, SGD)
     first = client.pull()
     client.push(vector(1), first)
     variables, answers, asked_again = cluster.servers[0].variables, [], threading.Event()
@@ -437,27 +471,53 @@ def test_client_push_whose_answer_is_lost_is_applied_once(
 def test_client_finish_reaches_all_servers_that_are_there(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.start(3, optax.sgd(1.0))
+    cluster.start(3)
     cluster.servers[0].stop(0)
     cluster.client(retry_for=0.3).finish()
     assert all(stopped.wait(PATIENCE) for stopped in cluster.stopped[1:])
     assert f"may not know that training is over: ps 0 at {cluster.addresses[0]}" in caplog.text
 
 
+def test_client_leaves_all_servers(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.start(2)
+    chief, worker = cluster.client("chief"), cluster.client("worker")
+    chief.initialize(vector(0), None, 0, SGD)
+    chief.push(vector(1), chief.pull())
+    worker.push(vector(1), worker.pull())
+    worker.leave()
+    assert [server.variables.active() for server in cluster.servers] == [1, 1]
+    assert not any(stopped.is_set() for stopped in cluster.stopped)
+    chief.finish()
+    assert [server.variables.active() for server in cluster.servers] == [0, 0]
+    assert caplog.text == ""
+
+
+def test_client_leaves_where_a_server_is_gone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.start(3)
+    worker = cluster.client("worker", retry_for=0.3)
+    worker.initialize(vector(0), None, 0, SGD)
+    worker.push(vector(1), worker.pull())
+    cluster.restart(1)
+    cluster.servers[2].stop(0)
+    worker.leave()
+    assert cluster.servers[0].variables.active() == 0
+    assert f"may wait in vain for this worker: ps 2 at {cluster.addresses[2]}" in caplog.text
+
+
 def test_serve_where_the_port_is_taken_says_so(cluster: Cluster) -> None:
-    cluster.start(1, optax.sgd(1.0))
+    cluster.start(1)
     with pytest.raises(RuntimeError, match=f"cannot listen at {cluster.addresses[0]}"):
-        serve(cluster.addresses[0], optax.sgd(1.0), stopped=threading.Event())
+        serve(cluster.addresses[0], make, stopped=threading.Event())
 
 
 def test_serve_listens_beyond_loopback_only_if_it_is_asked_to(cluster: Cluster) -> None:
     (loopback,) = free_addresses(1)
     port = loopback.rpartition(":")[2]
-    cluster.servers.append(serve(f"elsewhere:{port}", optax.sgd(1.0), stopped=threading.Event()))
+    cluster.servers.append(serve(f"elsewhere:{port}", make, stopped=threading.Event()))
     cluster.addresses = [f"127.0.0.2:{port}"]
     cluster.client().wait_until_ready(PATIENCE)
     (address,) = free_addresses(1)
-    cluster.servers.append(serve(address, optax.sgd(1.0), stopped=threading.Event()))
+    cluster.servers.append(serve(address, make, stopped=threading.Event()))
     cluster.addresses = [f"127.0.0.2:{address.rpartition(':')[2]}"]
     with pytest.raises(ParameterServerError, match="did not answer"):
         cluster.client(retry_for=0).pull()
@@ -479,14 +539,15 @@ class Task:
     def __init__(self, cluster: Cluster) -> None:
         cluster.addresses = free_addresses(1)
         self._address = cluster.addresses[0]
-        self.client = cluster.client()
+        self.client = cluster.client("chief")
+        self.worker = cluster.client("worker", retry_for=0)
         self.reports: list[dict[str, float]] = []
         self.reported = threading.Event()
 
     def run(self, beside: Callable[[], None], grace: float = PATIENCE, every: int = 2) -> None:
         with ThreadPoolExecutor(1) as pool:
             done: Future[None] = pool.submit(beside)
-            run_server(self._address, optax.sgd(1.0), 0, 1, grace, report=self._report, every=every)
+            run_server(self._address, make, 0, 1, grace, report=self._report, every=every)
             done.result(PATIENCE)
 
     def _report(self, **fields: float) -> None:
@@ -501,13 +562,14 @@ def test_run_server_serves_until_training_is_over(cluster: Cluster, caplog: pyte
 
     def train() -> None:
         task.client.wait_until_ready(PATIENCE)
-        task.client.initialize(vector(0), None, 40)
+        task.client.initialize(vector(0), None, 40, SGD)
         first = task.client.pull()
         for _ in range(5):
             task.client.push(vector(1), first)
         task.client.finish()
 
     task.run(train)
+    assert "goodbye" not in caplog.text
     assert task.reports[-1]["step"] == 45
     assert task.reports[-1]["staleness_max"] == 4
     assert "ps 0 of 1 listens at 127.0.0.1:" in caplog.text
@@ -521,7 +583,7 @@ def test_run_server_reports_every_so_many_updates(cluster: Cluster) -> None:
 
     def train() -> None:
         task.client.wait_until_ready(PATIENCE)
-        task.client.initialize(vector(0), None, 0)
+        task.client.initialize(vector(0), None, 0, SGD)
         task.client.push(vector(1), task.client.pull())
         task.client.push(vector(1), task.client.pull())
         task.reported.wait(PATIENCE)
@@ -544,7 +606,7 @@ def test_run_server_after_sigterm_serves_until_the_chief_has_saved(
 
     def save() -> None:
         task.client.wait_until_ready(PATIENCE)
-        task.client.initialize(vector(0), None, 3)
+        task.client.initialize(vector(0), None, 3, SGD)
         os.kill(os.getpid(), signal.SIGTERM)
         saved.append(task.client.snapshot())
         task.client.finish()
@@ -567,3 +629,75 @@ def test_run_server_after_sigterm_without_a_chief_ends_by_itself(
 
     task.run(terminate, grace=0)
     assert "ps 0 was told to stop, and not that training is over." in caplog.text
+
+
+@pytest.mark.usefixtures("_sigterm_kept")
+def test_run_server_answers_workers_until_they_have_left(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = Task(cluster)
+    happened = []
+    stop = Server.stop
+
+    def remember_and_stop(server: Server, *args: float) -> None:
+        happened.append("stop")
+        stop(server, *args)
+
+    monkeypatch.setattr(Server, "stop", remember_and_stop)
+    monkeypatch.setattr(parameter_server, "POLL", 0.001)
+
+    def train() -> None:
+        task.client.wait_until_ready(PATIENCE)
+        task.client.initialize(vector(0), None, 0, SGD)
+        task.worker.push(vector(1), task.worker.pull())
+        pulled = task.worker.pull()
+        task.client.push(vector(1), task.client.pull())
+        task.client.finish()
+        for _ in range(5):
+            task.worker.push(vector(1), pulled)
+            pulled = task.worker.pull()
+        happened.append("leave")
+        task.worker.leave()
+
+    task.run(train)
+    assert happened == ["leave", "stop"]
+    assert task.reports[-1]["step"] == 7
+    assert "goodbye" not in caplog.text
+
+
+@pytest.mark.usefixtures("_sigterm_kept")
+def test_run_server_does_not_wait_for_ever_for_a_worker_that_was_killed(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = Task(cluster)
+
+    def train() -> None:
+        task.client.wait_until_ready(PATIENCE)
+        task.client.initialize(vector(0), None, 0, SGD)
+        task.worker.push(vector(1), task.worker.pull())
+        task.client.finish()
+
+    task.run(train, grace=0)
+    assert "ps 0: workers gone without a goodbye: 1." in caplog.text
+
+
+@pytest.mark.parametrize("first", ["finish", "SIGTERM"])
+@pytest.mark.usefixtures("_sigterm_kept")
+def test_run_server_after_finish_and_sigterm_waits_for_no_worker(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, first: str
+) -> None:
+    task = Task(cluster)
+
+    def end() -> None:
+        task.client.wait_until_ready(PATIENCE)
+        task.client.initialize(vector(0), None, 0, SGD)
+        task.worker.push(vector(1), task.worker.pull())
+        if first == "finish":
+            task.client.finish()
+        os.kill(os.getpid(), signal.SIGTERM)
+        if first == "SIGTERM":
+            task.client.finish()
+
+    task.run(end)
+    assert "goodbye" not in caplog.text
+    assert "not that training is over" not in caplog.text

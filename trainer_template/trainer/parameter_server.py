@@ -1,8 +1,9 @@
-"""Variables that live on parameter servers: what a server holds, how it is asked, and who asks.
+"""Parameter servers: how variables that live on them are asked for, and who asks.
 
 The model's parameters are one vector, float32 [N]. Server i of P holds the elements from i*N//P to (i+1)*N//P and the
-optimizer's state for them. Workers pull the vector and push gradients, each at its own pace; a server applies each as
-it comes, to values that others may have changed since it was computed. By how many updates is its staleness.
+optimizer's state for them (variables.py). The chief brings them and the optimizer's settings. Workers pull the vector
+and push gradients, each at its own pace. When training is over the chief says so, and each worker, once it has seen
+it, says goodbye: until then the servers answer it.
 
 A server sees its own slice only, so the optimizer must be elementwise: what it does to an element depends on nothing
 in the others (sgd, adam, schedules: yes; clipping by the global norm: no).
@@ -23,19 +24,28 @@ from typing import Any, NamedTuple
 
 import flax.serialization
 import grpc
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from numpy.typing import NDArray
+
+from trainer.variables import (
+    NOT_FINITE,
+    Leaves,
+    MakeOptimizer,
+    NotInitialized,
+    Settings,
+    Snapshot,
+    Values,
+    Variables,
+    other_shape,
+)
 
 log = logging.getLogger("trainer")
 
 # Seconds.
 CALL_TIMEOUT = 60.0  # for one request
 RETRY_FOR = 120.0  # how long a server that does not answer is asked again
-FINISH_FOR = 10.0  # the same for finish: all is saved by then, and a lost server costs nothing
-GRACE = 20.0  # how long after SIGTERM a server goes on, so that the chief can save what it holds
+FINISH_FOR = 10.0  # the same for finish and leave: all is saved by then, and a lost server costs nothing
+GRACE = 20.0  # how long a server goes on after SIGTERM, for the chief to save; and after finish, for the others' steps
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # between two attempts
 POLL = 0.2  # between two looks whether there is something to report
 
@@ -54,158 +64,11 @@ CLIENT_OPTIONS = [
 ]
 TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
-Values = NDArray[np.float32]
-Leaves = list[NDArray[Any]]  # of the optimizer's state, in the order of jax.tree.leaves
 Message = dict[str, Any]
 
 
 class ParameterServerError(RuntimeError):
     """A parameter server does not answer, or has lost its variables: this process cannot go on."""
-
-
-class NotInitialized(RuntimeError):
-    """There are no variables yet. The chief brings them: see Client.wait_until_initialized."""
-
-
-class Snapshot(NamedTuple):
-    """Variables at one moment: all that it takes to go on from there."""
-
-    values: Values
-    leaves: Leaves
-    version: int
-
-
-class Staleness(NamedTuple):
-    """Of so many updates: by how many others the variables were ahead of those that the gradients were of."""
-
-    updates: int
-    mean: float
-    max: int
-    by_worker: dict[str, float]  # means
-
-
-class Variables:
-    """What one parameter server holds. Thread-safe; knows of no network."""
-
-    def __init__(self, optimizer: optax.GradientTransformation) -> None:
-        def update(values: jax.Array, state: Any, gradient: jax.Array) -> tuple[jax.Array, Any]:
-            updates, state = optimizer.update(gradient, state, values)
-            return optax.apply_updates(values, updates), state
-
-        self._optimizer = optimizer
-        # The state's memory is written over. Not that of the values: pull hands out views of them and copies nothing.
-        self._update = jax.jit(update, donate_argnums=1)
-        self._lock = threading.Lock()
-        self._version = -1
-        self._values: jax.Array = jnp.zeros(0, jnp.float32)
-        self._state: Any = None
-        self._last: dict[str, tuple[int, int]] = {}  # by worker: number and staleness of its last push
-        self._all, self._recent = _Tally(), _Tally()
-
-    @property
-    def version(self) -> int:
-        """Updates applied so far, those before a checkpoint included; -1 before there are variables."""
-        return self._version
-
-    def initialize(self, values: Values, leaves: Leaves | None, version: int) -> bool:
-        """Bring the variables [N] and the optimizer's state for them; None is the state before any update.
-
-        The first call wins; every later one is ignored and returns False, so that a chief that comes back after a
-        crash does not undo what has been learned.
-
-        Raises:
-            ValueError: this is no vector, or the state is of another optimizer or another number of elements.
-        """
-        if np.ndim(values) != 1 or version < 0:
-            raise ValueError(f"Variables of shape {np.shape(values)} and version {version}.")
-        empty = self._optimizer.init(jnp.asarray(values, jnp.float32))
-        expected = [np.asarray(leaf) for leaf in jax.tree.leaves(empty)]
-        leaves = expected if leaves is None else leaves
-        if [_kind(leaf) for leaf in leaves] != [_kind(leaf) for leaf in expected]:
-            raise ValueError(
-                "The optimizer's state is of another optimizer or another model: "
-                f"{[_kind(leaf) for leaf in leaves]} instead of {[_kind(leaf) for leaf in expected]}."
-            )
-        with self._lock:
-            if self._version >= 0:
-                return False
-            self._values = jnp.array(values, jnp.float32)
-            # Copies, each with memory of its own to be written over.
-            self._state = jax.tree.unflatten(jax.tree.structure(empty), [jnp.array(leaf) for leaf in leaves])
-            self._version = version
-        log.info("Initialized: %d elements, version %d.", len(values), version)
-        return True
-
-    def pull(self) -> tuple[Values, int]:
-        """The values [N], not to be written to, and their version.
-
-        Raises:
-            NotInitialized: there are none.
-        """
-        with self._lock:
-            self._check_initialized()
-            return np.asarray(self._values), self._version
-
-    def push(self, gradient: Values, computed_on: int, worker: str, number: int) -> int:
-        """Apply a gradient [N] of the values that had the version `computed_on`; returns its staleness.
-
-        `worker` is unique to one start of a worker's process, which numbers its gradients from 0. Each is applied
-        once: the same number again (the answer had been lost) gets the same answer.
-
-        Raises:
-            NotInitialized: there are no variables.
-            ValueError: the gradient has another length or is not finite, its version is still to come, or its number
-                is less than the worker's last. Nothing has been changed.
-        """
-        finite = bool(np.isfinite(gradient).all())  # before the lock: it takes as long as the update
-        with self._lock:
-            self._check_initialized()
-            last_number, last_staleness = self._last.get(worker, (-1, 0))
-            if number == last_number:
-                return last_staleness
-            if np.shape(gradient) != self._values.shape:
-                raise ValueError(_other_shape(gradient, self._values.shape))
-            if not finite:
-                raise ValueError(NOT_FINITE)
-            staleness = self._version - computed_on
-            if staleness < 0 or number < last_number:
-                raise ValueError(
-                    f"Gradient {number} of {worker}, computed on version {computed_on}, comes after its gradient "
-                    f"{last_number} and at version {self._version}."
-                )
-            changed = self._update(self._values, self._state, jnp.asarray(gradient, jnp.float32))
-            self._values, self._state = jax.block_until_ready(changed)
-            self._version += 1
-            self._last[worker] = (number, staleness)
-            self._all.add(worker, staleness)
-            self._recent.add(worker, staleness)
-            return staleness
-
-    def snapshot(self) -> Snapshot:
-        """Values (not to be written to), optimizer's state and version of one moment.
-
-        Raises:
-            NotInitialized: there are none.
-        """
-        with self._lock:
-            self._check_initialized()
-            leaves = [np.array(leaf) for leaf in jax.tree.leaves(self._state)]
-            return Snapshot(np.asarray(self._values), leaves, self._version)
-
-    def staleness(self) -> Staleness:
-        """Of all gradients since the start of this process."""
-        with self._lock:
-            return self._all.result()
-
-    def recent_staleness(self) -> Staleness:
-        """Of the gradients since this was last asked."""
-        with self._lock:
-            recent, self._recent = self._recent, _Tally()
-            return recent.result()
-
-    def _check_initialized(self) -> None:
-        if self._version < 0:
-            raise NotInitialized("not initialized")
 
 
 class Server:
@@ -220,7 +83,7 @@ class Server:
         self._server.stop(grace).wait()
 
 
-def serve(address: str, optimizer: optax.GradientTransformation, *, stopped: threading.Event) -> Server:
+def serve(address: str, make_optimizer: MakeOptimizer, *, stopped: threading.Event) -> Server:
     """Answer clients at host:port from now on; `stopped` is set when one says that training is over.
 
     A loopback address is listened on alone; for any other, all interfaces of the host are.
@@ -228,7 +91,7 @@ def serve(address: str, optimizer: optax.GradientTransformation, *, stopped: thr
     Raises:
         RuntimeError: the port is taken.
     """
-    variables = Variables(optimizer)
+    variables = Variables(make_optimizer)
     server = grpc.server(ThreadPoolExecutor(THREADS), options=SERVER_OPTIONS)
     server.add_generic_rpc_handlers([_handlers(variables, stopped)])
     loopback = address.startswith(("127.", "localhost:", "[::1]:"))
@@ -242,7 +105,7 @@ def serve(address: str, optimizer: optax.GradientTransformation, *, stopped: thr
 
 def run_server(
     address: str,
-    optimizer: optax.GradientTransformation,
+    make_optimizer: MakeOptimizer,
     index: int,
     count: int,
     grace: float = GRACE,
@@ -252,9 +115,13 @@ def run_server(
 ) -> None:
     """Be parameter server `index` of `count` until training is over. For the main thread, which gets the signals.
 
-    After SIGTERM it goes on until a client has called finish, but for no more than `grace` seconds. After so many
-    updates, and at the end for what is left, it calls report(step=version, staleness_mean=..., staleness_max=...), all
-    since the report before. Where updates come faster than it looks for them, there are more to a report.
+    That is when the chief has called finish and every worker that has pushed has left, but no more than `grace`
+    seconds after finish: one that was killed says no goodbye. After SIGTERM it goes on until finish alone, and for no
+    more than `grace` seconds.
+
+    After so many updates, and at the end for what is left, it calls report(step=version, staleness_mean=...,
+    staleness_max=...), all since the report before. Where updates come faster than it looks for them, there are more
+    to a report.
 
     Raises:
         RuntimeError: the port is taken.
@@ -267,12 +134,18 @@ def run_server(
 
     signal.signal(signal.SIGTERM, remember)
     stopped = threading.Event()
-    server = serve(address, optimizer, stopped=stopped)
+    server = serve(address, make_optimizer, stopped=stopped)
     log.info("ps %d of %d listens at %s.", index, count, address)
     variables, reported = server.variables, 0
     try:
         while not stopped.wait(POLL) and not (terminated and time.monotonic() >= terminated + grace):
             reported += _report(variables, report) if variables.staleness().updates >= reported + every else 0
+        deadline = time.monotonic() + grace
+        while stopped.is_set() and variables.active() and not terminated:
+            if time.monotonic() >= deadline:
+                log.warning("ps %d: workers gone without a goodbye: %d.", index, variables.active())
+                break
+            time.sleep(POLL)
     finally:
         server.stop()
     if variables.staleness().updates > reported:
@@ -323,8 +196,8 @@ class Client:
         """Until all servers answer, which may not even have been started yet."""
         self._call("status", patience=timeout, wait_for_ready=True)
 
-    def wait_until_initialized(self, timeout: float) -> None:
-        """Until all servers answer and have variables."""
+    def wait_until_initialized(self, timeout: float) -> Settings:
+        """Until all servers answer and have variables; returns the optimizer's settings."""
         deadline = time.monotonic() + timeout
         for pause in _pauses():
             answers = self._call("status", patience=deadline - time.monotonic(), wait_for_ready=True)
@@ -332,24 +205,28 @@ class Client:
                 name for name, answer in zip(self._names, answers, strict=True) if answer["version"] < 0
             ]
             if not missing:
-                return
+                break
             if time.monotonic() + pause > deadline:
                 raise ParameterServerError(
                     f"{missing[0]} got no variables in {timeout:g} s. The chief brings them: see its log."
                 )
             time.sleep(pause)
+        settings: Settings = answers[0]["settings"]
+        return settings
 
-    def initialize(self, values: Values, leaves: Leaves | None, version: int) -> bool:
+    def initialize(self, values: Values, leaves: Leaves | None, version: int, settings: Settings) -> bool:
         """Bring the variables [N], as Variables.initialize does; False if any server had some, which it keeps.
 
         Raises:
-            ValueError: the state is of another optimizer or another number of elements.
+            ValueError: the state is of another optimizer or another number of elements, or the servers have no
+                optimizer with such settings.
         """
         requests: list[Message] = []
         for part in self._slices(len(values)):
             parts = [leaf[part] if np.shape(leaf) == np.shape(values) else leaf for leaf in leaves or []]
             state = None if leaves is None else _numbered(parts)
-            requests.append({"values": values[part], "leaves": state, "version": version})
+            brought = {"values": values[part], "leaves": state, "version": version}
+            requests.append({**brought, "settings": dict(settings)})
         return all(answer["taken"] for answer in self._call("initialize", requests))
 
     def pull(self) -> Pulled:
@@ -370,7 +247,7 @@ class Client:
         """
         # Asked here, too: a server sees its own slice alone, and the others would apply theirs.
         if np.shape(gradient) != computed_on.values.shape:
-            raise ValueError(_other_shape(gradient, computed_on.values.shape))
+            raise ValueError(other_shape(gradient, computed_on.values.shape))
         if not np.isfinite(gradient).all():
             raise ValueError(NOT_FINITE)
         once = {"worker": self._worker, "number": next(self._numbers)}
@@ -395,16 +272,30 @@ class Client:
         values = np.concatenate([answer["values"] for answer in answers])
         return Snapshot(values, leaves, answers[0]["version"])
 
+    def leave(self) -> None:
+        """For every worker but the chief, once it has seen that training is over: it asks for nothing any more.
+
+        Never raises: a server that cannot be told is only warned of.
+        """
+        self._say("leave", "A parameter server may wait in vain for this worker: %s")
+
     def finish(self) -> None:
-        """Training is over and everything saved: the servers may go. One that cannot be told is only warned of."""
-        try:
-            self._call("finish", patience=min(FINISH_FOR, self._retry_for))
-        except ParameterServerError as error:
-            log.warning("A parameter server may not know that training is over: %s", error)
+        """For the chief: training is over and everything saved. The servers may go when the other workers have left.
+
+        Never raises: a server that cannot be told is only warned of.
+        """
+        self._say("finish", "A parameter server may not know that training is over: %s")
 
     def close(self) -> None:
         for channel in self._channels:
             channel.close()
+
+    def _say(self, method: str, warning: str) -> None:
+        requests = [{"worker": self._worker}] * len(self._names)
+        try:
+            self._call(method, requests, patience=min(FINISH_FOR, self._retry_for))
+        except ParameterServerError as error:
+            log.warning(warning, error)
 
     def _slices(self, size: int) -> list[slice]:
         count = len(self._names)
@@ -463,43 +354,15 @@ class Client:
         )
 
 
-NOT_FINITE = "The gradient is not finite: try a lower learning rate."
-
-
-def _other_shape(gradient: Values, shape: tuple[int, ...]) -> str:
-    return f"The gradient is of shape {np.shape(gradient)}, the variables are {shape}: another model?"
-
-
-def _kind(leaf: NDArray[Any]) -> tuple[tuple[int, ...], str]:
-    return np.shape(leaf), str(np.asarray(leaf).dtype)
-
-
-class _Tally:
-    """Stalenesses, added up."""
-
-    def __init__(self) -> None:
-        self._max = 0
-        self._by_worker: dict[str, tuple[int, int]] = {}  # updates, and the sum of their stalenesses
-
-    def add(self, worker: str, staleness: int) -> None:
-        updates, total = self._by_worker.get(worker, (0, 0))
-        self._by_worker[worker] = (updates + 1, total + staleness)
-        self._max = max(self._max, staleness)
-
-    def result(self) -> Staleness:
-        updates = sum(updates for updates, _ in self._by_worker.values())
-        total = sum(total for _, total in self._by_worker.values())
-        means = {worker: total / updates for worker, (updates, total) in self._by_worker.items()}
-        return Staleness(updates, total / max(updates, 1), self._max, means)
-
-
 def _handlers(variables: Variables, stopped: threading.Event) -> "grpc.GenericRpcHandler[bytes, bytes]":
     """What a server answers."""
     start = secrets.token_hex(8)  # tells the variables of before a restart from those of after it
 
-    def initialize(values: Values, leaves: dict[str, NDArray[Any]] | None, version: int) -> Message:
+    def initialize(
+        values: Values, leaves: dict[str, NDArray[Any]] | None, version: int, settings: Settings
+    ) -> Message:
         listed = None if leaves is None else _listed(leaves)
-        return {"taken": variables.initialize(values, listed, version)}
+        return {"taken": variables.initialize(values, listed, version, settings)}
 
     def pull() -> Message:
         values, version = variables.pull()
@@ -513,16 +376,21 @@ def _handlers(variables: Variables, stopped: threading.Event) -> "grpc.GenericRp
         return {"values": values, "leaves": _numbered(leaves), "version": version}
 
     def status() -> Message:
-        return {"version": variables.version}
+        return {"version": variables.version, "settings": variables.settings}
 
-    def finish() -> Message:
+    def leave(worker: str) -> Message:
+        variables.leave(worker)
+        return {}
+
+    def finish(worker: str) -> Message:
+        variables.leave(worker)
         stopped.set()
         return {}
 
     def handler(answer: Callable[..., Message]) -> "grpc.RpcMethodHandler[bytes, bytes]":
         def respond(data: bytes, context: grpc.ServicerContext) -> bytes:
             request = _unpack(data)
-            if request.pop("start") not in ("", start) and answer is not finish:
+            if request.pop("start") not in ("", start) and answer not in (leave, finish):
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, "restarted")
             try:
                 answered = answer(**request)
@@ -534,7 +402,7 @@ def _handlers(variables: Variables, stopped: threading.Event) -> "grpc.GenericRp
 
         return grpc.unary_unary_rpc_method_handler(respond)
 
-    answers = (status, initialize, pull, push, snapshot, finish)
+    answers = (status, initialize, pull, push, snapshot, leave, finish)
     handlers = {answer.__name__: handler(answer) for answer in answers}
     return grpc.method_handlers_generic_handler(SERVICE, handlers)
 

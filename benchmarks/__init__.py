@@ -1,0 +1,1 @@
+"""Measurements that are run by hand: each folder is a program of its own."""

@@ -1,0 +1,65 @@
+"""`python -m benchmarks.training [--quick] [--only MEASUREMENT] [--model MODEL] [--json FILE]`, from the repository."""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+# The trainer is a package of its own beside us, installed nowhere.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "trainer_template"))
+
+from benchmarks.training import against_handwritten, pmap, scaling, start
+from benchmarks.training.cases import FULL, QUICK
+from benchmarks.training.results import machine, machine_markdown, say
+
+MEASUREMENTS = {
+    "handwritten": against_handwritten.measure,
+    "scaling": scaling.measure,
+    "pmap": pmap.measure,
+    "start": start.measure,
+}
+START_MODELS = ("cnn",)  # what takes long there is the same for all: imports, joining, small compilations
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="small, to see that all works: no figures to quote"
+    )
+    parser.add_argument(
+        "--only", choices=tuple(MEASUREMENTS), action="append", help="may be given several times"
+    )
+    parser.add_argument(
+        "--model", choices=("cnn", "resnet50", "transformer"), action="append", help="the same"
+    )
+    parser.add_argument("--rounds", type=int, help="how often all is measured in turn (default: 5, quick: 1)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    arguments = parser.parse_args()
+    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
+        parser.error("this takes Linux and two cores")
+
+    facts = machine()
+    print(machine_markdown(facts))
+    measured = {}
+    cases = [
+        case for case in (QUICK if arguments.quick else FULL) if case.model in (arguments.model or case.model)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.only or MEASUREMENTS:
+            of_these = (
+                [case for case in cases if case.model in START_MODELS][:1] if name == "start" else cases
+            )
+            rounds = arguments.rounds or (1 if arguments.quick else 5)
+            table = MEASUREMENTS[name](of_these, rounds, Path(folder))
+            print(table.markdown(), flush=True)
+            measured[name] = dataclasses.asdict(table)
+            say(f"{name} is done")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"machine": facts, "measured": measured}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""From one process to two, each on a core of its own: what the exchange costs, and what the machine itself does."""
+
+import statistics
+from pathlib import Path
+
+from benchmarks.training.cases import Case
+from benchmarks.training.processes import FIRST_CORE, SECOND_CORE
+from benchmarks.training.results import Table, ratio, say
+from benchmarks.training.trainers import job, rate, wait_for_steps
+from trainer.models import Model
+
+COLUMNS = (
+    "model", "examples", "batch", "MB exchanged a step", "one, examples/s", "two, examples/s",
+    "no exchange / twice one", "two / twice one", "two / no exchange",
+)  # fmt: skip
+
+
+def measure(cases: list[Case], rounds: int, folder: Path) -> Table:
+    rows = []
+    for case in cases:
+        say(f"{case}, one process and two")
+        one: list[float] = []
+        two: list[float] = []
+        no_exchange: list[float] = []
+        turns = [(one, _one), (two, _two), (no_exchange, _no_exchange)]
+        for _ in range(rounds):
+            for rates, run in turns:
+                rates.append(run(case, folder))
+            turns.reverse()
+        values = (
+            case.model, case.examples, case.batch_size, round(_bytes_exchanged(case) / 1e6, 2),
+            statistics.median(one), statistics.median(two),
+            ratio(no_exchange, one, by=2), ratio(two, one, by=2), ratio(two, no_exchange),
+        )  # fmt: skip
+        rows.append(dict(zip(COLUMNS, values, strict=True)))
+    return Table(
+        "One process and two",
+        COLUMNS,
+        rows,
+        "Each process on a core of its own; the batch is a process's. No exchange: two processes at once that do not "
+        "know of each other, so what it lacks to 1.00 is the machine's (memory, caches, other work), and what `two` "
+        "lacks to it is the exchange and the waiting for each other. "
+        f"Rounds: {rounds}. Wanted of a model that computes much: 0.90.",
+    )
+
+
+def _one(case: Case, folder: Path) -> float:
+    with job(case, [FIRST_CORE], folder, _compiled(folder)) as (process,):
+        wait_for_steps(process, case.steps)
+        return rate(process, case, 1)
+
+
+def _two(case: Case, folder: Path) -> float:
+    with job(case, [FIRST_CORE, SECOND_CORE], folder, _compiled(folder)) as (chief, _):
+        wait_for_steps(chief, case.steps)
+        return rate(chief, case, 2)
+
+
+def _no_exchange(case: Case, folder: Path) -> float:
+    """The sum of both, while both trained."""
+    with (
+        job(case, [FIRST_CORE], folder, _compiled(folder)) as (first,),
+        job(case, [SECOND_CORE], folder, _compiled(folder)) as (second,),
+    ):
+        both = (first, second)
+        for process in both:
+            process.wait_for_event("progress")
+        since = max(process.lines("progress")[0].at for process in both)
+        for process in both:  # as many steps each, with the other one at work
+            done = process.lines("progress")[-1].event["step"]
+            wait_for_steps(process, done + case.steps)
+        until = min(process.lines("progress")[-1].at for process in both)
+        return sum(rate(process, case, 1, since, until) for process in both)
+
+
+def _bytes_exchanged(case: Case) -> int:
+    """What a step averages: the gradient; the few statistics and sums beside it are left out."""
+    dataset = case.dataset()
+    return 4 * Model(case.model, dataset.input_shape, dataset.input_dtype, case.classes).params.size
+
+
+def _compiled(folder: Path) -> dict[str, str]:
+    return {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}

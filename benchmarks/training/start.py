@@ -1,0 +1,77 @@
+"""Seconds from a process's start to the first progress line, for a new training and for one that goes on."""
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.training.cases import Case
+from benchmarks.training.processes import FIRST_CORE, SECOND_CORE, running
+from benchmarks.training.results import Table, ratio, say
+from benchmarks.training.trainers import job
+
+Cache = Literal["none", "as it is", "everything"]
+COLUMNS = ("model", "processes", "start", "compilation cache", "seconds", "of the imports alone")
+PLACES = (FIRST_CORE, SECOND_CORE)
+IMPORTS = "import jax, flax, optax; print('{}')"
+
+
+def measure(cases: list[Case], rounds: int, folder: Path) -> Table:
+    rows = []
+    for case in cases:
+        checkpoint = _checkpoint(case, folder)
+        imports: list[float] = []
+        seconds: dict[tuple[int, str, Cache], list[float]] = {
+            (processes, start, cache): []
+            for processes in (1, 2)
+            for start in ("new", "goes on")
+            for cache in ("none", "as it is", "everything")
+        }
+        for number in range(rounds + 1):
+            say(f"{case}, start {number} of {rounds}")
+            imports.append(_imports())
+            for (processes, start, cache), taken in seconds.items():
+                job_dir = checkpoint if start == "goes on" else Path(tempfile.mkdtemp(dir=folder))
+                taken.append(_first_line(case, processes, job_dir, cache, folder))
+        for (processes, start, cache), taken in seconds.items():
+            measured = taken[1:]  # round 0 filled the caches
+            values = (
+                case.model,
+                processes,
+                start,
+                cache,
+                statistics.median(measured),
+                ratio(measured, imports[1:]),
+            )
+            rows.append(dict(zip(COLUMNS, values, strict=True)))
+    return Table(
+        "Start to first step",
+        COLUMNS,
+        rows,
+        "Until the first progress line, each process on a core of its own; `goes on` finds a checkpoint. Compilation "
+        "cache: none; JAX_COMPILATION_CACHE_DIR as it is, which keeps what took a second to compile; and with "
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0, everything. In relation to `import jax, flax, optax`, measured "
+        f"in the same round. Rounds: {rounds}.",
+    )
+
+
+def _imports() -> float:
+    with running((["-c", IMPORTS], FIRST_CORE, {})) as (process,):
+        process.wait_for(process.lines)
+        return process.lines()[0].at - process.started
+
+
+def _first_line(case: Case, processes: int, job_dir: Path, cache: Cache, folder: Path) -> float:
+    environment = {} if cache == "none" else {"JAX_COMPILATION_CACHE_DIR": str(folder / f"cache {cache}")}
+    if cache == "everything":
+        environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    with job(case, PLACES[:processes], folder, environment, job_dir, log_every=1) as (chief, *_):
+        return chief.wait_for_event("progress").at - chief.started
+
+
+def _checkpoint(case: Case, folder: Path) -> Path:
+    """A job's directory with a checkpoint of its first steps, which the measured ones do not change."""
+    job_dir = Path(tempfile.mkdtemp(dir=folder))
+    with job(case, [FIRST_CORE], folder, job_dir=job_dir, checkpoint_every=2) as (process,):
+        process.wait_for_event("checkpoint")
+    return job_dir

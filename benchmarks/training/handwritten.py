@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 
 from trainer import data
 from trainer.models import KINDS
+from trainer.steps import OPTIMIZERS
 
 PyTree = Any
 
@@ -71,10 +72,11 @@ def main() -> None:
     shape = arguments.input_shape
     dataset = data.synthetic(tuple(shape), arguments.classes) if shape else data.digits()
     inputs, labels = dataset.train.rows(np.arange(len(dataset.train)))
-    network = KINDS[arguments.model].make(arguments.classes, jnp.float32)
-    optimizer = KINDS[arguments.model].optimizer(KINDS[arguments.model].learning_rate)
+    kind = KINDS[arguments.model]
+    network = kind.make(arguments.classes, jnp.float32)
+    optimizer = OPTIMIZERS[kind.optimizer](kind.learning_rate)
 
-    first = jnp.zeros((1, *inputs.shape[1:]), jnp.int32 if KINDS[arguments.model].tokens else jnp.float32)
+    first = jnp.zeros((1, *inputs.shape[1:]), jnp.int32 if kind.tokens else jnp.float32)
     variables = jax.jit(network.init, static_argnames="train")(jax.random.key(0), first, train=False)
     state = variables["params"], variables.get("batch_stats", {}), optimizer.init(variables["params"])
     devices = jax.local_device_count()

@@ -19,7 +19,7 @@ from benchmarks.training.cases import Case
 from trainer import distribute, state
 from trainer.cluster import cluster_from_environment
 from trainer.models import KINDS, Model
-from trainer.steps import make_train_step
+from trainer.steps import OPTIMIZERS, make_train_step
 from trainer.strategy import AXIS, Mirrored, MultiWorkerMirrored, Strategy
 
 
@@ -87,7 +87,7 @@ def _prepared(case: Case, strategy: Strategy) -> Callable[[int], float]:
     """(steps) -> seconds a step; compiled and run once."""
     dataset = case.dataset()
     model = Model(case.model, dataset.input_shape, dataset.input_dtype, case.classes)
-    optimizer = KINDS[case.model].optimizer(KINDS[case.model].learning_rate)
+    optimizer = OPTIMIZERS[KINDS[case.model].optimizer](KINDS[case.model].learning_rate)
     training = strategy.start(state.first_state(model, optimizer, seed=0))
     step = make_train_step(model, optimizer, strategy)
     inputs, labels = dataset.train.rows(np.arange(strategy.local_replicas * case.batch_size))

@@ -12,7 +12,7 @@ STEPS, BATCH = 3, 4
 CASES = {
     "cnn": (models.Cnn(3, channels=(2, 3), hidden=5), (8, 8, 1), np.float32, optax.adam(0.002)),
     "resnet50": (
-        resnet.ResNet(3, blocks=(1,), channels=2), (8, 8, 3), np.uint8, models.KINDS["resnet50"].optimizer(0.1)
+        resnet.ResNet(3, blocks=(1,), channels=2), (8, 8, 3), np.uint8, steps.OPTIMIZERS["momentum"](0.1)
     ),
     # Not Adam: a key's bias changes no attention, so its gradient is rounding errors, which Adam would scale up.
     "transformer": (transformer.Transformer(3, width=4, layers=1, heads=2), (5,), np.int32, optax.sgd(0.1)),

@@ -35,6 +35,6 @@ awk -v a="$accuracy" 'BEGIN { exit !(a >= 0.95) }' || {
 }
 
 say "4. Load the model in a fresh process and predict ten digits"
-(cd trainer_template && python -m trainer.predict --model "$model" --count 10)
+(cd trainer_template && python -m trainer.predict --model "$model" --digits 10)
 
 say "Done. The model stays in $TRAINYARD_STATE_DIR; the service is stopped."

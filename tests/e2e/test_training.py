@@ -24,7 +24,7 @@ def metrics(output: str, key: str) -> list[dict[str, object]]:
 def predict(service: Service, model: str, **environment: str) -> str:
     """What a fresh process says of ten digits, with the model and without the service."""
     done = subprocess.run(
-        [sys.executable, "-m", "trainer.predict", "--model", model, "--count", "10"],
+        [sys.executable, "-m", "trainer.predict", "--model", model, "--digits", "10"],
         cwd=TEMPLATE,
         env={**service.environment, **environment},
         capture_output=True,
@@ -72,3 +72,19 @@ def test_template_saves_to_the_emulated_bucket_and_predicts_from_it(service: Ser
     environment = json.loads(service.ok("jobs", "explain", "bucket", "-o", "json"))["environment"]
     emulator = {"STORAGE_EMULATOR_HOST": environment["STORAGE_EMULATOR_HOST"]}
     assert predict(service, f"{job_dir}/model", **emulator)
+
+
+def test_parameter_servers_train_asynchronously_beside_an_evaluator(service: Service) -> None:
+    config = yaml.safe_load((REPOSITORY / "configs" / "parameter-servers.yaml").read_text())
+    config["trainingInput"]["workerCount"] = 1
+    (service.work / "asynchronous.yaml").write_text(yaml.safe_dump(config))
+    package = str(TEMPLATE / "trainer")
+    output = service.train(
+        "asynchronous", "--config", "asynchronous.yaml", "--package-path", package, "--", "--epochs", "5"
+    )
+    assert service.state("asynchronous") == "SUCCEEDED"
+    accuracies = [float(str(line["held_out_accuracy"])) for line in metrics(output, "held_out_accuracy")]
+    assert accuracies[-1] >= 0.9
+    for task in ("ps-replica-0", "ps-replica-1", "worker-replica-0", "evaluator-replica-0"):
+        assert task in output
+    assert metrics(output, "staleness_mean")

@@ -6,13 +6,20 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gcp_storage_emulator.server import create_server
+
+# Most of a short training is compilation, and the tests do the same ones again and again. Before JAX is imported.
+COMPILED = tempfile.TemporaryDirectory(prefix="trainer-compiled-")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 TEMPLATE = Path(__file__).resolve().parents[1]
 PATIENCE = 300  # seconds until something that hangs fails its test
@@ -40,6 +47,14 @@ class Trainer:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self.events(kind), PATIENCE)
         assert self.events(kind), self.stderr
+
+    def wait_for_log(self, text: str) -> None:
+        """Until it has logged that."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self.stderr:
+            assert self._process.poll() is None, self.stderr
+            assert time.monotonic() < deadline, self.stderr
+            time.sleep(0.05)
 
     def terminate(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -102,31 +117,79 @@ class Launcher:
         ours = {
             "PYTHONPATH": str(TEMPLATE),
             "STORAGE_EMULATOR_HOST": self._bucket.endpoint,
-            "JAX_COMPILATION_CACHE_DIR": str(
-                self._directory / "compiled"
-            ),  # most of a short run is compilation
+            "JAX_COMPILATION_CACHE_DIR": COMPILED.name,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
         trainer = Trainer([*command, *args], kept | ours | env, log)
         self._started.append(trainer)
         return trainer
 
+    def gang(
+        self,
+        *args: str,
+        workers: int = 1,
+        ps: int = 0,
+        evaluators: int = 0,
+        commands: Mapping[str, Sequence[str]] | None = None,
+        **env: str,
+    ) -> "Gang":
+        """A chief and its workers, parameter servers and evaluators. `commands`: other ones, by task ("worker-0")."""
+        addresses = free_addresses(1 + workers + ps)
+        cluster = {"chief": addresses[:1], "worker": addresses[1 : 1 + workers]}
+        if ps:
+            cluster["ps"] = addresses[1 + workers :]
+        counts = {"chief": 1, "worker": workers, "ps": ps, "evaluator": evaluators}
+        return Gang(self, args, cluster, counts, commands or {}, env)
+
     def pair(self, *args: str, worker: Sequence[str] = ("-m", "trainer.task")) -> tuple[Trainer, Trainer]:
         """A chief and a worker; the worker's command may be another."""
-        chief_address, worker_address = free_addresses(2)
-        cluster = {"chief": [chief_address], "worker": [worker_address]}
-
-        def tf_config(task_type: str) -> str:
-            return json.dumps({"cluster": cluster, "task": {"type": task_type, "index": 0}})
-
-        return (
-            self.alone(*args, TF_CONFIG=tf_config("chief")),
-            self.alone(*args, TF_CONFIG=tf_config("worker"), command=worker),
-        )
+        gang = self.gang(*args, commands={"worker-0": worker})
+        return gang["chief-0"], gang["worker-0"]
 
     def kill_all(self) -> None:
         for trainer in self._started:
             trainer.kill()
+
+
+class Gang:
+    """The processes of one job, by task."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        args: Sequence[str],
+        cluster: Mapping[str, list[str]],
+        counts: Mapping[str, int],
+        commands: Mapping[str, Sequence[str]],
+        env: Mapping[str, str],
+    ) -> None:
+        self._launcher, self._args, self._cluster, self._env = launcher, args, cluster, env
+        tasks = [f"{kind}-{index}" for kind, count in counts.items() for index in range(count)]
+        self._trainers = {
+            task: self.start(task, commands.get(task, ("-m", "trainer.task"))) for task in tasks
+        }
+
+    def start(self, task: str, command: Sequence[str] = ("-m", "trainer.task")) -> Trainer:
+        """A process for a task, as at the start or again."""
+        kind, _, index = task.rpartition("-")
+        tf_config = json.dumps({"cluster": self._cluster, "task": {"type": kind, "index": int(index)}})
+        return self._launcher.alone(*self._args, command=command, **self._env, TF_CONFIG=tf_config)
+
+    def restart(self, task: str) -> None:
+        self._trainers[task] = self.start(task)
+
+    def __getitem__(self, task: str) -> Trainer:
+        return self._trainers[task]
+
+    def __iter__(self) -> Iterator[Trainer]:
+        return iter(self._trainers.values())
+
+    def succeed(self) -> None:
+        """Wait for all to end, with 0."""
+        codes = {task: trainer.wait() for task, trainer in self._trainers.items()}
+        assert set(codes.values()) == {0}, {
+            task: f"{code}: {self._trainers[task].stderr}" for task, code in codes.items() if code
+        }
 
 
 class Bucket:

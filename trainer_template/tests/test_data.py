@@ -1,89 +1,159 @@
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from trainer import data
+from trainer.data import Arrays, DataError, Share, Split
 
 
 @pytest.fixture(scope="module")
 def digits() -> data.Dataset:
-    return data.load()
+    return data.digits()
 
 
-def split(count: int) -> data.Split:
-    """Examples whose label is their number."""
-    return data.Split(np.zeros((count, 8, 8, 1), np.float32), np.arange(count, dtype=np.int32))
+def alone(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    return numbers[np.newaxis]
 
 
-def read(count: int, batch_size: int, processes: int, devices: int) -> list[list[data.Batch]]:
-    """An epoch as each process reads it."""
-    order = data.shuffled(count, seed=1, epoch=0)
-    shares = [data.Share(process, processes, devices) for process in range(processes)]
-    return [list(data.batches(split(count), order, batch_size, share)) for share in shares]
+def load(patterns: str, share: Share = Share(0, 1, 1), **options: Any) -> data.Dataset:  # noqa: B008 - frozen
+    arguments: dict[str, Any] = {
+        "held_out": None, "sharding": "auto", "shape": (2, 2, 1), "classes": 3, "gather": alone, "cache": False,
+    }  # fmt: skip
+    return data.load(patterns, share=share, **arguments | options)
 
 
-def test_load_gives_the_same_split_every_time(digits: data.Dataset) -> None:
-    again = data.load()
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Three files, of 20, 20 and 30 images, each image filled with its number."""
+    for file, (start, count) in enumerate([(0, 20), (20, 20), (40, 30)]):
+        numbers = np.arange(start, start + count)
+        images = np.broadcast_to(numbers[:, None, None], (count, 2, 2)).astype(np.uint8)
+        np.savez(tmp_path / f"{file}.npz", images=images, labels=numbers % 3)
+    return tmp_path
+
+
+def numbers_of(split: Split, which: NDArray[np.int64] | None = None) -> list[int]:
+    inputs, labels = split.rows(np.arange(len(split)) if which is None else which)
+    numbers: list[int] = inputs[:, 0, 0, 0].tolist()
+    assert labels.tolist() == [number % 3 for number in numbers]
+    return numbers
+
+
+def test_digits_are_the_same_split_every_time(digits: data.Dataset) -> None:
+    again = data.digits()
     assert (len(digits.train), len(digits.held_out)) == (1437, 360)
-    np.testing.assert_array_equal(again.held_out.images, digits.held_out.images)
-    np.testing.assert_array_equal(again.train.labels, digits.train.labels)
+    for first, second in ((digits.train, again.train), (digits.held_out, again.held_out)):
+        for mine, other in zip(
+            first.rows(np.arange(len(first))), second.rows(np.arange(len(first))), strict=True
+        ):
+            np.testing.assert_array_equal(mine, other)
 
 
-def test_load_gives_images_between_0_and_1_with_named_labels(digits: data.Dataset) -> None:
-    images, labels = digits.train.images, digits.train.labels
+def test_digits_are_images_between_0_and_1_with_named_labels(digits: data.Dataset) -> None:
+    images, labels = digits.train.rows(np.arange(1437))
     assert (images.shape, images.dtype, labels.dtype) == ((1437, 8, 8, 1), np.float32, np.int32)
     assert (images.min(), images.max()) == (0, 1)
     assert digits.label_names == tuple("0123456789")
-    assert set(labels) == set(digits.held_out.labels) == set(range(10))
+    assert set(labels.tolist()) == set(range(10))
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 4])
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("count", [1, 7, 24, 1437])
-def test_batches_cover_each_example_once_over_all_processes(count: int, processes: int, devices: int) -> None:
-    seen: list[int] = []
-    for batches in read(count, 4, processes, devices):
-        for batch in batches:
-            seen += batch.labels[batch.weights == 1].tolist()
-    assert sorted(seen) == list(range(count))
+@pytest.mark.parametrize(("shape", "dtype"), [((4, 4, 3), np.uint8), ((16,), np.int32)])
+def test_synthetic_data_is_the_same_every_time_and_has_the_shape(shape: tuple[int, ...], dtype: Any) -> None:
+    first, second = data.synthetic(shape, 5), data.synthetic(shape, 5)
+    inputs, labels = first.train.rows(np.arange(len(first.train)))
+    assert (inputs.shape[1:], inputs.dtype) == (shape, dtype)
+    assert 0 <= labels.min() <= labels.max() == 4
+    np.testing.assert_array_equal(inputs, second.train.rows(np.arange(len(second.train)))[0])
+    assert len(first.label_names) == 5
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 4])
-@pytest.mark.parametrize("count", [1, 7, 24, 1437])
-def test_batches_are_equally_many_and_large_in_every_process(count: int, processes: int) -> None:
-    by_process = read(count, 4, processes, 2)
-    steps = data.steps_for(count, 4, data.Share(0, processes, 2))
-    assert [len(batches) for batches in by_process] == [steps] * processes
-    for batches in by_process:
-        for batch in batches:
-            assert batch.images.shape == (2, 4, 8, 8, 1)
-            assert batch.labels.shape == batch.weights.shape == (2, 4)
-    for at_step in zip(*by_process, strict=True):
-        assert sum(int(batch.weights.sum()) for batch in at_step) == at_step[0].examples
+def test_files_hold_out_the_same_tenth_of_each(files: Path) -> None:
+    dataset = load(f"{files}/*.npz")
+    assert dataset.train.lengths == (18, 18, 27)
+    assert numbers_of(dataset.held_out) == [9, 19, 29, 39, 49, 59, 69]
+    assert sorted(numbers_of(dataset.train) + numbers_of(dataset.held_out)) == list(range(70))
+    assert (dataset.input_shape, dataset.input_dtype) == ((2, 2, 1), np.uint8)
 
 
-def test_batches_of_many_processes_are_those_of_one_with_the_same_global_batch() -> None:
-    (alone,) = read(100, 8, 1, 1)
-    first, second = read(100, 4, 2, 1)
-    for whole, *parts in zip(alone, first, second, strict=True):
-        np.testing.assert_array_equal(whole.labels[0], np.concatenate([part.labels[0] for part in parts]))
+def test_files_to_evaluate_on_leave_the_others_whole(files: Path) -> None:
+    dataset = load(f"{files}/[01].npz", held_out=f"{files}/2.npz")
+    assert numbers_of(dataset.train) == list(range(40))
+    assert numbers_of(dataset.held_out) == list(range(40, 70))
 
 
-def test_batches_of_the_rest_of_an_epoch_are_the_last_ones() -> None:
-    share, order = data.Share(1, 2, 1), data.shuffled(100, seed=1, epoch=3)
-    whole = list(data.batches(split(100), order, 4, share))
-    done = sum(batch.examples for batch in whole[:5])
-    rest = list(data.batches(split(100), order[done:], 4, share))
-    for expected, batch in zip(whole[5:], rest, strict=True):
-        np.testing.assert_array_equal(batch.labels, expected.labels)
-        np.testing.assert_array_equal(batch.weights, expected.weights)
+def test_split_rows_of_many_files_come_in_the_order_asked_for(files: Path) -> None:
+    split = load(f"{files}/[01].npz", held_out=f"{files}/2.npz").train
+    assert numbers_of(split, np.array([39, 0, 20, 19, 0])) == [39, 0, 20, 19, 0]
 
 
-def test_batches_of_nothing_are_none() -> None:
-    assert read(0, 4, 2, 1) == [[], []]
+@pytest.mark.parametrize("cache", [False, True])
+def test_files_may_be_cached(files: Path, cache: bool) -> None:
+    split = load(f"{files}/*.npz", cache=cache).train
+    assert numbers_of(split) == numbers_of(split)
 
 
-def test_shuffled_is_another_order_for_each_epoch_and_seed_but_always_the_same() -> None:
-    orders = [tuple(data.shuffled(50, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)]
-    assert len(set(orders)) == 4
-    assert all(sorted(order) == list(range(50)) for order in orders)
-    assert tuple(data.shuffled(50, seed=1, epoch=1)) == orders[-1]
+@pytest.mark.parametrize(
+    ("sharding", "files", "processes", "shared_out"),
+    [
+        ("auto", 4, 4, True), ("auto", 5, 4, True), ("auto", 3, 4, False), ("auto", 1, 1, True),
+        ("file", 4, 4, True), ("data", 4, 4, False), ("off", 4, 4, False),
+    ],
+)  # fmt: skip
+def test_files_are_shared_out_where_there_are_enough(
+    sharding: data.Sharding, files: int, processes: int, shared_out: bool
+) -> None:
+    assert data.files_are_shared_out(sharding, files, processes) is shared_out
+
+
+def test_sharding_by_file_with_too_few_says_what_to_do(files: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"4 processes files of its own, and there are 3: write more, smaller"
+    ):
+        load(f"{files}/*.npz", Share(0, 4, 1), sharding="file")
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic"])
+def test_sharding_by_file_of_what_is_no_file_is_refused(name: str) -> None:
+    with pytest.raises(DataError, match=f"{name} is in memory. Choose auto, data or off"):
+        load(name, sharding="file")
+
+
+def test_sharding_by_file_opens_no_other_process_files(files: Path, caplog: pytest.LogCaptureFixture) -> None:
+    counted = {}
+
+    def gather(mine: NDArray[np.int64]) -> NDArray[np.int64]:
+        counted["mine"] = mine.tolist()
+        return np.array([[20, 0, 30], [0, 20, 0]])
+
+    dataset = load(f"{files}/*.npz", Share(0, 2, 1), gather=gather)
+    assert counted["mine"] == [20, 0, 30]
+    assert dataset.train.files[1] is None
+    assert (dataset.train.lengths, dataset.train.owners) == ((18, 18, 27), (0, 1, 0))
+    assert dataset.sharding == "file"
+    assert "3 files do not divide by 2 processes" in caplog.text
+
+
+def test_files_of_a_process_without_examples_are_refused_everywhere(files: Path) -> None:
+    with pytest.raises(DataError, match="files of process 1 hold no example to evaluate on"):
+        load(f"{files}/*.npz", Share(0, 2, 1), gather=lambda _: np.array([[20, 5, 30]]))
+
+
+def test_too_few_examples_to_hold_any_out_says_so(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((5, 2, 2), np.uint8), labels=np.zeros(5, int))
+    with pytest.raises(DataError, match="5 examples to train on and 0 to evaluate on"):
+        load(f"{tmp_path}/a.npz")
+
+
+def test_label_names_come_from_the_file(tmp_path: Path) -> None:
+    images, labels = np.zeros((20, 2, 2), np.uint8), np.zeros(20, int)
+    np.savez(tmp_path / "a.npz", images=images, labels=labels, label_names=np.array(["cat", "dog"]))
+    assert load(f"{tmp_path}/a.npz").label_names == ("cat", "dog")
+
+
+def test_selected_examples_are_numbered_anew() -> None:
+    selected = data.Selected(Arrays(np.arange(10), np.arange(10, dtype=np.int32)), np.array([3, 5, 7]))
+    assert len(selected) == 3
+    assert selected.rows(np.array([2, 0]))[0].tolist() == [7, 3]

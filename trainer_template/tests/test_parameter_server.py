@@ -64,7 +64,7 @@ def test_variables_before_they_are_initialized_are_not_there() -> None:
     variables = Variables(make)
     assert variables.version == -1
     with pytest.raises(NotInitialized):
-        variables.pull()
+        variables.pull("reader/0")
     with pytest.raises(NotInitialized):
         variables.snapshot()
     with pytest.raises(NotInitialized):
@@ -75,18 +75,18 @@ def test_variables_a_second_initialize_is_ignored() -> None:
     variables = Variables(make)
     assert variables.initialize(vector(0), None, 7, SGD)
     variables.push(vector(1), 7, "worker", 0)
-    before, _ = variables.pull()
+    before, _ = variables.pull("reader/0")
     assert not variables.initialize(vector(2), None, 0, MOMENTUM)
-    values, version = variables.pull()
+    values, version = variables.pull("reader/0")
     np.testing.assert_array_equal(values, before)
     assert (version, variables.settings) == (8, SGD)
     variables.push(vector(1), 8, "worker", 1)
-    np.testing.assert_array_equal(variables.pull()[0], before - vector(1))
+    np.testing.assert_array_equal(variables.pull("reader/0")[0], before - vector(1))
 
 
 def test_variables_pulled_stay_as_they_were() -> None:
     variables = initialized()
-    pulled, _ = variables.pull()
+    pulled, _ = variables.pull("reader/0")
     snapshot = variables.snapshot()
     variables.push(vector(1), 0, "worker", 0)
     np.testing.assert_array_equal(pulled, np.zeros(N))
@@ -133,25 +133,33 @@ def test_variables_a_repeated_push_gets_the_same_answer_and_is_applied_once() ->
     variables = initialized()
     variables.push(vector(0), 0, "other", 0)
     assert variables.push(vector(1), 0, "worker", 0) == 1
-    after, _ = variables.pull()
+    after, _ = variables.pull("reader/0")
     assert variables.push(vector(1), 0, "worker", 0) == 1
-    values, version = variables.pull()
+    values, version = variables.pull("reader/0")
     np.testing.assert_array_equal(values, after)
     assert version == 2
 
 
-def test_variables_know_which_workers_have_pushed_and_not_left() -> None:
+def test_variables_know_which_workers_have_pulled_and_not_left() -> None:
     variables = initialized()
     assert variables.active() == 0
-    variables.push(vector(0), 0, "a", 0)
-    variables.push(vector(0), 0, "b", 0)
-    variables.push(vector(0), 0, "b", 1)
-    variables.leave("who never pushed")
+    for worker in ("a/1", "b/1", "b/1"):
+        variables.pull(worker)
+    variables.leave("c/1")  # was never here
     assert variables.active() == 2
-    variables.leave("b")
-    variables.leave("b")
+    variables.leave("b/1")
+    variables.leave("b/1")
     assert variables.active() == 1
-    variables.push(vector(0), 0, "b", 1)  # had been on its way twice
+
+
+def test_variables_take_a_new_start_of_a_worker_for_the_one_that_died() -> None:
+    variables = initialized()
+    for worker in ("a/1", "b/1", "b/2"):
+        variables.pull(worker)
+    assert variables.active() == 2
+    variables.leave("b/1")  # had been on its way
+    assert variables.active() == 2
+    variables.leave("b/2")
     assert variables.active() == 1
 
 
@@ -170,10 +178,10 @@ def test_variables_a_bad_gradient_changes_nothing(
 ) -> None:
     variables = initialized()
     variables.push(vector(1), 0, "worker", 0)
-    before, _ = variables.pull()
+    before, _ = variables.pull("reader/0")
     with pytest.raises(ValueError, match=message):
         variables.push(gradient, computed_on, "worker", number)
-    values, version = variables.pull()
+    values, version = variables.pull("reader/0")
     np.testing.assert_array_equal(values, before)
     assert (version, variables.staleness().updates) == (1, 1)
     assert variables.push(vector(2), 1, "worker", 1) == 0
@@ -186,13 +194,13 @@ def test_variables_pushed_to_by_many_threads_count_every_update() -> None:
     def worker(name: str) -> None:
         together.wait(PATIENCE)
         for number in range(25):
-            _, version = variables.pull()
+            _, version = variables.pull("reader/0")
             variables.push(np.full(N, -1, np.float32), version, name, number)
 
     with ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(worker, f"worker {index}") for index in range(8)]:
             done.result(PATIENCE)
-    values, version = variables.pull()
+    values, version = variables.pull("reader/0")
     np.testing.assert_array_equal(values, np.full(N, 200))
     assert (version, variables.staleness().updates) == (200, 200)
     assert len(variables.staleness().by_worker) == 8
@@ -506,7 +514,7 @@ def test_client_leaves_where_a_server_is_gone(cluster: Cluster, caplog: pytest.L
 
 def test_serve_where_the_port_is_taken_says_so(cluster: Cluster) -> None:
     cluster.start(1)
-    with pytest.raises(RuntimeError, match=f"cannot listen at {cluster.addresses[0]}"):
+    with pytest.raises(ParameterServerError, match=f"cannot listen at {cluster.addresses[0]}"):
         serve(cluster.addresses[0], make, stopped=threading.Event())
 
 

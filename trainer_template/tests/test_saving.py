@@ -1,13 +1,9 @@
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from trainer.saving import INDEX, Saver, load_model, parameters_sha256
+from trainer.saving import INDEX, Saver
 from trainer.storage import Folder, open_folder
-
-PARAMS = {"Dense_0": {"kernel": np.ones((2, 3), np.float32), "bias": np.zeros(3, np.float32)}}
 
 
 def saver(job_dir: str, process_id: int = 0, keep: int = 3) -> Saver:
@@ -81,7 +77,7 @@ def test_worker_saves_beside_the_chief_and_leaves_nothing(job_dir: str) -> None:
     chief, worker = saver(job_dir), saver(job_dir, process_id=2)
     for one in (chief, worker):
         one.save_checkpoint(5, b"state")
-    assert worker.save_model(PARAMS, {}) == f"{job_dir}/workertemp_2/model"
+    assert worker.save_model({"model.json": b"{}"}) == f"{job_dir}/workertemp_2/model"
     assert open_folder(job_dir).children() == ["checkpoints", "workertemp_2"]
     for one in (chief, worker):
         one.close()
@@ -103,48 +99,47 @@ def test_worker_prepares_by_removing_its_own_alone(job_dir: str) -> None:
     assert open_folder(job_dir).children() == ["workertemp_10"]
 
 
-def test_saved_model_loads_with_its_parameters_and_description(job_dir: str) -> None:
-    saver(job_dir).save_model({"Dense_0": {"kernel": np.zeros(1, np.float32)}}, {"labels": ["old"]})
-    where = saver(job_dir).save_model(PARAMS, {"labels": ["zero", "one"]})
+def test_checkpoints_are_listed_oldest_first_and_read_when_whole(job_dir: str) -> None:
+    for step in (5, 10):
+        saver(job_dir).save_checkpoint(step, f"state {step}".encode())
+    first, second = saver(job_dir).checkpoints()
+    assert (first.step, second.step) == (5, 10)
+    assert saver(job_dir).read_checkpoint(second) == b"state 10"
+    open_folder(job_dir).folder("checkpoints").write(first.name, b"stat")
+    assert saver(job_dir).read_checkpoint(first) is None
+
+
+def test_model_takes_the_place_of_an_earlier_one(job_dir: str) -> None:
+    saver(job_dir).save_model({"function-1": b"old", "model.json": b"{}"})
+    where = saver(job_dir).save_model({"function-2": b"new", "model.json": b"{}"})
     assert where == f"{job_dir}/model"
-    model = load_model(where)
-    assert parameters_sha256(model.params) == parameters_sha256(PARAMS)
-    assert model.description["labels"] == ["zero", "one"]
-    assert len(open_folder(where).children()) == 2  # nothing of the old one
+    assert open_folder(where).children() == ["function-2", "model.json"]
 
 
-def test_load_model_where_there_is_none_says_where_it_looked(job_dir: str) -> None:
-    with pytest.raises(FileNotFoundError, match=f"no model in {job_dir}"):
-        load_model(job_dir)
+class RefusesAfter:
+    """A folder that takes so many writes, and then fails, as a bucket whose quota is used up."""
+
+    def __init__(self, folder: Folder, writes: int) -> None:
+        self._folder, self._writes = folder, writes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._folder, name)
+
+    def write(self, name: str, data: bytes) -> None:
+        if self._writes == 0:
+            raise OSError("quota exceeded")
+        self._writes -= 1
+        self._folder.write(name, data)
 
 
-def test_load_model_whose_parameters_are_missing_or_others_is_refused(tmp_path: Path) -> None:
-    where = Path(saver(str(tmp_path)).save_model(PARAMS, {}))
-    (parameters,) = where.glob("parameters-*")
-    others = {"Dense_0": PARAMS["Dense_0"] | {"bias": np.ones(3, np.float32)}}
-    (other,) = Path(saver(str(tmp_path / "other")).save_model(others, {})).glob("parameters-*")
-    other.replace(parameters)
-    with pytest.raises(ValueError, match="damaged"):
-        load_model(str(where))
-    parameters.unlink()
-    with pytest.raises(FileNotFoundError, match="missing"):
-        load_model(str(where))
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"Dense_1": PARAMS["Dense_0"]},
-        {"Dense_0": PARAMS["Dense_0"] | {"kernel": np.ones((3, 2), np.float32)}},
-        {"Dense_0": PARAMS["Dense_0"] | {"kernel": np.ones((2, 3), np.float16)}},
-        {"Dense_0": PARAMS["Dense_0"] | {"bias": np.array([0, 0, -0.0], np.float32)}},
-    ],
-    ids=["name", "shape", "type", "one bit"],
-)
-def test_parameters_sha256_differs_where_the_parameters_do(other: dict[str, Any]) -> None:
-    assert parameters_sha256(other) != parameters_sha256(PARAMS)
-
-
-def test_parameters_sha256_does_not_depend_on_the_order(tmp_path: Path) -> None:
-    turned = {"Dense_0": dict(reversed(PARAMS["Dense_0"].items()))}
-    assert parameters_sha256(turned) == parameters_sha256(PARAMS)
+@pytest.mark.parametrize("writes", [0, 1])
+def test_save_that_fails_at_any_write_leaves_the_last_good_checkpoint(
+    job_dir: str, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    saver(job_dir).save_checkpoint(5, b"state 5")
+    failing = saver(job_dir)
+    folder = RefusesAfter(open_folder(job_dir).folder("checkpoints"), writes)
+    monkeypatch.setattr(failing, "_checkpoints", folder)
+    with pytest.raises(OSError, match="quota exceeded"):
+        failing.save_checkpoint(10, b"state 10")
+    assert saver(job_dir).newest_checkpoint() == b"state 5"

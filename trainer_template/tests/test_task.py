@@ -1,18 +1,56 @@
+from typing import Any
+
 import pytest
 
-from trainer import predict
 from trainer.task import Arguments, parse_arguments
 
 
 def test_arguments_all_have_defaults() -> None:
     assert parse_arguments([]) == Arguments(
-        epochs=5, batch_size=16, learning_rate=0.002, seed=0, job_dir="./output", keep=3, log_every=10
+        model="cnn",
+        strategy="auto",
+        precision="float32",
+        data="digits",
+        held_out_data=None,
+        sharding="auto",
+        cache=False,
+        input_shape=None,
+        classes=None,
+        epochs=5,
+        batch_size=16,
+        optimizer=None,
+        learning_rate=None,
+        learning_rate_scaling="linear",
+        warmup=0.2,
+        seed=0,
+        job_dir="./output",
+        keep=3,
+        checkpoint_every=0,
+        evaluate_every=1,
+        log_every=10,
+        heartbeat=30.0,
     )
 
 
 def test_arguments_take_the_last_job_dir_which_the_service_appends() -> None:
     arguments = parse_arguments(["--job-dir", "mine", "--epochs", "2", "--job-dir", "gs://bucket/job"])
     assert (arguments.epochs, arguments.job_dir) == (2, "gs://bucket/job")
+
+
+@pytest.mark.parametrize(
+    ("argv", "field", "value"),
+    [
+        (["--input-shape", "32,32,3"], "input_shape", (32, 32, 3)),
+        (["--input-shape", "32x32x3"], "input_shape", (32, 32, 3)),
+        (["--input-shape", "128"], "input_shape", (128,)),
+        (["--warmup", "0"], "warmup", 0.0),
+        (["--learning-rate", "1e-3"], "learning_rate", 0.001),
+        (["--checkpoint-every", "0"], "checkpoint_every", 0),
+        (["--cache"], "cache", True),
+    ],
+)
+def test_arguments_are_typed(argv: list[str], field: str, value: Any) -> None:
+    assert getattr(parse_arguments(argv), field) == value
 
 
 @pytest.mark.parametrize(
@@ -23,8 +61,14 @@ def test_arguments_take_the_last_job_dir_which_the_service_appends() -> None:
         (["--epochs", "five"], "five is not a whole number of at least 1"),
         (["--batch-size", "-1"], "-1 is not a whole number of at least 1"),
         (["--learning-rate", "0"], "0 is not a number above 0"),
-        (["--learning-rate", "nan"], "nan is not a number above 0"),
+        (["--learning-rate", "nan"], "nan is not a finite number"),
+        (["--learning-rate", "fast"], "fast is not a finite number"),
         (["--seed", "-1"], "-1 is not a whole number of at least 0"),
+        (["--warmup", "1"], "1 is not at least 0 and below 1"),
+        (["--heartbeat", "-1"], "-1 is not a number of seconds"),
+        (["--input-shape", "32,x"], "is not a whole number of at least 1"),
+        (["--model", "vgg"], "invalid choice: 'vgg'"),
+        (["--strategy", "tpu"], "invalid choice: 'tpu'"),
     ],
 )
 def test_arguments_that_are_wrong_are_named_and_end_with_2(
@@ -34,10 +78,3 @@ def test_arguments_that_are_wrong_are_named_and_end_with_2(
         parse_arguments(argv)
     assert exit_.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_predict_without_a_model_is_one_line_and_1(job_dir: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert predict.main(["--model", job_dir]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == f"python -m trainer.predict: there is no model in {job_dir}\n"

@@ -2,54 +2,77 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pexpect
 import pytest
 
 from trainer.storage import open_folder
 
 if TYPE_CHECKING:
-    from conftest import Bucket, Launcher, Trainer
+    from conftest import Bucket, Gang, Launcher, Trainer
 
-# A trainer to which something happens in the middle of an epoch, which is not its first.
+# A trainer to which something happens when it makes the batch of that step.
 TRAINER_WITH_AN_EVENT = """
 import os, signal
-from trainer import data, task
+from trainer import task, train
 
-batches, read = data.batches, 0
+read, made = train.read, 0
 
 def interrupted(*args):
-    global read
-    for batch in batches(*args):
-        read += 1
-        if read == 100:
+    global made
+    for batch in read(*args):
+        made += 1
+        if made == {step}:
             {event}
         yield batch
 
-data.batches = interrupted
+train.read = interrupted
 task.main()
 """
-FAILS = TRAINER_WITH_AN_EVENT.format(event="raise OSError('the disk is gone')")
-GETS_SIGTERM = TRAINER_WITH_AN_EVENT.format(event="os.kill(os.getpid(), signal.SIGTERM)")
+
+
+def with_event(event: str, step: int) -> tuple[str, str]:
+    return "-c", TRAINER_WITH_AN_EVENT.format(event=event, step=step)
+
+
+FAILS = with_event("raise OSError('the disk is gone')", 100)
+GETS_SIGTERM = with_event("os.kill(os.getpid(), signal.SIGTERM)", 100)
+
+
+def is_killed(step: int) -> tuple[str, str]:
+    return with_event("os.kill(os.getpid(), signal.SIGKILL)", step)
 
 
 @pytest.fixture(scope="module")
-def trained(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Path]:
+def metric_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tuning") / "output.metrics"
+
+
+@pytest.fixture(scope="module")
+def trained(
+    launcher: Launcher, tmp_path_factory: pytest.TempPathFactory, metric_file: Path
+) -> tuple[Trainer, Path]:
     """Trained alone with the flags' defaults, and its job directory."""
     job_dir = tmp_path_factory.mktemp("alone")
-    trainer = launcher.alone("--job-dir", str(job_dir))
+    environment = {"CLOUD_ML_HP_METRIC_FILE": str(metric_file), "CLOUD_ML_TRIAL_ID": "3"}
+    trainer = launcher.alone("--job-dir", str(job_dir), **environment)
     assert trainer.wait() == 0, trainer.stderr
     return trainer, job_dir
 
 
 @pytest.fixture(scope="module")
-def trained_pair(launcher: Launcher, bucket: Bucket) -> tuple[tuple[Trainer, Trainer], str]:
-    """Chief and worker trained with the flags' defaults, and their job directory in the bucket."""
-    job_dir = f"{bucket.url}/pair"
-    pair = launcher.pair("--job-dir", job_dir)
-    assert [trainer.wait() for trainer in pair] == [0, 0], [trainer.stderr for trainer in pair]
-    return pair, job_dir
+def trained_gang(launcher: Launcher, bucket: Bucket) -> tuple[Gang, str]:
+    """Chief and three workers with an evaluator, and their job directory in the bucket."""
+    job_dir = f"{bucket.url}/gang"
+    gang = launcher.gang("--job-dir", job_dir, "--epochs", "3", "--batch-size", "8", workers=3, evaluators=1)
+    gang.succeed()
+    return gang, job_dir
 
 
 def test_alone_learns_the_digits_and_says_where_the_model_is(trained: tuple[Trainer, Path]) -> None:
@@ -57,7 +80,8 @@ def test_alone_learns_the_digits_and_says_where_the_model_is(trained: tuple[Trai
     assert trainer.held_out_accuracy >= 0.97
     assert trainer.events("saved") == [{"event": "saved", "model": str(job_dir / "model")}]
     assert len(trainer.parameters_sha256) == 64
-    assert sorted(path.name for path in job_dir.iterdir()) == ["checkpoints", "model"]
+    assert sorted(path.name for path in job_dir.iterdir()) == ["checkpoints", "logs", "model"]
+    assert [line["step"] for line in trainer.events("checkpoint")] == [90, 180, 270, 360, 450]
 
 
 def test_alone_reports_every_ten_steps_and_at_the_end_of_each_epoch(trained: tuple[Trainer, Path]) -> None:
@@ -74,10 +98,18 @@ def test_alone_reports_every_ten_steps_and_at_the_end_of_each_epoch(trained: tup
     assert [line["epoch"] for line in trained[0].events("evaluation")] == [1, 2, 3, 4, 5]
 
 
+def test_alone_tells_the_tuning_service_that_asks(trained: tuple[Trainer, Path], metric_file: Path) -> None:
+    (line,) = metric_file.read_text().splitlines()
+    told = json.loads(line)
+    assert float(told["training/hptuning/metric"]) == pytest.approx(trained[0].held_out_accuracy, abs=1e-5)
+    assert (told["global_step"], told["trial"]) == ("450", "3")
+
+
 def test_predict_in_a_fresh_process_knows_the_digits(
     trained: tuple[Trainer, Path], launcher: Launcher
 ) -> None:
-    predict = launcher.alone("--model", str(trained[1] / "model"), command=("-m", "trainer.predict"))
+    asked = ("--model", str(trained[1] / "model"), "--digits", "10")
+    predict = launcher.alone(*asked, command=("-m", "trainer.predict"))
     assert predict.wait() == 0, predict.stderr
     *digits, last = predict.stdout.splitlines()
     right = sum(line.endswith(": right") for line in digits)
@@ -94,33 +126,54 @@ def test_two_local_devices_learn_the_digits(launcher: Launcher, tmp_path: Path) 
     assert trainer.events("done")[0]["steps"] == 225  # half as many as alone: both devices take part
 
 
-def test_chief_and_worker_learn_the_digits_and_agree(
-    trained_pair: tuple[tuple[Trainer, Trainer], str],
-) -> None:
-    (chief, worker), job_dir = trained_pair
-    assert chief.held_out_accuracy >= 0.97
-    assert chief.parameters_sha256 == worker.parameters_sha256
+def test_chief_and_workers_learn_the_digits_and_agree(trained_gang: tuple[Gang, str]) -> None:
+    gang, job_dir = trained_gang
+    chief, workers = gang["chief-0"], [gang[f"worker-{index}"] for index in range(3)]
+    assert chief.held_out_accuracy >= 0.95
+    assert {trainer.parameters_sha256 for trainer in (chief, *workers)} == {chief.parameters_sha256}
     assert chief.events("saved") == [{"event": "saved", "model": f"{job_dir}/model"}]
-    assert worker.events("saved") == worker.events("evaluation") == []
     steps = [line["step"] for line in chief.events("progress")]
-    assert [line["step"] for line in worker.events("progress")] == steps
+    for worker in workers:
+        assert [line["step"] for line in worker.events("progress")] == steps
+        assert not any(worker.events(kind) for kind in ("saved", "evaluation", "checkpoint"))
 
 
-def test_chief_and_worker_leave_the_chiefs_files_alone_in_the_bucket(
-    trained_pair: tuple[tuple[Trainer, Trainer], str], bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+def test_chief_and_workers_leave_the_chiefs_files_alone_in_the_bucket(
+    trained_gang: tuple[Gang, str], bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.endpoint)
-    folder = open_folder(trained_pair[1])
-    assert folder.children() == ["checkpoints", "model"]
+    folder = open_folder(trained_gang[1])
+    assert folder.children() == ["checkpoints", "logs", "model"]
     assert len(folder.folder("checkpoints").children("step-")) == 3
-    assert len(folder.folder("model").children()) == 2
+    assert len(folder.folder("model").children()) == 3
+    assert folder.folder("logs").children() == ["evaluator", "held_out", "train"]
+
+
+def test_evaluator_evaluates_each_checkpoint_as_the_chief_did_and_ends(
+    trained_gang: tuple[Gang, str],
+) -> None:
+    chief, evaluator = trained_gang[0]["chief-0"], trained_gang[0]["evaluator-0"]
+    expected = {line["step"]: line for line in chief.events("evaluation")}
+    evaluated = evaluator.events("evaluation")
+    assert len(expected) == len(evaluated) == 3
+    for line in evaluated:
+        assert line["held_out_accuracy"] == expected[line["step"]]["held_out_accuracy"]
+        assert line["held_out_loss"] == pytest.approx(expected[line["step"]]["held_out_loss"], rel=1e-3)
+
+
+def test_evaluator_gets_sigterm_and_ends_with_0(launcher: Launcher, tmp_path: Path) -> None:
+    tf_config = {"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}
+    evaluator = launcher.alone("--job-dir", str(tmp_path), TF_CONFIG=json.dumps(tf_config))
+    evaluator.wait_for_log("Waiting for checkpoints")
+    evaluator.terminate()
+    assert evaluator.wait() == 0, evaluator.stderr
 
 
 def test_same_command_after_the_end_trains_no_more(trained: tuple[Trainer, Path], launcher: Launcher) -> None:
     trainer, job_dir = trained
     again = launcher.alone("--job-dir", str(job_dir))
     assert again.wait() == 0, again.stderr
-    assert again.events("progress") == []
+    assert again.events("progress") == again.events("checkpoint") == []
     assert again.held_out_accuracy == trainer.held_out_accuracy
     assert again.parameters_sha256 == trainer.parameters_sha256
 
@@ -128,7 +181,7 @@ def test_same_command_after_the_end_trains_no_more(trained: tuple[Trainer, Path]
 def test_sigterm_alone_saves_and_the_same_command_goes_on_bit_for_bit(
     trained: tuple[Trainer, Path], launcher: Launcher, tmp_path: Path
 ) -> None:
-    stopped = launcher.alone("--job-dir", str(tmp_path), command=("-c", GETS_SIGTERM))
+    stopped = launcher.alone("--job-dir", str(tmp_path), command=GETS_SIGTERM)
     assert stopped.wait() == 0, stopped.stderr
     (at,) = stopped.events("stopped")
     assert 90 < at["step"] < 180
@@ -141,6 +194,66 @@ def test_sigterm_alone_saves_and_the_same_command_goes_on_bit_for_bit(
     assert resumed.parameters_sha256 == trained[0].parameters_sha256
 
 
+def test_killed_at_any_step_the_same_command_goes_on_bit_for_bit(
+    trained: tuple[Trainer, Path], launcher: Launcher, tmp_path: Path
+) -> None:
+    flags = ("--job-dir", str(tmp_path), "--checkpoint-every", "7", "--keep", "1")
+    for step in (
+        1,
+        8,
+        91,
+        134,
+    ):  # of each start: before the first checkpoint, right after one, in other epochs
+        killed = launcher.alone(*flags, command=is_killed(step))
+        assert killed.wait() == -signal.SIGKILL, killed.stderr
+    resumed = launcher.alone(*flags)
+    assert resumed.wait() == 0, resumed.stderr
+    assert resumed.events("progress")[0]["step"] > 200
+    assert resumed.parameters_sha256 == trained[0].parameters_sha256
+    assert (tmp_path / "model" / "model.json").exists()
+
+
+def test_gang_of_which_one_is_killed_and_then_another_goes_on_bit_for_bit(
+    trained_gang: tuple[Gang, str], launcher: Launcher, tmp_path: Path
+) -> None:
+    flags = ("--job-dir", str(tmp_path), "--epochs", "3", "--batch-size", "8", "--checkpoint-every", "20")
+    for victim in ("worker-1", "chief-0"):
+        gang = launcher.gang(*flags, workers=3, commands={victim: is_killed(50)})
+        codes = {task: gang[task].wait() for task in ("chief-0", "worker-0", "worker-1", "worker-2")}
+        assert codes.pop(victim) == -signal.SIGKILL
+        assert 0 not in codes.values()
+    gang = launcher.gang(*flags, workers=3)
+    gang.succeed()
+    assert gang["chief-0"].events("progress")[0]["step"] > 80
+    assert gang["chief-0"].parameters_sha256 == trained_gang[0]["chief-0"].parameters_sha256
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "logs", "model"]
+
+
+GETS_SIGTERM_EARLY = with_event("os.kill(os.getpid(), signal.SIGTERM)", 20)
+
+
+def test_checkpoint_of_four_replicas_goes_on_with_two_and_with_one(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    flags = ("--job-dir", str(tmp_path), "--epochs", "3", "--log-every", "1")
+    four = launcher.gang(*flags, "--batch-size", "8", workers=3, commands={"chief-0": GETS_SIGTERM_EARLY})
+    assert [four[task].wait() for task in ("chief-0", "worker-0", "worker-1", "worker-2")] == [0] * 4
+    (at,) = four["chief-0"].events("stopped")
+    assert at["steps"] == 135  # of 32 examples each
+
+    two = launcher.gang(*flags, "--batch-size", "8", commands={"worker-0": GETS_SIGTERM_EARLY})
+    assert [two[task].wait() for task in ("chief-0", "worker-0")] == [0, 0]
+    first = two["chief-0"].events("progress")[0]
+    assert first["step"] == at["step"] + 1
+    assert first["steps"] == at["step"] + 90 * 3 - 2 * at["step"]  # what was left takes twice as many steps
+    (then,) = two["chief-0"].events("stopped")
+
+    one = launcher.alone(*flags, "--batch-size", "32")
+    assert one.wait() == 0, one.stderr
+    assert one.events("progress")[0]["step"] == then["step"] + 1
+    assert one.held_out_accuracy >= 0.95
+
+
 def test_sigterm_to_a_worker_stops_all_at_one_step_with_its_checkpoint(
     launcher: Launcher, tmp_path: Path
 ) -> None:
@@ -151,33 +264,73 @@ def test_sigterm_to_a_worker_stops_all_at_one_step_with_its_checkpoint(
     assert [trainer.wait() for trainer in pair] == [0, 0], [trainer.stderr for trainer in pair]
     (at,) = pair[0].events("stopped")
     assert pair[1].events("stopped") == [at]
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "logs"]
     (checkpoint,) = (tmp_path / "checkpoints").glob("step-*")
     assert checkpoint.name.startswith(f"step-{at['step']:08d}-")
 
 
-def test_exception_in_a_worker_ends_all_and_the_same_command_goes_on_bit_for_bit(
-    trained_pair: tuple[tuple[Trainer, Trainer], str], launcher: Launcher, tmp_path: Path
-) -> None:
-    chief, worker = launcher.pair("--job-dir", str(tmp_path), worker=("-c", FAILS))
+def test_exception_in_a_worker_ends_all_and_says_why(launcher: Launcher, tmp_path: Path) -> None:
+    chief, worker = launcher.pair("--job-dir", str(tmp_path), worker=FAILS)
     assert worker.wait() == 1
     assert chief.wait() != 0
     assert "OSError: the disk is gone" in worker.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "workertemp_1"]
-
-    resumed = launcher.pair("--job-dir", str(tmp_path))
-    assert [trainer.wait() for trainer in resumed] == [0, 0], [trainer.stderr for trainer in resumed]
-    assert resumed[0].events("evaluation")[0]["epoch"] == 3
-    hashes = {trainer.parameters_sha256 for trainer in (*resumed, *trained_pair[0])}
-    assert len(hashes) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "model"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "logs", "workertemp_1"]
 
 
-def test_role_that_is_not_there_yet_ends_with_2_and_says_so(launcher: Launcher, tmp_path: Path) -> None:
-    tf_config = (
-        '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "evaluator", "index": 0}}'
+def test_sigusr1_shows_where_each_thread_is_and_changes_nothing(launcher: Launcher, tmp_path: Path) -> None:
+    asked = with_event("os.kill(os.getpid(), signal.SIGUSR1)", 100)
+    trainer = launcher.alone("--job-dir", str(tmp_path), "--epochs", "2", command=asked)
+    assert trainer.wait() == 0, trainer.stderr
+    assert "Current thread" in trainer.stderr
+    assert "in interrupted" in trainer.stderr
+
+
+def test_on_a_terminal_there_is_a_bar_in_place_of_progress_lines(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
+    arguments = ["-m", "trainer.task", "--epochs", "2", "--job-dir", str(tmp_path), "--heartbeat", "0.1"]
+    output = pexpect.run(
+        f"{sys.executable} {' '.join(arguments)}",
+        cwd=str(Path(__file__).resolve().parents[1]),
+        env=environment,  # type: ignore[arg-type]
+        timeout=300,
+        encoding="utf-8",
+        dimensions=(24, 120),
     )
-    trainer = launcher.alone("--job-dir", str(tmp_path), TF_CONFIG=tf_config)
-    assert trainer.wait() == 2
-    assert "evaluator 0, a role that this trainer does not have" in trainer.stderr
+    assert "180/180" in output
+    assert "examples/s, loss" in output
+    assert "epoch 2/2" in output
+    assert '"event": "progress"' not in output
+    assert '"event": "heartbeat"' not in output
+    assert '"event": "evaluation"' in output
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (("--data", "nowhere/*.npz"), 1, "nowhere"),
+        (("--sharding", "file"), 2, "digits is in memory. Choose auto, data or off."),
+        (("--model", "transformer"), 2, "The model transformer takes int32 tokens"),
+        (("--strategy", "parameter-server"), 2, "takes a cluster with ps tasks"),
+        (("--learning-rate", "1e30"), 1, "The loss is"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_no_traceback(
+    launcher: Launcher, tmp_path: Path, flags: tuple[str, ...], code: int, message: str
+) -> None:
+    trainer = launcher.alone("--job-dir", str(tmp_path), *flags)
+    assert trainer.wait() == code, trainer.stderr
+    assert message in trainer.stderr
     assert "Traceback" not in trainer.stderr
+
+
+def test_job_dir_of_another_model_is_refused_and_left_alone(
+    trained: tuple[Trainer, Path], launcher: Launcher
+) -> None:
+    before = sorted(trained[1].rglob("*"))
+    trainer = launcher.alone(
+        "--job-dir", str(trained[1]), "--model", "transformer", "--data", "synthetic", "--input-shape", "8"
+    )
+    assert trainer.wait() == 2
+    assert "of another model; choose another --job-dir" in trainer.stderr
+    assert "Traceback" not in trainer.stderr
+    assert sorted(trained[1].rglob("*")) == before

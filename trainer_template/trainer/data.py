@@ -1,34 +1,127 @@
-"""The data: scikit-learn's handwritten digits, and the share of every batch that one process feeds to its devices.
+"""The data by name: scikit-learn's handwritten digits, files (files.py), or made up for a benchmark.
 
-To train on data of your own, write another `load`; nothing else here knows what the examples are.
+To train on data of your own kind, write another `load`; nothing elsewhere knows what the examples are.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-SPLIT_SEED = 1797  # never changes, so that a held-out example is held out of every run
+from trainer.errors import UsageError
+
+log = logging.getLogger("trainer")
+
+Sharding = Literal["auto", "file", "data", "off"]
+Gather = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+SPLIT_SEED = 1797  # never changes, so that a held-out digit is held out of every run
 HELD_OUT = 360
+HELD_OUT_EVERY = 10  # of files without others to evaluate on, one example in so many
+SYNTHETIC_EXAMPLES = 1024
+
+
+class DataError(UsageError):
+    """The data is not there, or not what was asked for."""
+
+
+class Examples(Protocol):
+    """Some examples that can be read in any order, by several threads at once.
+
+    Attributes:
+        in_memory: reading is copying, which needs no threads of its own.
+    """
+
+    @property
+    def in_memory(self) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def rows(self, indices: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """Of so many indices [n]: inputs [n, ...] and labels, [n] or for tokens [n, T]."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
-    """Examples in memory: images float32 [N, 8, 8, 1] with values in [0, 1], labels int32 [N]."""
+class Arrays:
+    """Examples in memory: inputs [N, ...], labels [N] or [N, T]."""
 
-    images: NDArray[np.float32]
+    inputs: NDArray[Any]
     labels: NDArray[np.int32]
+    in_memory: bool = True
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    def rows(self, indices: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        return self.inputs[indices], self.labels[indices]
+
 
 @dataclasses.dataclass(frozen=True)
-class Dataset:
-    train: Split
-    held_out: Split
-    label_names: tuple[str, ...]
+class Selected:
+    """Some of other examples, by their indices."""
+
+    examples: Examples
+    indices: NDArray[np.intp]
+
+    @property
+    def in_memory(self) -> bool:
+        return self.examples.in_memory
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def rows(self, indices: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        return self.examples.rows(self.indices[indices])
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Examples in one or more files, numbered through from the first file's first.
+
+    Attributes:
+        files: None in the place of one that another process reads.
+        lengths: how many examples each file has, whoever reads it.
+        owners: the process that reads each file; None where every process reads all of them.
+    """
+
+    files: tuple[Examples | None, ...]
+    lengths: tuple[int, ...]
+    owners: tuple[int, ...] | None = None
+
+    def __len__(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def in_memory(self) -> bool:
+        return all(file is None or file.in_memory for file in self.files)
+
+    @property
+    def starts(self) -> NDArray[np.intp]:
+        """The number of each file's first example."""
+        return np.cumsum([0, *self.lengths[:-1]])
+
+    def rows(self, numbers: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """inputs [n, ...] and labels [n, ...] of examples of files that this process reads."""
+        places = np.searchsorted(self.starts, numbers, side="right") - 1
+        present = np.unique(places)
+        if len(present) == 1:
+            return self._file(present[0]).rows(numbers - self.starts[present[0]])
+        parts = [(places == place, place) for place in present]
+        read = [self._file(place).rows(numbers[mask] - self.starts[place]) for mask, place in parts]
+        inputs = np.empty((len(numbers), *read[0][0].shape[1:]), read[0][0].dtype)
+        labels = np.empty((len(numbers), *read[0][1].shape[1:]), np.int32)
+        for (mask, _), (some_inputs, some_labels) in zip(parts, read, strict=True):
+            inputs[mask], labels[mask] = some_inputs, some_labels
+        return inputs, labels
+
+    def _file(self, place: int) -> Examples:
+        file = self.files[place]
+        if file is None:
+            raise LookupError(f"File {place} is read by another process.")
+        return file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,67 +138,224 @@ class Share:
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
-    """This process's part of one step, by local device (L) and example (B).
+class Dataset:
+    """What a model is trained and evaluated on.
 
     Attributes:
-        images: float32 [L, B, 8, 8, 1].
-        labels: int32 [L, B].
-        weights: float32 [L, B]; 1 for an example, 0 for padding.
-        examples: how many examples the step has over all processes, padding not counted.
+        input_shape, input_dtype: of one example.
+        label_names: one for each class.
+        sharding: how the processes divide the examples between them; "auto" is decided.
+        shuffle_files: the examples of a file stay together with it: they are shuffled within it, and files
+            interleaved.
     """
 
-    images: NDArray[np.float32]
-    labels: NDArray[np.int32]
-    weights: NDArray[np.float32]
-    examples: int
+    train: Split
+    held_out: Split
+    input_shape: tuple[int, ...]
+    input_dtype: np.dtype[Any]
+    label_names: tuple[str, ...]
+    sharding: Sharding = "data"
+    shuffle_files: bool = False
 
 
-def load() -> Dataset:
-    """The 1,797 digits, of which the same 360 are held out every time. They come with scikit-learn: no download."""
-    from sklearn.datasets import (
-        load_digits,
-    )  # a second of imports, which only a process that reads data should pay
+def load(
+    data: str,
+    held_out: str | None,
+    sharding: Sharding,
+    shape: tuple[int, ...],
+    classes: int,
+    share: Share,
+    gather: Gather,
+    cache: bool,
+) -> Dataset:
+    """What --data names.
 
-    digits = load_digits()
-    images = (digits.images / 16).astype(np.float32)[..., np.newaxis]
-    labels = digits.target.astype(np.int32)
+    Args:
+        data: "digits", "synthetic", or files (see files.find).
+        held_out: files to evaluate on; None: one example in ten of each training file.
+        shape, classes: where the data does not say them.
+        share: this process's among those that load together.
+        gather: see distribute.gather; every process loads at the same time.
+        cache: keep in memory what has been read and decoded.
+
+    Raises:
+        DataError: there is nothing to train on, or sharding by files is not possible.
+        FileError: a file cannot be read.
+    """
+    if data in ("digits", "synthetic"):
+        if sharding == "file":
+            raise DataError(
+                f"--sharding file is for data in files; {data} is in memory. Choose auto, data or off."
+            )
+        dataset = digits() if data == "digits" else synthetic(shape, classes)
+        return dataclasses.replace(dataset, sharding="off" if sharding == "off" else "data")
+    return from_files(data, held_out, sharding, shape, classes, share, gather, cache)
+
+
+def digits() -> Dataset:
+    """The 1,797 digits, of which the same 360 are held out every time. They come with scikit-learn: no download.
+
+    float32 [8, 8, 1] with values in [0, 1].
+    """
+    from sklearn.datasets import load_digits  # a second, which only a process that reads them should pay
+
+    loaded = load_digits()
+    images = (loaded.images / 16).astype(np.float32)[..., np.newaxis]
+    labels = loaded.target.astype(np.int32)
     order = np.random.default_rng(SPLIT_SEED).permutation(len(labels))
     train, held_out = order[HELD_OUT:], order[:HELD_OUT]
-    return Dataset(
-        train=Split(images[train], labels[train]),
-        held_out=Split(images[held_out], labels[held_out]),
-        label_names=tuple(str(name) for name in digits.target_names),
-    )
+    names = tuple(str(name) for name in loaded.target_names)
+    return _in_memory(Arrays(images[train], labels[train]), Arrays(images[held_out], labels[held_out]), names)
 
 
-def shuffled(count: int, seed: int, epoch: int) -> NDArray[np.intp]:
-    """The order of the examples in an epoch: the same in every process and after every restart."""
-    return np.random.default_rng([seed, epoch]).permutation(count)
+def synthetic(shape: tuple[int, ...], classes: int, count: int = SYNTHETIC_EXAMPLES) -> Dataset:
+    """Noise around a pattern for each label, the same every time: for benchmarks. It can be learned.
 
-
-def steps_for(examples: int, batch_size: int, share: Share) -> int:
-    """How many steps all processes together take to read this many examples once."""
-    return -(-examples // (batch_size * share.replicas))
-
-
-def batches(split: Split, order: NDArray[np.intp], batch_size: int, share: Share) -> Iterator[Batch]:
-    """This process's part of each global batch, the examples taken in the given order.
-
-    Every process gets the same number of batches, all of the same shape, and over all processes each example occurs
-    once: where the examples do not fill the last global batch, it is padded with examples of weight 0. (Processes
-    with unequal numbers of steps would wait for each other for ever.)
+    uint8 images for a shape [H, W, C]; for [T], int32 tokens, in which each follows from the one before it.
     """
-    steps = steps_for(len(order), batch_size, share)
-    padding = steps * batch_size * share.replicas - len(order)
-    by_step_and_process = (steps, share.num_processes, share.local_devices, batch_size)
-    indices = np.pad(order, (0, padding)).reshape(by_step_and_process)
-    weights = np.pad(np.ones(len(order), np.float32), (0, padding)).reshape(by_step_and_process)
-    for step in range(steps):
-        mine = indices[step, share.process_id]
-        yield Batch(
-            images=split.images[mine],
-            labels=split.labels[mine],
-            weights=weights[step, share.process_id],
-            examples=int(weights[step].sum()),
+    random = np.random.default_rng(0)
+    if len(shape) == 1:
+        following = random.permutation(classes).astype(np.int32)
+        tokens = np.empty((count, shape[0] + 1), np.int32)
+        tokens[:, 0] = random.integers(classes, size=count)
+        for place in range(shape[0]):
+            tokens[:, place + 1] = following[tokens[:, place]]
+        examples = Arrays(np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:]))
+    else:
+        labels = random.integers(classes, size=count, dtype=np.int32)
+        patterns = random.integers(128, size=(classes, *shape), dtype=np.uint8)
+        images = random.integers(128, size=(count, *shape), dtype=np.uint8)
+        images += patterns[labels]
+        examples = Arrays(images, labels)
+    held_out = count // 8
+    train = Arrays(examples.inputs[held_out:], examples.labels[held_out:])
+    names = tuple(str(label) for label in range(classes))
+    return _in_memory(train, Arrays(examples.inputs[:held_out], examples.labels[:held_out]), names)
+
+
+def from_files(
+    data: str,
+    held_out: str | None,
+    sharding: Sharding,
+    shape: tuple[int, ...],
+    classes: int,
+    share: Share,
+    gather: Gather,
+    cache: bool,
+) -> Dataset:
+    """Examples in files; with --sharding file, a process opens no others than its own."""
+    from trainer import files
+
+    urls = files.find(data)
+    evaluated = files.find(held_out) if held_out else ()
+    by_file = files_are_shared_out(sharding, len(urls), share.num_processes)
+    shape = files.read_shape(urls[0]) or shape
+    opened: list[files.File] = []
+
+    def open_all(names: Sequence[str]) -> tuple[tuple[files.File | None, ...], tuple[int, ...] | None]:
+        # A few files to evaluate on may be fewer than the processes: then every process opens all of them.
+        shared_out = by_file and len(names) >= share.num_processes
+        owners = tuple(place % share.num_processes for place in range(len(names))) if shared_out else None
+        kept: list[files.File | None] = []
+        for place, name in enumerate(names):
+            if owners is not None and owners[place] != share.process_id:
+                kept.append(None)
+                continue
+            file = files.open_file(name, input_shape=shape)
+            opened.append(file)
+            kept.append(files.Cached(file) if cache else file)
+        return tuple(kept), owners
+
+    train_files, owners = open_all(urls)
+    if by_file and len(urls) % share.num_processes and share.process_id == 0:
+        log.warning(
+            "%d files do not divide by %d processes: some read more than others, and those with less wait for them. "
+            "Better is a multiple, or --sharding data.",
+            len(urls),
+            share.num_processes,
         )
+    lengths = _agreed(train_files, owners, gather)
+    if evaluated:
+        evaluated_files, evaluated_owners = open_all(evaluated)
+        train = Split(train_files, lengths, owners)
+        held = Split(evaluated_files, _agreed(evaluated_files, evaluated_owners, gather), evaluated_owners)
+    else:
+        parts = [_every_tenth(length) for length in lengths]
+        train, held = (
+            Split(
+                tuple[Examples | None, ...](
+                    None if file is None else Selected(file, part[side])
+                    for file, part in zip(train_files, parts, strict=True)
+                ),
+                tuple(len(part[side]) for part in parts),
+                owners,
+            )
+            for side in (0, 1)
+        )
+    if not len(train) or not len(held):
+        raise DataError(
+            f"--data {data} leaves {len(train)} examples to train on and {len(held)} to evaluate on; both take one at "
+            "least. (Without --held-out-data, one in ten is held out.)"
+        )
+    for split, what in ((train, "train on"), (held, "evaluate on")):
+        if split.owners is not None:
+            for process in range(share.num_processes):
+                if not sum(
+                    n for n, owner in zip(split.lengths, split.owners, strict=True) if owner == process
+                ):
+                    raise DataError(
+                        f"The files of process {process} hold no example to {what}. Choose --sharding data, or fewer, "
+                        "larger files."
+                    )
+    first = opened[0]
+    inputs, _ = first.rows(np.arange(1))
+    names = first.label_names or tuple(str(label) for label in range(classes))
+    return Dataset(
+        train, held, tuple(inputs.shape[1:]), inputs.dtype, names, "file" if by_file else _data_or_off(sharding),
+        shuffle_files=sharding in ("auto", "file"),
+    )  # fmt: skip
+
+
+def files_are_shared_out(sharding: Sharding, files: int, processes: int) -> bool:
+    """Whether each process reads files of its own; AUTO is FILE where there are files enough, and else DATA.
+
+    Raises:
+        DataError: FILE is asked for and there are fewer files than processes.
+    """
+    if sharding == "file" and files < processes:
+        raise DataError(
+            f"--sharding file gives each of {processes} processes files of its own, and there are {files}: "
+            "write more, smaller files, or choose --sharding auto or data."
+        )
+    return sharding in ("auto", "file") and files >= processes
+
+
+def _agreed(
+    files: Sequence[Examples | None], owners: tuple[int, ...] | None, gather: Gather
+) -> tuple[int, ...]:
+    """Each file's number of examples, as counted by the process that reads it."""
+    mine = np.array([0 if file is None else len(file) for file in files], np.int64)
+    if owners is None:
+        return tuple(mine.tolist())
+    return tuple(gather(mine).max(axis=0).tolist())
+
+
+def _every_tenth(length: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The indices to train on, and those held out."""
+    numbers = np.arange(length)
+    held_out = numbers % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+    return numbers[~held_out], numbers[held_out]
+
+
+def _data_or_off(sharding: Sharding) -> Sharding:
+    return "off" if sharding == "off" else "data"
+
+
+def _in_memory(train: Arrays, held_out: Arrays, label_names: tuple[str, ...]) -> Dataset:
+    return Dataset(
+        Split((train,), (len(train),)),
+        Split((held_out,), (len(held_out),)),
+        train.inputs.shape[1:],
+        train.inputs.dtype,
+        label_names,
+    )

@@ -1,21 +1,16 @@
-"""Many processes as one trainer: TF_CONFIG -> jax.distributed.
+"""Many processes as one trainer: meeting, agreeing, stopping and parting (jax.distributed)."""
 
-TF_CONFIG is read as TensorFlow reads it: {"cluster": {"chief": [...], "worker": [...]}, "task": {"type", "index"}}.
-Process 0 is the chief (or master; with neither, worker 0), then come the workers in order. The chief's host:port is
-where the processes meet.
-"""
-
-import dataclasses
-import json
 import logging
-import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from trainer.cluster import Cluster
+from trainer.errors import TrainerError
 
 log = logging.getLogger("trainer")
 
@@ -25,101 +20,15 @@ HEARTBEAT_TIMEOUT = 20
 SHUTDOWN_TIMEOUT = 60
 
 
-class ClusterError(ValueError):
-    """TF_CONFIG, or what it says, is nothing that this trainer can run as."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Cluster:
-    """This process's place among the processes of the job.
-
-    Attributes:
-        process_id: 0 is the chief.
-        num_processes: chief and workers together.
-        coordinator: host:port that process 0 listens on; None for a lone process.
-        place_on_host: this process's number among those that TF_CONFIG puts on the same host, from 0.
-        processes_on_host: how many those are.
-    """
-
-    process_id: int = 0
-    num_processes: int = 1
-    coordinator: str | None = None
-    place_on_host: int = 0
-    processes_on_host: int = 1
-
-    @property
-    def is_chief(self) -> bool:
-        return self.process_id == 0
-
-
-def cluster_from_environment() -> Cluster:
-    """The place that TF_CONFIG gives; JAX_COORDINATOR_ADDRESS, where it is set, says where to meet instead."""
-    cluster = parse_tf_config(os.environ.get("TF_CONFIG", ""))
-    address = os.environ.get("JAX_COORDINATOR_ADDRESS")
-    if cluster.num_processes > 1 and address:
-        return dataclasses.replace(cluster, coordinator=address)
-    return cluster
-
-
-def parse_tf_config(text: str) -> Cluster:
-    """TF_CONFIG's text -> this process's place. Empty, or without a cluster: a lone process.
-
-    Raises:
-        ClusterError: it is not understood, contradicts itself, or gives this process a role that there is no code for.
-    """
-    try:
-        config = json.loads(text or "{}")
-    except ValueError as error:
-        raise ClusterError(f"TF_CONFIG is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ClusterError("TF_CONFIG is not a JSON object.")
-    cluster = config.get("cluster") or {}
-    if not cluster:
-        return Cluster()
-    task_type, task_index = _task(config)
-    if task_type in ("ps", "evaluator"):
-        raise ClusterError(
-            f"This process is to be {task_type} {task_index}, a role that this trainer does not have: its replicas "
-            "train in step with each other, and the chief evaluates. Ask for a chief (or master) and workers only: "
-            "parameterServerCount and evaluatorCount 0."
-        )
-    processes = _processes(cluster)
-    if (task_type, task_index) not in processes:
-        known = ", ".join(f"{kind} {index}" for kind, index in processes)
-        raise ClusterError(f"TF_CONFIG's task is {task_type} {task_index}, but its cluster has: {known}.")
-    places = list(processes)
-    process_id = places.index((task_type, task_index))
-    hosts = [address.rsplit(":", 1)[0] for address in processes.values()]
-    return Cluster(
-        process_id=process_id,
-        num_processes=len(processes),
-        coordinator=processes[places[0]] if len(processes) > 1 else None,
-        place_on_host=hosts[:process_id].count(hosts[process_id]),
-        processes_on_host=hosts.count(hosts[process_id]),
-    )
-
-
-def share_cpus(cluster: Cluster) -> None:
-    """Hold this process to its share of a host that it shares with others of its job.
-
-    JAX starts a thread for each CPU that the process may use, and processes that all use all CPUs mostly wait for each
-    other. Where somebody has already narrowed the CPUs (a scheduler, a container, taskset), that stands.
-    """
-    if not hasattr(os, "sched_setaffinity"):  # Linux has it, macOS does not
-        return
-    allowed = sorted(os.sched_getaffinity(0))
-    if cluster.processes_on_host == 1 or len(allowed) < (os.cpu_count() or 1):
-        return
-    first = cluster.place_on_host * len(allowed) // cluster.processes_on_host
-    end = (cluster.place_on_host + 1) * len(allowed) // cluster.processes_on_host
-    os.sched_setaffinity(0, allowed[first : max(end, first + 1)])
+class JoinError(TrainerError):
+    """The processes of the job did not come together."""
 
 
 def join(cluster: Cluster) -> None:
     """Meet the other processes; afterwards JAX sees the devices of all of them. A lone process has nobody to meet.
 
     Raises:
-        RuntimeError: the chief cannot listen where the others expect it, the others did not come in time, or they bring
+        JoinError: the chief cannot listen where the others expect it, the others did not come in time, or they bring
             another number of devices.
     """
     if cluster.coordinator is None:
@@ -148,7 +57,7 @@ def join(cluster: Cluster) -> None:
     ones = np.ones(local, np.float32)
     total = jax.pmap(lambda one: jax.lax.psum(one, "replica"), "replica")(ones).addressable_data(0)
     if int(total[0]) != local * cluster.num_processes:
-        raise RuntimeError(
+        raise JoinError(
             f"This process has {local} devices, all {cluster.num_processes} processes have {int(total[0])}: "
             "each must have the same number."
         )
@@ -166,16 +75,28 @@ def broadcast(data: bytes) -> bytes:
     return np.asarray(multihost_utils.broadcast_one_to_all(mine), np.uint8).tobytes()
 
 
-def stop_watch(cluster: Cluster) -> Callable[[int], bool]:
+def gather(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Every process's numbers [N] -> those of all [processes, N]. All processes call this together."""
+    import jax
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() == 1:
+        return numbers[np.newaxis]
+    # As 32 bits: JAX has no others, unless asked for.
+    return np.asarray(multihost_utils.process_allgather(numbers.astype(np.int32)), np.int64)
+
+
+def stop_watch() -> Callable[[int], bool]:
     """From now on SIGTERM asks training to stop: returns a function that is called after each step and says when.
 
     Alone, that is the first step after the signal. Among several processes JAX keeps the signal from Python and lets
     them agree on a step which none of them has passed, whichever was signalled: the function is true in all of them at
     that step, so that none waits for another that has stopped. It must be called with every step, in every process.
     """
-    if cluster.num_processes > 1:
-        from jax.experimental import multihost_utils
+    import jax
+    from jax.experimental import multihost_utils
 
+    if jax.process_count() > 1:
         return multihost_utils.reached_preemption_sync_point
     received = False
 
@@ -187,38 +108,12 @@ def stop_watch(cluster: Cluster) -> Callable[[int], bool]:
     return lambda _step: received
 
 
-def part(cluster: Cluster) -> None:
+def part() -> None:
     """Wait until every process has come to its end, so that none loses the chief while it still needs it."""
-    if cluster.num_processes > 1:
-        import jax
+    import jax
 
+    if jax.process_count() > 1:
         jax.distributed.shutdown()
-
-
-def _task(config: Mapping[str, Any]) -> tuple[str, int]:
-    task = config.get("task") or {}
-    try:
-        return str(task["type"]), int(task["index"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ClusterError(
-            f"TF_CONFIG has a cluster, but its task lacks a type and an index: {task!r}."
-        ) from error
-
-
-def _processes(cluster: Any) -> dict[tuple[str, int], str]:
-    """(task type, index) -> host:port of every process that trains, in the order of their process ids."""
-    if not isinstance(cluster, dict) or not all(
-        isinstance(hosts, list) and all(isinstance(host, str) and ":" in host for host in hosts)
-        for hosts in cluster.values()
-    ):
-        raise ClusterError(f"TF_CONFIG's cluster does not map task types to lists of host:port: {cluster!r}.")
-    if cluster.get("chief") and cluster.get("master"):
-        raise ClusterError("TF_CONFIG's cluster has a chief and a master; they are two names for one role.")
-    return {
-        (task_type, index): host
-        for task_type in ("chief", "master", "worker")
-        for index, host in enumerate(cluster.get(task_type, []))
-    }
 
 
 def _check_port_is_free(coordinator: str, loopback: bool) -> None:
@@ -227,4 +122,4 @@ def _check_port_is_free(coordinator: str, loopback: bool) -> None:
     try:
         socket.create_server((host.strip("[]") if loopback else "", int(port))).close()
     except (OSError, ValueError) as error:
-        raise RuntimeError(f"The chief cannot listen at {coordinator}: {error}") from error
+        raise JoinError(f"The chief cannot listen at {coordinator}: {error}") from error

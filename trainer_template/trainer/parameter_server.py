@@ -27,6 +27,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.errors import TrainerError
 from trainer.variables import (
     NOT_FINITE,
     Leaves,
@@ -67,7 +68,7 @@ TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 Message = dict[str, Any]
 
 
-class ParameterServerError(RuntimeError):
+class ParameterServerError(TrainerError):
     """A parameter server does not answer, or has lost its variables: this process cannot go on."""
 
 
@@ -89,7 +90,7 @@ def serve(address: str, make_optimizer: MakeOptimizer, *, stopped: threading.Eve
     A loopback address is listened on alone; for any other, all interfaces of the host are.
 
     Raises:
-        RuntimeError: the port is taken.
+        ParameterServerError: the port is taken.
     """
     variables = Variables(make_optimizer)
     server = grpc.server(ThreadPoolExecutor(THREADS), options=SERVER_OPTIONS)
@@ -98,7 +99,7 @@ def serve(address: str, make_optimizer: MakeOptimizer, *, stopped: threading.Eve
     try:
         server.add_insecure_port(address if loopback else f"[::]:{address.rpartition(':')[2]}")
     except RuntimeError as error:
-        raise RuntimeError(f"The parameter server cannot listen at {address}: {error}") from error
+        raise ParameterServerError(f"The parameter server cannot listen at {address}: {error}") from error
     server.start()
     return Server(variables, server)
 
@@ -115,7 +116,7 @@ def run_server(
 ) -> None:
     """Be parameter server `index` of `count` until training is over. For the main thread, which gets the signals.
 
-    That is when the chief has called finish and every worker that has pushed has left, but no more than `grace`
+    That is when the chief has called finish and every worker that has pulled has left, but no more than `grace`
     seconds after finish: one that was killed says no goodbye. After SIGTERM it goes on until finish alone, and for no
     more than `grace` seconds.
 
@@ -124,7 +125,7 @@ def run_server(
     to a report.
 
     Raises:
-        RuntimeError: the port is taken.
+        ParameterServerError: the port is taken.
     """
     terminated: float | None = None
 
@@ -184,7 +185,10 @@ class Client:
     """
 
     def __init__(self, addresses: Sequence[str], worker: str, *, retry_for: float = RETRY_FOR) -> None:
-        """`addresses` are host:port of the servers in order; `worker` is a name that no other process ever had."""
+        """Args:
+        addresses: host:port of the servers in order.
+        worker: TASK/START, a name that no other start of any process ever had.
+        """
         self._names = [f"ps {index} at {address}" for index, address in enumerate(addresses)]
         self._channels = [grpc.insecure_channel(address, options=CLIENT_OPTIONS) for address in addresses]
         self._starts = [""] * len(addresses)  # the start of each server that has the variables known here
@@ -235,7 +239,7 @@ class Client:
         Raises:
             NotInitialized: a server has none yet.
         """
-        answers = self._call("pull")
+        answers = self._call("pull", [{"worker": self._worker}] * len(self._names))
         values = np.concatenate([answer["values"] for answer in answers])
         return Pulled(values, tuple(answer["version"] for answer in answers))
 
@@ -364,8 +368,8 @@ def _handlers(variables: Variables, stopped: threading.Event) -> "grpc.GenericRp
         listed = None if leaves is None else _listed(leaves)
         return {"taken": variables.initialize(values, listed, version, settings)}
 
-    def pull() -> Message:
-        values, version = variables.pull()
+    def pull(worker: str) -> Message:
+        values, version = variables.pull(worker)
         return {"values": values, "version": version}
 
     def push(gradient: Values, computed_on: int, worker: str, number: int) -> Message:

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.errors import TrainerError
+
 INPUTS = ("inputs", "image", "image/encoded", "image_raw", "x")
 LABELS = ("labels", "label", "image/class/label", "y")
 
@@ -67,7 +69,7 @@ message_type {
 """  # as a descriptor, so that nothing has to be generated from a .proto file
 
 
-class FileError(ValueError):
+class FileError(TrainerError, ValueError):
     """A file of examples cannot be used. The message names it, what is wrong, and what is allowed."""
 
 

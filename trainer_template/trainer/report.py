@@ -1,62 +1,97 @@
 """What a running trainer says: one JSON object a line on stdout, as soon as it is known.
 
     {"event": "progress", "step", "steps", "epoch", "epochs", "loss", "accuracy", "examples_per_second"}
-    {"event": "evaluation", "step", "epoch", "held_out_loss", "held_out_accuracy"}   after each epoch; the chief alone
+                                     with parameter servers also "staleness_mean" and "staleness_max"
+    {"event": "heartbeat", "step", "seconds"}      nothing else was said for a while; so long since the step changed
+    {"event": "evaluation", "step", "epoch", "held_out_loss", "held_out_accuracy"}   the chief and the evaluator
+    {"event": "checkpoint", "step"}                                                  visible in job-dir; the chief
     {"event": "stopped", "step", "steps"}                                            by SIGTERM: saved, not finished
     {"event": "saved", "model"}                                                      at the end; the chief alone
     {"event": "done", "step", "steps", "parameters_sha256"}                          at the end
 
 `step` of `steps` and `epoch` of `epochs` count from 1. Loss, accuracy and rate are those of all processes together
-since the line before; where that is only a process's first step, with its compilation, the rate is 0.
-A line on stdout that is not JSON is some library's. Everything meant for reading goes to stderr.
+since the line before; where that is only a process's first step, with its compilation, the rate is 0. On a terminal,
+a bar takes the place of progress and heartbeat. A line on stdout that is not JSON is some library's. Everything meant
+for reading goes to stderr.
 """
 
 import json
+import logging
 import math
+import sys
+import threading
 import time
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
+from tqdm import tqdm
+
+from trainer.errors import TrainerError
+from trainer.models import Sums
+from trainer.summaries import Summaries
+
+BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
-class Sums(NamedTuple):
-    """Of a step's examples; their ratios are means. As the devices give them: float32 [L], the same on all."""
-
-    loss: jax.Array
-    correct: jax.Array
-    examples: jax.Array
+class DivergenceError(TrainerError):
+    """The loss is no longer a number."""
 
 
 def report(event: str, **fields: str | float) -> None:
-    print(json.dumps({"event": event, **fields}), flush=True)
+    tqdm.write(json.dumps({"event": event, **fields}), file=sys.stdout)  # above the bar, where there is one
+    sys.stdout.flush()
+
+
+class BarHandler(logging.StreamHandler[Any]):
+    """Log lines on stderr, above the bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+        self.flush()
 
 
 class Progress:
     """Reports every so many steps, and at the end of each epoch, what was measured since the last time."""
 
-    def __init__(self, steps: int, epochs: int, every: int) -> None:
+    def __init__(
+        self, step: int, steps: int, epochs: int, every: int, heartbeat: float, summaries: Summaries
+    ) -> None:
+        """Args:
+        step: done before.
+        every: steps between two lines.
+        heartbeat: seconds without a line after which one says where this process stands; 0: never.
+        """
         self._steps = steps
         self._epochs = epochs
         self._every = every
-        self._step = self._epoch = 0
+        self._summaries = summaries
+        self._step, self._epoch = step, 0
         self._unreported: list[Sums] = []
+        self._staleness: list[int] = []
         self._clock: float | None = None
         self._timed_examples = 0
+        on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+        self._bar = tqdm(
+            total=steps, initial=step, bar_format=BAR, disable=not on_terminal, dynamic_ncols=True
+        )
+        self._heart = Heart(heartbeat if not on_terminal else 0, step)
 
     def start_epoch(self) -> None:
         """What happens between two epochs is not training: keep it out of the rate."""
         if self._clock is not None:
             self._clock = time.perf_counter()
 
-    def add(self, step: int, epoch: int, examples: int, sums: Sums) -> None:
+    def add(self, step: int, epoch: int, examples: int, sums: Sums, staleness: int | None = None) -> None:
         """Take what a step measured on its examples (so many over all processes); it may still be being computed.
 
         Raises:
-            FloatingPointError: the loss is no longer a number.
+            DivergenceError: the loss is no longer a number.
         """
-        self._step, self._epoch = step, epoch
+        done, self._step, self._epoch = self._step, step, epoch
         self._unreported.append(sums)
+        if staleness is not None:
+            self._staleness.append(staleness)
         if self._clock is not None:
             self._timed_examples += examples
         else:  # the first step is mostly compilation: the rate is that of the steps after it
@@ -65,27 +100,72 @@ class Progress:
         # Wait for the step before this one. With one step prepared ahead the devices do not idle; with more, what is
         # decided here (to stop after this step, say) would come long before the devices get there.
         jax.block_until_ready(self._unreported[-2:-1])
-        if step % self._every == 0:
+        self._heart.beat(step)
+        self._bar.update(step - done)
+        if step // self._every > done // self._every:
             self.flush()
 
     def flush(self) -> None:
         """Report what is left, as at the end of an epoch."""
         if not self._unreported:
             return
-        loss, correct, examples = np.asarray(jax.device_get(self._unreported))[..., 0].sum(axis=0).tolist()
+        sums = jax.device_get(self._unreported)
+        loss, correct, examples = np.asarray(sums).reshape(len(sums), 3, -1)[..., 0].sum(axis=0).tolist()
         if not math.isfinite(loss):
-            raise FloatingPointError(f"The loss is {loss} at step {self._step}: try a lower --learning-rate.")
+            raise DivergenceError(f"The loss is {loss} at step {self._step}: try a lower --learning-rate.")
         now = time.perf_counter()
         seconds = now - (self._clock or now)
-        report(
-            "progress",
-            step=self._step,
-            steps=self._steps,
-            epoch=self._epoch,
-            epochs=self._epochs,
-            loss=round(loss / examples, 6),
-            accuracy=round(correct / examples, 6),
-            examples_per_second=round(self._timed_examples / seconds, 1) if self._timed_examples else 0.0,
-        )
+        measured = {
+            "loss": round(loss / examples, 6),
+            "accuracy": round(correct / examples, 6),
+            "examples_per_second": round(self._timed_examples / seconds, 1) if self._timed_examples else 0.0,
+        }
+        if self._staleness:
+            measured["staleness_mean"] = round(float(np.mean(self._staleness)), 3)
+            measured["staleness_max"] = max(self._staleness)
+        if self._bar.disable:
+            place: dict[str, Any] = {"step": self._step, "steps": self._steps}
+            report("progress", **place, epoch=self._epoch, epochs=self._epochs, **measured)
+        else:
+            self._bar.set_description(f"epoch {self._epoch}/{self._epochs}")
+            rate = f"{measured['examples_per_second']:,.0f} examples/s"
+            self._bar.set_postfix_str(
+                f"{rate}, loss {measured['loss']:.4f}, accuracy {measured['accuracy']:.4f}"
+            )
+        self._summaries.scalars("train", self._step, **measured)
+        self._heart.spoken()
         self._unreported.clear()
-        self._clock, self._timed_examples = now, 0
+        self._staleness.clear()
+        self._clock, self._timed_examples = time.perf_counter(), 0
+
+    def close(self) -> None:
+        self._bar.close()
+        self._heart.stop()
+
+
+class Heart:
+    """Says where a process stands when it has said nothing for a while: a thread, which no stuck step can hold up."""
+
+    def __init__(self, seconds: float, step: int) -> None:
+        self._seconds = seconds
+        self._step = step
+        self._changed = self._spoke = time.monotonic()
+        self._stopped = threading.Event()
+        if seconds:
+            threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
+
+    def beat(self, step: int) -> None:
+        self._step, self._changed = step, time.monotonic()
+
+    def spoken(self) -> None:
+        self._spoke = time.monotonic()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(max(self._spoke + self._seconds - time.monotonic(), 0.01)):
+            now = time.monotonic()
+            if now - self._spoke >= self._seconds:
+                report("heartbeat", step=self._step, seconds=round(now - self._changed, 1))
+                self._spoke = now

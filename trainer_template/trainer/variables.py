@@ -61,7 +61,7 @@ class Variables:
         self._values: jax.Array = jnp.zeros(0, jnp.float32)
         self._state: Any = None
         self._last: dict[str, tuple[int, int]] = {}  # by worker: number and staleness of its last push
-        self._active: set[str] = set()  # workers
+        self._active: dict[str, str] = {}  # workers, by task
         self._all, self._recent = _Tally(), _Tally()
 
     @property
@@ -112,14 +112,17 @@ class Variables:
         log.info("Initialized: %d elements, version %d.", len(values), version)
         return True
 
-    def pull(self) -> tuple[Values, int]:
+    def pull(self, worker: str) -> tuple[Values, int]:
         """The values [N], not to be written to, and their version.
+
+        A worker is named TASK/START: a new start takes the place of one that died.
 
         Raises:
             NotInitialized: there are none.
         """
         with self._lock:
             self._check_initialized()
+            self._active[worker.partition("/")[0]] = worker
             return np.asarray(self._values), self._version
 
     def push(self, gradient: Values, computed_on: int, worker: str, number: int) -> int:
@@ -153,7 +156,6 @@ class Variables:
             self._values, self._state = jax.block_until_ready(changed)
             self._version += 1
             self._last[worker] = (number, staleness)
-            self._active.add(worker)
             self._all.add(worker, staleness)
             self._recent.add(worker, staleness)
             return staleness
@@ -161,10 +163,11 @@ class Variables:
     def leave(self, worker: str) -> None:
         """This worker will push no more."""
         with self._lock:
-            self._active.discard(worker)
+            if self._active.get(worker.partition("/")[0]) == worker:
+                del self._active[worker.partition("/")[0]]
 
     def active(self) -> int:
-        """How many workers have pushed and not left."""
+        """How many workers have pulled and not left."""
         with self._lock:
             return len(self._active)
 

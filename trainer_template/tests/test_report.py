@@ -1,0 +1,173 @@
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from trainer import report, summaries
+from trainer.models import Sums
+from trainer.storage import open_folder
+from trainer.summaries import NoSummaries, TensorBoard, report_to_tuning_service
+
+
+def sums(loss: float, correct: float, examples: float) -> Sums:
+    return Sums(*(jnp.array(value) for value in (loss, correct, examples)))
+
+
+def progress(every: int, done: int = 0, to: Any = None) -> report.Progress:
+    return report.Progress(done, 10, 2, every, 0, to or NoSummaries())
+
+
+class Remembers(NoSummaries):
+    def __init__(self) -> None:
+        self.points: list[tuple[str, int, dict[str, float]]] = []
+
+    def scalars(self, run: str, step: int, **values: float) -> None:
+        self.points.append((run, step, values))
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_progress_reports_means_since_the_line_before(capsys: pytest.CaptureFixture[str]) -> None:
+    remembers = Remembers()
+    reported = progress(every=2, to=remembers)
+    reported.start_epoch()
+    for step, step_sums in enumerate([sums(6, 1, 4), sums(2, 3, 4), sums(1, 1, 2)], start=1):
+        reported.add(step, 1, 8, step_sums)
+    reported.flush()
+    reported.flush()
+    first, second = lines(capsys)
+    place = {"event": "progress", "steps": 10, "epoch": 1, "epochs": 2}
+    assert first.items() >= {**place, "step": 2, "loss": 1.0, "accuracy": 0.5}.items()
+    assert second.items() >= {**place, "step": 3, "loss": 0.5, "accuracy": 0.5}.items()
+    assert second["examples_per_second"] > 0
+    assert [(run, step) for run, step, _ in remembers.points] == [("train", 2), ("train", 3)]
+    assert remembers.points[0][2].items() >= {"loss": 1.0, "accuracy": 0.5}.items()
+
+
+def test_progress_of_steps_that_others_do_too_reports_when_it_passes_another_ten(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reported = progress(every=10, done=3)
+    for step, staleness in ((6, 2), (9, 2), (12, 5), (15, 0)):
+        reported.add(step, 1, 8, sums(1, 1, 1), staleness)
+    (line,) = lines(capsys)
+    assert (line["step"], line["staleness_mean"], line["staleness_max"]) == (12, 3.0, 5)
+
+
+def test_progress_with_a_loss_that_is_no_number_fails() -> None:
+    with pytest.raises(
+        report.DivergenceError, match="The loss is nan at step 1: try a lower --learning-rate"
+    ):
+        progress(every=1).add(1, 1, 8, sums(float("nan"), 0, 4))
+
+
+def test_heart_says_where_a_silent_process_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[dict[str, Any]] = []
+    twice = threading.Event()
+
+    def remember(event: str, **fields: Any) -> None:
+        said.append({"event": event, **fields})
+        if len(said) == 2:
+            twice.set()
+
+    monkeypatch.setattr(report, "report", remember)
+    heart = report.Heart(0.01, step=3)
+    heart.beat(4)
+    assert twice.wait(60)
+    heart.stop()
+    assert said[0].items() >= {"event": "heartbeat", "step": 4}.items()
+    assert 0 <= said[0]["seconds"] <= said[1]["seconds"]
+
+
+def curves(folder: str) -> dict[str, list[tuple[int, float]]]:
+    """The scalars in a directory of event files."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(folder)
+    read.Reload()
+    return {tag: [(e.step, e.value) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def download(url: str, to: Path) -> str:
+    folder = open_folder(url)
+    to.mkdir()
+    for name in folder.children():
+        content = folder.read(name)
+        assert content is not None
+        (to / name).write_bytes(content)
+    return str(to)
+
+
+def test_tensorboard_writes_curves_by_run(job_dir: str, tmp_path: Path) -> None:
+    board = TensorBoard(job_dir, 0)
+    board.scalars("train", 1, loss=2.0, accuracy=0.5)
+    board.scalars("held_out", 1, held_out_loss=3.0)
+    board.flush()
+    assert curves(download(f"{job_dir}/logs/train", tmp_path / "a")) == {
+        "loss": [(1, 2.0)],
+        "accuracy": [(1, 0.5)],
+    }
+    board.scalars("train", 2, loss=1.0, accuracy=1.0)
+    board.close()
+    assert curves(download(f"{job_dir}/logs/train", tmp_path / "b"))["loss"] == [(1, 2.0), (2, 1.0)]
+    assert curves(download(f"{job_dir}/logs/held_out", tmp_path / "c")) == {"held_out_loss": [(1, 3.0)]}
+
+
+def test_tensorboard_of_a_training_that_goes_on_voids_what_came_after(
+    tmp_path: Path,
+) -> None:
+    for start, steps in ((0, (1, 2, 3)), (2, (3, 4))):
+        board = TensorBoard(str(tmp_path), start)
+        for step in steps:
+            board.scalars("train", step, loss=float(start))
+        board.close()
+    assert curves(str(tmp_path / "logs/train"))["loss"] == [(1, 0.0), (2, 0.0), (3, 2.0), (4, 2.0)]
+
+
+def test_tensorboard_that_cannot_be_uploaded_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bucket: Any
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.endpoint)
+    board = TensorBoard("gs://no-such-bucket/job", 0)
+    board.scalars("train", 1, loss=2.0)
+    board.close()
+    assert "could not be uploaded to gs://no-such-bucket/job/logs/train; training goes on" in caplog.text
+
+
+@pytest.fixture
+def no_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CLOUD_ML_HP_METRIC_FILE", "CLOUD_ML_HP_METRIC_TAG", "CLOUD_ML_TRIAL_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_tuning")
+def test_tuning_service_is_told_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "deep" / "output.metrics"
+    monkeypatch.setenv("CLOUD_ML_HP_METRIC_FILE", str(file))
+    monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", "acc")
+    monkeypatch.setenv("CLOUD_ML_TRIAL_ID", "7")
+    for step in range(120):
+        report_to_tuning_service(0.5, step)
+    reports = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(reports) == 100
+    assert reports[-1].pop("timestamp") > 1e9
+    assert reports[-1] == {"acc": "0.5", "checkpoint_path": "", "global_step": "119", "trial": "7"}
+
+
+@pytest.mark.usefixtures("no_tuning")
+def test_tuning_service_that_did_not_ask_is_told_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summaries, "DEFAULT_METRIC_FILE", str(tmp_path / "output.metrics"))
+    report_to_tuning_service(0.5, 1)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", "")
+    report_to_tuning_service(0.5, 1)
+    assert '"training/hptuning/metric": "0.5"' in (tmp_path / "output.metrics").read_text()

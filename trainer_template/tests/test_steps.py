@@ -1,0 +1,178 @@
+"""The step, in this process: on its one device, and on several in processes that force them."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+import tiny
+
+from trainer import state, steps
+from trainer.data import Arrays, Share, Split
+from trainer.models import Model
+from trainer.state import State
+from trainer.strategy import OneDevice, make_strategy, one_ahead
+
+TEMPLATE = Path(__file__).resolve().parents[1]
+SGD = optax.sgd(0.1, momentum=0.9)
+
+
+def batch(model: Model, count: int, padding: int = 0) -> tuple[Any, Any, Any]:
+    inputs, labels = tiny.examples(model, count)
+    weights = (np.arange(count) < count - padding).astype(np.float32)
+    return inputs, labels, weights
+
+
+def start(model: Model) -> State:
+    return OneDevice().start(state.first_state(model, SGD, seed=0))
+
+
+@pytest.mark.parametrize("name", tiny.MODELS)
+def test_train_step_is_gradient_descent_on_the_mean_loss(name: str) -> None:
+    model = tiny.MODELS[name]()
+    before, (inputs, labels, weights) = start(model), batch(model, 6)
+
+    def mean_loss(params: Any) -> Any:
+        logits, _ = model.train(model.params.split(params), before.statistics, inputs)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    updates, _ = SGD.update(jax.jit(jax.grad(mean_loss))(before.params), before.optimizer)
+    expected = optax.apply_updates(before.params, updates)
+    after, sums = steps.make_train_step(model, SGD, OneDevice())(start(model), inputs, labels, weights)
+    np.testing.assert_allclose(after.params, expected, rtol=1e-4, atol=1e-6)
+    assert float(sums.loss / sums.examples) == pytest.approx(
+        float(jax.jit(mean_loss)(before.params)), rel=1e-5
+    )
+
+
+def test_train_step_takes_no_notice_of_padding() -> None:
+    model = tiny.cnn()
+    step = steps.make_train_step(model, SGD, OneDevice())
+    inputs, labels, weights = batch(model, 6, padding=2)
+    padded, sums = step(start(model), inputs, labels, weights)
+    inputs[4:], labels[4:] = 1, 0
+    otherwise, _ = step(start(model), inputs, labels, weights)
+    jax.tree.map(np.testing.assert_array_equal, padded, otherwise)
+    assert float(sums.examples) == 4
+
+
+def test_gradient_step_gives_what_the_train_step_applies() -> None:
+    model, values = tiny.cnn(), batch(tiny.cnn(), 6)
+    plain = optax.sgd(1.0)
+    first = state.first_state(model, plain, seed=0)
+    gradient, _, _ = steps.make_gradient_step(model, OneDevice())((first.params, first.statistics), *values)
+    after, _ = steps.make_train_step(model, plain, OneDevice())(OneDevice().start(first), *values)
+    np.testing.assert_allclose(after.params, first.params - gradient, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", tiny.MODELS)
+def test_evaluate_counts_each_example_once(name: str) -> None:
+    model = tiny.MODELS[name]()
+    params, statistics = model.initial(0)
+    inputs, labels = tiny.examples(model, 50)
+    logits = tiny.infer(model, params, statistics, inputs)
+    expected = float(np.mean(np.argmax(logits, axis=-1) == labels))
+    split = Split((Arrays(inputs, labels),), (50,))
+    step = steps.make_evaluation_step(model, OneDevice())
+    _, accuracy = steps.evaluate(model, step, (params, statistics), split, 16, Share(0, 1, 1), OneDevice())
+    assert accuracy == pytest.approx(expected)
+
+
+ON_TWO_DEVICES = """
+import sys
+import jax, numpy as np, optax
+sys.path[:0] = sys.argv[1:3]
+import tiny
+from trainer import state, steps
+from trainer.strategy import Mirrored, OneDevice, make_strategy
+
+assert isinstance(make_strategy("auto"), Mirrored) and isinstance(make_strategy("one-device"), OneDevice)
+SGD = optax.sgd(0.1, momentum=0.9)
+model = tiny.cnn()
+inputs, labels = tiny.examples(model, 12)
+weights = (np.arange(12) < 9).astype(np.float32)
+ends = []
+for strategy in (OneDevice(), Mirrored()):
+    pieces = (strategy.local_replicas, 12 // strategy.local_replicas)
+    training = strategy.start(state.first_state(model, SGD, seed=0))
+    step = steps.make_train_step(model, SGD, strategy)
+    for _ in range(3):
+        split = (strategy.put(a.reshape(*pieces, *a.shape[1:])) for a in (inputs, labels, weights))
+        training, sums = step(training, *split)
+    ends.append(strategy.on_host(training))
+    assert float(strategy.on_host(sums).examples) == 9 / strategy.local_replicas
+jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *ends)
+print("equal")
+"""
+
+
+def test_two_devices_with_half_the_batch_each_do_the_step_of_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ON_TWO_DEVICES, str(TEMPLATE), str(TEMPLATE / "tests")],
+        env={"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout == "equal\n", done.stderr
+
+
+def test_one_device_is_the_strategy_where_there_is_one() -> None:
+    assert isinstance(make_strategy("auto"), OneDevice)
+
+
+def test_state_that_is_started_is_the_steps_own() -> None:
+    model = tiny.cnn()
+    first = state.first_state(model, SGD, seed=0)
+    steps.make_train_step(model, SGD, OneDevice())(OneDevice().start(first), *batch(model, 2))
+    assert np.isfinite(first.params).all()  # not donated
+
+
+@pytest.mark.parametrize(("scaling", "expected"), [("linear", 0.08), ("sqrt", 0.04), ("none", 0.02)])
+def test_learning_rate_grows_with_the_global_batch(scaling: steps.Scaling, expected: float) -> None:
+    assert steps.scaled_rate(0.02, scaling, batch_size=64, reference=16) == pytest.approx(expected)
+
+
+def rates(count: int, ahead: int = 0) -> list[float]:
+    """What an update of a gradient of 1 by the momentum of ResNet-50's optimizer moves, step by step."""
+    optimizer = steps.make_optimizer("momentum", peak=1.0, start=0.1, steps=100, warmup=0.1, ahead=ahead)
+    moved, optimizer_state = [], optimizer.init(np.zeros(1))
+    for step in range(count):
+        gradient = np.ones(1) if step == 0 else np.zeros(1)
+        updates, optimizer_state = optimizer.update(gradient, optimizer_state)
+        moved.append(-float(updates[0]) / (0.9 ** (step + 1) + (step == 0)))
+    return moved
+
+
+def test_learning_rate_warms_up_and_falls_to_nothing() -> None:
+    moved = rates(101)
+    assert moved[0] == pytest.approx(0.1)
+    assert moved[10] == pytest.approx(1.0, rel=1e-3)
+    assert moved[:11] == sorted(moved[:11])
+    assert moved[10:] == sorted(moved[10:], reverse=True)
+    assert moved[100] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_learning_rate_goes_on_where_training_is_on_another_number_of_replicas() -> None:
+    assert rates(3, ahead=50) == pytest.approx(rates(53)[50:], rel=1e-3)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_one_ahead_gives_the_same_items_each_made_before_the_last_is_used(count: int) -> None:
+    made: list[int] = []
+
+    def make() -> Any:
+        for number in range(count):
+            made.append(number)
+            yield number
+
+    seen = []
+    for number in one_ahead(make()):
+        assert len(made) == min(number + 2, count)
+        seen.append(number)
+    assert seen == list(range(count))

@@ -1,0 +1,62 @@
+"""Networks and data that are compiled and trained in no time."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.models import Cnn, Model
+from trainer.resnet import ResNet
+from trainer.transformer import Transformer
+
+
+def cnn(hidden: int = 8, channels: tuple[int, ...] = (4,), dtype: Any = jnp.float32) -> Model:
+    network = Cnn(10, channels=channels, hidden=hidden, dtype=dtype)
+    return Model("cnn", (8, 8, 1), jnp.float32, 10, network=network)
+
+
+def resnet() -> Model:
+    return Model("resnet50", (16, 16, 3), jnp.uint8, 4, network=ResNet(4, blocks=(1, 1), channels=4))
+
+
+def transformer() -> Model:
+    return Model("transformer", (6,), jnp.int32, 11, network=Transformer(11, width=8, layers=1, heads=2))
+
+
+def infer(model: Model, params: Any, statistics: Any, inputs: NDArray[Any]) -> NDArray[np.float32]:
+    """The model's logits, compiled: an operation at a time would take far longer."""
+
+    def call(params: Any, statistics: Any, inputs: Any) -> Any:
+        return model.infer(model.params.split(params), model.statistics.split(statistics), inputs)
+
+    return np.asarray(jax.jit(call)(params, statistics, inputs))
+
+
+def train(
+    model: Model, params: Any, statistics: Any, inputs: NDArray[Any]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Logits and new statistics, compiled."""
+
+    def call(params: Any, statistics: Any, inputs: Any) -> Any:
+        return model.train(model.params.split(params), statistics, inputs)
+
+    logits, changed = jax.jit(call)(params, statistics, inputs)
+    return np.asarray(logits), np.asarray(changed)
+
+
+MODELS = {"cnn": cnn, "resnet50": resnet, "transformer": transformer}
+
+
+def examples(model: Model, count: int, seed: int = 0) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """Inputs [count, ...] and labels that the model takes."""
+    random = np.random.default_rng(seed)
+    shape = (count, *model.input_shape)
+    if model.input_dtype == jnp.int32:
+        tokens = random.integers(model.classes, size=shape, dtype=np.int32)
+        return tokens, np.roll(tokens, -1, axis=1)
+    labels = random.integers(model.classes, size=count, dtype=np.int32)
+    if model.input_dtype == jnp.uint8:
+        return random.integers(256, size=shape, dtype=np.uint8), labels
+    return random.random(shape, np.float32), labels

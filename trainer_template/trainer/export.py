@@ -1,0 +1,151 @@
+"""The trained model as files that anything with JAX can load and call, without this package and without flax.
+
+    model/function-<hash>.jax            the network, compiled as far as it can be for every kind of device
+    (jax.export) model/parameters-<hash>.safetensors  what was learned, by the layers' names model/model.json
+    names both, and says what goes in and what comes out
+
+Of the cluster that trained it there is nothing in it. To call it:
+
+    import json, pathlib, jax, safetensors.numpy
+    folder = pathlib.Path("output/model")
+    about = json.loads((folder / "model.json").read_text())
+    function = jax.export.deserialize(bytearray((folder / about["function"]).read_bytes()))
+    parameters = safetensors.numpy.load_file(folder / about["parameters"])
+    outputs = function.call(parameters, inputs)        # inputs [B, ...] -> {"logits": ..., "probabilities": ...}
+"""
+
+import dataclasses
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from trainer.storage import open_folder
+
+if TYPE_CHECKING:
+    from trainer.models import Model
+    from trainer.state import State
+
+PyTree = Any
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+ABOUT = "model.json"
+
+
+def export(
+    model: "Model", state: "State", label_names: tuple[str, ...], facts: dict[str, Any]
+) -> dict[str, bytes]:
+    """name -> content of the model's files, the one that names the others last.
+
+    Args:
+        state: on the host.
+        facts: whatever else is worth knowing of the model, for `model.json`.
+    """
+    trees = {
+        "params": model.params.split(state.params),
+        "batch_stats": model.statistics.split(state.statistics),
+    }
+    leaves, structure = jax.tree_util.tree_flatten_with_path(trees)
+    parameters = {
+        "/".join(key.key for key in path): np.ascontiguousarray(leaf, np.float32) for path, leaf in leaves
+    }
+
+    def call(by_name: dict[str, jax.Array], inputs: jax.Array) -> dict[str, jax.Array]:
+        rebuilt = jax.tree.unflatten(structure, [by_name[name] for name in parameters])
+        logits = model.infer(rebuilt["params"], rebuilt["batch_stats"], inputs)
+        return {"logits": logits, "probabilities": jax.nn.softmax(logits)}
+
+    batch = jax.export.symbolic_shape("B, " + ", ".join(map(str, model.input_shape)))
+    exported = jax.export.export(jax.jit(call), platforms=PLATFORMS)(
+        {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in parameters.items()},
+        jax.ShapeDtypeStruct(batch, model.input_dtype),
+    )
+    logits_shape = jax.eval_shape(
+        call, parameters, jnp.zeros((1, *model.input_shape), model.input_dtype)
+    )["logits"].shape  # fmt: skip
+    function_data, parameters_data = bytes(exported.serialize()), safetensors.numpy.save(parameters)
+    function_name = f"function-{_sha256(function_data)[:8]}.jax"
+    parameters_name = f"parameters-{_sha256(parameters_data)[:8]}.safetensors"
+    about = {
+        "model": model.name,
+        "input": {"shape": ["B", *model.input_shape], "dtype": str(model.input_dtype)}
+        | ({"range": [0, 1]} if model.input_dtype == jnp.float32 else {}),
+        "outputs": {
+            name: {"shape": ["B", *logits_shape[1:]], "dtype": "float32"} for name in ("logits", "probabilities")
+        },
+        "labels": label_names,
+        **facts,
+        "function": function_name,
+        "function_sha256": _sha256(function_data),
+        "parameters": parameters_name,
+        "parameters_file_sha256": _sha256(parameters_data),
+        "jax": jax.__version__,
+    }  # fmt: skip
+    return {
+        function_name: function_data,
+        parameters_name: parameters_data,
+        ABOUT: json.dumps(about, indent=2).encode() + b"\n",
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModel:
+    """A model that can be called.
+
+    Attributes:
+        about: what model.json says.
+    """
+
+    about: dict[str, Any]
+    function: jax.export.Exported
+    parameters: dict[str, NDArray[np.float32]]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one example."""
+        return tuple(self.about["input"]["shape"][1:])
+
+    @property
+    def input_dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = np.dtype(self.about["input"]["dtype"])
+        return dtype
+
+    def __call__(self, inputs: NDArray[Any]) -> dict[str, jax.Array]:
+        """inputs [B, ...] -> logits and probabilities, [B, ..., K]."""
+        outputs: dict[str, jax.Array] = self.function.call(self.parameters, inputs)
+        return outputs
+
+
+def load(url: str) -> SavedModel:
+    """The model in a directory, a path or gs://.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is not as it was saved.
+    """
+    folder = open_folder(url)
+    about_json = folder.read(ABOUT)
+    if about_json is None:
+        raise FileNotFoundError(f"there is no model in {folder.url}")
+    about = json.loads(about_json)
+    contents = []
+    for key, sha256 in (("function", "function_sha256"), ("parameters", "parameters_file_sha256")):
+        data = folder.read(about[key])
+        if data is None:
+            raise FileNotFoundError(f"{folder.url}/{about[key]} is missing")
+        if _sha256(data) != about[sha256]:
+            raise ValueError(f"{folder.url}/{about[key]} is damaged")
+        contents.append(data)
+    function, parameters = contents
+    return SavedModel(about, jax.export.deserialize(bytearray(function)), safetensors.numpy.load(parameters))
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -38,7 +38,7 @@ def test_loaded_model_answers_as_the_one_that_was_saved(name: str, job_dir: str)
     loaded = load(where)
     for count in (1, 5):
         inputs, _ = tiny.examples(model, count)
-        expected = tiny.infer(model, drawn.params, drawn.statistics, inputs)
+        expected = tiny.infer(model, model.params.join_on_host(drawn.params), drawn.statistics, inputs)
         outputs = loaded(inputs)
         np.testing.assert_allclose(outputs["logits"], expected, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(np.sum(outputs["probabilities"], axis=-1), 1, rtol=1e-5)

@@ -92,9 +92,9 @@ def test_vector_of_a_tree_and_back() -> None:
     vector = Vector(tree)
     assert vector.size == 7
     joined = vector.join(tree)
-    assert joined.tolist() == [7, 0, 1, 2, 3, 4, 5]
+    assert joined.tolist() == vector.join_on_host(tree).tolist() == [7, 0, 1, 2, 3, 4, 5]
     jax.tree.map(np.testing.assert_array_equal, vector.split(joined), tree)
-    assert Vector({}).join({}).shape == (0,)
+    assert Vector({}).join({}).shape == Vector({}).join_on_host({}).shape == (0,)
 
 
 def test_measure_sums_with_weights_over_examples_and_means_over_tokens() -> None:

@@ -75,8 +75,9 @@ def train(arguments: "Arguments", cluster: Cluster, strategy: Strategy) -> None:
 
     def gradient(values: Any, statistics: Any, batch: Batch) -> tuple[Any, Any, Sums]:
         parts = (strategy.put(part) for part in (batch.inputs, batch.labels, batch.weights))
-        flat, statistics, sums = gradient_step(strategy.start((values, statistics)), *parts)
-        return strategy.on_host(flat), strategy.on_host(statistics), sums
+        variables = strategy.start((experiment.model.params.split(values), statistics))
+        computed, statistics, sums = gradient_step(variables, *parts)
+        return strategy.on_host(computed), strategy.on_host(statistics), sums
 
     statistics = np.asarray(experiment.model.initial(arguments.seed)[1])
     pulled = client.pull()
@@ -148,7 +149,8 @@ class _Chief:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(restored.optimizer)]
         self._optimizer_state = jax.tree.structure(restored.optimizer)
         settings = self._experiment.optimizer_settings(position)
-        if not self._client.initialize(np.asarray(restored.params), leaves, position.steps, settings):
+        values = self._experiment.model.params.join_on_host(restored.params)
+        if not self._client.initialize(values, leaves, position.steps, settings):
             log.info("The parameter servers have variables already; training goes on with those.")
         self._seen = self._client.pull().version
 
@@ -185,7 +187,7 @@ class _Chief:
         snapshot = self._client.snapshot()
         position = course.position(snapshot.version)
         optimizer = jax.tree.unflatten(self._optimizer_state, snapshot.leaves)
-        now = State(snapshot.values, statistics, optimizer)
+        now = State(self._experiment.model.params.split(snapshot.values), statistics, optimizer)
         self._saver.save_checkpoint(position.steps, state.checkpoint(self._experiment.model, now, position))
         report("checkpoint", step=position.steps)
         return now, position

@@ -105,6 +105,8 @@ class Split:
 
     def rows(self, numbers: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.int32]]:
         """inputs [n, ...] and labels [n, ...] of examples of files that this process reads."""
+        if len(self.files) == 1:
+            return self._file(0).rows(numbers)
         places = np.searchsorted(self.starts, numbers, side="right") - 1
         present = np.unique(places)
         if len(present) == 1:

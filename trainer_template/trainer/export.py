@@ -49,7 +49,7 @@ def export(
         facts: whatever else is worth knowing of the model, for `model.json`.
     """
     trees = {
-        "params": model.params.split(state.params),
+        "params": state.params,
         "batch_stats": model.statistics.split(state.statistics),
     }
     leaves, structure = jax.tree_util.tree_flatten_with_path(trees)

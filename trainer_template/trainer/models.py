@@ -11,9 +11,11 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import linen as nn
 from jax.typing import DTypeLike
+from numpy.typing import NDArray
 
 from trainer.errors import UsageError
 from trainer.resnet import ResNet
@@ -120,10 +122,11 @@ class Sums(NamedTuple):
 
 
 class Vector:
-    """A tree of float32 arrays as one vector: [P] and back. That is how parameters are kept, exchanged and saved.
+    """A tree of float32 arrays as one vector: [P] and back. So gradients are exchanged, and parameters saved.
 
-    It costs nothing to speak of, and much is simple with it: an exchange is one all-reduce, an optimizer's update a
-        few operations however many layers there are, a parameter server's part a slice.
+    Much is simple with it: an exchange is one all-reduce, an optimizer's update a few operations however many layers
+    there are, a parameter server's part a slice. Only the network itself takes the tree: XLA multiplies slowly by
+    what it has to cut out of a vector first.
     """
 
     def __init__(self, shapes: PyTree) -> None:
@@ -131,9 +134,8 @@ class Vector:
         leaves, structure = jax.tree.flatten(shapes)
         self._structure: Any = structure
         paths = jax.tree_util.tree_flatten_with_path(shapes)[0]
-        self.layout = [
-            (jax.tree_util.keystr(path), leaf.shape) for path, leaf in paths
-        ]  # what is where in it
+        # What is where in it.
+        self.layout = [(jax.tree_util.keystr(path), leaf.shape) for path, leaf in paths]
         self._shapes = [leaf.shape for leaf in leaves]
         self._ends = [0]
         for shape in self._shapes:
@@ -147,6 +149,11 @@ class Vector:
         leaves = [jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)]
         return jnp.concatenate(leaves) if leaves else jnp.zeros(0, jnp.float32)
 
+    def join_on_host(self, tree: PyTree) -> NDArray[np.float32]:
+        """The same of NumPy arrays."""
+        leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(tree)]
+        return np.concatenate(leaves, dtype=np.float32) if leaves else np.zeros(0, np.float32)
+
     def split(self, vector: Any) -> PyTree:
         """A JAX vector, or a NumPy one, whose leaves are then views of it."""
         pieces = zip(self._ends[:-1], self._ends[1:], self._shapes, strict=True)
@@ -154,7 +161,7 @@ class Vector:
 
 
 class Model:
-    """A network over vectors: its parameters [P], and the statistics [S] that it keeps of its inputs (BatchNorm's).
+    """A network: its parameters, and the statistics [S] that it keeps of its inputs (BatchNorm's).
 
     Attributes:
         name: in KINDS.
@@ -162,7 +169,7 @@ class Model:
         input_dtype: uint8 images are scaled to [0, 1] here, on the device; float32 ones, and tokens, are taken as
             they are.
         classes: number of labels.
-        params, statistics: the trees of both.
+        params, statistics: how the trees of both are vectors.
     """
 
     def __init__(

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from numpy.typing import NDArray
 
 from trainer.errors import UsageError
 from trainer.models import Model
@@ -18,9 +17,9 @@ FORMAT = 1
 
 
 class State(NamedTuple):
-    """float32 vectors: parameters [P], statistics [S], and what the optimizer keeps of each parameter."""
+    """float32: the tree of parameters, statistics [S], and what the optimizer keeps of each parameter [P]."""
 
-    params: Any
+    params: PyTree
     statistics: Any
     optimizer: optax.OptState
 
@@ -43,15 +42,8 @@ class CheckpointError(UsageError):
 def first_state(model: Model, optimizer: optax.GradientTransformation, seed: int) -> State:
     """Before the first step, on the host."""
     params, statistics = model.initial(seed)
-    state: State = jax.device_get(State(params, statistics, optimizer.init(params)))
+    state: State = jax.device_get(State(model.params.split(params), statistics, optimizer.init(params)))
     return state
-
-
-def state_like(model: Model, optimizer: optax.GradientTransformation) -> State:
-    """The shapes of a state. (Drawing a real one would take seconds.)"""
-    params = jax.ShapeDtypeStruct((model.params.size,), jnp.float32)
-    statistics = jax.ShapeDtypeStruct((model.statistics.size,), jnp.float32)
-    return State(params, statistics, jax.eval_shape(optimizer.init, params))
 
 
 def checkpoint(model: Model, state: State, position: Position) -> bytes:
@@ -62,7 +54,7 @@ def checkpoint(model: Model, state: State, position: Position) -> bytes:
             "format": FORMAT,
             "model": _layers_sha256(model),
             "position": position._asdict(),
-            "params": np.asarray(state.params),
+            "params": model.params.join_on_host(state.params),
             "statistics": np.asarray(state.statistics),
             "optimizer": leaves,
         }
@@ -79,20 +71,24 @@ def restore(model: Model, optimizer: optax.GradientTransformation, data: bytes) 
     saved = flax.serialization.msgpack_restore(data)
     if saved.get("format") != FORMAT or saved["model"] != _layers_sha256(model):
         raise CheckpointError("The checkpoint in --job-dir is of another model; choose another --job-dir.")
-    like = state_like(model, optimizer)
+    # Shapes alone: drawing real parameters would take seconds.
+    like = jax.eval_shape(optimizer.init, jax.ShapeDtypeStruct((model.params.size,), jnp.float32))
     leaves = [saved["optimizer"][str(number)] for number in range(len(saved["optimizer"]))]
-    if [np.shape(leaf) for leaf in leaves] != [leaf.shape for leaf in jax.tree.leaves(like.optimizer)]:
+    if [np.shape(leaf) for leaf in leaves] != [leaf.shape for leaf in jax.tree.leaves(like)]:
         raise CheckpointError(
             "The checkpoint in --job-dir is of another optimizer; choose another --job-dir."
         )
-    optimizer_state = jax.tree.unflatten(jax.tree.structure(like.optimizer), leaves)
-    return State(saved["params"], saved["statistics"], optimizer_state), Position(**saved["position"])
+    optimizer_state = jax.tree.unflatten(jax.tree.structure(like), leaves)
+    params = model.params.split(saved["params"])
+    return State(params, saved["statistics"], optimizer_state), Position(**saved["position"])
 
 
 def parameters_sha256(state: State) -> str:
     """One hash of all parameters: equal where they are, bit for bit."""
-    vector: NDArray[np.float32] = np.ascontiguousarray(state.params)
-    return hashlib.sha256(vector.tobytes()).hexdigest()
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(state.params):
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()
 
 
 def _layers_sha256(model: Model) -> str:

@@ -67,8 +67,9 @@ def make_train_step(
 
     def step(state: State, inputs: jax.Array, labels: jax.Array, weights_B: jax.Array) -> tuple[State, Sums]:
         gradient_P, statistics_S, sums = gradient((state.params, state.statistics), inputs, labels, weights_B)
-        updates_P, optimizer_state = optimizer.update(gradient_P, state.optimizer, state.params)
-        return State(optax.apply_updates(state.params, updates_P), statistics_S, optimizer_state), sums
+        updates_P, optimizer_state = optimizer.update(gradient_P, state.optimizer)
+        params = optax.apply_updates(state.params, model.params.split(updates_P))
+        return State(params, statistics_S, optimizer_state), sums
 
     return strategy.compile(step, donate_state=True)
 
@@ -82,10 +83,11 @@ def make_evaluation_step(model: Model, strategy: Strategy) -> EvaluationStep:
     """((params, statistics), inputs, labels, weights) -> sums over the examples of all replicas, by their number."""
 
     def step(
-        variables: tuple[jax.Array, jax.Array], inputs: jax.Array, labels: jax.Array, weights_B: jax.Array
+        variables: tuple[PyTree, jax.Array], inputs: jax.Array, labels: jax.Array, weights_B: jax.Array
     ) -> Sums:
-        params, statistics = model.params.split(variables[0]), model.statistics.split(variables[1])
-        return strategy.mean(measure(model.infer(params, statistics, inputs), labels, weights_B))
+        params, statistics_S = variables
+        logits = model.infer(params, model.statistics.split(statistics_S), inputs)
+        return strategy.mean(measure(logits, labels, weights_B))
 
     return strategy.compile(step, donate_state=False)
 
@@ -117,16 +119,16 @@ def evaluate(
 
 def _make_gradient(model: Model, strategy: Strategy) -> GradientStep:
     def gradient(
-        variables: tuple[jax.Array, jax.Array], inputs: jax.Array, labels: jax.Array, weights_B: jax.Array
+        variables: tuple[PyTree, jax.Array], inputs: jax.Array, labels: jax.Array, weights_B: jax.Array
     ) -> tuple[jax.Array, jax.Array, Sums]:
-        params_P, statistics_S = variables
+        all_params, statistics_S = variables
 
         def loss(params: PyTree) -> tuple[jax.Array, tuple[Sums, jax.Array]]:
             logits, new_statistics_S = model.train(params, statistics_S, inputs)
             sums = measure(logits, labels, weights_B)
             return sums.loss, (sums, new_statistics_S)
 
-        gradients, (sums, new_statistics_S) = jax.grad(loss, has_aux=True)(model.params.split(params_P))
+        gradients, (sums, new_statistics_S) = jax.grad(loss, has_aux=True)(all_params)
         # What is averaged are sums over examples, padding not counted; their ratio to the number of examples is the
         # mean over all of them, however unevenly the last batch of an epoch fills the replicas.
         gradient_P, new_statistics_S, sums = strategy.mean(

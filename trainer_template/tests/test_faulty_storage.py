@@ -1,0 +1,58 @@
+"""Training that saves to a bucket whose uploads fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from faulty_storage import FaultyStorage
+
+from trainer.saving import Saver
+from trainer.storage import open_folder
+
+if TYPE_CHECKING:
+    from conftest import Bucket, Launcher
+
+
+@pytest.fixture
+def storage(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStorage]:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.endpoint)
+    between = FaultyStorage(bucket.endpoint)
+    yield between
+    between.close()
+
+
+def test_upload_that_fails_half_way_leaves_the_last_good_checkpoint_and_the_same_command_goes_on(
+    launcher: Launcher, bucket: Bucket, storage: FaultyStorage
+) -> None:
+    job_dir = f"{bucket.url}/cut"
+    flags, environment = ("--job-dir", job_dir, "--epochs", "3"), {"STORAGE_EMULATOR_HOST": storage.endpoint}
+    steps = 23  # an epoch's, of 64 examples each
+    storage.fault = lambda name: 403 if name.startswith(f"cut/checkpoints/step-{2 * steps:08d}") else None
+    gang = launcher.gang(*flags, workers=3, **environment)
+    codes = [gang[task].wait() for task in ("chief-0", "worker-0", "worker-1", "worker-2")]
+    assert codes[0] == 1
+    assert 0 not in codes
+    assert len(storage.cut) == 1
+    assert "told to fail" in gang["chief-0"].stderr
+    (left,) = Saver(job_dir, 0, 3).checkpoints()
+    assert left.step == steps
+    assert Saver(job_dir, 0, 3).newest_checkpoint()
+
+    storage.fault = lambda _name: None
+    again = launcher.gang(*flags, workers=3, **environment)
+    again.succeed()
+    assert again["chief-0"].events("progress")[0]["step"] > left.step
+    assert open_folder(job_dir).children() == ["checkpoints", "logs", "model"]
+
+
+def test_upload_that_fails_for_a_moment_is_tried_again(
+    launcher: Launcher, bucket: Bucket, storage: FaultyStorage
+) -> None:
+    storage.fault = lambda name: 503 if "/checkpoints/step-" in name and len(storage.cut) < 2 else None
+    flags = ("--job-dir", f"{bucket.url}/moment", "--epochs", "1")
+    trainer = launcher.alone(*flags, STORAGE_EMULATOR_HOST=storage.endpoint)
+    assert trainer.wait() == 0, trainer.stderr
+    assert len(storage.cut) == 2
+    assert trainer.events("saved")

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import optax
 import pytest
-from benchmarks.training import handwritten
 
+from benchmarks.training import handwritten
 from trainer import models, resnet, state, steps, strategy, transformer
 
 STEPS, BATCH = 3, 4

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import tiny
 
+import tiny
 from trainer.asynchronous import Course
 from trainer.cluster import Cluster
 from trainer.data import Arrays, Dataset, Share, Split

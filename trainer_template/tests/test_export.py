@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import optax
 import pytest
-import tiny
 
+import tiny
 from trainer import predict, state
 from trainer.export import ABOUT, export, load
 from trainer.models import Model

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from faulty_storage import FaultyStorage
 
+from faulty_storage import FaultyStorage
 from trainer.saving import Saver
 from trainer.storage import open_folder
 

@@ -2,8 +2,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 
+import tiny
 from trainer.models import KINDS, Model, ModelError, Vector, measure
 
 

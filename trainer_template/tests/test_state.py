@@ -2,8 +2,8 @@ import jax
 import numpy as np
 import optax
 import pytest
-import tiny
 
+import tiny
 from trainer import state
 from trainer.models import Model
 from trainer.state import CheckpointError, Position, State

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import optax
 import pytest
-import tiny
 
+import tiny
 from trainer import state, steps
 from trainer.data import Arrays, Share, Split
 from trainer.models import Model

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from trainyard_protocol.runtimes import Runtimes
-
 from trainyard_agent import archives, images, install, job_dirs
 from trainyard_agent.background import BackgroundStager
 from trainyard_agent.engine import Engine, EngineDown, EngineError, EngineRefused
@@ -32,6 +30,7 @@ from trainyard_agent.staging import Staging, StagingFailed
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.machines import config_of
+from trainyard_protocol.runtimes import Runtimes
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder
 from trainyard_protocol.training_input import TrainingInput, parse_training_input

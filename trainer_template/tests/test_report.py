@@ -60,10 +60,25 @@ def test_progress_of_steps_that_others_do_too_reports_when_it_passes_another_ten
 
 
 def test_progress_with_a_loss_that_is_no_number_fails() -> None:
+    reported = progress(every=1)
+    reported.add(1, 1, 8, sums(float("nan"), 0, 4))
     with pytest.raises(
         report.DivergenceError, match="The loss is nan at step 1: try a lower --learning-rate"
     ):
-        progress(every=1).add(1, 1, 8, sums(float("nan"), 0, 4))
+        reported.add(2, 1, 8, sums(float("nan"), 0, 4))
+
+
+def test_progress_fetches_a_step_only_when_the_next_is_under_way(capsys: pytest.CaptureFixture[str]) -> None:
+    reported = progress(every=2)
+    for step in (1, 2):
+        reported.add(step, 1, 8, sums(1, 1, 1))
+    assert lines(capsys) == []
+    reported.add(3, 1, 8, sums(5, 1, 1))
+    (line,) = lines(capsys)
+    assert (line["step"], line["loss"]) == (2, 1.0)
+    reported.flush()
+    (line,) = lines(capsys)
+    assert (line["step"], line["loss"]) == (3, 5.0)
 
 
 def test_heart_says_where_a_silent_process_stands(monkeypatch: pytest.MonkeyPatch) -> None:

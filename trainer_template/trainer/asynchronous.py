@@ -79,7 +79,7 @@ def train(arguments: "Arguments", cluster: Cluster, strategy: Strategy) -> None:
         computed, statistics, sums = gradient_step(variables, *parts)
         return strategy.on_host(computed), strategy.on_host(statistics), sums
 
-    statistics = np.asarray(experiment.model.initial(arguments.seed)[1])
+    statistics = chief.statistics if chief else experiment.model.first_statistics()
     pulled = client.pull()
     batches = _batches(experiment, course.position(pulled.version).epochs)
     if pulled.version < course.steps:
@@ -138,6 +138,8 @@ class Course:
 class _Chief:
     """Brings the variables; saves and evaluates them each time another epoch's worth of steps is done."""
 
+    statistics: Any  # as of the checkpoint that training goes on from
+
     def __init__(self, experiment: Experiment, saver: Saver, client: Client) -> None:
         self._experiment, self._saver, self._client = experiment, saver, client
         self._evaluation_step = make_evaluation_step(experiment.model, experiment.strategy)
@@ -148,6 +150,7 @@ class _Chief:
         restored, position, _ = self._experiment.start(self._saver)
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(restored.optimizer)]
         self._optimizer_state = jax.tree.structure(restored.optimizer)
+        self.statistics = restored.statistics
         settings = self._experiment.optimizer_settings(position)
         values = self._experiment.model.params.join_on_host(restored.params)
         if not self._client.initialize(values, leaves, position.steps, settings):

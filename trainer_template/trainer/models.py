@@ -214,6 +214,10 @@ class Model:
         first: tuple[jax.Array, jax.Array] = jax.jit(drawn)()
         return first
 
+    def first_statistics(self) -> NDArray[np.float32]:
+        """The statistics [S] before the first example; they do not depend on the seed."""
+        return np.asarray(self.initial(0)[1]) if self.statistics.size else np.zeros(0, np.float32)
+
     def train(
         self, params: PyTree, statistics_S: jax.Array, inputs: jax.Array
     ) -> tuple[jax.Array, jax.Array]:

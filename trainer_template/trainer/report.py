@@ -21,7 +21,7 @@ import math
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -51,8 +51,21 @@ class BarHandler(logging.StreamHandler[Any]):
         self.flush()
 
 
+class _Step(NamedTuple):
+    """What one step measured; perhaps it is still being computed."""
+
+    number: int
+    epoch: int
+    examples: int
+    sums: Sums
+    staleness: int | None
+
+
 class Progress:
-    """Reports every so many steps, and at the end of each epoch, what was measured since the last time."""
+    """Reports every so many steps, and at the end of each epoch, what was measured since the last time.
+
+    Nothing waits for it: a step's numbers are fetched when the one after it has been handed to the devices.
+    """
 
     def __init__(
         self, step: int, steps: int, epochs: int, every: int, heartbeat: float, summaries: Summaries
@@ -62,15 +75,14 @@ class Progress:
         every: steps between two lines.
         heartbeat: seconds without a line after which one says where this process stands; 0: never.
         """
+        self._step = step
         self._steps = steps
         self._epochs = epochs
         self._every = every
         self._summaries = summaries
-        self._step, self._epoch = step, 0
-        self._unreported: list[Sums] = []
-        self._staleness: list[int] = []
+        self._unreported: list[_Step] = []
+        self._due = False
         self._clock: float | None = None
-        self._timed_examples = 0
         on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
         self._bar = tqdm(
             total=steps, initial=step, bar_format=BAR, disable=not on_terminal, dynamic_ncols=True
@@ -88,55 +100,59 @@ class Progress:
         Raises:
             DivergenceError: the loss is no longer a number.
         """
-        done, self._step, self._epoch = self._step, step, epoch
-        self._unreported.append(sums)
-        if staleness is not None:
-            self._staleness.append(staleness)
-        if self._clock is not None:
-            self._timed_examples += examples
-        else:  # the first step is mostly compilation: the rate is that of the steps after it
+        done, self._step = self._step, step
+        if (
+            self._clock is None
+        ):  # the first step is mostly compilation: the rate is that of the steps after it
             jax.block_until_ready(sums)
             self._clock = time.perf_counter()
+            self._unreported.append(_Step(step, epoch, 0, sums, staleness))
+        else:
+            self._unreported.append(_Step(step, epoch, examples, sums, staleness))
         # Wait for the step before this one. With one step prepared ahead the devices do not idle; with more, what is
         # decided here (to stop after this step, say) would come long before the devices get there.
-        jax.block_until_ready(self._unreported[-2:-1])
+        if len(self._unreported) > 1:
+            jax.block_until_ready(self._unreported[-2].sums)
         self._heart.beat(step)
         self._bar.update(step - done)
-        if step // self._every > done // self._every:
-            self.flush()
+        if self._due:
+            self._report(self._unreported[:-1])
+        self._due = step // self._every > done // self._every
 
     def flush(self) -> None:
         """Report what is left, as at the end of an epoch."""
-        if not self._unreported:
-            return
-        sums = jax.device_get(self._unreported)
+        if self._unreported:
+            self._report(list(self._unreported))
+        self._due = False
+
+    def _report(self, measured: list[_Step]) -> None:
+        sums = jax.device_get([step.sums for step in measured])
         loss, correct, examples = np.asarray(sums).reshape(len(sums), 3, -1)[..., 0].sum(axis=0).tolist()
+        last = measured[-1]
         if not math.isfinite(loss):
-            raise DivergenceError(f"The loss is {loss} at step {self._step}: try a lower --learning-rate.")
-        now = time.perf_counter()
-        seconds = now - (self._clock or now)
-        measured = {
+            raise DivergenceError(f"The loss is {loss} at step {last.number}: try a lower --learning-rate.")
+        seconds = time.perf_counter() - (self._clock or 0)
+        timed = sum(step.examples for step in measured)
+        values = {
             "loss": round(loss / examples, 6),
             "accuracy": round(correct / examples, 6),
-            "examples_per_second": round(self._timed_examples / seconds, 1) if self._timed_examples else 0.0,
+            "examples_per_second": round(timed / seconds, 1) if timed else 0.0,
         }
-        if self._staleness:
-            measured["staleness_mean"] = round(float(np.mean(self._staleness)), 3)
-            measured["staleness_max"] = max(self._staleness)
+        stalenesses = [step.staleness for step in measured if step.staleness is not None]
+        if stalenesses:
+            values["staleness_mean"] = round(float(np.mean(stalenesses)), 3)
+            values["staleness_max"] = max(stalenesses)
         if self._bar.disable:
-            place: dict[str, Any] = {"step": self._step, "steps": self._steps}
-            report("progress", **place, epoch=self._epoch, epochs=self._epochs, **measured)
+            place: dict[str, Any] = {"step": last.number, "steps": self._steps}
+            report("progress", **place, epoch=last.epoch, epochs=self._epochs, **values)
         else:
-            self._bar.set_description(f"epoch {self._epoch}/{self._epochs}")
-            rate = f"{measured['examples_per_second']:,.0f} examples/s"
-            self._bar.set_postfix_str(
-                f"{rate}, loss {measured['loss']:.4f}, accuracy {measured['accuracy']:.4f}"
-            )
-        self._summaries.scalars("train", self._step, **measured)
+            self._bar.set_description(f"epoch {last.epoch}/{self._epochs}")
+            rate = f"{values['examples_per_second']:,.0f} examples/s"
+            self._bar.set_postfix_str(f"{rate}, loss {values['loss']:.4f}, accuracy {values['accuracy']:.4f}")
+        self._summaries.scalars("train", last.number, **values)
         self._heart.spoken()
-        self._unreported.clear()
-        self._staleness.clear()
-        self._clock, self._timed_examples = time.perf_counter(), 0
+        self._unreported = self._unreported[len(measured) :]
+        self._clock = time.perf_counter()
 
     def close(self) -> None:
         self._bar.close()

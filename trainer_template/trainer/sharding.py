@@ -112,12 +112,14 @@ class Batches:
             mine, examples = window, len(window) * self._share.num_processes
         else:
             mine, examples = self._mine(window, step, size), len(window)
-        # Where this process has nothing in the batch, any example that it can read will do.
-        filler = mine if len(mine) else self._readable()
-        rows = np.concatenate([mine, np.resize(filler, size - len(mine))])
-        weights = (np.arange(size) < len(mine)).astype(np.float32)
+        if len(mine) == size:
+            rows, weights = mine, np.ones(size, np.float32)
+        else:  # where this process has nothing in the batch, any example that it can read will do
+            filler = mine if len(mine) else self._readable()
+            rows = np.concatenate([mine, np.resize(filler, size - len(mine))])
+            weights = (np.arange(size) < len(mine)).astype(np.float32)
         inputs, labels = self._split.rows(rows)
-        if not 0 <= labels.min() <= labels.max() < self._classes:
+        if labels.view(np.uint32).max() >= self._classes:  # as an unsigned number, one below 0 is large
             raise DataError(
                 f"The data has labels from {labels.min()} to {labels.max()}; with {self._classes} classes they are 0 "
                 f"to {self._classes - 1}. Give --classes."

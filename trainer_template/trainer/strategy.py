@@ -65,8 +65,7 @@ class OneDevice:
         return jax.jit(step, donate_argnums=0 if donate_state else ())
 
     def put(self, array_LB: Any) -> Any:
-        # A CPU's step takes the array from where it is; putting it somewhere else would cost more than a short step.
-        return array_LB[0] if jax.default_backend() == "cpu" else jax.device_put(array_LB[0])
+        return array_LB[0] if _on_cpu() else jax.device_put(array_LB[0])
 
     def on_host(self, tree: Tree) -> Tree:
         fetched: Tree = jax.tree.map(np.asarray, jax.device_get(tree))
@@ -97,7 +96,7 @@ class Mirrored:
         return compiled
 
     def put(self, array_LB: Any) -> Any:
-        return jax.device_put(array_LB, self._sharding)
+        return array_LB if _on_cpu() else jax.device_put(array_LB, self._sharding)
 
     def on_host(self, tree: Tree) -> Tree:
         fetched: Tree = jax.tree.map(lambda array: np.asarray(array.addressable_data(0))[0], tree)
@@ -153,3 +152,8 @@ def one_ahead(items: Iterable[Item]) -> Iterator[Item]:
         if len(waiting) == 2:
             yield waiting.pop(0)
     yield from waiting
+
+
+def _on_cpu() -> bool:
+    """Then a step takes an array from where it is: putting it elsewhere first would cost more than a short step."""
+    return jax.default_backend() == "cpu"

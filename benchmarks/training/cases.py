@@ -78,7 +78,6 @@ FULL = (
     Case("cnn", None, 10, 64, 1000),
     Case("cnn", None, 10, 256, 300),
     Case("resnet50", (32, 32, 3), 10, 8, 20),
-    Case("resnet50", (32, 32, 3), 10, 32, 10),
     Case("resnet50", (64, 64, 3), 10, 16, 10),
     Case("transformer", (64,), 256, 8, 60),
     Case("transformer", (64,), 256, 32, 20),

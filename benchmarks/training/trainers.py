@@ -29,7 +29,9 @@ def job(
         folder: for what it writes, unless job_dir says where.
     """
     where = str(job_dir or tempfile.mkdtemp(dir=folder))
-    arguments = case.trainer(where, log_every or min(LOG_EVERY, case.steps), checkpoint_every)
+    # Some lines while it is measured, however slow the steps are.
+    every = log_every or max(1, min(LOG_EVERY, case.steps // 4))
+    arguments = case.trainer(where, every, checkpoint_every)
     configs = tf_configs(len(places))
     commands = [
         (arguments, cores, {**(environment or {}), **config})

@@ -8,6 +8,7 @@ makes much of small differences) about 100 steps ended within 2e-4 of the parame
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,11 +37,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture
-def train(launcher: Launcher, files: Path, tmp_path: Path):  # type: ignore[no-untyped-def]
+@pytest.fixture(scope="module")
+def train(launcher: Launcher, files: Path, tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    job_dirs = tmp_path_factory.mktemp("jobs")
+
+    @functools.cache
     def train(replicas: int, sharding: str) -> tuple[str, NDArray[np.float32]]:
         """The hash of the parameters, and the parameters [P]."""
-        job_dir = tmp_path / f"{sharding}-{replicas}"
+        job_dir = job_dirs / f"{sharding}-{replicas}"
         flags = {
             "--data": f"{files}/*.npz", "--sharding": sharding, "--batch-size": str(GLOBAL_BATCH // replicas),
             "--optimizer": "momentum", "--learning-rate": "0.005", "--epochs": "2", "--job-dir": str(job_dir),

@@ -47,6 +47,9 @@ def test_arguments_take_the_last_job_dir_which_the_service_appends() -> None:
         (["--learning-rate", "1e-3"], "learning_rate", 0.001),
         (["--checkpoint-every", "0"], "checkpoint_every", 0),
         (["--cache"], "cache", True),
+        (["--batch_size=32"], "batch_size", 32),
+        (["--job_dir", "a_b"], "job_dir", "a_b"),
+        (["--job-dir=a_b"], "job_dir", "a_b"),
     ],
 )
 def test_arguments_are_typed(argv: list[str], field: str, value: Any) -> None:

@@ -213,42 +213,45 @@ def test_killed_at_any_step_the_same_command_goes_on_bit_for_bit(
     assert (tmp_path / "model" / "model.json").exists()
 
 
-def test_gang_of_which_one_is_killed_and_then_another_goes_on_bit_for_bit(
-    trained_gang: tuple[Gang, str], launcher: Launcher, tmp_path: Path
+def test_pair_of_which_one_is_killed_and_then_the_other_goes_on_bit_for_bit(
+    launcher: Launcher, tmp_path: Path
 ) -> None:
-    flags = ("--job-dir", str(tmp_path), "--epochs", "3", "--batch-size", "8", "--checkpoint-every", "20")
-    for victim in ("worker-1", "chief-0"):
-        gang = launcher.gang(*flags, workers=3, commands={victim: is_killed(50)})
-        codes = {task: gang[task].wait() for task in ("chief-0", "worker-0", "worker-1", "worker-2")}
-        assert codes.pop(victim) == -signal.SIGKILL
-        assert 0 not in codes.values()
-    gang = launcher.gang(*flags, workers=3)
+    flags = ("--epochs", "3", "--checkpoint-every", "20")
+    undisturbed = launcher.gang(*flags, "--job-dir", str(tmp_path / "undisturbed"))
+    undisturbed.succeed()
+    job_dir = tmp_path / "disturbed"
+    for victim, other in (("worker-0", "chief-0"), ("chief-0", "worker-0")):
+        gang = launcher.gang(*flags, "--job-dir", str(job_dir), commands={victim: is_killed(50)})
+        assert gang[victim].wait() == -signal.SIGKILL
+        assert gang[other].wait() != 0
+    gang = launcher.gang(*flags, "--job-dir", str(job_dir))
     gang.succeed()
     assert gang["chief-0"].events("progress")[0]["step"] > 80
-    assert gang["chief-0"].parameters_sha256 == trained_gang[0]["chief-0"].parameters_sha256
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "logs", "model"]
+    assert gang["chief-0"].parameters_sha256 == undisturbed["chief-0"].parameters_sha256
+    assert sorted(path.name for path in job_dir.iterdir()) == ["checkpoints", "logs", "model"]
 
 
 GETS_SIGTERM_EARLY = with_event("os.kill(os.getpid(), signal.SIGTERM)", 20)
 
 
-def test_checkpoint_of_four_replicas_goes_on_with_two_and_with_one(
+def test_checkpoint_of_one_replica_goes_on_with_two_and_then_with_one(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     flags = ("--job-dir", str(tmp_path), "--epochs", "3", "--log-every", "1")
-    four = launcher.gang(*flags, "--batch-size", "8", workers=3, commands={"chief-0": GETS_SIGTERM_EARLY})
-    assert [four[task].wait() for task in ("chief-0", "worker-0", "worker-1", "worker-2")] == [0] * 4
-    (at,) = four["chief-0"].events("stopped")
-    assert at["steps"] == 135  # of 32 examples each
+    alone = launcher.alone(*flags, command=GETS_SIGTERM_EARLY)
+    assert alone.wait() == 0, alone.stderr
+    (at,) = alone.events("stopped")
+    assert at["steps"] == 270  # of 16 examples each
 
-    two = launcher.gang(*flags, "--batch-size", "8", commands={"worker-0": GETS_SIGTERM_EARLY})
-    assert [two[task].wait() for task in ("chief-0", "worker-0")] == [0, 0]
+    two = launcher.gang(*flags, commands={"worker-0": GETS_SIGTERM_EARLY})
+    two.succeed()
     first = two["chief-0"].events("progress")[0]
     assert first["step"] == at["step"] + 1
-    assert first["steps"] == at["step"] + 90 * 3 - 2 * at["step"]  # what was left takes twice as many steps
+    left = -(-(1437 - 16 * at["step"]) // 32) + 2 * 45  # of 32 each
+    assert first["steps"] == at["step"] + left
     (then,) = two["chief-0"].events("stopped")
 
-    one = launcher.alone(*flags, "--batch-size", "32")
+    one = launcher.alone(*flags)
     assert one.wait() == 0, one.stderr
     assert one.events("progress")[0]["step"] == then["step"] + 1
     assert one.held_out_accuracy >= 0.95

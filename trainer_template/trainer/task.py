@@ -199,7 +199,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
         "--heartbeat", type=seconds, default=30.0,
         help="seconds without a line after which one says where the process stands; 0: never",
     )  # fmt: skip
-    return Arguments(**vars(parser.parse_args(argv)))
+    return Arguments(
+        **vars(parser.parse_args([_hyphens(word) for word in (sys.argv[1:] if argv is None else argv)]))
+    )
 
 
 def positive_int(text: str) -> int:
@@ -238,6 +240,12 @@ def fraction(text: str) -> float:
 def shape(text: str) -> tuple[int, ...]:
     """32,32,3 or 32x32x3."""
     return tuple(positive_int(part) for part in text.replace("x", ",").split(","))
+
+
+def _hyphens(word: str) -> str:
+    """--batch_size=32, as a tuning service passes a parameter of that name, is --batch-size=32."""
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
 def _number(text: str) -> float:

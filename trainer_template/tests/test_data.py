@@ -122,14 +122,14 @@ def test_sharding_by_file_of_what_is_no_file_is_refused(name: str) -> None:
 
 
 def test_sharding_by_file_opens_no_other_process_files(files: Path, caplog: pytest.LogCaptureFixture) -> None:
-    counted = {}
+    told = []
 
     def gather(mine: NDArray[np.int64]) -> NDArray[np.int64]:
-        counted["mine"] = mine.tolist()
-        return np.array([[20, 0, 30], [0, 20, 0]])
+        told.append(mine.tolist())
+        return np.array([[20, 0, 30], [0, 20, 0]] if len(told) == 1 else [mine, mine])
 
     dataset = load(f"{files}/*.npz", Share(0, 2, 1), gather=gather)
-    assert counted["mine"] == [20, 0, 30]
+    assert told == [[20, 0, 30], [2, 2, 1, np.dtype(np.uint8).num, 3]]
     assert dataset.train.files[1] is None
     assert (dataset.train.lengths, dataset.train.owners) == ((18, 18, 27), (0, 1, 0))
     assert dataset.sharding == "file"
@@ -139,6 +139,14 @@ def test_sharding_by_file_opens_no_other_process_files(files: Path, caplog: pyte
 def test_files_of_a_process_without_examples_are_refused_everywhere(files: Path) -> None:
     with pytest.raises(DataError, match="files of process 1 hold no example to evaluate on"):
         load(f"{files}/*.npz", Share(0, 2, 1), gather=lambda _: np.array([[20, 5, 30]]))
+
+
+def test_files_that_differ_between_processes_are_refused_everywhere(files: Path) -> None:
+    def gather(mine: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array([[20, 0, 30], [0, 20, 0]]) if len(mine) == 3 else np.array([mine, mine + 1])
+
+    with pytest.raises(DataError, match="files of different processes differ"):
+        load(f"{files}/*.npz", Share(0, 2, 1), gather=gather)
 
 
 def test_too_few_examples_to_hold_any_out_says_so(tmp_path: Path) -> None:

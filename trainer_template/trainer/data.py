@@ -6,6 +6,7 @@ To train on data of your own kind, write another `load`; nothing elsewhere knows
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ SPLIT_SEED = 1797  # never changes, so that a held-out digit is held out of ever
 HELD_OUT = 360
 HELD_OUT_EVERY = 10  # of files without others to evaluate on, one example in so many
 SYNTHETIC_EXAMPLES = 1024
+OPENING_THREADS = 8
 
 
 class DataError(UsageError):
@@ -249,26 +251,26 @@ def from_files(
     from trainer import files
 
     urls = files.find(data)
-    evaluated = files.find(held_out) if held_out else ()
     by_file = files_are_shared_out(sharding, len(urls), share.num_processes)
-    shape = files.read_shape(urls[0]) or shape
-    opened: list[files.File] = []
+    mine = urls[share.process_id] if by_file else urls[0]
+    shape = files.read_shape(mine) or shape
+    opened: dict[str, files.File] = {}
 
-    def open_all(names: Sequence[str]) -> tuple[tuple[files.File | None, ...], tuple[int, ...] | None]:
+    def split(names: Sequence[str]) -> Split:
         # A few files to evaluate on may be fewer than the processes: then every process opens all of them.
         shared_out = by_file and len(names) >= share.num_processes
         owners = tuple(place % share.num_processes for place in range(len(names))) if shared_out else None
-        kept: list[files.File | None] = []
-        for place, name in enumerate(names):
-            if owners is not None and owners[place] != share.process_id:
-                kept.append(None)
-                continue
-            file = files.open_file(name, input_shape=shape)
-            opened.append(file)
-            kept.append(files.Cached(file) if cache else file)
-        return tuple(kept), owners
 
-    train_files, owners = open_all(urls)
+        def file(place: int) -> Examples | None:
+            if owners is not None and owners[place] != share.process_id:
+                return None
+            opened[names[place]] = files.open_file(names[place], input_shape=shape)
+            return files.Cached(opened[names[place]]) if cache else opened[names[place]]
+
+        with ThreadPoolExecutor(OPENING_THREADS) as pool:  # what is in a bucket is downloaded here
+            return _counted(tuple(pool.map(file, range(len(names)))), owners, gather)
+
+    train = split(urls)
     if by_file and len(urls) % share.num_processes and share.process_id == 0:
         log.warning(
             "%d files do not divide by %d processes: some read more than others, and those with less wait for them. "
@@ -276,46 +278,17 @@ def from_files(
             len(urls),
             share.num_processes,
         )
-    lengths = _agreed(train_files, owners, gather)
-    if evaluated:
-        evaluated_files, evaluated_owners = open_all(evaluated)
-        train = Split(train_files, lengths, owners)
-        held = Split(evaluated_files, _agreed(evaluated_files, evaluated_owners, gather), evaluated_owners)
-    else:
-        parts = [_every_tenth(length) for length in lengths]
-        train, held = (
-            Split(
-                tuple[Examples | None, ...](
-                    None if file is None else Selected(file, part[side])
-                    for file, part in zip(train_files, parts, strict=True)
-                ),
-                tuple(len(part[side]) for part in parts),
-                owners,
-            )
-            for side in (0, 1)
-        )
-    if not len(train) or not len(held):
-        raise DataError(
-            f"--data {data} leaves {len(train)} examples to train on and {len(held)} to evaluate on; both take one at "
-            "least. (Without --held-out-data, one in ten is held out.)"
-        )
-    for split, what in ((train, "train on"), (held, "evaluate on")):
-        if split.owners is not None:
-            for process in range(share.num_processes):
-                if not sum(
-                    n for n, owner in zip(split.lengths, split.owners, strict=True) if owner == process
-                ):
-                    raise DataError(
-                        f"The files of process {process} hold no example to {what}. Choose --sharding data, or fewer, "
-                        "larger files."
-                    )
-    first = opened[0]
-    inputs, _ = first.rows(np.arange(1))
-    names = first.label_names or tuple(str(label) for label in range(classes))
-    return Dataset(
-        train, held, tuple(inputs.shape[1:]), inputs.dtype, names, "file" if by_file else _data_or_off(sharding),
+    train, held = (train, split(files.find(held_out))) if held_out else _without_every_tenth(train)
+    _check_all_have_some(train, held, share.num_processes)
+    inputs, _ = opened[mine].rows(np.arange(1))
+    label_names = opened[mine].label_names or tuple(str(label) for label in range(classes))
+    dataset = Dataset(
+        train, held, inputs.shape[1:], inputs.dtype, label_names, "file" if by_file else _data_or_off(sharding),
         shuffle_files=sharding in ("auto", "file"),
     )  # fmt: skip
+    if by_file:
+        _check_all_are_alike(dataset, gather)
+    return dataset
 
 
 def files_are_shared_out(sharding: Sharding, files: int, processes: int) -> bool:
@@ -332,21 +305,59 @@ def files_are_shared_out(sharding: Sharding, files: int, processes: int) -> bool
     return sharding in ("auto", "file") and files >= processes
 
 
-def _agreed(
-    files: Sequence[Examples | None], owners: tuple[int, ...] | None, gather: Gather
-) -> tuple[int, ...]:
-    """Each file's number of examples, as counted by the process that reads it."""
-    mine = np.array([0 if file is None else len(file) for file in files], np.int64)
-    if owners is None:
-        return tuple(mine.tolist())
-    return tuple(gather(mine).max(axis=0).tolist())
+def _counted(files: tuple[Examples | None, ...], owners: tuple[int, ...] | None, gather: Gather) -> Split:
+    """With each file's number of examples, as counted by the process that reads it."""
+    lengths = np.array([0 if file is None else len(file) for file in files], np.int64)
+    if owners is not None:
+        lengths = gather(lengths).max(axis=0)
+    return Split(files, tuple(lengths.tolist()), owners)
 
 
-def _every_tenth(length: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The indices to train on, and those held out."""
-    numbers = np.arange(length)
-    held_out = numbers % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
-    return numbers[~held_out], numbers[held_out]
+def _without_every_tenth(split: Split) -> tuple[Split, Split]:
+    """What is left to train on, and what is held out: the same examples of each file every time."""
+    numbers = [np.arange(length) for length in split.lengths]
+    held_out = [file % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 for file in numbers]
+    train, held = (
+        [file[mask if held else ~mask] for file, mask in zip(numbers, held_out, strict=True)]
+        for held in (False, True)
+    )
+
+    def part(kept: list[NDArray[np.intp]]) -> Split:
+        files = tuple[Examples | None, ...](
+            None if file is None else Selected(file, indices)
+            for file, indices in zip(split.files, kept, strict=True)
+        )
+        return Split(files, tuple(len(indices) for indices in kept), split.owners)
+
+    return part(train), part(held)
+
+
+def _check_all_have_some(train: Split, held_out: Split, processes: int) -> None:
+    for split, what in ((train, "train on"), (held_out, "evaluate on")):
+        if not len(split):
+            raise DataError(
+                f"The files leave {len(train)} examples to train on and {len(held_out)} to evaluate on; both take one "
+                "at least. (Without --held-out-data, one in ten is held out.)"
+            )
+        if split.owners is None:
+            continue
+        counts = np.bincount(split.owners, split.lengths, processes)
+        if not counts.all():
+            raise DataError(
+                f"The files of process {int(np.argmin(counts))} hold no example to {what}. Choose --sharding data, or "
+                "fewer, larger files."
+            )
+
+
+def _check_all_are_alike(dataset: Dataset, gather: Gather) -> None:
+    """Processes whose files differ in shape would run different steps, and wait for each other for ever."""
+    shape = (*dataset.input_shape, 0, 0, 0)[:3]
+    described = gather(np.array([*shape, dataset.input_dtype.num, len(dataset.label_names)], np.int64))
+    if (described != described[0]).any():
+        raise DataError(
+            "The files of different processes differ: the shapes, types and numbers of labels are "
+            f"{described.tolist()}. Give them all the same."
+        )
 
 
 def _data_or_off(sharding: Sharding) -> Sharding:

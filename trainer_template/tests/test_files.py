@@ -214,12 +214,11 @@ def test_text_is_tokens_and_the_ones_that_come_next(put: Put, tmp_path: Path) ->
         open_file(url, input_shape=(3, 1), cache_dir=tmp_path)
 
 
+@pytest.mark.parametrize("job_dir", ["gs"], indirect=True)
 def test_a_bucket_s_file_is_downloaded_once(
     put: Put, tmp_path: Path, job_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = put("a.npz", npz(x=IMAGES, y=LABELS))
-    if not url.startswith("gs://"):
-        pytest.skip("files on a path are used where they are")
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: open_file(url, input_shape=SHAPE, cache_dir=tmp_path / "cache"), range(4)))
     (cached,) = (tmp_path / "cache").iterdir()

@@ -14,7 +14,8 @@ def test_sdist_of_the_template_holds_every_module(tmp_path: Path) -> None:
     shutil.copytree(TEMPLATE / "trainer", copy / "trainer", ignore=shutil.ignore_patterns("__pycache__"))
     build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
     subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=copy, check=True, capture_output=True)
-    with tarfile.open(tmp_path / "trainer-0.1.0.tar.gz") as sdist:
+    (built,) = tmp_path.glob("trainer-*.tar.gz")
+    with tarfile.open(built) as sdist:
         packed = {name.partition("/")[2] for name in sdist.getnames()}
     modules = {f"trainer/{path.name}" for path in (TEMPLATE / "trainer").glob("*.py")}
     assert modules | {"pyproject.toml"} <= packed

@@ -81,4 +81,5 @@ FULL = (
     Case("resnet50", (64, 64, 3), 10, 16, 10),
     Case("transformer", (64,), 256, 8, 60),
     Case("transformer", (64,), 256, 32, 20),
+    Case("transformer", (64,), 256, 64, 12),
 )

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ from typing import Any
 
 import pytest
 from gcp_storage_emulator.server import create_server
+
+from addresses import free_addresses
 
 # Most of a short training is compilation, and the tests do the same ones again and again. Before JAX is imported.
 COMPILED = tempfile.TemporaryDirectory(prefix="trainer-compiled-")
@@ -205,14 +206,6 @@ class Bucket:
 
     def close(self) -> None:
         self._server.stop()
-
-
-def free_addresses(count: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return addresses
 
 
 @pytest.fixture(scope="session")

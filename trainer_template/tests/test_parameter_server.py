@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 
+from addresses import free_addresses
 from trainer import parameter_server
 from trainer.parameter_server import Client, ParameterServerError, Server, run_server, serve
 from trainer.variables import NotInitialized, Settings, Values, Variables
@@ -240,14 +240,6 @@ class Cluster:
             client.close()
         for server in self.servers:
             server.stop(0)
-
-
-def free_addresses(count: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return addresses
 
 
 @pytest.fixture

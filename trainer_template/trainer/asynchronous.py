@@ -81,6 +81,8 @@ def train(arguments: "Arguments", cluster: Cluster, strategy: Strategy) -> None:
 
     statistics = chief.statistics if chief else experiment.model.first_statistics()
     pulled = client.pull()
+    if chief:
+        chief.seen = pulled.version
     batches = _batches(experiment, course.position(pulled.version).epochs)
     if pulled.version < course.steps:
         # Compiles: others go on meanwhile, and a gradient that took so long would be of variables long gone.
@@ -139,12 +141,12 @@ class _Chief:
     """Brings the variables; saves and evaluates them each time another epoch's worth of steps is done."""
 
     statistics: Any  # as of the checkpoint that training goes on from
+    seen: int  # the step that it last looked at
 
     def __init__(self, experiment: Experiment, saver: Saver, client: Client) -> None:
         self._experiment, self._saver, self._client = experiment, saver, client
         self._evaluation_step = make_evaluation_step(experiment.model, experiment.strategy)
         self._optimizer_state: Any = None  # its structure
-        self._seen = 0
 
     def bring_variables(self) -> None:
         restored, position, _ = self._experiment.start(self._saver)
@@ -155,11 +157,10 @@ class _Chief:
         values = self._experiment.model.params.join_on_host(restored.params)
         if not self._client.initialize(values, leaves, position.steps, settings):
             log.info("The parameter servers have variables already; training goes on with those.")
-        self._seen = self._client.pull().version
 
     def look_after(self, course: Course, step: int, statistics: Any, summaries: Summaries) -> bool:
         """After each step of the chief's own, some of others' having been done meanwhile. Whether it did anything."""
-        arguments, seen, self._seen = self._experiment.arguments, self._seen, step
+        arguments, seen, self.seen = self._experiment.arguments, self.seen, step
         if step >= course.steps:
             return False
         epochs = course.position(step).epochs

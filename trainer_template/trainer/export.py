@@ -67,25 +67,24 @@ def export(
         {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in parameters.items()},
         jax.ShapeDtypeStruct(batch, model.input_dtype),
     )
-    logits_shape = jax.eval_shape(
-        call, parameters, jnp.zeros((1, *model.input_shape), model.input_dtype)
-    )["logits"].shape  # fmt: skip
+    outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     function_data, parameters_data = bytes(exported.serialize()), safetensors.numpy.save(parameters)
-    function_name = f"function-{_sha256(function_data)[:8]}.jax"
-    parameters_name = f"parameters-{_sha256(parameters_data)[:8]}.safetensors"
+    function_sha256, parameters_sha256 = _sha256(function_data), _sha256(parameters_data)
+    function_name = f"function-{function_sha256[:8]}.jax"
+    parameters_name = f"parameters-{parameters_sha256[:8]}.safetensors"
     about = {
         "model": model.name,
         "input": {"shape": ["B", *model.input_shape], "dtype": str(model.input_dtype)}
         | ({"range": [0, 1]} if model.input_dtype == jnp.float32 else {}),
         "outputs": {
-            name: {"shape": ["B", *logits_shape[1:]], "dtype": "float32"} for name in ("logits", "probabilities")
+            name: {"shape": ["B", *output.shape[1:]], "dtype": str(output.dtype)} for name, output in outputs.items()
         },
         "labels": label_names,
         **facts,
         "function": function_name,
-        "function_sha256": _sha256(function_data),
+        "function_sha256": function_sha256,
         "parameters": parameters_name,
-        "parameters_file_sha256": _sha256(parameters_data),
+        "parameters_file_sha256": parameters_sha256,
         "jax": jax.__version__,
     }  # fmt: skip
     return {

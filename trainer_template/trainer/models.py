@@ -7,7 +7,7 @@ parameters, S statistics; "..." is T for a model that answers at each token, and
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,6 @@ from trainer.resnet import ResNet
 from trainer.transformer import Transformer
 
 PyTree = Any
-Name = Literal["cnn", "resnet50", "transformer"]
 
 
 class ModelError(UsageError):

@@ -59,9 +59,7 @@ def scaled_rate(rate: float, scaling: Scaling, batch_size: int, reference: int) 
     return rate * {"linear": factor, "sqrt": math.sqrt(factor), "none": 1.0}[scaling]
 
 
-def make_train_step(
-    model: Model, optimizer: optax.GradientTransformation, strategy: Strategy
-) -> Callable[..., tuple[State, Sums]]:
+def make_train_step(model: Model, optimizer: optax.GradientTransformation, strategy: Strategy) -> TrainStep:
     """(state, inputs, labels, weights) -> (new state, sums over the examples of all replicas)."""
     gradient = _make_gradient(model, strategy)
 

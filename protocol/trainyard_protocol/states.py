@@ -61,6 +61,7 @@ class Reason(StrEnum):
     HOST_FAILED = "HOST_FAILED"  # its machine, or the container engine there, could not start it
     KILLED_BY_SIGNAL = "KILLED_BY_SIGNAL"  # by a signal that we did not send
     VANISHED = "VANISHED"  # gone without an exit status
+    STALLED = "STALLED"  # its step stood still longer than its own history, or a set limit, allows
     HOST_LOST = "HOST_LOST"  # its agent stayed silent past the lease
     HOST_SHUTDOWN = "HOST_SHUTDOWN"  # its machine, container engine or agent was shut down
 
@@ -120,6 +121,7 @@ FAULTS: Mapping[Reason, Fault] = {
     Reason.HOST_FAILED: Fault.INFRASTRUCTURE,
     Reason.KILLED_BY_SIGNAL: Fault.INFRASTRUCTURE,
     Reason.VANISHED: Fault.INFRASTRUCTURE,
+    Reason.STALLED: Fault.INFRASTRUCTURE,
     Reason.HOST_LOST: Fault.INFRASTRUCTURE,
     Reason.HOST_SHUTDOWN: Fault.OPERATOR,
 }

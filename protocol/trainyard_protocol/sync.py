@@ -76,14 +76,28 @@ class ExitReport(Wire):
     after_stop: bool = False
 
 
+class Stall(Wire):
+    """A replica's step stands still for longer than it may.
+
+    `since` is when it reached `step`, by its machine's clock; `limit_s` how long it may stand there.
+    """
+
+    step: int
+    since: datetime
+    limit_s: float
+
+
 class ReplicaReport(Wire):
-    """`address` is `host:port` once the replica has been placed, "" before."""
+    """`address` is `host:port` once the replica has been placed, "" before. `stacks` is what the program was doing
+    when a replica of its run stood still (`stall` says which); "" while none has, or where it cannot be told."""
 
     task: str
     state: ReplicaState
     address: str = ""
     started_at: datetime | None = None
     exit: ExitReport | None = None
+    stall: Stall | None = None
+    stacks: str = ""
 
 
 class RunReport(Wire):
@@ -117,9 +131,19 @@ class ReplicaOrder(Wire):
     gpus: tuple[str, ...] = ()
 
 
+class StallPolicy(Wire):
+    """When a replica that reports its step counts as stalled: after `limit_s` without a new step, where that is
+    set; else after `factor` times the longest that it has taken for a step so far, and never before `least_s`."""
+
+    least_s: float
+    factor: float
+    limit_s: float | None = None
+
+
 class RunOrder(Wire):
     """One run that the agent should have. `training_input` is canonical (camelCase); `grace_s` is the
-    time between SIGTERM and SIGKILL."""
+    time between SIGTERM and SIGKILL; `stall` None: nobody watches the steps; `log_quota_bytes` bounds what is kept
+    of one replica's log on its machine, 0: nothing does."""
 
     run_id: str
     number: int
@@ -129,6 +153,8 @@ class RunOrder(Wire):
     training_input: dict[str, Any]
     replicas: tuple[ReplicaOrder, ...]
     grace_s: float
+    stall: StallPolicy | None = None
+    log_quota_bytes: int = 0
 
 
 class SyncResponse(Wire):

@@ -5,8 +5,10 @@ import re
 from datetime import datetime
 from typing import Any
 
+from pydantic import Field
+
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.sync import Capacity, Stream, Wire
+from trainyard_protocol.sync import Capacity, Stall, Stream, Wire
 
 SERVICE_TASK = "service"
 """The task name of the service's own lines in a job's log."""
@@ -20,7 +22,8 @@ _LEVELS = frozenset({"DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL"})
 class Verdict(Wire):
     """Why a run ended as it did: the first failure by the replicas' own finish times.
 
-    `exit_code` is what `jobs submit --stream-logs` exits with; `last_lines` end the log of `replica`.
+    `exit_code` is what `jobs submit --stream-logs` exits with; `last_lines` end the log of `replica`, and `step` is
+    the last that its program reported.
     """
 
     outcome: Outcome
@@ -29,6 +32,7 @@ class Verdict(Wire):
     replica: str = ""
     exit_code: int | None = None
     last_lines: tuple[str, ...] = ()
+    step: int | None = None
 
 
 class ReplicaView(Wire):
@@ -46,6 +50,14 @@ class ReplicaView(Wire):
     message: str = ""
     log_lines: int = 0
     log_complete: bool = False
+    log_kept: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    step_at: datetime | None = None
+    durable_step: int | None = None
+    durable_at: datetime | None = None
+    stall: Stall | None = None
+    stacks: str = ""
 
 
 class RunView(Wire):
@@ -115,10 +127,13 @@ class LogEntry(Wire):
 
 
 class LogSummary(Wire):
-    """Sent when a job's log is complete: how many lines there are for each `run/task`."""
+    """Sent when a job's log is complete: for each `run/task` how many lines there are, the digest
+    (`sync.digest`) that its agent computed of them, and where a quota cut it off, how many are kept."""
 
     state: JobState
     lines: dict[str, int]
+    sha256: dict[str, str] = Field(default_factory=dict)
+    kept: dict[str, int] = Field(default_factory=dict)
 
 
 class AgentView(Wire):

@@ -298,6 +298,8 @@ def sentence(task: str, ended: ExitReport) -> str:
             return f"{who} could not be started by its machine: {ended.message}"
         case Reason.VANISHED:
             return f"{who} vanished without an exit status. {ended.message}".rstrip()
+        case Reason.STALLED:
+            return f"{who} stalled. {ended.message}".rstrip()
         case Reason.HOST_LOST:
             return f"{who} was lost with its host. {ended.message}".rstrip()
         case Reason.HOST_SHUTDOWN:

@@ -135,6 +135,16 @@ class ReplicaRow(Table):
     message: Mapped[str] = mapped_column(Text, default="")
     after_stop: Mapped[bool] = mapped_column(default=False)
     log_complete: Mapped[bool] = mapped_column(default=False)
+    log_lines: Mapped[int | None]  # how many its agent counted, once the log is complete and whole
+    log_sha256: Mapped[str] = mapped_column(String(64), default="")  # the agent's digest of them
+    log_kept: Mapped[int | None]  # where the job's quota cut the log off: so many of its first lines are kept
+    step: Mapped[int | None] = mapped_column(BigInteger)  # the newest that its program has reported
+    steps: Mapped[int | None] = mapped_column(BigInteger)  # of so many
+    step_at: Mapped[datetime | None]
+    durable_step: Mapped[int | None] = mapped_column(BigInteger)  # of the newest checkpoint that its program has reported
+    durable_at: Mapped[datetime | None]
+    stall: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    stacks: Mapped[str] = mapped_column(Text, default="")  # what it was doing when the run stalled
 
 
 class EventRow(Table):
@@ -161,3 +171,19 @@ class AgentRow(Table):
     first_seen: Mapped[datetime]
     last_seen: Mapped[datetime]
     lease_s: Mapped[float | None]  # how long it may be silent; None: without end
+    heard: Mapped[int] = mapped_column(default=0)  # how often: silence is that this does not change
+    sent_version: Mapped[str] = mapped_column(String(32), default="")  # of the last answer to it
+    sent_lease_s: Mapped[float | None]  # the lease in that answer
+    leftovers: Mapped[list[Any]] = mapped_column(default=list)  # runs that are over and still live there
+
+
+class LeaseRow(Table):
+    """What one process of several does. Its holder changes `beat` all the time; where it stands still for `ttl_s`,
+    by the watcher's own clock, another process may take it."""
+
+    __tablename__ = "leases"
+
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    holder: Mapped[str] = mapped_column(String(64))
+    beat: Mapped[int]
+    ttl_s: Mapped[float]

@@ -141,7 +141,7 @@ class ReplicaRow(Table):
     step: Mapped[int | None] = mapped_column(BigInteger)  # the newest that its program has reported
     steps: Mapped[int | None] = mapped_column(BigInteger)  # of so many
     step_at: Mapped[datetime | None]
-    durable_step: Mapped[int | None] = mapped_column(BigInteger)  # of the newest checkpoint that its program has reported
+    durable_step: Mapped[int | None] = mapped_column(BigInteger)  # of its newest checkpoint
     durable_at: Mapped[datetime | None]
     stall: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     stacks: Mapped[str] = mapped_column(Text, default="")  # what it was doing when the run stalled

@@ -88,7 +88,7 @@ class World:
             data_dir=directory, tokens=TOKENS, run_loops=False, durable=False, **settings
         )
         self.clock = ManualClock()
-        self.app = create_app(self.settings, clock=self.clock.now)
+        self.app = create_app(self.settings, self.clock.now, self.clock.monotonic)
         self.machines: dict[str, Machine] = {}
 
     def machine(self, name: str, programs: Programs, cpus: int = 4, mode: str = "strict") -> Machine:
@@ -98,7 +98,7 @@ class World:
     def restart_server(self) -> None:
         """As after `kill -9`: nothing is closed in good order, a new process opens the same directory."""
         self.app.state.use_cases.backend.store.close()
-        self.app = create_app(self.settings, clock=self.clock.now)
+        self.app = create_app(self.settings, self.clock.now, self.clock.monotonic)
         for machine in self.machines.values():
             machine.network.app = self.app
 

@@ -1,6 +1,7 @@
 """The composition root: everything is built here, from settings, and nothing when this is imported."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -13,6 +14,7 @@ from trainyard_server.auth import Authentication
 from trainyard_server.backend import Backend, Clock, system_clock
 from trainyard_server.conductor import Conductor
 from trainyard_server.explaining import Explaining
+from trainyard_server.hearing import Hearing, Stopwatch
 from trainyard_server.jobs import Jobs
 from trainyard_server.logs import LogStore
 from trainyard_server.loops import tick_forever
@@ -26,13 +28,15 @@ from trainyard_server.streaming import LogStreaming
 from trainyard_server.syncing import Syncing
 
 
-def create_app(settings: Settings, clock: Clock = system_clock) -> FastAPI:
+def create_app(
+    settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch = time.monotonic
+) -> FastAPI:
     """The whole server as an ASGI application; `app.state.use_cases` is the same without HTTP.
 
     Opens the data directory at once and closes it when the application shuts down. Raises InvalidArgument
     for a bad machine types file, OSError for a directory that cannot be used.
     """
-    use_cases = build(settings, clock)
+    use_cases = build(settings, clock, stopwatch)
     backend = use_cases.backend
 
     @asynccontextmanager
@@ -76,7 +80,7 @@ def _store(settings: Settings) -> Store:
     return Store.at(settings.data_dir, settings.durable)
 
 
-def build(settings: Settings, clock: Clock = system_clock) -> UseCases:
+def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch = time.monotonic) -> UseCases:
     """The use cases over an opened data directory. Whoever calls this closes `backend.store`."""
     catalog = load_catalog(settings.machine_types)
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,7 +92,7 @@ def build(settings: Settings, clock: Clock = system_clock) -> UseCases:
         notifier=Notifier(),
         catalog=catalog,
         clock=clock,
-        since=clock(),
+        hearing=Hearing(clock, stopwatch, settings.silent_after_s),
     )
     conductor = Conductor(backend)
     explaining = Explaining(backend)

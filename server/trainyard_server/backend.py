@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from trainyard_protocol.machines import Catalog
+from trainyard_server.hearing import Hearing
 from trainyard_server.logs import LogStore
 from trainyard_server.notify import Notifier
 from trainyard_server.settings import Settings
@@ -28,5 +29,4 @@ class Backend:
     notifier: Notifier
     catalog: Catalog
     clock: Clock
-    since: datetime
-    """When this server started: an agent cannot have been heard before, so it is not blamed for that time."""
+    hearing: Hearing

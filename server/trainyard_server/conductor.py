@@ -14,7 +14,7 @@ from trainyard_server import lifecycle, scheduler
 from trainyard_server.backend import Backend
 from trainyard_server.logs import SERVICE, Stream
 from trainyard_server.notify import agent_topic, job_topic, log_topic
-from trainyard_server.schema import AgentRow, JobRow, RunRow
+from trainyard_server.schema import JobRow, RunRow
 from trainyard_server.snapshots import (
     agents_now,
     job_snapshot,
@@ -35,7 +35,6 @@ class Conductor:
         self._policy = lifecycle.Policy(settings.retries, settings.backoff_first_s, settings.backoff_max_s)
         self._said: set[int] = set()
         self._unsaid: set[int] = set()  # jobs whose service log could not be written
-        self._leftovers: dict[str, frozenset[str]] = {}
 
     def tick(self) -> None:
         """Looks at everything that time alone can change: silent agents, time limits, the queue."""
@@ -61,13 +60,6 @@ class Conductor:
             pass
         self.say(key)
 
-    def note_leftovers(self, agent_id: str, run_ids: frozenset[str]) -> bool:
-        """What lives on an agent of runs that are over keeps its place there until it is gone. Whether that
-        is news."""
-        before = self._leftovers.get(agent_id, frozenset())
-        self._leftovers[agent_id] = run_ids
-        return before != run_ids
-
     def schedule(self) -> None:
         """Starts what can start; notes for the rest of the queue why it waits."""
         now = self._backend.clock()
@@ -78,7 +70,7 @@ class Conductor:
                 return
             plan = scheduler.plan(
                 queued_snapshots(jobs.values()),
-                agents_now(writer, self._backend, now, self._leftovers),
+                agents_now(writer, self._backend),
                 now,
             )
             for placement in plan.placements:
@@ -106,7 +98,8 @@ class Conductor:
         with self._backend.store.read() as reader:
             busy = {run.agent_id for run in reader.live_runs()}
             agents = reader.agents()
-        silent = [a.agent_id for a in agents if self._silent_s(a, now) > settings.silent_after_s]
+        silent_s = self._backend.hearing.silent_s
+        silent = [agent.agent_id for agent in agents if silent_s(agent) > settings.silent_after_s]
         for agent_id in busy.intersection(silent):
             try:
                 self._watch_silent(agent_id, now)
@@ -144,14 +137,15 @@ class Conductor:
         touched = set()
         with self._backend.store.write() as writer:
             agent = writer.agent(agent_id)
-            if agent is None or self._silent_s(agent, now) <= settings.silent_after_s:
+            silent_s = 0.0 if agent is None else self._backend.hearing.silent_s(agent)
+            if agent is None or silent_s <= settings.silent_after_s:
                 return  # it is back
             name = AgentInfo.model_validate(agent.info).name
             # An agent may hold a lease of a server with other settings: it is given that time, and the grace.
             limit_s = max(
                 settings.lease_s, 0.0 if agent.lease_s is None else agent.lease_s + settings.grace_s
             )
-            overdue = self._silent_s(agent, now) > limit_s
+            overdue = silent_s > limit_s
             for run, replicas in live_runs(writer, agent_id):
                 known = run_snapshot(run, replicas)
                 changes = lifecycle.host_lost(known, name, limit_s, now)
@@ -174,10 +168,6 @@ class Conductor:
                 self.advance(key)
             except Exception:
                 logger.exception("Job number %d could not be moved forward", key)
-
-    def _silent_s(self, agent: AgentRow, now: datetime) -> float:
-        """How long the agent has said nothing to a server that was there to listen."""
-        return (now - max(agent.last_seen, self._backend.since)).total_seconds()
 
     def _step(self, key: int) -> bool:
         """One step of one job; False when there was nothing to do."""

@@ -31,7 +31,6 @@ from trainyard_server.backend import Backend
 from trainyard_server.jobs import known_job, v1_job
 from trainyard_server.logs import Stream
 from trainyard_server.schema import EventRow, JobRow, ReplicaRow, RunRow
-from trainyard_server.snapshots import is_alive
 from trainyard_server.store import Reader
 
 
@@ -40,7 +39,6 @@ class Explaining:
         self._backend = backend
 
     def status(self) -> ServerStatus:
-        now = self._backend.clock()
         with self._backend.store.read() as reader:
             held: dict[str, int] = {}
             for run in reader.live_runs():
@@ -56,7 +54,7 @@ class Explaining:
                         capacity_mode=info.capacity_mode,
                         version=info.version,
                         capacity=info.capacity,
-                        alive=is_alive(row, self._backend, now),
+                        alive=self._backend.hearing.is_alive(row),
                         last_seen=row.last_seen,
                         runs=held.get(info.agent_id, 0),
                     )

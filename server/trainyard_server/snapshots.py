@@ -1,8 +1,7 @@
 """From rows to the values that `lifecycle` and `scheduler` decide over."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Sequence
 
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.fields import seconds
@@ -18,22 +17,16 @@ from trainyard_server.store import Reader
 logger = logging.getLogger(__name__)
 
 
-def agents_now(
-    reader: Reader, backend: Backend, now: datetime, leftovers: Mapping[str, Iterable[str]]
-) -> list[scheduler.Agent]:
+def agents_now(reader: Reader, backend: Backend) -> list[scheduler.Agent]:
     """Every agent with what its live runs hold, and what is left there of runs that are over."""
     used: dict[str, list[ReplicaRow]] = {}
     for run, replicas in live_runs(reader):
         used.setdefault(run.agent_id, []).extend(replicas)
-    for agent_id, run_ids in leftovers.items():
-        if run_ids:
-            used.setdefault(agent_id, []).extend(reader.replicas(run_ids))
-    return [_agent(row, used.get(row.agent_id, []), is_alive(row, backend, now)) for row in reader.agents()]
-
-
-def is_alive(agent: AgentRow, backend: Backend, now: datetime) -> bool:
-    """Whether the agent has been heard of lately, so that it can be given something."""
-    return now - agent.last_seen <= timedelta(seconds=backend.settings.silent_after_s)
+    agents = reader.agents()
+    for row in agents:
+        if row.leftovers:
+            used.setdefault(row.agent_id, []).extend(reader.replicas(row.leftovers))
+    return [_agent(row, used.get(row.agent_id, []), backend.hearing.is_alive(row)) for row in agents]
 
 
 def live_runs(reader: Reader, agent_id: str | None = None) -> list[tuple[RunRow, list[ReplicaRow]]]:

@@ -347,21 +347,29 @@ class Writer(Reader):
         self._session.refresh(job)
         self.add_event(job.key, Event("labels"), now)
 
-    def save_agent(self, info: AgentInfo, now: datetime) -> AgentRow:
+    def save_agent(self, info: AgentInfo, leftovers: Sequence[str], now: datetime) -> None:
+        """The agent was heard of. `leftovers`: runs that are over, and of which something lives there."""
         row = self.agent(info.agent_id)
         if row is None:
-            row = AgentRow(agent_id=info.agent_id, first_seen=now)
+            row = AgentRow(agent_id=info.agent_id, first_seen=now, heard=0, sent_version="")
             self._session.add(row)
         row.info = info.model_dump(mode="json")
+        row.leftovers = list(leftovers)
+        row.heard += 1
         row.last_seen = now
         self._session.flush()
-        return row
 
-    def touch_agent(self, agent_id: str, now: datetime, lease_s: float | None) -> None:
-        """The agent has an answer from now, which lets it be silent for `lease_s` (None: for ever)."""
-        self._session.execute(
-            update(AgentRow).where(AgentRow.agent_id == agent_id).values(last_seen=now, lease_s=lease_s)
-        )
+    def answer_agent(self, agent: AgentRow, version: str, lease_s: float | None, now: datetime) -> None:
+        """The agent is being sent an answer, with this lease in it."""
+        agent.sent_version, agent.sent_lease_s = version, lease_s
+        agent.heard += 1
+        agent.last_seen = now
+        self._session.flush()
+
+    def grant_lease(self, agent: AgentRow, lease_s: float | None) -> None:
+        """The agent may be silent for `lease_s` (None: for ever)."""
+        agent.lease_s = lease_s
+        self._session.flush()
 
     def add_event(self, job_key: int, one: Event, now: datetime) -> None:
         self._add_event(job_key, now, one.kind, one.message, one.run, one.task)

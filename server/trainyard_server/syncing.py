@@ -24,7 +24,7 @@ from trainyard_server.conductor import Conductor
 from trainyard_server.logs import LogMismatch, Stream
 from trainyard_server.notify import agent_topic, job_topic, log_topic
 from trainyard_server.schema import JobRow, ReplicaRow, RunRow
-from trainyard_server.snapshots import is_alive, live_runs, run_snapshot
+from trainyard_server.snapshots import live_runs, run_snapshot
 from trainyard_server.store import Event
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ class Syncing:
         self._backend = backend
         self._conductor = conductor
         self._newest: dict[str, object] = {}  # the sync of each agent that came last
-        self._sent: dict[str, SyncResponse] = {}  # the last answer to each agent
 
     async def sync(
         self, request: SyncRequest, still_connected: Callable[[], Awaitable[bool]] | None = None
@@ -84,16 +83,19 @@ class Syncing:
         touched = set()
         with backend.store.write() as writer:
             known = writer.agent(request.agent.agent_id)
+            mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
+            left = sorted(
+                {r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys()
+            )
             news = (
                 known is None
-                or not is_alive(known, backend, now)
+                or not backend.hearing.is_alive(known)
                 or known.info != request.agent.model_dump(mode="json")
+                or known.leftovers != left
             )
-            writer.save_agent(request.agent, now)
-            sent = self._sent.get(request.agent.agent_id)
-            if sent is not None and sent.version == request.seen:
-                writer.touch_agent(request.agent.agent_id, now, sent.lease_s)
-            mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
+            writer.save_agent(request.agent, left, now)
+            if known is not None and known.sent_version == request.seen:
+                writer.grant_lease(known, known.sent_lease_s)
             for report in request.runs:
                 if report.run_id not in mine:
                     continue  # over, or never here: the answer does not list it and the agent drops it
@@ -106,8 +108,6 @@ class Syncing:
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)
             others = [agent.agent_id for agent in writer.agents() if agent.agent_id != request.agent.agent_id]
-        left = {r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys()
-        news |= self._conductor.note_leftovers(request.agent.agent_id, frozenset(left))
         if news:
             backend.notifier.publish(*map(agent_topic, others))  # there may be a lease from now on
         for key in touched:
@@ -119,11 +119,10 @@ class Syncing:
     def answer(self, agent_id: str) -> SyncResponse:
         """All that the agent should have now. It has a lease as long as another agent could take its runs."""
         backend = self._backend
-        now = backend.clock()
         with backend.store.read() as reader:
             others = [agent for agent in reader.agents() if agent.agent_id != agent_id]
             busy = {run.agent_id for run in reader.live_runs()}
-            several = any(other.agent_id in busy or is_alive(other, backend, now) for other in others)
+            several = any(other.agent_id in busy or backend.hearing.is_alive(other) for other in others)
             lease_s = backend.settings.granted_lease_s if several else None
             orders = tuple(
                 self._order(run, gang, reader.job_by_key(run.job_key))
@@ -185,12 +184,15 @@ class Syncing:
         That it may be so for ever holds at once. A lease holds once the agent says that it has seen it, for an
         answer may be lost, and an agent that knows of no lease stops nothing; until then the longer of two holds.
         """
-        self._sent[agent_id] = answer
         with self._backend.store.write() as writer:
             agent = writer.agent(agent_id)
-            held = agent.lease_s if agent is not None else None
+            if agent is None:
+                return
+            held = agent.lease_s
             lease_s = None if answer.lease_s is None or held is None else max(held, answer.lease_s)
-            writer.touch_agent(agent_id, self._backend.clock(), lease_s)
+            writer.answer_agent(agent, answer.version, answer.lease_s, self._backend.clock())
+            writer.grant_lease(agent, lease_s)
+        self._backend.hearing.silent_s(agent)  # counts from now on, however late the next tick looks
 
     def _order(self, run: RunRow, gang: list[ReplicaRow], job: JobRow) -> RunOrder:
         return RunOrder(

@@ -44,15 +44,24 @@ START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that stands still until it is told to go on."""
+    """A clock that stands still until it is told to go on, or is set; its stopwatch only goes on."""
 
     def __init__(self) -> None:
         self.now = START
+        self._passed = 0.0
 
     def __call__(self) -> datetime:
         return self.now
 
+    def stopwatch(self) -> float:
+        return self._passed
+
     def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+        self._passed += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the time of day."""
         self.now += timedelta(seconds=seconds)
 
 
@@ -69,7 +78,7 @@ def settings(data_dir: Path, **changes: Any) -> Settings:
 @contextmanager
 def server(data_dir: Path, clock: Clock, **changes: Any) -> Iterator["Server"]:
     """The application in this process, without a socket and without loops."""
-    app = create_app(settings(data_dir, **changes), clock)
+    app = create_app(settings(data_dir, **changes), clock, clock.stopwatch)
     with Client(app) as client:
         yield Server(app, client, clock)
 

@@ -230,6 +230,16 @@ def test_max_wait_time_cancels_what_still_waits(api: Server) -> None:
     assert "maxWaitTime of 1800s" in api.job()["errorMessage"]
 
 
+def test_clock_that_is_set_makes_no_agent_silent_and_loses_no_run(api: Server, agent: ScriptedAgent) -> None:
+    ScriptedAgent(api, "other").sync()  # so there is a lease
+    started(api, agent)
+    for jump in (3600, -7200, 3600):
+        api.clock.jump(jump)
+        api.tick(1)
+    assert api.detail()["runs"][0]["replicas"][0]["state"] == "RUNNING"
+    assert len(api.detail()["runs"]) == 1
+
+
 def test_silent_agent_makes_replicas_unknown_and_ends_nothing(api: Server, agent: ScriptedAgent) -> None:
     started(api, agent)
     api.tick(31)

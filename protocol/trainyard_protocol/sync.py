@@ -178,10 +178,12 @@ class LogLine(Wire):
 
 
 class LogEnd(Wire):
-    """The last word on a replica's log: how many lines, and their digest."""
+    """The last word on a replica's log: how many lines, and their digest. `cut`: the program wrote more, but the
+    log quota was used up: these are the lines that its machine kept."""
 
     count: int
     sha256: str
+    cut: bool = False
 
 
 class LogChunk(Wire):

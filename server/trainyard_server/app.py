@@ -5,15 +5,18 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
 import trainyard_protocol
+from trainyard_protocol.health import CheckStatus, Health
 from trainyard_protocol.machines import load_catalog
 from trainyard_server import errors
 from trainyard_server.auth import Authentication
 from trainyard_server.backend import Backend, Clock, system_clock
 from trainyard_server.conductor import Conductor
+from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
+from trainyard_server.health import HealthChecks
 from trainyard_server.hearing import Hearing, Stopwatch
 from trainyard_server.jobs import Jobs
 from trainyard_server.logs import LogStore
@@ -43,7 +46,9 @@ def create_app(
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loop = None
         if settings.run_loops:
-            loop = asyncio.create_task(tick_forever(use_cases.conductor, backend.notifier, settings.tick_s))
+            loop = asyncio.create_task(
+                tick_forever(use_cases.conductor, backend.notifier, settings.tick_s, use_cases.health.pulse)
+            )
         try:
             yield
         finally:
@@ -51,6 +56,7 @@ def create_app(
             if loop is not None:
                 with suppress(asyncio.CancelledError):
                     await loop
+            use_cases.health.close()
             backend.store.close()
 
     app = FastAPI(
@@ -68,8 +74,13 @@ def create_app(
         app.include_router(module.router)
 
     @app.get("/healthz")
-    async def healthz() -> dict[str, str]:
-        return {"status": "ok"}
+    async def healthz(response: Response) -> Health:
+        """Open to all: 200 while jobs are taken and run, 503 while they are not."""
+        health = await use_cases.health.look()
+        response.headers["Cache-Control"] = "no-store"
+        if health.status is CheckStatus.DOWN:
+            response.status_code = 503
+        return health
 
     return app
 
@@ -103,4 +114,6 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         syncing=Syncing(backend, conductor),
         explaining=explaining,
         streaming=LogStreaming(backend, conductor, explaining),
+        health=HealthChecks(backend, stopwatch),
+        diagnosis=Diagnosis(backend),
     )

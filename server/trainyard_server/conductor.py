@@ -24,6 +24,7 @@ from trainyard_server.snapshots import (
     run_snapshot,
 )
 from trainyard_server.store import Event, Writer
+from trainyard_server.trouble import Troubles, is_database, reason
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Conductor:
         self._policy = lifecycle.Policy(settings.retries, settings.backoff_first_s, settings.backoff_max_s)
         self._said: set[int] = set()
         self._unsaid: set[int] = set()  # jobs whose service log could not be written
+        self._troubles = Troubles(logger)
 
     def tick(self) -> None:
         """Looks at everything that time alone can change: silent agents, time limits, the queue."""
@@ -47,8 +49,10 @@ class Conductor:
             try:
                 if job.key not in self._said or lifecycle.step(job, now, self._policy) is not None:
                     self.advance(job.key)
-            except Exception:
-                logger.exception("Job %s of %s could not be moved forward", job.job_id, job.project)
+            except Exception as error:
+                if is_database(error):
+                    raise  # the next job would meet the same
+                self._troubles.note(f"Job {job.job_id} of {job.project} could not be moved forward", error)
         self._said = {job.key for job in unfinished}
         for key in list(self._unsaid):
             self.say(key)
@@ -103,16 +107,20 @@ class Conductor:
         for agent_id in busy.intersection(silent):
             try:
                 self._watch_silent(agent_id, now)
-            except Exception:
-                logger.exception("The runs of the silent agent %s could not be looked at", agent_id)
+            except Exception as error:
+                if is_database(error):
+                    raise
+                self._troubles.note(f"The runs of the silent agent {agent_id} could not be looked at", error)
 
     def say(self, key: int) -> None:
         """Writes the service's lines; those that cannot be written now are written by a later tick."""
         try:
             self.write_service_lines(key)
-        except OSError:
+        except Exception as error:
+            if reason(error) is None and not isinstance(error, OSError):
+                raise
             self._unsaid.add(key)
-            logger.exception("The service log of job number %d cannot be written now", key)
+            self._troubles.note("The service's lines of a job cannot be written", error)
         else:
             self._unsaid.discard(key)
 
@@ -166,8 +174,10 @@ class Conductor:
             self._backend.notifier.publish(job_topic(key))
             try:
                 self.advance(key)
-            except Exception:
-                logger.exception("Job number %d could not be moved forward", key)
+            except Exception as error:
+                if is_database(error):
+                    raise
+                self._troubles.note(f"Job number {key} could not be moved forward", error)
 
     def _step(self, key: int) -> bool:
         """One step of one job; False when there was nothing to do."""

@@ -1,4 +1,8 @@
-"""The one place that turns errors into HTTP answers: always the envelope of `trainyard_protocol.errors`."""
+"""The one place that turns errors into HTTP answers: always the envelope of `trainyard_protocol.errors`.
+
+A database that is away and a disk that is full are 503 UNAVAILABLE, with a Retry-After: what was not answered with
+success may safely be asked again.
+"""
 
 import logging
 from http import HTTPStatus
@@ -6,7 +10,7 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -20,8 +24,14 @@ from trainyard_protocol.errors import (
     to_body,
 )
 from trainyard_server.store import Overtaken
+from trainyard_server.trouble import Troubles, reason
+
+RETRY_AFTER_S = 5
 
 logger = logging.getLogger(__name__)
+
+
+_OF_OURS = Internal("The server met an error of its own. Its log says more.")
 
 
 class MethodNotAllowed(TrainyardError):
@@ -33,8 +43,9 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(TrainyardError, _trainyard)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(OSError, _disk)
-    app.add_exception_handler(OperationalError, _disk)
+    passing = _Passing()
+    app.add_exception_handler(OSError, passing)
+    app.add_exception_handler(SQLAlchemyError, passing)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Overtaken, _overtaken)
     app.add_exception_handler(Exception, _unexpected)
@@ -44,6 +55,8 @@ def answer(error: TrainyardError, headers: dict[str, str] | None = None) -> JSON
     """The envelope. A 401 says which kind of credential is wanted; Google's client needs the realm to read it."""
     if error.http_status == HTTPStatus.UNAUTHORIZED:
         headers = {**(headers or {}), "WWW-Authenticate": 'Bearer realm="trainyard"'}
+    elif error.http_status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers = {**(headers or {}), "Retry-After": str(RETRY_AFTER_S)}
     return JSONResponse(to_body(error), error.http_status, headers)
 
 
@@ -79,9 +92,24 @@ async def _validation(_request: Request, error: Exception) -> JSONResponse:
     )
 
 
-async def _disk(_request: Request, error: Exception) -> JSONResponse:
-    logger.error("The database or a file could not be read or written: %s", error)
-    return answer(Unavailable("The server could not use its disk. Its log says why; try again later."))
+class _Passing:
+    """The database or the disk cannot be used. The log has one line for all requests that meet the same."""
+
+    def __init__(self) -> None:
+        self._troubles = Troubles(logger)
+
+    async def __call__(self, _request: Request, error: Exception) -> JSONResponse:
+        self._troubles.note("Requests cannot be answered", error)
+        why = reason(error)
+        if why is None and isinstance(error, OSError):
+            return answer(Unavailable("The server could not use a file. Its log says why; try again later."))
+        if why is None:
+            return answer(_OF_OURS)
+        return answer(
+            Unavailable(
+                f"The server cannot do that now: {why}. It goes on by itself once that is mended; try again."
+            )
+        )
 
 
 async def _overtaken(_request: Request, _error: Exception) -> JSONResponse:
@@ -94,4 +122,4 @@ async def _gone(_request: Request, _error: Exception) -> JSONResponse:
 
 
 async def _unexpected(_request: Request, _error: Exception) -> JSONResponse:
-    return answer(Internal("The server met an error of its own. Its log says more."))
+    return answer(_OF_OURS)

@@ -35,6 +35,7 @@ from trainyard_server.schema import JobRow
 from trainyard_server.snapshots import gang_to_json
 from trainyard_server.staging import SCHEME
 from trainyard_server.store import Event, Reader
+from trainyard_server.trouble import detail, reason
 
 DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100
@@ -127,8 +128,12 @@ class Jobs:
         self._backend.notifier.publish(job_topic(job.key), QUEUE_TOPIC)
         try:
             self._conductor.advance(job.key)
-        except OSError:
-            logger.exception("Job %s is being cancelled; the next tick goes on with it", job.job_id)
+        except Exception as error:
+            if reason(error) is None and not isinstance(error, OSError):
+                raise
+            logger.warning(
+                "Job %s is being cancelled; the next tick goes on with it: %s", job.job_id, detail(error)
+            )
         return {}
 
     def patch(self, project: str, job_id: str, body: object, update_mask: str) -> dict[str, Any]:

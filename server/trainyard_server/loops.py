@@ -5,17 +5,27 @@ import logging
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_server.conductor import Conductor
+from trainyard_server.health import Pulse
 from trainyard_server.notify import QUEUE_TOPIC, Notifier
+from trainyard_server.trouble import Troubles
 
 logger = logging.getLogger(__name__)
 
+_TROUBLE = "Jobs cannot be moved forward"
 
-async def tick_forever(conductor: Conductor, notifier: Notifier, tick_s: float) -> None:
-    """Ends only when it is cancelled, or everything closes. A tick that fails is logged; the next one tries again."""
+
+async def tick_forever(conductor: Conductor, notifier: Notifier, tick_s: float, pulse: Pulse) -> None:
+    """Ends only when it is cancelled, or everything closes. A tick that fails is logged, once for each trouble;
+    the next one tries again."""
+    troubles = Troubles(logger)
     with notifier.subscribe(QUEUE_TOPIC) as news:
         while not notifier.closed:
             try:
                 await run_in_threadpool(conductor.tick)
-            except Exception:
-                logger.exception("A tick failed; the next one comes in %g s", tick_s)
+            except Exception as error:  # noqa: BLE001 - logged, and the next one tries again
+                pulse.failed(error)
+                troubles.note(_TROUBLE, error)
+            else:
+                pulse.beat()
+                troubles.over(_TROUBLE, "Jobs move forward again.")
             await news.wait(tick_s)

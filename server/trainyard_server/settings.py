@@ -61,6 +61,10 @@ class Settings:
     upload_limit: int = 512 * 2**20
     """The largest package that may be uploaded."""
 
+    disk_reserve: int = 256 * 2**20
+    """What is kept free on the disk of `data_dir` for the jobs that are here: with less, no job and no package is
+    taken any more."""
+
     body_limit: int = 16 * 2**20
     """The largest body of any other request."""
 

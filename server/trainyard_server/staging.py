@@ -60,6 +60,11 @@ class Staging:
             return False
         return True
 
+    def older_than(self, moment: float) -> list[Path]:
+        """The packages that were last uploaded before a moment (in seconds since the epoch)."""
+        packages = (path for path in self._directory.iterdir() if _DIGEST.fullmatch(path.name))
+        return sorted(path for path in packages if path.stat().st_mtime < moment)
+
 
 class Upload:
     """One upload on its way. Leaving the context without `finish` leaves nothing behind."""

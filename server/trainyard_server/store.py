@@ -17,7 +17,7 @@ from typing import Any
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import ColumnElement, Engine, bindparam, create_engine, event, func, select, update
-from sqlalchemy.engine import Connection, CursorResult, make_url
+from sqlalchemy.engine import URL, Connection, CursorResult, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import Update
@@ -37,8 +37,16 @@ from trainyard_server.lifecycle import ReplicaChange
 from trainyard_server.scheduler import Assignment, Waiting
 from trainyard_server.schema import AgentRow, EventRow, JobRow, ReplicaRow, RunRow
 
-_BUSY_MS = 30_000
+_BUSY_MS = 20_000  # shorter than an agent waits for its answer: it is told why there is none
 _POSTGRESQL = "postgresql+psycopg"
+_PATIENCE = {
+    "connect_timeout": 5,
+    # A host that is gone without a word is noticed within half a minute, not within two hours.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
 _WRITER = 0x7472_6169_6E79_6472  # the number of our lock in a database: "trainydr"
 _LIVE_RUNS = (RunState.PREPARING, RunState.RUNNING, RunState.STOPPING)
 
@@ -80,6 +88,11 @@ class Store:
         """The embedded default: SQLite in a directory, which must exist. Only with `durable` does what was
         written survive a power failure; it survives the end of this process in any case."""
         return cls(f"sqlite:///{directory / 'trainyard.db'}", durable)
+
+    @property
+    def url(self) -> URL:
+        """Where the database is, with its password."""
+        return self._engine.url
 
     def close(self) -> None:
         self._engine.dispose()
@@ -416,7 +429,10 @@ def _engine(url: str) -> Engine:
         parsed = make_url(url)
         if parsed.drivername not in ("sqlite", _POSTGRESQL):
             raise UnusableUrl(f"it must look like {_POSTGRESQL}://user:password@host/database")
-        return create_engine(parsed, pool_pre_ping=parsed.drivername == _POSTGRESQL)
+        if parsed.drivername == "sqlite":
+            return create_engine(parsed)
+        patience = {name: value for name, value in _PATIENCE.items() if name not in parsed.query}
+        return create_engine(parsed, pool_pre_ping=True, connect_args=patience)
     except ArgumentError as error:
         raise UnusableUrl(f"it must look like {_POSTGRESQL}://user:password@host/database") from error
     except ModuleNotFoundError as error:

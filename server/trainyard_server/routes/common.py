@@ -10,7 +10,9 @@ from pydantic import BaseModel, ValidationError
 from trainyard_protocol.errors import InvalidArgument, TooLarge, Violation
 from trainyard_server.backend import Backend
 from trainyard_server.conductor import Conductor
+from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
+from trainyard_server.health import HealthChecks
 from trainyard_server.jobs import Jobs
 from trainyard_server.streaming import LogStreaming
 from trainyard_server.syncing import Syncing
@@ -28,6 +30,8 @@ class UseCases:
     syncing: Syncing
     explaining: Explaining
     streaming: LogStreaming
+    health: HealthChecks
+    diagnosis: Diagnosis
 
 
 def _use_cases(request: Request) -> UseCases:

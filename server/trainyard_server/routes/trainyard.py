@@ -1,22 +1,40 @@
 """What the service has beyond the v1 API: status, details, explanations, and logs as server-sent events."""
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
+import trainyard_protocol
 from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.views import Explanation, JobDetail, LogEntry, LogSummary, ServerStatus
-from trainyard_server.routes.common import Cases
+from trainyard_server.routes.common import Cases, UseCases
+from trainyard_server.trouble import Troubles, reason
 
 router = APIRouter(prefix="/trainyard/v1")
+
+_troubles = Troubles(logging.getLogger(__name__))
 
 
 @router.get("/status")
 def status(cases: Cases) -> ServerStatus:
     return cases.explaining.status()
+
+
+@router.get("/health")
+async def health(cases: Cases, deep: bool = False) -> ServerHealth:
+    """What `/healthz` says, and more for those who may know it; with `deep` everything is looked at."""
+    return await _server_health(cases, cases.diagnosis.findings if deep else tuple)
+
+
+@router.post("/health:mend")
+async def mend(cases: Cases) -> ServerHealth:
+    """Does what of the findings can be mended here and is safe; the answer has what was done."""
+    return await _server_health(cases, cases.diagnosis.mend)
 
 
 @router.get("/projects/{project}/jobs/{job_id}")
@@ -56,17 +74,36 @@ async def logs(
     )
 
 
+async def _server_health(cases: UseCases, look: Callable[[], tuple[Finding, ...]]) -> ServerHealth:
+    now = await cases.health.look()
+    answers = now.checks["database"].status is not CheckStatus.DOWN
+    return ServerHealth(
+        status=now.status,
+        checks=now.checks,
+        version=trainyard_protocol.__version__,
+        time=cases.backend.clock(),
+        live_runs=await run_in_threadpool(cases.diagnosis.live_runs) if answers else None,
+        findings=await run_in_threadpool(look) if answers else (),
+    )
+
+
 async def _events(news: AsyncIterator[LogEntry | JobDetail | LogSummary | None]) -> AsyncIterator[bytes]:
-    async for item in news:
-        match item:
-            case LogEntry():
-                yield format_sse_event(event="log", id=str(item.cursor), data_str=item.model_dump_json())
-            case JobDetail():
-                yield format_sse_event(event="job", data_str=item.model_dump_json())
-            case LogSummary():
-                yield format_sse_event(event="end", data_str=item.model_dump_json())
-            case None:
-                yield KEEPALIVE_COMMENT
+    """Where the database or the disk cannot be used, the stream ends without its `end`: the reader comes back."""
+    try:
+        async for item in news:
+            match item:
+                case LogEntry():
+                    yield format_sse_event(event="log", id=str(item.cursor), data_str=item.model_dump_json())
+                case JobDetail():
+                    yield format_sse_event(event="job", data_str=item.model_dump_json())
+                case LogSummary():
+                    yield format_sse_event(event="end", data_str=item.model_dump_json())
+                case None:
+                    yield KEEPALIVE_COMMENT
+    except Exception as error:
+        if reason(error) is None and not isinstance(error, OSError):
+            raise
+        _troubles.note("A log stream was cut", error)
 
 
 def _cursor(text: str) -> int:

@@ -17,6 +17,7 @@ async def package(project: str, filename: str, request: Request, cases: Cases) -
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limit:
         raise TooLarge(f"{filename} has {announced} bytes; a package may have {limit}.")
+    await run_in_threadpool(cases.health.admit)
     with await run_in_threadpool(cases.backend.staging.receive, filename) as upload:
         async for part in request.stream():
             await run_in_threadpool(upload.write, part)

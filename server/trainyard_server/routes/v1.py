@@ -16,6 +16,8 @@ def create(
     cases: Cases,
     validate_only: Annotated[bool, Query(alias="validateOnly")] = False,
 ) -> dict[str, Any]:
+    if not validate_only:
+        cases.health.admit()
     return cases.jobs.create(project, body, validate_only)
 
 

@@ -1,0 +1,315 @@
+"""What the server does while its disk or its database cannot be used, and that it goes on by itself afterwards."""
+
+import logging
+import os
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from integration.api.api_support import (
+    ADMIN,
+    AGENT,
+    Clock,
+    ScriptedAgent,
+    Server,
+    package_job,
+    server,
+    serving,
+)
+from mounts import SmallDisk, small_disk
+from trainyard_protocol.health import Check, CheckStatus
+from trainyard_server import probes, store
+from trainyard_server.health import Probe, Pulse
+from trainyard_server.loops import tick_forever
+
+PATIENT = 60
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk") as disk:
+        yield disk
+
+
+@pytest.fixture
+def api(disk: SmallDisk, clock: Clock) -> Iterator[Server]:
+    with server(disk.path / "data", clock, disk_reserve=0) as running:
+        yield running
+
+
+def submit(api: Server, job_id: str = "job") -> httpx.Response:
+    body = {"jobId": job_id, "trainingInput": package_job()}
+    return api.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN)
+
+
+def assert_unavailable(answer: httpx.Response, *words: str) -> None:
+    assert answer.status_code == 503, answer.text
+    assert int(answer.headers["retry-after"]) > 0
+    error = answer.json()["error"]
+    assert (error["code"], error["status"]) == (503, "UNAVAILABLE")
+    for word in words:
+        assert word in error["message"]
+    assert "/" not in error["message"]
+    assert "sqlite3" not in error["message"]
+
+
+def health(api: Server) -> tuple[int, dict[str, Any]]:
+    """Asked anew: what was answered a moment ago does not count."""
+    checks = api.use_cases.health
+    for probe in (checks._database, checks._disk, checks._agents):
+        probe._fresh_s = 0
+    answer = api.client.get("/healthz")
+    return answer.status_code, answer.json()
+
+
+def let_go(api: Server) -> None:
+    """No connection of the pools is open, so that the disk can be made read-only."""
+    api.use_cases.backend.store.close()
+    api.use_cases.health.close()
+
+
+def test_healthz_of_a_server_with_an_agent_is_ok_without_a_name(api: Server) -> None:
+    ScriptedAgent(api, name="laptop-of-ada").sync()
+    code, said = health(api)
+    assert (code, said["status"]) == (200, "ok")
+    assert set(said["checks"]) >= {"database", "disk", "agents"}
+    assert said["checks"]["database"]["latency_ms"] > 0
+    assert said["checks"]["disk"]["free_bytes"] > 2**20
+    assert "ada" not in str(said)
+
+
+def test_healthz_without_an_agent_is_degraded_and_still_200(api: Server) -> None:
+    code, said = health(api)
+    assert (code, said["status"]) == (200, "degraded")
+    assert said["checks"]["agents"]["message"] == "none is here, so jobs wait"
+
+
+def test_full_disk_refuses_and_all_goes_on_once_there_is_room(api: Server, disk: SmallDisk) -> None:
+    submit(api, "before").raise_for_status()
+    agent = ScriptedAgent(api)
+    agent.sync()
+    agent.start()
+    disk.fill()
+
+    assert_unavailable(submit(api), "disk", "full")
+    assert_unavailable(api.client.post("/v1/projects/p/jobs/before:cancel", headers=ADMIN), "full")
+    request = {
+        "start": 0,
+        "lines": [{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "text": "x" * 9999}],
+    }
+    logs = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs"
+    assert_unavailable(api.client.post(logs, json=request, headers=AGENT), "full")
+    upload = api.client.post(
+        "/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x" * 9999, headers=ADMIN
+    )
+    assert_unavailable(upload, "full")
+    code, said = health(api)
+    assert (code, said["status"], said["checks"]["disk"]["status"]) == (503, "down", "down")
+    assert api.job("before")["state"] == "RUNNING"  # what is known can still be read
+
+    disk.free()
+
+    submit(api).raise_for_status()
+    assert submit(api).status_code == 409  # what failed had left nothing, and this is there
+    assert api.client.post(logs, json=request, headers=AGENT).json()["next"] == 1
+    agent.end_log()
+    agent.exit(logs=False)
+    api.tick()
+    assert api.job("before")["state"] == "SUCCEEDED"
+    assert health(api)[0] == 200
+
+
+def test_read_only_disk_refuses_and_all_goes_on_once_it_can_be_written(api: Server, disk: SmallDisk) -> None:
+    let_go(api)
+    disk.forbid_writes()
+
+    assert_unavailable(submit(api), "the database")
+    upload = api.client.post("/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x", headers=ADMIN)
+    assert_unavailable(upload, "the data directory cannot be written")
+    code, said = health(api)
+    assert (code, said["checks"]["disk"]["status"]) == (503, "down")
+    assert said["checks"]["disk"]["message"] == "the data directory cannot be written"
+
+    let_go(api)
+    disk.allow_writes()
+
+    submit(api).raise_for_status()
+    assert health(api)[0] == 200
+
+
+def test_database_that_another_process_locks_is_waited_for_and_then_refused(
+    api: Server, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_BUSY_MS", 50)
+    monkeypatch.setattr(probes, "PATIENCE_S", 0.05)
+    api.use_cases.health._probe = probes.DatabaseProbe(api.use_cases.backend.store.url)
+    api.use_cases.backend.store.close()  # connections of the new patience
+    submit(api, "before").raise_for_status()
+    other = sqlite3.connect(disk.path / "data" / "trainyard.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    assert_unavailable(submit(api), "locked by another process")
+    code, said = health(api)
+    assert (code, said["checks"]["database"]["message"]) == (503, "the database is locked by another process")
+    assert api.job("before")["state"] == "QUEUED"
+
+    other.execute("ROLLBACK")
+    other.close()
+
+    submit(api).raise_for_status()
+    assert health(api)[0] == 200
+
+
+def test_damaged_database_is_unavailable_and_no_bug(api: Server, disk: SmallDisk) -> None:
+    for number in range(30):
+        submit(api, f"job{number}").raise_for_status()
+    api.use_cases.backend.store.close()
+    with sqlite3.connect(disk.path / "data" / "trainyard.db") as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    path = disk.path / "data" / "trainyard.db"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + os.urandom(len(whole) - 4096))
+
+    answer = api.client.get("/v1/projects/p/jobs", headers=ADMIN)
+
+    assert_unavailable(answer, "the database is damaged")
+
+
+def test_below_the_reserve_nothing_new_is_taken_and_jobs_go_on(disk: SmallDisk, clock: Clock) -> None:
+    with server(disk.path / "data", clock, disk_reserve=0) as api:
+        submit(api, "before").raise_for_status()
+    with server(disk.path / "data", clock, disk_reserve=2**40) as api:
+        agent = ScriptedAgent(api)
+        agent.sync()
+
+        assert_unavailable(submit(api), "takes nothing new", "Free some space")
+        upload = api.client.post(
+            "/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x", headers=ADMIN
+        )
+        assert_unavailable(upload, "takes nothing new")
+        body = {"jobId": "job", "trainingInput": package_job()}
+        checked = api.client.post("/v1/projects/p/jobs?validateOnly=true", json=body, headers=ADMIN)
+        assert checked.status_code == 200
+
+        agent.start()
+        agent.exit()
+        assert api.job("before")["state"] == "SUCCEEDED"
+        code, said = health(api)
+        assert (code, said["status"], said["checks"]["disk"]["status"]) == (200, "degraded", "degraded")
+
+
+async def test_ticks_that_fail_say_so_once_and_go_on(
+    api: Server, disk: SmallDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    submit(api).raise_for_status()
+    ScriptedAgent(api).sync()
+    conductor, notifier = api.use_cases.conductor, api.use_cases.backend.notifier
+    tried = 0
+
+    class Counting:
+        def tick(self) -> None:
+            nonlocal tried
+            tried += 1
+            if tried == 1:
+                disk.fill()
+                api.clock.advance(8 * 86400)  # so that there is a step to take: maxRunningTime is over
+            elif tried == 10:
+                disk.free()
+            elif tried == 12:
+                notifier.close()
+            conductor.tick()
+
+    with caplog.at_level(logging.INFO):
+        await tick_forever(Counting(), notifier, 0.01, api.use_cases.health.pulse)  # type: ignore[arg-type]
+
+    said = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.exc_info for record in said if record.exc_info] == []
+    assert len(said) <= 4, caplog.text
+    assert "full" in said[0].getMessage()
+    assert api.job()["state"] != "RUNNING"
+
+
+def test_pulse_says_how_long_nothing_moved_and_why() -> None:
+    now = 0.0
+    pulse = Pulse(lambda: now)
+    assert pulse.check(1.0).status is CheckStatus.OK
+    pulse.failed(OSError(28, "No space left on device"))
+    now = 5
+    assert pulse.check(1.0).status is CheckStatus.DEGRADED
+    now = 62
+    check = pulse.check(1.0)
+    assert check.status is CheckStatus.DOWN
+    assert check.message == "stands still for 62 s: the disk of the data directory is full"
+    pulse.beat()
+    assert pulse.check(1.0).status is CheckStatus.OK
+    now = 80
+    assert pulse.check(1.0).status is CheckStatus.DEGRADED  # it hangs: nothing has failed
+
+
+async def test_probe_that_hangs_is_down_and_is_asked_by_one_thread() -> None:
+    asked, go_on = 0, threading.Event()
+
+    def ask() -> Check:
+        nonlocal asked
+        asked += 1
+        assert go_on.wait(PATIENT)
+        return Check(status=CheckStatus.OK, message="answers")
+
+    probe = Probe("database", ask, patience_s=0.01, fresh_s=0.0)
+    answers = [await probe.answer() for _ in range(20)]
+    assert {answer.status for answer in answers} == {CheckStatus.DOWN}
+    assert asked == 1
+    go_on.set()
+    deadline = time.monotonic() + PATIENT
+    while (await probe.answer()).status is not CheckStatus.OK:
+        assert time.monotonic() < deadline
+
+
+async def test_answer_of_a_probe_counts_for_a_while() -> None:
+    asked = 0
+
+    def ask() -> Check:
+        nonlocal asked
+        asked += 1
+        return Check(status=CheckStatus.OK, message=str(asked))
+
+    probe = Probe("disk", ask, patience_s=PATIENT, fresh_s=3600)
+    assert [(await probe.answer()).message for _ in range(3)] == ["1", "1", "1"]
+
+
+def test_log_stream_that_meets_a_locked_out_disk_ends_without_its_end(
+    api: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(api).raise_for_status()
+    agent = ScriptedAgent(api)
+    agent.sync()
+    agent.start()
+    agent.log("one")
+    kinds: list[str] = []
+
+    def read(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with serving(api.app) as url, httpx.Client(base_url=url, timeout=PATIENT, headers=ADMIN) as client:
+        path = "/trainyard/v1/projects/p/jobs/job/logs?follow=true"
+        with client.stream("GET", path) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("event: "):
+                    kinds.append(line.removeprefix("event: "))
+                if line.startswith("data: ") and '"one"' in line:
+                    monkeypatch.setattr(type(api.use_cases.backend.logs), "read", read)
+                    agent.log("two")
+        monkeypatch.undo()
+        assert set(kinds) == {"job", "log"}
+        said = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert [record.exc_info for record in said if record.exc_info] == []
+        with client.stream("GET", "/trainyard/v1/projects/p/jobs/job/logs") as stream:
+            assert re.search('"text":"two"', stream.read().decode())

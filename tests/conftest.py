@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+import databases
 import engines
 from engines import Engine, NoEngine, OwnEngine
 
@@ -19,6 +20,29 @@ def pytest_configure() -> None:
     that they start: Ctrl-C could not be tested."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[databases.PostgreSQL]:
+    """A real PostgreSQL, for all tests."""
+    with databases.postgresql() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgresql: databases.PostgreSQL) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database of the test's own."""
+    url = postgresql.create(migrated=False)
+    yield url
+    postgresql.drop(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def every_database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the test once on each database; its name."""
+    server = request.getfixturevalue("postgresql") if request.param == "postgresql" else None
+    with databases.use(server):
+        yield request.param
 
 
 @pytest.fixture(scope="session")

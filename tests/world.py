@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+import databases
 from trainyard_agent.agent import Agent
 from trainyard_agent.clock import ManualClock
 from trainyard_agent.control_plane import ControlPlane
@@ -85,7 +86,12 @@ class Machine:
 class World:
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.settings = Settings(
-            data_dir=directory, tokens=TOKENS, run_loops=False, durable=False, **settings
+            data_dir=directory,
+            database=databases.current.url(directory),
+            tokens=TOKENS,
+            run_loops=False,
+            durable=False,
+            **settings,
         )
         self.clock = ManualClock()
         self.app = create_app(self.settings, self.clock.now, self.clock.monotonic)

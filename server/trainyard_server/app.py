@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI, Response
+from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
 from trainyard_protocol.health import CheckStatus, Health
 from trainyard_protocol.machines import load_catalog
-from trainyard_server import errors
+from trainyard_server import errors, installation
 from trainyard_server.auth import Authentication
 from trainyard_server.backend import Backend, Clock, system_clock
 from trainyard_server.conductor import Conductor
@@ -19,6 +20,7 @@ from trainyard_server.explaining import Explaining
 from trainyard_server.health import HealthChecks
 from trainyard_server.hearing import Hearing, Stopwatch
 from trainyard_server.jobs import Jobs
+from trainyard_server.leadership import Leadership
 from trainyard_server.logs import LogStore
 from trainyard_server.loops import tick_forever
 from trainyard_server.notify import Notifier
@@ -41,14 +43,28 @@ def create_app(
     """
     use_cases = build(settings, clock, stopwatch)
     backend = use_cases.backend
+    leadership = Leadership(backend.store, stopwatch, settings.scheduler_lease_s)
+    bus = None
+    if not backend.store.exclusive:
+        from trainyard_server.bus import Bus  # needs the driver of PostgreSQL
+
+        bus = Bus(settings.database, backend.notifier)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loop = None
         if settings.run_loops:
             loop = asyncio.create_task(
-                tick_forever(use_cases.conductor, backend.notifier, settings.tick_s, use_cases.health.pulse)
+                tick_forever(
+                    use_cases.conductor,
+                    leadership,
+                    backend.notifier,
+                    settings.tick_s,
+                    use_cases.health.pulse,
+                )
             )
+        if bus is not None:
+            bus.start()
         try:
             yield
         finally:
@@ -56,7 +72,10 @@ def create_app(
             if loop is not None:
                 with suppress(asyncio.CancelledError):
                     await loop
+                await run_in_threadpool(leadership.release)
             use_cases.health.close()
+            if bus is not None:
+                bus.close()
             backend.store.close()
 
     app = FastAPI(
@@ -95,9 +114,15 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
     """The use cases over an opened data directory. Whoever calls this closes `backend.store`."""
     catalog = load_catalog(settings.machine_types)
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    store = _store(settings)
+    try:
+        installation.join(store, settings.data_dir)
+    except BaseException:
+        store.close()
+        raise
     backend = Backend(
         settings=settings,
-        store=_store(settings),
+        store=store,
         logs=LogStore(settings.data_dir / "logs", settings.durable),
         staging=Staging(settings.data_dir / "staging", settings.upload_limit),
         notifier=Notifier(),

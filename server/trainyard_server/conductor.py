@@ -54,9 +54,15 @@ class Conductor:
                     raise  # the next job would meet the same
                 self._troubles.note(f"Job {job.job_id} of {job.project} could not be moved forward", error)
         self._said = {job.key for job in unfinished}
-        for key in list(self._unsaid):
-            self.say(key)
+        self._say_unsaid()
         self.schedule()
+
+    def look_on(self) -> None:
+        """In place of a tick, while another process ticks: what only this one knows of."""
+        with self._backend.store.read() as reader:
+            for agent in reader.agents():
+                self._backend.hearing.silent_s(agent)
+        self._say_unsaid()
 
     def advance(self, key: int) -> None:
         """Takes every step that the job can take now, and writes what its service log lacks."""
@@ -123,6 +129,10 @@ class Conductor:
             self._troubles.note("The service's lines of a job cannot be written", error)
         else:
             self._unsaid.discard(key)
+
+    def _say_unsaid(self) -> None:
+        for key in list(self._unsaid):
+            self.say(key)
 
     def write_service_lines(self, key: int) -> None:
         """Brings the service's log up to the job's events: its n-th line is the n-th event with a message.

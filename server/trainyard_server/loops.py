@@ -6,6 +6,7 @@ from starlette.concurrency import run_in_threadpool
 
 from trainyard_server.conductor import Conductor
 from trainyard_server.health import Pulse
+from trainyard_server.leadership import Leadership
 from trainyard_server.notify import QUEUE_TOPIC, Notifier
 from trainyard_server.trouble import Troubles
 
@@ -14,14 +15,23 @@ logger = logging.getLogger(__name__)
 _TROUBLE = "Jobs cannot be moved forward"
 
 
-async def tick_forever(conductor: Conductor, notifier: Notifier, tick_s: float, pulse: Pulse) -> None:
+async def tick_forever(
+    conductor: Conductor, leadership: Leadership, notifier: Notifier, tick_s: float, pulse: Pulse
+) -> None:
     """Ends only when it is cancelled, or everything closes. A tick that fails is logged, once for each trouble;
     the next one tries again."""
     troubles = Troubles(logger)
+
+    def tick() -> None:
+        if leadership.held():
+            conductor.tick()
+        else:
+            conductor.look_on()
+
     with notifier.subscribe(QUEUE_TOPIC) as news:
         while not notifier.closed:
             try:
-                await run_in_threadpool(conductor.tick)
+                await run_in_threadpool(tick)
             except Exception as error:  # noqa: BLE001 - logged, and the next one tries again
                 pulse.failed(error)
                 troubles.note(_TROUBLE, error)

@@ -51,7 +51,7 @@ def _serve(options: argparse.Namespace) -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(_listen(options.host, options.port))
         try:
-            stack.callback(os.close, _lock(settings.data_dir))
+            stack.callback(os.close, _lock(settings.data_dir, shared=bool(settings.database)))
             app = create_app(settings)
         except TrainyardError as error:
             raise UsageError(error.message) from error
@@ -94,8 +94,8 @@ def _parser() -> argparse.ArgumentParser:
         "--database",
         default="",
         metavar="URL",
-        help="a PostgreSQL database of this server's own, postgresql+psycopg://user:password@host/database; "
-        "default: SQLite in the data directory",
+        help="a PostgreSQL database, postgresql+psycopg://user:password@host/database, which several servers "
+        "with the same data directory may share; default: SQLite in the data directory",
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on; loopback only")
     parser.add_argument("--port", type=int, default=8470)
@@ -147,12 +147,13 @@ def _token(option: str) -> tuple[Role, str]:
     return Role(name), token
 
 
-def _lock(data_dir: Path) -> int:
-    """Held for as long as the process lives: two servers on one directory would tear each other's logs."""
+def _lock(data_dir: Path, *, shared: bool) -> int:
+    """Held for as long as the process lives. With SQLite the directory is one server's alone; those that share a
+    database share it."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)
         raise UsageError(f"another server is using the data directory {data_dir}.") from error

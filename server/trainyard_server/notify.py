@@ -1,4 +1,5 @@
-"""Wake-ups inside the process: whoever waits for news of a topic sleeps until somebody publishes it.
+"""Wake-ups: whoever waits for news of a topic sleeps until somebody publishes it, in this process or, where there
+is a `bus`, in another.
 
 Publishers are threads or coroutines; waiters are coroutines. Nothing is remembered for a topic that nobody
 waits for, so a waiter subscribes first, then looks at the state, then waits:
@@ -11,24 +12,39 @@ waits for, so a waiter subscribes first, then looks at the state, then waits:
 import asyncio
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 
 class Notifier:
-    """A publisher of topics. Safe to use from any thread."""
+    """A publisher of topics. Safe to use from any thread. `relay` passes on to other processes what is published
+    here; it must not block."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # close() may come from a signal handler
         self._subscriptions: defaultdict[str, set[Subscription]] = defaultdict(set)
         self._closed = False
+        self.relay: Callable[..., None] = _nobody_else
 
     def publish(self, *topics: str) -> None:
         """Wakes everyone who is subscribed to one of the topics."""
+        if topics:
+            self.deliver(*topics)
+            self.relay(*topics)
+
+    def deliver(self, *topics: str) -> None:
+        """Wakes those in this process."""
         with self._lock:
             for topic in topics:
                 for subscription in self._subscriptions.get(topic, ()):
                     subscription._wake(topic)
+
+    def wake_all(self) -> None:
+        """Wakes everyone in this process for all that they are subscribed to: something may have been missed."""
+        with self._lock:
+            topics = tuple(self._subscriptions)
+        self.deliver(*topics)
 
     def subscribe(self, *topics: str) -> "Subscription":
         """To be called on the event loop that will wait."""
@@ -45,6 +61,10 @@ class Notifier:
     @property
     def closed(self) -> bool:
         return self._closed
+
+
+def _nobody_else(*topics: str) -> None:
+    """There is no other process."""
 
 
 class Subscription:

@@ -187,3 +187,11 @@ class LeaseRow(Table):
     holder: Mapped[str] = mapped_column(String(64))
     beat: Mapped[int]
     ttl_s: Mapped[float]
+
+
+class InstallationRow(Table):
+    """The one data directory whose logs and uploads belong to this database."""
+
+    __tablename__ = "installation"
+
+    installation_id: Mapped[str] = mapped_column(String(32), primary_key=True)

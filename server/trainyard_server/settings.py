@@ -22,7 +22,7 @@ class Settings:
 
     database: str = field(default="", repr=False)
     """Where jobs, runs and events are, as `postgresql+psycopg://user:password@host/database`; "": SQLite, in
-    `data_dir`. It belongs to one server alone."""
+    `data_dir`. Several server processes may share it, if they share `data_dir`, too."""
 
     tokens: Mapping[Role, str] = field(default_factory=dict, repr=False)
     """The secret of each role. A role without one cannot call."""
@@ -54,6 +54,9 @@ class Settings:
 
     tick_s: float = 1.0
     """How often time limits, silence and the queue are looked at when nothing else happens."""
+
+    scheduler_lease_s: float = 15.0
+    """Of several server processes on one database one ticks; after so long without a sign of it another does."""
 
     ping_s: float = 15.0
     """How often a log stream with nothing to say sends a comment, so that nobody on the way closes it."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import ColumnElement, Engine, bindparam, create_engine, event, func, select, update
+from sqlalchemy import ColumnElement, Engine, bindparam, create_engine, delete, event, func, select, update
 from sqlalchemy.engine import URL, Connection, CursorResult, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
@@ -35,7 +35,15 @@ from trainyard_protocol.states import (
 from trainyard_protocol.sync import AgentInfo
 from trainyard_server.lifecycle import ReplicaChange
 from trainyard_server.scheduler import Assignment, Waiting
-from trainyard_server.schema import AgentRow, EventRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.schema import (
+    AgentRow,
+    EventRow,
+    InstallationRow,
+    JobRow,
+    LeaseRow,
+    ReplicaRow,
+    RunRow,
+)
 
 _BUSY_MS = 20_000  # shorter than an agent waits for its answer: it is told why there is none
 _POSTGRESQL = "postgresql+psycopg"
@@ -93,6 +101,11 @@ class Store:
     def url(self) -> URL:
         """Where the database is, with its password."""
         return self._engine.url
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether this process has the database to itself."""
+        return self._engine.dialect.name == "sqlite"
 
     def close(self) -> None:
         self._engine.dispose()
@@ -203,6 +216,13 @@ class Reader:
 
     def agent(self, agent_id: str) -> AgentRow | None:
         return self._session.get(AgentRow, agent_id)
+
+    def lease(self, name: str) -> LeaseRow | None:
+        return self._session.get(LeaseRow, name)
+
+    def installation(self) -> str:
+        """The id of the data directory that belongs to this database; "" where none has been told."""
+        return self._session.scalar(select(InstallationRow.installation_id)) or ""
 
 
 class Writer(Reader):
@@ -382,6 +402,26 @@ class Writer(Reader):
     def grant_lease(self, agent: AgentRow, lease_s: float | None) -> None:
         """The agent may be silent for `lease_s` (None: for ever)."""
         agent.lease_s = lease_s
+        self._session.flush()
+
+    def take_lease(self, name: str, holder: str, ttl_s: float, before: LeaseRow | None) -> bool:
+        """Takes the lease, or keeps it, if it still is as it was read; whether it is the holder's now."""
+        lease = self._session.get(LeaseRow, name)
+        if lease is None:
+            self._session.add(LeaseRow(name=name, holder=holder, beat=1, ttl_s=ttl_s))
+        elif before is not None and (lease.holder, lease.beat) == (before.holder, before.beat):
+            lease.holder, lease.beat, lease.ttl_s = holder, lease.beat + 1, ttl_s
+        else:
+            return False
+        self._session.flush()
+        return True
+
+    def drop_lease(self, name: str, holder: str) -> None:
+        """Nobody holds it any more; does nothing where another does."""
+        self._session.execute(delete(LeaseRow).where(LeaseRow.name == name, LeaseRow.holder == holder))
+
+    def set_installation(self, installation_id: str) -> None:
+        self._session.add(InstallationRow(installation_id=installation_id))
         self._session.flush()
 
     def add_event(self, job_key: int, one: Event, now: datetime) -> None:

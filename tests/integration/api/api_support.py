@@ -16,6 +16,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+import databases
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import (
     AgentInfo,
@@ -68,6 +69,7 @@ class Clock:
 def settings(data_dir: Path, **changes: Any) -> Settings:
     given: dict[str, Any] = {
         "data_dir": data_dir,
+        "database": databases.current.url(data_dir),
         "tokens": {Role.ADMIN: "admin-secret", Role.AGENT: "agent-secret"},
         "run_loops": False,
         "durable": False,

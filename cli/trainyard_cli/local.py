@@ -46,6 +46,7 @@ class Options:
     cpus: str = ""
     memory_gb: float | None = None
     machine_types: str = ""
+    quotas: str = ""
     runtime: str = "auto"
     runtimes: str = ""
     pull: str = "missing"
@@ -276,6 +277,8 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
     ]
     if options.machine_types:
         server += ["--machine-types", options.machine_types]
+    if options.quotas:
+        server += ["--quotas", options.quotas]
     agent = [
         *(sys.executable, "-m", "trainyard_agent"),
         *("--server", f"http://{loopback}:{options.server_port}"),

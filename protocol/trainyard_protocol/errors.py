@@ -9,6 +9,7 @@ TrainyardError
 ├── AlreadyExists        409 ALREADY_EXISTS
 ├── Aborted              409 ABORTED              somebody else was faster (a stale etag): read again, then retry
 ├── TooLarge             413 INVALID_ARGUMENT
+├── ResourceExhausted    429 RESOURCE_EXHAUSTED   more than a quota allows at all; trying again does not help
 ├── Internal             500 INTERNAL             a bug of ours
 └── Unavailable          503 UNAVAILABLE          try again later; also: no server answers
 
@@ -118,6 +119,11 @@ class TooLarge(InvalidArgument):
     http_status = 413
 
 
+class ResourceExhausted(TrainyardError):
+    http_status = 429
+    status = "RESOURCE_EXHAUSTED"
+
+
 class Internal(TrainyardError):
     pass
 
@@ -178,6 +184,7 @@ _KINDS: dict[tuple[int, str], type[TrainyardError]] = {
         AlreadyExists,
         Aborted,
         TooLarge,
+        ResourceExhausted,
         Internal,
         Unavailable,
     )

@@ -24,6 +24,7 @@ from trainyard_server.leadership import Leadership
 from trainyard_server.logs import LogStore
 from trainyard_server.loops import tick_forever
 from trainyard_server.notify import Notifier
+from trainyard_server.quota_file import load_quotas
 from trainyard_server.routes import agent, trainyard, upload, v1
 from trainyard_server.routes.common import UseCases
 from trainyard_server.settings import Settings
@@ -39,7 +40,7 @@ def create_app(
     """The whole server as an ASGI application; `app.state.use_cases` is the same without HTTP.
 
     Opens the data directory at once and closes it when the application shuts down. Raises InvalidArgument
-    for a bad machine types file, OSError for a directory that cannot be used.
+    for a bad machine types or quotas file, OSError for a directory that cannot be used.
     """
     use_cases = build(settings, clock, stopwatch)
     backend = use_cases.backend
@@ -113,6 +114,7 @@ def _store(settings: Settings) -> Store:
 def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch = time.monotonic) -> UseCases:
     """The use cases over an opened data directory. Whoever calls this closes `backend.store`."""
     catalog = load_catalog(settings.machine_types)
+    quotas = load_quotas(settings.quotas)
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = _store(settings)
     try:
@@ -127,6 +129,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         staging=Staging(settings.data_dir / "staging", settings.upload_limit),
         notifier=Notifier(),
         catalog=catalog,
+        quotas=quotas,
         clock=clock,
         hearing=Hearing(clock, stopwatch, settings.silent_after_s),
     )

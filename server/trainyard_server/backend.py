@@ -8,6 +8,7 @@ from trainyard_protocol.machines import Catalog
 from trainyard_server.hearing import Hearing
 from trainyard_server.logs import LogStore
 from trainyard_server.notify import Notifier
+from trainyard_server.quotas import Quotas
 from trainyard_server.settings import Settings
 from trainyard_server.staging import Staging
 from trainyard_server.store import Store
@@ -28,5 +29,6 @@ class Backend:
     staging: Staging
     notifier: Notifier
     catalog: Catalog
+    quotas: Quotas
     clock: Clock
     hearing: Hearing

@@ -82,6 +82,7 @@ class Conductor:
                 queued_snapshots(jobs.values()),
                 agents_now(writer, self._backend),
                 now,
+                self._backend.quotas,
             )
             for placement in plan.placements:
                 job = jobs[placement.key]

@@ -18,6 +18,7 @@ from trainyard_protocol.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    ResourceExhausted,
     Violation,
 )
 from trainyard_protocol.fields import rfc3339
@@ -31,8 +32,9 @@ from trainyard_server.backend import Backend
 from trainyard_server.conductor import Conductor
 from trainyard_server.lifecycle import CANCELLED_BY_USER
 from trainyard_server.notify import QUEUE_TOPIC, job_topic
+from trainyard_server.scheduler import beyond_quota
 from trainyard_server.schema import JobRow
-from trainyard_server.snapshots import gang_to_json
+from trainyard_server.snapshots import gang_to_json, idle_agents, queued_snapshot
 from trainyard_server.staging import SCHEME
 from trainyard_server.store import Event, Reader
 from trainyard_server.trouble import detail, reason
@@ -55,7 +57,8 @@ class Jobs:
         """A new job in QUEUED, durable when this returns. With `validate_only` nothing is created.
 
         Raises InvalidArgument with everything that is wrong, FailedPrecondition for packages that were never
-        uploaded, AlreadyExists for an id that the project has ever had.
+        uploaded, AlreadyExists for an id that the project has ever had, ResourceExhausted for a job that alone is
+        above its project's quota.
         """
         if not _PROJECT.fullmatch(project):
             raise InvalidArgument(
@@ -70,9 +73,11 @@ class Jobs:
         if validate_only:
             with self._backend.store.read() as reader:
                 _check_here(reader, project, job)
+                self._check_quota(reader, row)
             return v1_job(row)
         with self._backend.store.write() as writer:
             _check_here(writer, project, job)
+            self._check_quota(writer, row)
             writer.add_job(
                 row,
                 now,
@@ -160,6 +165,15 @@ class Jobs:
             patched = v1_job(job)
         self._backend.notifier.publish(job_topic(job.key))
         return patched
+
+    def _check_quota(self, reader: Reader, job: JobRow) -> None:
+        if not self._backend.quotas.of(job.project):
+            return
+        too_much = beyond_quota(queued_snapshot(job), idle_agents(reader), self._backend.quotas)
+        if too_much:
+            raise ResourceExhausted(
+                f"Quota failure for project {job.project}. {too_much} Ask for less, or have the quota raised."
+            )
 
     def _check_packages(self, training_input: TrainingInput) -> None:
         wrong, missing = [], []

@@ -107,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the file with the token of a role: admin or agent; once for each",
     )
     parser.add_argument("--machine-types", type=Path, help="the site's own machine types (YAML)")
+    parser.add_argument("--quotas", type=Path, help="what each project may use at the same time (YAML)")
     parser.add_argument("--lease-seconds", type=float, default=defaults.lease_s, help="default: %(default)s")
     parser.add_argument("--retries", type=int, default=defaults.retries, help="default: %(default)s")
     parser.add_argument(
@@ -128,6 +129,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         database=options.database,
         tokens=dict(map(_token, options.token_file)),
         machine_types=options.machine_types,
+        quotas=options.quotas,
         lease_s=options.lease_seconds,
         retries=options.retries,
     )

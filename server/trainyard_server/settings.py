@@ -30,6 +30,9 @@ class Settings:
     machine_types: Path | None = None
     """The site's own machine types and scale tiers, laid over the shipped ones."""
 
+    quotas: Path | None = None
+    """What each project may use at the same time. Without the file: everything."""
+
     retries: int = 3
     """How many new runs a job gets after infrastructure failures before it fails."""
 

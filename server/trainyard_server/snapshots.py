@@ -6,27 +6,37 @@ from collections.abc import Iterable, Sequence
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.fields import seconds
 from trainyard_protocol.machines import ReplicaRequest, Resources
-from trainyard_protocol.states import ReplicaState
+from trainyard_protocol.states import ReplicaState, RunState
 from trainyard_protocol.sync import AgentInfo, ExitReport
 from trainyard_protocol.training_input import DEFAULT_MAX_RUNNING_TIME_S
 from trainyard_server import lifecycle, scheduler
 from trainyard_server.backend import Backend
+from trainyard_server.gangs import Agent, Gang
 from trainyard_server.schema import AgentRow, JobRow, ReplicaRow, RunRow
 from trainyard_server.store import Reader
 
 logger = logging.getLogger(__name__)
 
 
-def agents_now(reader: Reader, backend: Backend) -> list[scheduler.Agent]:
+def agents_now(reader: Reader, backend: Backend) -> list[Agent]:
     """Every agent with what its live runs hold, and what is left there of runs that are over."""
-    used: dict[str, list[ReplicaRow]] = {}
-    for run, replicas in live_runs(reader):
-        used.setdefault(run.agent_id, []).extend(replicas)
+    live = live_runs(reader)
+    projects = reader.projects({run.job_key for run, _ in live})
+    gangs: dict[str, list[Gang]] = {}
+    for run, replicas in live:
+        gangs.setdefault(run.agent_id, []).append(_held(run, replicas, projects[run.job_key]))
     agents = reader.agents()
     for row in agents:
-        if row.leftovers:
-            used.setdefault(row.agent_id, []).extend(reader.replicas(row.leftovers))
-    return [_agent(row, used.get(row.agent_id, []), backend.hearing.is_alive(row)) for row in agents]
+        for run_id in row.leftovers:
+            ended = reader.run(run_id)
+            if ended is not None:
+                gangs.setdefault(row.agent_id, []).append(_held(ended, reader.replicas([run_id])))
+    return [_agent(row, gangs.get(row.agent_id, ()), backend.hearing.is_alive(row)) for row in agents]
+
+
+def idle_agents(reader: Reader) -> list[Agent]:
+    """Every agent as if it were alive and nothing ran there: what it could hold."""
+    return [_agent(row, (), alive=True) for row in reader.agents()]
 
 
 def live_runs(reader: Reader, agent_id: str | None = None) -> list[tuple[RunRow, list[ReplicaRow]]]:
@@ -117,13 +127,13 @@ def queued_snapshots(jobs: Iterable[JobRow]) -> list[scheduler.Queued]:
     queued = []
     for job in jobs:
         try:
-            queued.append(_queued(job))
+            queued.append(queued_snapshot(job))
         except Exception:
             logger.exception("Job %s of %s cannot be read", job.job_id, job.project)
     return queued
 
 
-def _queued(job: JobRow) -> scheduler.Queued:
+def queued_snapshot(job: JobRow) -> scheduler.Queued:
     return scheduler.Queued(
         key=job.key,
         priority=job.priority,
@@ -131,22 +141,31 @@ def _queued(job: JobRow) -> scheduler.Queued:
         gang=_gang(job),
         needs_images=bool(job.training_input.get("masterConfig", {}).get("imageUri")),
         not_before=job.not_before,
+        project=job.project,
     )
 
 
-def _agent(row: AgentRow, replicas: Iterable[ReplicaRow], alive: bool) -> scheduler.Agent:
+def _agent(row: AgentRow, gangs: Iterable[Gang], alive: bool) -> Agent:
     info = AgentInfo.model_validate(row.info)
-    held = list(replicas)
-    return scheduler.Agent(
+    return Agent(
         agent_id=row.agent_id,
         name=info.name,
         capacity=info.capacity,
         mode=info.capacity_mode,
         runs_images=info.runs_images,
         alive=alive,
-        used_cpus=frozenset(cpu for replica in held for cpu in replica.cpus),
-        used_gpus=frozenset(gpu for replica in held for gpu in replica.gpus),
-        used_memory=sum(replica.memory_bytes for replica in held),
+        gangs=tuple(gangs),
+    )
+
+
+def _held(run: RunRow, replicas: Sequence[ReplicaRow], project: str = "") -> Gang:
+    return Gang(
+        key=run.job_key,
+        project=project,
+        cpus=frozenset(cpu for replica in replicas for cpu in replica.cpus),
+        gpus=frozenset(gpu for replica in replicas for gpu in replica.gpus),
+        memory_bytes=sum(replica.memory_bytes for replica in replicas),
+        over=run.state is RunState.ENDED,
     )
 
 

@@ -33,8 +33,9 @@ from trainyard_protocol.states import (
     check_move,
 )
 from trainyard_protocol.sync import AgentInfo
+from trainyard_server.gangs import Assignment
 from trainyard_server.lifecycle import ReplicaChange
-from trainyard_server.scheduler import Assignment, Waiting
+from trainyard_server.scheduler import Waiting
 from trainyard_server.schema import (
     AgentRow,
     EventRow,
@@ -165,6 +166,11 @@ class Reader:
 
     def queued(self) -> Sequence[JobRow]:
         return self._session.scalars(select(JobRow).filter_by(state=JobState.QUEUED)).all()
+
+    def projects(self, keys: Iterable[int]) -> dict[int, str]:
+        """The project of each of these jobs."""
+        rows = self._session.execute(select(JobRow.key, JobRow.project).where(JobRow.key.in_(list(keys))))
+        return {key: project for key, project in rows}  # noqa: C416 - rows are tuples by name
 
     def job_counts(self) -> dict[JobState, int]:
         rows = self._session.execute(select(JobRow.state, func.count()).group_by(JobRow.state))

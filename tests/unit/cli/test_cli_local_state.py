@@ -181,6 +181,8 @@ def test_commands_hand_tokens_over_as_files_and_bind_to_loopback(state: LocalSta
     assert not any(token in word for command in made.values() for word in command)
     assert "--host 127.0.0.1 --port 1" in " ".join(made["server"])
     assert made["server"][-2:] == ["--machine-types", "/m"]
+    limited = local.commands(state, replace(options, quotas="/q"))
+    assert limited["server"] == [*made["server"], "--quotas", "/q"]
     agent = " ".join(made["agent"])
     assert "--capacity strict" in agent
     assert "--cpus 0,1 --memory-gb 4" in agent

@@ -22,8 +22,8 @@ from trainyard_protocol.states import (
     RunState,
 )
 from trainyard_protocol.sync import AgentInfo, Capacity, ExitReport
+from trainyard_server.gangs import Assignment
 from trainyard_server.lifecycle import ReplicaChange
-from trainyard_server.scheduler import Assignment
 from trainyard_server.schema import EventRow, JobRow, ReplicaRow, RunRow, Table
 from trainyard_server.store import Overtaken, Store, Writer
 

@@ -1,53 +1,13 @@
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard_protocol.cluster import Task
-from trainyard_protocol.machines import GIGABYTE, ReplicaRequest, Resources
-from trainyard_protocol.sync import Capacity, Gpu
-from trainyard_server.scheduler import Agent, Placement, Plan, Queued, plan
-
-NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-
-
-def request(
-    number: int, cpus: int = 1, gb: float = 2, gpus: int = 0, kind: str = "NVIDIA_TESLA_T4"
-) -> ReplicaRequest:
-    task = Task("worker", number - 1) if number else Task("master", 0)
-    return ReplicaRequest(task, "type", Resources(cpus, round(gb * GIGABYTE), kind if gpus else "", gpus))
-
-
-def queued(key: int, replicas: int = 1, *, priority: int = 0, age: int = 0, **given: object) -> Queued:
-    images = bool(given.pop("needs_images", False))
-    not_before = given.pop("not_before", None)
-    gang = tuple(request(n, **given) for n in range(replicas))  # type: ignore[arg-type]
-    created_at = NOW - timedelta(seconds=age)
-    return Queued(key, priority, created_at, gang, images, not_before)  # type: ignore[arg-type]
-
-
-def agent(
-    name: str = "laptop",
-    cpus: int = 2,
-    gb: float = 8,
-    gpus: tuple[str, ...] = (),
-    mode: str = "strict",
-    **given: object,
-) -> Agent:
-    devices = tuple(Gpu(id=f"{name}-{n}", type=kind) for n, kind in enumerate(gpus))
-    capacity = Capacity(cpus=tuple(range(cpus)), memory_bytes=round(gb * GIGABYTE), gpus=devices)
-    return Agent(name, name, capacity, mode, **({"runs_images": False} | given))  # type: ignore[arg-type]
-
-
-def placed(result: Plan) -> list[int]:
-    return [placement.key for placement in result.placements]
-
-
-def only(result: Plan) -> Placement:
-    (placement,) = result.placements
-    return placement
+from trainyard_protocol.machines import GIGABYTE
+from trainyard_server.scheduler import Queued, plan
+from unit.server.queue_support import NOW, agent, held, only, placed, queued, request
 
 
 def test_jobs_are_taken_by_priority_then_age() -> None:
@@ -55,6 +15,15 @@ def test_jobs_are_taken_by_priority_then_age() -> None:
     result = plan(jobs, [agent(cpus=3)], NOW)
     assert placed(result) == [3, 2, 4]
     assert result.waiting[1].position == 1
+
+
+def test_priorities_from_0_to_1000_come_before_age() -> None:
+    jobs = [queued(n, priority=priority, age=1000 - priority) for n, priority in enumerate((0, 1, 999, 1000))]
+    for free in range(5):
+        result = plan(jobs, [agent(cpus=free, gb=64)], NOW)
+        assert placed(result) == [3, 2, 1, 0][:free]
+        positions = {key: waiting.position for key, waiting in result.waiting.items()}
+        assert positions == {key: n + 1 for n, key in enumerate([3, 2, 1, 0][free:])}
 
 
 def test_gang_gets_cpus_of_its_own() -> None:
@@ -66,7 +35,7 @@ def test_gang_gets_cpus_of_its_own() -> None:
 
 
 def test_gang_that_does_not_fit_whole_is_not_placed() -> None:
-    result = plan([queued(1, 2)], [agent(used_cpus=frozenset({1}))], NOW)
+    result = plan([queued(1, 2)], [agent(gangs=(held(1),))], NOW)
     assert placed(result) == []
     assert result.waiting[1].kind == "room"
     assert result.waiting[1].reason == (
@@ -76,7 +45,7 @@ def test_gang_that_does_not_fit_whole_is_not_placed() -> None:
 
 def test_job_that_waits_for_room_holds_back_those_behind() -> None:
     jobs = [queued(1, 2, age=3), queued(2, age=2), queued(3, age=1)]
-    result = plan(jobs, [agent(used_cpus=frozenset({0}))], NOW)
+    result = plan(jobs, [agent(gangs=(held(0),))], NOW)
     assert placed(result) == []
     assert [result.waiting[key].position for key in (1, 2, 3)] == [1, 2, 3]
     assert result.waiting[2].reason.endswith("; 1 job ahead")
@@ -185,22 +154,23 @@ def test_fit_without_any_gpu_gives_none() -> None:
 
 
 def test_fit_waits_for_room_with_a_gang_that_fits_the_empty_machine() -> None:
-    result = plan([queued(1, 2)], [agent(mode="fit", used_cpus=frozenset({0}))], NOW)
+    result = plan([queued(1, 2)], [agent(mode="fit", gangs=(held(0),))], NOW)
     assert placed(result) == []
     assert result.waiting[1].kind == "room"
 
 
 def test_fit_waits_for_the_whole_machine_with_a_gang_that_is_scaled() -> None:
-    result = plan([queued(1, 5)], [agent(gb=20, mode="fit", used_cpus=frozenset({0}))], NOW)
+    result = plan([queued(1, 5)], [agent(gb=20, mode="fit", gangs=(held(0),))], NOW)
     assert result.waiting[1].kind == "room"
 
 
 def test_fit_prefers_to_wait_for_an_agent_that_holds_the_gang_as_asked() -> None:
-    agents = [agent("small", 1, mode="fit"), agent("big", 4, used_cpus=frozenset({0}))]
+    agents = [agent("small", 1, mode="fit"), agent("big", 4, gangs=(held(0),))]
     assert plan([queued(1, cpus=4)], agents, NOW).waiting[1].kind == "room"
 
 
 @pytest.mark.parametrize("mode", ["strict", "fit"])
+@settings(deadline=None)
 @given(data=st.data())
 def test_plan_never_gives_anything_twice_and_forgets_nobody(mode: str, data: st.DataObject) -> None:
     kinds = ("A", "B")

@@ -1,0 +1,204 @@
+"""What a gang asks for and what an agent can give it, in numbers. Pure.
+
+A gang is placed on one agent whole. In `fit` mode one that is larger than the whole machine is scaled down to it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from trainyard_protocol.machines import GIGABYTE, ReplicaRequest
+from trainyard_protocol.sync import Capacity, Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """What one run holds on its agent, and whose it is. `over`: the run has ended, and what it started still lives."""
+
+    key: int
+    project: str = ""
+    cpus: frozenset[int] = frozenset()
+    gpus: frozenset[str] = frozenset()
+    memory_bytes: int = 0
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent, and the gangs there. `alive`: it may be given something now."""
+
+    agent_id: str
+    name: str
+    capacity: Capacity
+    mode: Literal["strict", "fit"]
+    runs_images: bool
+    alive: bool = True
+    gangs: tuple[Gang, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one replica gets: CPU numbers, device ids, bytes."""
+
+    task: str
+    machine_type: str
+    cpus: tuple[int, ...]
+    gpus: tuple[str, ...]
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one replica is to get. `gpu_type` None: devices of any type will do. With `shares_cpus` the
+    replicas of the gang take turns over all CPUs of the machine."""
+
+    task: str
+    machine_type: str
+    vcpus: int
+    memory_bytes: int
+    gpu_type: str | None
+    gpus: int
+    shares_cpus: bool = False
+
+
+def asked(gang: Iterable[ReplicaRequest]) -> tuple[Share, ...]:
+    return tuple(
+        Share(
+            request.task.name,
+            request.machine_type,
+            request.resources.vcpus,
+            request.resources.memory_bytes,
+            request.resources.accelerator_type.upper(),
+            request.resources.accelerator_count,
+        )
+        for request in gang
+    )
+
+
+def fits_empty(shares: Sequence[Share], capacity: Capacity) -> bool:
+    """Whether the machine could hold the gang if it held nothing else."""
+    if cpus_of(shares, capacity) > len(capacity.cpus) or memory_of(shares) > capacity.memory_bytes:
+        return False
+    there = by_type(capacity.gpus)
+    if any(count > there[kind] for kind, count in gpus_of(shares).items() if kind is not None):
+        return False
+    return sum(share.gpus for share in shares) <= there.total()
+
+
+def scaled(wanted: Sequence[Share], capacity: Capacity) -> tuple[Share, ...]:
+    """The gang cut down to the whole machine, in every dimension in which it is larger, and only there."""
+    shares = list(wanted)
+    cpus = len(capacity.cpus)
+    if len(shares) > cpus:
+        shares = [replace(share, vcpus=1, shares_cpus=True) for share in shares]
+    elif sum(share.vcpus for share in shares) > cpus:
+        given = _proportional([share.vcpus for share in shares], cpus, least=1)
+        shares = [replace(share, vcpus=n) for share, n in zip(shares, given, strict=True)]
+    memory = memory_of(shares)
+    if memory > capacity.memory_bytes:
+        shares = [
+            replace(share, memory_bytes=share.memory_bytes * capacity.memory_bytes // memory)
+            for share in shares
+        ]
+    there = by_type(capacity.gpus)
+    if any(count > there[kind or ""] for kind, count in gpus_of(shares).items()):
+        given = _proportional([share.gpus for share in shares], there.total(), least=0)
+        shares = [replace(share, gpu_type=None, gpus=n) for share, n in zip(shares, given, strict=True)]
+    return tuple(shares)
+
+
+def assign(shares: Sequence[Share], cpus: Sequence[int], gpus: Sequence[Gpu]) -> tuple[Assignment, ...]:
+    """Hands out free CPUs and devices, of which there must be enough."""
+    cpus, gpus = list(cpus), list(gpus)
+    assignments = []
+    for number, share in enumerate(shares):
+        if share.shares_cpus:
+            mine = [cpus[number % len(cpus)]]
+        else:
+            mine, cpus = cpus[: share.vcpus], cpus[share.vcpus :]
+        fitting = [gpu for gpu in gpus if share.gpu_type in (None, gpu.type.upper())][: share.gpus]
+        gpus = [gpu for gpu in gpus if gpu not in fitting]
+        devices = tuple(gpu.id for gpu in fitting)
+        assignments.append(
+            Assignment(share.task, share.machine_type, tuple(mine), devices, share.memory_bytes)
+        )
+    return tuple(assignments)
+
+
+def cpus_of(shares: Sequence[Share], capacity: Capacity) -> int:
+    """How many CPUs the gang holds; all of the machine's, and more than none, where its replicas take turns."""
+    if any(share.shares_cpus for share in shares):
+        return max(1, len(capacity.cpus))
+    return sum(share.vcpus for share in shares)
+
+
+def memory_of(shares: Iterable[Share]) -> int:
+    return sum(share.memory_bytes for share in shares)
+
+
+def gpus_of(shares: Iterable[Share]) -> Counter[str | None]:
+    """How many devices of each type; those of any type under None."""
+    wanted: Counter[str | None] = Counter()
+    for share in shares:
+        if share.gpus:
+            wanted[share.gpu_type] += share.gpus
+    return wanted
+
+
+def by_type(gpus: Iterable[Gpu]) -> Counter[str]:
+    return Counter(gpu.type.upper() for gpu in gpus)
+
+
+def describe(vcpus: int, memory_bytes: int, gpus: Mapping[str, int]) -> str:
+    """`4 vCPU, 8.0 GB and 1 x NVIDIA_TESLA_T4`"""
+    parts = [f"{vcpus} vCPU", f"{memory_bytes / GIGABYTE:.1f} GB"]
+    parts += [f"{count} x {kind}" for kind, count in sorted(gpus.items()) if count]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def needs(gang: Iterable[ReplicaRequest]) -> str:
+    shares = asked(gang)
+    gpus = {kind or "": count for kind, count in gpus_of(shares).items()}
+    return describe(sum(share.vcpus for share in shares), memory_of(shares), gpus)
+
+
+def has(capacity: Capacity) -> str:
+    return describe(len(capacity.cpus), capacity.memory_bytes, by_type(capacity.gpus))
+
+
+def scaling(gang: Sequence[ReplicaRequest], shares: Sequence[Share], agent: Agent) -> str:
+    """What each replica asked for and what it gets, equal neighbours together; "" where nothing was cut."""
+    groups: list[tuple[str, list[str]]] = []
+    for wanted, given in zip(asked(gang), shares, strict=True):
+        if wanted == given:
+            continue
+        change = f"asked for {_one(wanted)} and gets {_one(given)}"
+        if groups and groups[-1][0] == change:
+            groups[-1][1].append(wanted.task)
+        else:
+            groups.append((change, [wanted.task]))
+    if not groups:
+        return ""
+    parts = [
+        f"{names[0] if len(names) == 1 else f'{names[0]} to {names[-1]} each'} {change}"
+        for change, names in groups
+    ]
+    return f"Scaled down to fit agent {agent.name} ({has(agent.capacity)}): {'; '.join(parts)}."
+
+
+def _one(share: Share) -> str:
+    gpus = {share.gpu_type or "GPU of another type": share.gpus}
+    text = describe(share.vcpus, share.memory_bytes, gpus)
+    return f"{text}, sharing its vCPU" if share.shares_cpus else text
+
+
+def _proportional(wanted: Sequence[int], total: int, least: int) -> list[int]:
+    """Divides `total` units by what is wanted (the method of D'Hondt), nobody above it or below `least`."""
+    given = [least] * len(wanted)
+    for _ in range(total - sum(given)):
+        hungry = [i for i, n in enumerate(given) if n < wanted[i]]
+        if not hungry:
+            break
+        given[max(hungry, key=lambda i: (wanted[i] / (given[i] + 1), -i))] += 1
+    return given

@@ -86,8 +86,9 @@ class Settings:
 
     @property
     def longest_hold_s(self) -> float:
-        """How long a sync is really held: never so long that its own agent would count as silent."""
-        return min(self.sync_wait_max_s, self.silent_after_s * 2 / 3)
+        """How long a sync is really held: never so long that its own agent would count as silent, or believe
+        that its lease is over."""
+        return min(self.sync_wait_max_s, self.silent_after_s * 2 / 3, self.granted_lease_s / 4)
 
     @property
     def granted_lease_s(self) -> float:

@@ -197,8 +197,8 @@ class Agent:
         self._trouble = ""
         try:
             self._lease.renew(sent, response.lease_s)
-        except OSError as error:  # it holds for this agent; the next one will believe that it ends earlier
-            _log.warning("the lease cannot be remembered: %s", error)
+        except OSError as error:  # it holds for this agent; others will believe that it ends earlier
+            _log.warning("the lease cannot be remembered, or nobody else watches over it: %s", error)
         self._reported = request.runs
         await self._act(response)
 
@@ -360,7 +360,9 @@ class Agent:
         """Stop what the server may soon start elsewhere: each run, whatever happens with another."""
         over = [handle for handle in self._handles.values() if self._lease.is_over(handle.grace_s)]
         stops = [
-            asyncio.to_thread(self._runtime.stop, handle.run_id, handle.grace_s, Reason.HOST_LOST)
+            asyncio.to_thread(
+                self._runtime.stop, handle.run_id, self._lease.grace_left(handle.grace_s), Reason.HOST_LOST
+            )
             for handle in over
         ]
         for outcome in await asyncio.gather(*stops, return_exceptions=True):

@@ -12,11 +12,11 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Seconds since some moment; never goes back, and goes on while the machine sleeps."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Returns once `monotonic` has gone on by `seconds`."""
+        """Returns once `monotonic` has gone on by `seconds`, or a little later."""
         ...
 
 
@@ -25,7 +25,7 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(time.CLOCK_BOOTTIME)  # the same in every process: see lease_file
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

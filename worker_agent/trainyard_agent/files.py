@@ -62,6 +62,25 @@ def is_locked(path: Path) -> bool:
     return False
 
 
+def holder(path: Path) -> int | None:
+    """A pidfd of the process that holds the lock, to be closed by the caller; None if nobody does.
+
+    It is who wrote its id into the file, has the file open, and is still there: an id that the kernel has given to
+    somebody else is never taken for it.
+    """
+    if not is_locked(path):
+        return None
+    try:
+        pid = int(path.read_text(encoding="ascii"))
+        fd = os.pidfd_open(pid)
+    except (OSError, ValueError):
+        return None
+    if is_locked(path) and _has_open(pid, path):
+        return fd
+    os.close(fd)
+    return None
+
+
 def remove_tree(path: Path) -> None:
     """Remove a directory, also one that a program made inaccessible to itself. Not there: nothing."""
     try:
@@ -72,6 +91,19 @@ def remove_tree(path: Path) -> None:
         for directory, _, _ in os.walk(path):  # top down: each is opened before the walk goes into it
             Path(directory).chmod(0o700)
         shutil.rmtree(path)
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    with contextlib.suppress(OSError):  # it ended, or is another user's
+        return any(_is_same(entry, path) for entry in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def _is_same(link: Path, path: Path) -> bool:
+    try:
+        return link.samefile(path)
+    except OSError:  # closed in between
+        return False
 
 
 def _flock(path: Path, kind: int) -> int | None:

@@ -10,10 +10,10 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from trainyard_agent import capacity, places
+from trainyard_agent import capacity, fencing, lease_file, places
 from trainyard_agent.agent import Agent
 from trainyard_agent.clock import SystemClock
 from trainyard_agent.control_plane import ControlPlane
@@ -24,6 +24,7 @@ from trainyard_agent.marks import StillAlive
 from trainyard_agent.options import STOP_ALL_GRACE_S, parse
 from trainyard_agent.packages import end_leftovers
 from trainyard_agent.places import Refused
+from trainyard_agent.runtimes.base import Handle
 from trainyard_agent.runtimes.containers import Owner
 from trainyard_agent.runtimes.docker import DockerRuntime
 from trainyard_agent.runtimes.process import ProcessRuntime
@@ -57,28 +58,46 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def stop_all(state_dir: Path, grace_s: float = STOP_ALL_GRACE_S) -> None:
-    """Stop every replica under this state directory and wait until all are gone.
+    """Stop every replica under this state directory and wait until all are gone; then there is no lease, and nobody
+    who watches over it.
 
     Their exits are kept, with the reason HOST_SHUTDOWN, for the next agent to report. Nothing there, or
     twice: nothing happens. Raises StillAlive if something survives SIGKILL, EngineError if containers may run
     and the engine does not answer.
     """
+    fencing.end(state_dir)
+    _stop_everything(state_dir, lambda _: grace_s, Reason.HOST_SHUTDOWN)
+
+
+def stop_lost(state_dir: Path) -> None:
+    """As `stop_all`, for the fence: the lease is over. The reason is HOST_LOST, each grace what the lease leaves of it.
+
+    Raises Refused if there is an agent.
+    """
+    with _alone(state_dir):
+        lease = Lease(SystemClock(), state_dir / lease_file.NAME)
+        _stop_everything(state_dir, lambda handle: lease.grace_left(handle.grace_s), Reason.HOST_LOST)
+
+
+def _stop_everything(state_dir: Path, grace_of: Callable[[Handle], float], reason: Reason) -> None:
     end_leftovers(state_dir / places.ENVIRONMENTS)
-    process = ProcessRuntime(state_dir)
-    _stop_all(process, [handle.run_id for handle in process.recover()], grace_s)
+    _stop_runs(ProcessRuntime(state_dir), grace_of, reason)
     if DockerRuntime.has_runs(state_dir):
         with contextlib.closing(Engine()) as engine:
             engine.about()
             docker = DockerRuntime(state_dir, engine, Owner(_agent_id(state_dir)))
             with contextlib.closing(docker):
-                _stop_all(docker, [handle.run_id for handle in docker.recover()], grace_s)
+                _stop_runs(docker, grace_of, reason)
 
 
-def _stop_all(runtime: ProcessRuntime | DockerRuntime, run_ids: Sequence[str], grace_s: float) -> None:
-    for run_id in run_ids:
-        runtime.stop(run_id, grace_s, Reason.HOST_SHUTDOWN)
-    give_up_at = time.monotonic() + grace_s + _KILL_PATIENCE_S
-    while alive := [run_id for run_id in run_ids if not runtime.is_over(run_id)]:
+def _stop_runs(
+    runtime: ProcessRuntime | DockerRuntime, grace_of: Callable[[Handle], float], reason: Reason
+) -> None:
+    graces = {handle.run_id: grace_of(handle) for handle in runtime.recover()}
+    for run_id, grace_s in graces.items():
+        runtime.stop(run_id, grace_s, reason)
+    give_up_at = time.monotonic() + max(graces.values(), default=0.0) + _KILL_PATIENCE_S
+    while alive := [run_id for run_id in graces if not runtime.is_over(run_id)]:
         if time.monotonic() > give_up_at:
             raise StillAlive(f"replicas of the runs {', '.join(alive)} do not end")
         time.sleep(_PAUSE_S)
@@ -101,7 +120,7 @@ async def _serve(options: argparse.Namespace) -> None:
                 capacity=place.capacity,
                 replica_environment=place.replica_environment,
             )
-            lease = Lease(clock, state_dir / "lease.json")
+            lease = Lease(clock, state_dir / lease_file.NAME, fencing.FenceKeeper(state_dir).keep)
             agent = Agent(place.runtime, control_plane, place.stager, clock, info, lease)
             running = asyncio.create_task(agent.run())
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -135,7 +154,7 @@ def _token(path: Path) -> str:
 @contextlib.contextmanager
 def _alone(state_dir: Path) -> Iterator[None]:
     """Two agents on one state directory would start the same replicas twice."""
-    path = state_dir / "agent.lock"
+    path = state_dir / fencing.AGENT_LOCK
     give_up_at = time.monotonic() + _LOCK_PATIENCE_S
     while (lock := try_lock(path)) is None:
         if time.monotonic() > give_up_at:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -339,38 +338,6 @@ async def test_lease_that_runs_out_stops_every_replica(world: World) -> None:
     world.server.down = False
     await world.steps()
     assert (world.exit(CHIEF).reason, world.exit(CHIEF).after_stop) == (Reason.HOST_LOST, True)
-
-
-def test_lease_that_never_ends_is_never_over(tmp_path: Path) -> None:
-    clock = ManualClock()
-    lease = Lease(clock, tmp_path / "lease.json")
-    lease.renew(0.0, 60.0)
-    lease.renew(0.0, None)
-    clock.advance(1e9)
-    assert not lease.is_over(10.0)
-    assert not Lease(clock, tmp_path / "lease.json").is_over(10.0)
-
-
-def test_lease_is_remembered_by_the_next_agent(tmp_path: Path) -> None:
-    clock = ManualClock()
-    Lease(clock, tmp_path / "lease.json").renew(clock.monotonic(), 600.0)
-
-    restarted = ManualClock(clock.now() + timedelta(seconds=400))
-    lease = Lease(restarted, tmp_path / "lease.json")
-
-    assert not lease.is_over(10.0)
-    restarted.advance(185.0)
-    assert lease.is_over(10.0)
-
-
-def test_lease_shorter_than_the_grace_leaves_half_of_it(tmp_path: Path) -> None:
-    clock = ManualClock()
-    lease = Lease(clock)
-    lease.renew(0.0, 10.0)
-    clock.advance(4.9)
-    assert not lease.is_over(30.0)
-    clock.advance(0.2)
-    assert lease.is_over(30.0)
 
 
 async def test_trouble_with_one_run_does_not_hold_up_the_others(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.sync import LogEnd, LogLine, digest
 from trainyard_protocol.views import LogEntry
+from trainyard_server.log_lines import DAMAGED
 from trainyard_server.logs import SERVICE, LogMismatch, LogStore, Stream
 
 MASTER, WORKER = Stream(1, "master-replica-0"), Stream(1, "worker-replica-0")
@@ -50,16 +51,16 @@ def test_lines_of_all_streams_have_one_order(tmp_path: Path) -> None:
 
 def test_chunk_that_overlaps_is_taken_from_where_it_continues(tmp_path: Path) -> None:
     store = LogStore(tmp_path)
-    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 2)
-    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 0)
-    assert store.append("p", "j", MASTER, 1, lines("1", "2", "3")) == (4, 2)
+    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 2, False)
+    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 0, False)
+    assert store.append("p", "j", MASTER, 1, lines("1", "2", "3")) == (4, 2, False)
     assert [e.text for e in everything(store)] == ["0", "1", "2", "3"]
 
 
 def test_chunk_that_leaves_a_gap_is_not_taken(tmp_path: Path) -> None:
     store = LogStore(tmp_path)
     store.append("p", "j", MASTER, 0, lines("0"))
-    assert store.append("p", "j", MASTER, 2, lines("2")) == (1, 0)
+    assert store.append("p", "j", MASTER, 2, lines("2")) == (1, 0, False)
     assert [e.text for e in everything(store)] == ["0"]
 
 
@@ -123,12 +124,24 @@ def test_verify_of_an_empty_stream_is_whole(tmp_path: Path) -> None:
     assert LogStore(tmp_path).verify("p", "j", MASTER, LogEnd(count=0, sha256=digest([])))
 
 
-@pytest.mark.parametrize(
-    "end", [LogEnd(count=2, sha256="0" * 64), LogEnd(count=1, sha256=digest(lines("0")))]
-)
-def test_verify_of_a_stream_that_can_never_be_right_raises(tmp_path: Path, end: LogEnd) -> None:
+def test_verify_of_a_stream_with_too_many_lines_raises(tmp_path: Path) -> None:
     store = LogStore(tmp_path)
     store.append("p", "j", MASTER, 0, lines("0", "1"))
+    with pytest.raises(LogMismatch) as caught:
+        store.verify("p", "j", MASTER, LogEnd(count=1, sha256=digest(lines("0"))))
+    assert caught.value.have == 2
+
+
+def test_verify_of_a_stream_with_another_digest_asks_for_its_lines_once_more_then_raises(
+    tmp_path: Path,
+) -> None:
+    store, end = LogStore(tmp_path), LogEnd(count=2, sha256="0" * 64)
+    store.append("p", "j", MASTER, 0, lines("0", "1"))
+    assert not store.verify("p", "j", MASTER, end)
+    assert store.next("p", "j", MASTER) == 0
+    assert store.append("p", "j", MASTER, 0, lines("0")) == (1, 0, False)
+    assert not store.verify("p", "j", MASTER, end), "one of them is still to come"
+    assert store.append("p", "j", MASTER, 1, lines("1")) == (2, 0, False)
     with pytest.raises(LogMismatch) as caught:
         store.verify("p", "j", MASTER, end)
     assert caught.value.have == 2
@@ -151,7 +164,10 @@ def _assert_heals(directory: Path, sent: list[tuple[Stream, list[LogLine]]]) -> 
         store.append("p", "j", stream, 0, all_lines)
         assert store.verify("p", "j", stream, LogEnd(count=3, sha256=digest(all_lines)))
     after = shown(store)
-    assert after[: len(before)] == before, "a cursor that was seen never means another line"
+    for seen, now in zip(before, after, strict=False):
+        assert now[:3] == seen[:3], "a cursor that was seen never means another line"
+        assert seen[3] in (now[3], DAMAGED), "and never says anything else, unless it was damaged"
+    assert store.problems() == []
     assert sorted((task, number) for _, task, number, _ in after) == [
         (stream.task, number) for stream, _ in sent for number in range(3)
     ]
@@ -190,7 +206,7 @@ def test_lines_accepted_after_a_repair_follow_on(tmp_path: Path) -> None:
     with (tmp_path / "p" / "j" / "1.master-replica-0.jsonl").open("ab") as file:
         file.write(b'{"n": 3, "time"')
     store = LogStore(tmp_path)
-    assert store.append("p", "j", MASTER, 3, lines("g")) == (4, 1)
+    assert store.append("p", "j", MASTER, 3, lines("g")) == (4, 1, False)
     assert everything(store)[-1].text == "g"
 
 
@@ -221,7 +237,7 @@ def test_any_chunks_in_any_order_make_each_stream_a_prefix_without_gaps(
     for step, (stream, start, count) in enumerate(chunks):
         texts = [f"{stream.task} {n}" for n in range(start, start + count)]
         before = have[stream]
-        have[stream], new = store.append("p", "j", stream, start, lines(*texts))
+        have[stream], new, _ = store.append("p", "j", stream, start, lines(*texts))
         assert have[stream] == (max(before, start + count) if start <= before else before)
         assert new == have[stream] - before
         if step % reopen_every == 0:

@@ -1,0 +1,108 @@
+"""Reading a job's log from a cursor on, a bounded share at a time, beside those who write it."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+from trainyard_protocol.views import LogEntry
+from trainyard_server.log_lines import damaged_entry, decode, entry
+from trainyard_server.log_records import INDEX, LOST, Stream, records
+
+_SCAN = 20_000  # records that one read looks at, at most
+_TAIL_BLOCK = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one read found. The next read starts after `cursor`; `more`: it may find something at once."""
+
+    entries: tuple[LogEntry, ...]
+    cursor: int
+    more: bool
+
+
+@dataclass(slots=True)
+class Damage:
+    """What one read met: lines that cannot be read, as (stream, number), and whether the index was damaged."""
+
+    lines: list[tuple[Stream, int]] = field(default_factory=list)
+    index: bool = False
+
+
+def scan(
+    directory: Path,
+    total: int,
+    after: int,
+    task: str,
+    max_lines: int,
+    max_bytes: int,
+    number: Callable[[Stream, int], int],
+) -> tuple[Batch, Damage]:
+    """The lines after a cursor, of the `total` that there are. `number` knows which line of its stream one is that
+    cannot say so itself any more."""
+    damage = Damage()
+    if after >= total:
+        return Batch((), after, more=False), damage
+    entries: list[LogEntry] = []
+    cursor, size = after, 0
+    with ExitStack() as stack:
+        files: dict[Stream, IO[bytes] | None] = {}
+        for stream, offset, length, _ in islice(records(directory / INDEX, after), min(total - after, _SCAN)):
+            if stream is None:
+                damage.index = True
+                return Batch(tuple(entries), cursor, more=False), damage
+            if stream == LOST or (task and stream.task != task):
+                cursor += 1
+                continue
+            if len(entries) >= max_lines or (entries and size + length > max_bytes):
+                break
+            if stream not in files:
+                files[stream] = _opened(stack, directory / stream.filename)
+            line = decode(_read(files[stream], offset, length))
+            if line is None:
+                which = number(stream, cursor + 1)
+                damage.lines.append((stream, which))
+                entries.append(damaged_entry(cursor + 1, stream, which))
+            else:
+                entries.append(entry(cursor + 1, stream, line))
+            cursor += 1
+            size += length
+    return Batch(tuple(entries), cursor, more=cursor < total), damage
+
+
+def tail(path: Path, size: int, lines: int) -> tuple[str, ...]:
+    """The text of the last lines among a file's first `size` bytes, the oldest first; what can be read of them."""
+    if lines <= 0:
+        return ()
+    data, start = b"", size
+    try:
+        with path.open("rb") as file:
+            while start > 0 and data.count(b"\n") <= lines:
+                block = min(start, _TAIL_BLOCK)
+                start -= block
+                file.seek(start)
+                data = file.read(block) + data
+    except OSError:
+        return ()
+    found = (decode(raw + b"\n") for raw in data.removesuffix(b"\n").split(b"\n")[-lines:])
+    return tuple(line["text"] for line in found if line is not None)
+
+
+def _opened(stack: ExitStack, path: Path) -> IO[bytes] | None:
+    try:
+        return stack.enter_context(path.open("rb"))
+    except OSError:
+        return None
+
+
+def _read(file: IO[bytes] | None, offset: int, length: int) -> bytes:
+    if file is None:
+        return b""
+    try:
+        file.seek(offset)
+        return file.read(length)
+    except OSError:
+        return b""

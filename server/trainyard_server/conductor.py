@@ -144,10 +144,10 @@ class Conductor:
         backend = self._backend
         with backend.store.read() as reader:
             job = reader.job_by_key(key)
-            have = backend.logs.counts(job.project, job.job_id).get(SERVICE, 0)
+            have = backend.logs.next(job.project, job.job_id, SERVICE)
             events = reader.service_lines(key, skip=have)
             lines = [LogLine(time=rfc3339(e.time), stream="stdout", text=e.message) for e in events]
-        if lines and backend.logs.append(job.project, job.job_id, SERVICE, have, lines)[1]:
+        if lines and backend.logs.append(job.project, job.job_id, SERVICE, have, lines).new:
             backend.notifier.publish(log_topic(key))
 
     def _watch_silent(self, agent_id: str, now: datetime) -> None:

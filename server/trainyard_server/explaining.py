@@ -22,6 +22,7 @@ from trainyard_protocol.views import (
     EventView,
     Explanation,
     JobDetail,
+    LogSummary,
     ReplicaView,
     RunView,
     ServerStatus,
@@ -83,6 +84,23 @@ class Explaining:
             ),
             events=tuple(map(_event_view, events)),
         )
+
+    def summary(self, project: str, job_id: str) -> LogSummary:
+        """What the job's log should come to, by what is here and by what the agents have said. Raises NotFound."""
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            runs = {run.run_id: run.number for run in reader.runs(job.key)}
+            gangs = reader.replicas(list(runs))
+        lines = {stream.name: n for stream, n in self._backend.logs.counts(project, job_id).items()}
+        sha256, kept = {}, {}
+        for replica in gangs:
+            name = Stream(runs[replica.run_id], replica.task).name
+            if replica.log_kept is not None:
+                kept[name] = replica.log_kept
+            if replica.log_lines is not None:
+                lines[name] = replica.log_lines
+                sha256[name] = replica.log_sha256
+        return LogSummary(state=job.state, lines=lines, sha256=sha256, kept=kept)
 
     def explain(
         self, project: str, job_id: str, task_name: str = "", run_number: int | None = None
@@ -166,6 +184,7 @@ def _run_view(
                 message=replica.message,
                 log_lines=counts.get(Stream(run.number, replica.task), 0),
                 log_complete=replica.log_complete,
+                log_kept=replica.log_kept,
             )
             for replica in gang
         ),

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,9 @@ class JobLog:
         self._digests: dict[Stream, tuple[int, hashlib._Hash]] = {}  # of each stream's first so many bytes
         self._doubts: dict[Stream, Doubt] = {}
         self._asked: set[Stream] = set()  # whose lines have been asked for again because of their digest
+        self._lost: dict[Stream, list[range]] = {}  # lines that were asked for again, and did not come back
         self._places: dict[Stream, tuple[int, int]] = {}
+        self._sure = False  # a record with a check was met: all that follow have one
 
     @property
     def doubtful(self) -> bool:
@@ -98,9 +101,10 @@ class JobLog:
         if count(index) < self.total:
             self.forget()
         last, position = LOST, Position()
-        for stream, offset, length, _ in records(index, self.total):
-            if stream is None:
+        for stream, offset, length, sure in records(index, self.total):
+            if stream is None or (self._sure and not sure):
                 return False
+            self._sure = sure
             if stream is not last:
                 if stream == LOST:
                     self.total += 1
@@ -117,7 +121,7 @@ class JobLog:
 
     def forget(self) -> None:
         """What is known is not so any more: all is read and compared anew."""
-        self.total, self.checked = 0, False
+        self.total, self.checked, self._sure = 0, False, False
         self.positions.clear()
         self._digests.clear()
         self._places.clear()
@@ -128,7 +132,9 @@ class JobLog:
         if unfinished := lock.unfinished:
             # Nobody was told that these lines are here: whoever has them sends them again.
             stream = stream_of(Path(unfinished))
-            if whole and stream is not None:
+            if stream is None:
+                self.checked = False
+            elif whole:
                 cut_to(self.directory / INDEX, self.total * SIZE)
                 cut_to(self.directory / unfinished, self._size(stream))
             lock.finish()
@@ -199,7 +205,9 @@ class JobLog:
         return sum(position.size for stream, position in self.positions.items() if stream != SERVICE)
 
     def doubt(self, stream: Stream, ask: int, until: int, what: str) -> None:
-        """These lines are damaged, or may be. They are asked for once more."""
+        """These lines are damaged, or may be. They are asked for once more, and only once."""
+        if all(any(number in lost for lost in self._lost.get(stream, ())) for number in (ask, until - 1)):
+            return
         known = self._doubts.get(stream)
         self._doubts[stream] = (
             Doubt(ask, until) if known is None else Doubt(min(known.ask, ask), max(known.until, until))
@@ -322,17 +330,21 @@ class JobLog:
                 doubt.place = (number, cursor - 1)
                 break
             if number == doubt.ask:
-                self._put_back(path, doubt, record.offset, record.length, cursor, lines[number - start])
+                self._put_back(stream, doubt, record.offset, record.length, cursor, lines[number - start])
                 doubt.ask += 1
             number += 1
         if doubt.ask >= doubt.until:
             del self._doubts[stream]
             self._digests.pop(stream, None)
+            path.touch()
+            if path.stat().st_size < self._size(stream):
+                os.truncate(path, self._size(stream))  # what is lost is a hole: the next line is behind it
             self._note(stream.filename, f"{doubt.lost} of its lines are lost" if doubt.lost else "")
 
     def _put_back(
-        self, path: Path, doubt: Doubt, offset: int, length: int, cursor: int, line: LogLine
+        self, stream: Stream, doubt: Doubt, offset: int, length: int, cursor: int, line: LogLine
     ) -> None:
+        path = self.directory / stream.filename
         versions = (encode(doubt.ask, cursor, line), encode(doubt.ask, None, line))
         raw = next((raw for raw in versions if len(raw) == length), None)
         try:
@@ -345,3 +357,6 @@ class JobLog:
             write_at(path, offset, raw)
         elif raw is None and decode(there) is None:
             doubt.lost += 1
+            lost = self._lost.setdefault(stream, [])
+            begin = lost.pop().start if lost and lost[-1].stop == doubt.ask else doubt.ask
+            lost.append(range(begin, doubt.ask + 1))

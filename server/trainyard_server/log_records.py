@@ -103,7 +103,7 @@ def records(index: Path, skip: int) -> Iterator[Record]:
                 if stream is None:
                     if kind == _NOBODY:
                         stream = LOST
-                    elif kind >= len(_KINDS):
+                    elif kind >= len(_KINDS) or (kind == 0) != (run == 0):
                         yield damaged
                         continue
                     else:

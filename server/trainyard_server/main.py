@@ -109,6 +109,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--machine-types", type=Path, help="the site's own machine types (YAML)")
     parser.add_argument("--quotas", type=Path, help="what each project may use at the same time (YAML)")
     parser.add_argument("--lease-seconds", type=float, default=defaults.lease_s, help="default: %(default)s")
+    parser.add_argument(
+        "--log-quota",
+        type=int,
+        default=defaults.log_quota,
+        metavar="BYTES",
+        help="how much log is kept of one job, 0 for all; default: %(default)s",
+    )
     parser.add_argument("--retries", type=int, default=defaults.retries, help="default: %(default)s")
     parser.add_argument(
         "--log-level",
@@ -124,6 +131,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         raise UsageError(f"--lease-seconds must be above 0; this is {options.lease_seconds:g}.")
     if options.retries < 0:
         raise UsageError(f"--retries must be 0 or more; this is {options.retries}.")
+    if options.log_quota < 0:
+        raise UsageError(f"--log-quota must be 0 (no quota) or more bytes; this is {options.log_quota}.")
     return Settings(
         data_dir=options.data_dir,
         database=options.database,
@@ -132,6 +141,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         quotas=options.quotas,
         lease_s=options.lease_seconds,
         retries=options.retries,
+        log_quota=options.log_quota,
     )
 
 

@@ -135,7 +135,7 @@ class ReplicaRow(Table):
     message: Mapped[str] = mapped_column(Text, default="")
     after_stop: Mapped[bool] = mapped_column(default=False)
     log_complete: Mapped[bool] = mapped_column(default=False)
-    log_lines: Mapped[int | None]  # how many its agent counted, once the log is complete and whole
+    log_lines: Mapped[int | None]  # how many its agent counted, once the log is complete
     log_sha256: Mapped[str] = mapped_column(String(64), default="")  # the agent's digest of them
     log_kept: Mapped[int | None]  # where the job's quota cut the log off: so many of its first lines are kept
     step: Mapped[int | None] = mapped_column(BigInteger)  # the newest that its program has reported

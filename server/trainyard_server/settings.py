@@ -74,6 +74,9 @@ class Settings:
     body_limit: int = 16 * 2**20
     """The largest body of any other request."""
 
+    log_quota: int = 2**30
+    """How many bytes of log are kept of one job; 0: all. What goes over it is not kept, with a notice."""
+
     last_lines: int = 10
     """How many of the failed replica's last log lines a verdict quotes."""
 

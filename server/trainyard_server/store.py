@@ -32,7 +32,7 @@ from trainyard_protocol.states import (
     RunState,
     check_move,
 )
-from trainyard_protocol.sync import AgentInfo
+from trainyard_protocol.sync import AgentInfo, LogEnd
 from trainyard_server.gangs import Assignment
 from trainyard_server.lifecycle import ReplicaChange
 from trainyard_server.scheduler import Waiting
@@ -345,14 +345,27 @@ class Writer(Reader):
                 change.after,
             )
 
-    def complete_log(self, run: RunRow, task: str, now: datetime, event: Event | None = None) -> None:
-        """No more lines come for the replica. Does nothing the second time."""
+    def complete_log(
+        self,
+        run: RunRow,
+        task: str,
+        now: datetime,
+        event: Event | None = None,
+        *,
+        end: LogEnd | None = None,
+        kept: int | None = None,
+    ) -> None:
+        """No more lines come for the replica: `end` is its agent's last word, `kept` how many lines a quota left of it.
+        Does nothing the second time."""
+        values: dict[str, object] = {"log_complete": True, "log_kept": kept}
+        if end is not None:
+            values |= {"log_lines": end.count, "log_sha256": end.sha256}
         result = self._session.execute(
             update(ReplicaRow)
             .where(
                 ReplicaRow.run_id == run.run_id, ReplicaRow.task == task, ReplicaRow.log_complete.is_(False)
             )
-            .values(log_complete=True)
+            .values(**values)
         )
         if _rows(result) and event is not None:
             self.add_event(run.job_key, event, now)

@@ -64,9 +64,8 @@ class LogStreaming:
                 if backend.notifier.closed:
                     return
                 if not follow or shown.state in FINAL_JOB_STATES:
-                    counts = await run_in_threadpool(backend.logs.counts, project, job_id)
-                    lines = {f"{stream.run}/{stream.task}": count for stream, count in counts.items()}
-                    yield LogSummary(state=shown.state, lines=lines)
+                    summary = await run_in_threadpool(self._explaining.summary, project, job_id)
+                    yield summary.model_copy(update={"state": shown.state})
                     return
                 while (
                     not (topics := await news.wait(backend.settings.ping_s)) and not backend.notifier.closed

@@ -133,7 +133,8 @@ class Syncing:
         return answer.model_copy(update={"version": version})
 
     def append_logs(self, run_id: str, task: str, chunk: LogChunk) -> LogReceipt:
-        """Takes what continues the replica's log; complete once the end is here and agrees with what we have.
+        """Takes what continues the replica's log; complete once the end is here and agrees with what we have, or once
+        the job's log quota is used up. Lines that our disk has damaged meanwhile are asked for again.
 
         A log that cannot be made whole any more is closed as it is, with an event that says so: a job does
         not hang on it, and its reader is told. What comes for a run that is over (its host was lost and is back)
@@ -147,32 +148,38 @@ class Syncing:
             job = reader.job_by_key(run.job_key)
         if chunk.start < 0:
             raise InvalidArgument(Violation("start", f"must be 0 or more; this is {chunk.start}."))
-        stream = Stream(run.number, task)
+        logs, stream = backend.logs, Stream(run.number, task)
         if replica.log_complete or run.state is RunState.ENDED:
-            return LogReceipt(next=backend.logs.counts(job.project, job.job_id).get(stream, 0), complete=True)
-        have, new = backend.logs.append(job.project, job.job_id, stream, chunk.start, chunk.lines)
-        if new:
+            have = logs.counts(job.project, job.job_id).get(stream, 0)
+            damaged = logs.next(job.project, job.job_id, stream) < have
+            if run.state is RunState.ENDED or replica.log_kept is not None or not damaged:
+                return LogReceipt(next=have, complete=True)
+        quota = backend.settings.log_quota
+        taken = logs.append(job.project, job.job_id, stream, chunk.start, chunk.lines, quota)
+        if taken.new:
             backend.notifier.publish(log_topic(job.key))
-        complete, damage = False, None
-        if chunk.end is not None:
+        complete, kept, event = False, None, None
+        if taken.full:
+            complete, kept = True, logs.counts(job.project, job.job_id).get(stream, 0)
+        elif chunk.end is not None:
             try:
-                complete = backend.logs.verify(job.project, job.job_id, stream, chunk.end)
+                complete = logs.verify(job.project, job.job_id, stream, chunk.end)
+                kept = chunk.end.count if chunk.end.cut else None
             except LogMismatch as mismatch:
                 complete = True
-                damage = Event(
-                    "log-damaged",
-                    f"The log of {task} is not what the replica wrote: {mismatch}.",
-                    run.number,
-                    task,
-                )
+                said = f"The log of {task} is not what the replica wrote: {mismatch}."
+                event = Event("log-damaged", said, run.number, task)
                 logger.exception("Job %s, run %d, %s: log mismatch", job.job_id, run.number, task)
         if complete:
+            if kept is not None:
+                event = Event("log-quota", _quota_notice(task, kept, quota), run.number, task)
             with backend.store.write() as writer:
-                writer.complete_log(run, task, backend.clock(), damage)
+                now, end = backend.clock(), chunk.end if not taken.full else None
+                writer.complete_log(run, task, now, event, end=end, kept=kept)
             backend.notifier.publish(job_topic(job.key))
             self._conductor.advance(job.key)
             self._conductor.schedule()  # what this run held may be free now
-        return LogReceipt(next=have, complete=complete)
+        return LogReceipt(next=logs.next(job.project, job.job_id, stream), complete=complete)
 
     def package(self, sha256: str, filename: str) -> Path:
         """Where an uploaded package lies. Raises NotFound."""
@@ -213,6 +220,7 @@ class Syncing:
                 for replica in gang
             ),
             grace_s=self._backend.settings.grace_s,
+            log_quota_bytes=self._backend.settings.log_quota,
         )
 
 
@@ -224,3 +232,21 @@ def _news(run: RunRow, activity: str) -> list[Event]:
     if activity and activity != run.activity:
         news.append(Event("preparing", f"{activity[0].upper()}{activity[1:]}.", run.number))
     return news
+
+
+def _quota_notice(task: str, kept: int, quota: int) -> str:
+    of = f" of {_size(quota)}" if quota else ""
+    return (
+        f"The log of {task} goes on, but the job's log quota{of} is used up: "
+        f"its lines from number {kept} on are not kept."
+    )
+
+
+def _size(size: int) -> str:
+    """A number of bytes for a person: `1.0 GiB`."""
+    amount, unit = float(size), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.1f} {unit}" if unit != "bytes" else f"{size} bytes"

@@ -313,6 +313,9 @@ def test_log_that_differs_from_the_agents_is_closed_and_said(api: Server, agent:
     agent.exit(logs=False)
     chunk = LogChunk(start=1, lines=(), end=LogEnd(count=1, sha256="0" * 64))
     receipt = agent.ship("master-replica-0", chunk, agent.run)
+    assert (receipt.next, receipt.complete) == (0, False), "its lines are asked for once more"
+    chunk = LogChunk(start=0, lines=(line("one"),), end=chunk.end)
+    receipt = agent.ship("master-replica-0", chunk, agent.run)
     assert receipt.complete
     assert api.job()["state"] == "SUCCEEDED"
     damaged = [e for e in api.detail()["events"] if e["kind"] == "log-damaged"]

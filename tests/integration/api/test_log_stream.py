@@ -70,7 +70,12 @@ def test_stream_without_follow_is_everything_there_is(api: Server, agent: Script
         1,
         "two",
     )
-    assert events[-1][1] == {"state": "RUNNING", "lines": {"0/service": 6, "1/master-replica-0": 2}}
+    assert events[-1][1] == {
+        "state": "RUNNING",
+        "lines": {"0/service": 6, "1/master-replica-0": 2},
+        "sha256": {},
+        "kept": {},
+    }
 
 
 @pytest.mark.parametrize("where", [{"last": "7"}, {"after": 7}, {"last": "7", "after": 1}])

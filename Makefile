@@ -7,7 +7,14 @@ BIN := $(VENV)/bin
 TEST_PROCESSES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports docs clean
+# make chaos: histories with processes and with containers, on each database; SEED is the first of them, KILLS how
+# often a training is killed.
+HISTORIES ?= 200
+DOCKER_HISTORIES ?= 50
+KILLS ?= 20
+SEED ?=
+
+.PHONY: help demo test chaos check lint format types imports docs clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +25,12 @@ demo: $(VENV)/.demo ## train the digits on this machine, end to end
 test: $(VENV)/.dev ## run every test that this machine can run
 	@scripts/test-tools.sh
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+
+chaos: $(VENV)/.dev ## many random histories of the real service, and one training killed again and again
+	@scripts/test-tools.sh
+	$(BIN)/python -m pytest tests/chaos -v -rN --tb=short --chaos-histories $(HISTORIES) \
+		--chaos-docker-histories $(DOCKER_HISTORIES) --chaos-kills $(KILLS) $(if $(SEED),--chaos-seed $(SEED)) \
+		$(PYTEST_ARGS)
 
 check: lint types imports test ## lint, format, types, import contracts, tests
 

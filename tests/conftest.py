@@ -15,6 +15,17 @@ from engines import Engine, NoEngine, OwnEngine
 E = TypeVar("E", bound=Engine)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Of tests/chaos; here, where they are known however little of the tests is asked for."""
+    group = parser.getgroup("chaos", "random histories of the real service")
+    group.addoption("--chaos-seed", type=int, help="the first history (default: CHAOS_SEED, else a random one)")
+    group.addoption("--chaos-histories", type=int, metavar="N", help="how many with processes, on each database")
+    group.addoption("--chaos-docker-histories", type=int, metavar="N", help="how many with containers")
+    group.addoption("--chaos-runtime", choices=("process", "docker"), action="append", help="default: each")
+    group.addoption("--chaos-database", choices=("sqlite", "postgresql"), action="append", help="default: each")
+    group.addoption("--chaos-kills", type=int, metavar="N", help="how often a training is killed (default: 4)")
+
+
 def pytest_configure() -> None:
     """Whoever starts the tests in the background of a script has SIGINT ignored, and so would every program
     that they start: Ctrl-C could not be tested."""

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def write_json(path: Path, value: object) -> None:
     """Replaces the file; after a power cut it is the old one or the new one, whole. Refused by the disk: the
     old one stays. Two writers of one path: one of the two wins, whole.
     """
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     try:
         with fresh.open("w", encoding="utf-8") as file:
             file.write(json.dumps(value))

@@ -1,0 +1,283 @@
+"""What must be true after every history. Each check raises AssertionError with what it found, or says nothing."""
+
+from collections.abc import Callable, Iterator
+
+import psutil
+
+from chaos.history import Outcome
+from chaos.plan import MAX_WIDTH
+from chaos.program import line
+from chaos.replicas import Key, Truth, truths
+from history_checks import check_ending, check_history
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState, Reason, ReplicaState, RunState
+from trainyard_protocol.states import Outcome as RunOutcome
+from trainyard_protocol.sync import LogLine, digest
+from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry, ReplicaView, RunView
+
+_STREAMS = ("stdout", "stderr")
+
+
+def check(outcome: Outcome) -> None:
+    """All of them, and every failure of any."""
+    found: list[str] = []
+    for invariant in INVARIANTS:
+        try:
+            invariant(outcome)
+        except AssertionError as error:
+            found.append(f"{invariant.__name__}: {error}")
+    assert not found, "\n".join(found)
+
+
+def what_was_accepted_exists_once(outcome: Outcome) -> None:
+    for name, told in outcome.told.items():
+        answer = told.submitted
+        assert answer is not None, f"the submission of {name} was never answered"
+        repeated = outcome.faults.get("repeated", 0) or answer.attempts > 1
+        assert answer.status == 200 or (answer.status == 409 and repeated), f"{name}: {answer}"
+    assert sorted(outcome.jobs) == sorted(outcome.told), f"there are {outcome.jobs}"
+
+
+def every_job_has_ended_by_legal_moves(outcome: Outcome) -> None:
+    for name, detail in outcome.details.items():
+        assert detail.state in FINAL_JOB_STATES, f"{name} is {detail.state}"
+        try:
+            check_history(detail)
+            check_ending(detail)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error or error.__traceback__}; events {_told(detail)}") from error
+
+
+def cancelled_is_cancelled_or_had_truly_ended(outcome: Outcome) -> None:
+    lives = _lives(outcome)
+    for name, told in outcome.told.items():
+        accepted = [answer for answer in told.cancels if answer.status == 200]
+        detail = outcome.details[name]
+        if detail.state is JobState.CANCELLED:
+            assert accepted, f"{name} is CANCELLED, and nobody had asked for it: {detail.job}"
+        elif accepted and any(event.after == JobState.CANCELLING for event in detail.events):
+            last = detail.runs[-1]
+            verdict = last.verdict
+            assert verdict is not None
+            truth = lives.get(_key(last, verdict.replica))
+            if verdict.reason in (Reason.COMPLETED, Reason.PROGRAM_ERROR):
+                assert truth is not None, f"{name} is {detail.state}, and {verdict.replica} never lived"
+                assert truth.code == (verdict.exit_code or 0), f"{name} is {detail.state}; {truth}"
+
+
+def verdicts_are_what_happened(outcome: Outcome) -> None:
+    lives = _lives(outcome)
+    for name, run in _runs(outcome):
+        detail, verdict = outcome.details[name], run.verdict
+        assert verdict is not None, f"{name}, run {run.number} has no verdict"
+        truth = lives.get(_key(run, verdict.replica)) if verdict.replica else None
+        what = f"{name}, run {run.number}: {verdict.reason} {verdict.message!r}; the program noted {truth}"
+        match verdict.reason:
+            case Reason.COMPLETED:
+                assert truth is not None, what
+                assert truth.code == 0, what
+            case Reason.PROGRAM_ERROR:
+                assert truth is not None, what
+                assert truth.code == verdict.exit_code, what
+            case Reason.KILLED_BY_SIGNAL:
+                dies = truth is not None and any(note["what"] == "dies" for note in truth.notes)
+                harmed = outcome.harmed.get(_key(run, verdict.replica), set())
+                assert dies or "killed" in harmed, what
+            case Reason.VANISHED:
+                assert "removed" in outcome.harmed.get(_key(run, verdict.replica), set()), what
+            case Reason.HOST_LOST:
+                assert outcome.plan.agents > 1, what
+            case Reason.STOPPED:
+                assert detail.state is JobState.CANCELLED, what
+            case _:
+                raise AssertionError(what)
+    for detail in outcome.details.values():
+        verdict = detail.runs[-1].verdict if detail.runs else None
+        message = str(detail.job.get("errorMessage", ""))
+        if detail.state is JobState.FAILED:
+            assert verdict is not None
+            assert message.startswith(verdict.message), f"{message!r} does not say {verdict.message!r}"
+            assert detail.exit_code == verdict.exit_code, detail
+        if detail.state is JobState.SUCCEEDED:
+            assert detail.exit_code == 0, detail
+            assert not message, detail
+
+
+def each_replica_lives_once_and_no_two_runs_at_once(outcome: Outcome) -> None:
+    seen: dict[Key, Truth] = {}
+    for truth in truths(outcome.root):
+        assert truth.key not in seen, (
+            f"{truth.task} of run {truth.run} lived twice: {seen[truth.key]}, {truth}"
+        )
+        seen[truth.key] = truth
+        assert not truth.overlaps, f"{truth.job}: {truth.name} lived beside {truth.overlaps} of another run"
+
+
+def gangs_run_whole_or_not_at_all(outcome: Outcome) -> None:
+    lives = _lives(outcome)
+    known = {_key(run, replica.task) for _, run in _runs(outcome) for replica in run.replicas}
+    strangers = [str(key) for key in lives if key not in known]
+    assert not strangers, f"{strangers} lived, and the service knows nothing of them"
+    for name, run in _runs(outcome):
+        alive = [replica for replica in run.replicas if _key(run, replica.task) in lives]
+        refused = [r for r in run.replicas if r.reason in (Reason.START_FAILED, Reason.HOST_FAILED)]
+        assert not (alive and refused), f"{name}, run {run.number}: {refused} were refused, and {alive} lived"
+        if run.verdict is not None and run.verdict.outcome is RunOutcome.SUCCEEDED:
+            early = [r.task for r in run.replicas if r not in alive and not _ended_early(outcome, run, r)]
+            assert not early, f"{name}, run {run.number} succeeded without {early}"
+
+
+def every_line_is_there_once_and_in_order(outcome: Outcome) -> None:
+    lives = _lives(outcome)
+    for name, log in outcome.logs.items():
+        entries = log.entries
+        cursors = [entry.cursor for entry in entries]
+        assert cursors == list(range(1, len(entries) + 1)), f"{name}: cursors {cursors}"
+        by_replica: dict[tuple[int, str], list[LogEntry]] = {}
+        for entry in entries:
+            by_replica.setdefault((entry.run, entry.task), []).append(entry)
+        for (run, task), lines in by_replica.items():
+            numbers = [entry.number for entry in lines]
+            assert numbers == list(range(len(lines))), f"{name}, run {run}, {task}: numbers {numbers}"
+        runs = {run.number: run for run in outcome.details[name].runs}
+        for (number, task), lines in by_replica.items():
+            if task != SERVICE_TASK:
+                assert number in runs, f"{name}: lines of run {number}, which never was"
+                _check_lines(outcome, name, runs[number], task, lines, lives.get(_key(runs[number], task)))
+        for run in runs.values():
+            for replica in run.replicas:
+                truth = lives.get(_key(run, replica.task))
+                if truth is not None and (run.number, replica.task) not in by_replica:
+                    _check_lines(outcome, name, run, replica.task, [], truth)
+                _check_count(outcome, name, run, replica, by_replica.get((run.number, replica.task), []))
+
+
+def followers_saw_every_line_once(outcome: Outcome) -> None:
+    for name, told in outcome.told.items():
+        whole = [(entry.cursor, entry.task, entry.text) for entry in outcome.logs[name].entries]
+        seen = [(entry.cursor, entry.task, entry.text) for entry in told.followed.entries]
+        assert seen == whole, (
+            f"{name}: a reader who was cut {told.followed.cuts} times saw {_difference(seen, whole)}"
+        )
+
+
+def nothing_is_left(outcome: Outcome) -> None:
+    """The directories of runs are empty, or the history had not settled."""
+    mine = str(outcome.root)
+    left = []
+    for process in psutil.process_iter():
+        try:
+            words, environment = process.cmdline(), process.environ()
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+        if any(mine in word for word in words) or any(mine in value for value in environment.values()):
+            left.append(f"{process.pid} {words}")
+    assert not left, f"processes {left}"
+    for path in outcome.root.glob("agent-*/"):
+        found = [child.name for child in path.iterdir() if child.is_dir() and any(child.iterdir())]
+        assert not found, f"{path} still has {found}"
+
+
+def nobody_stumbled(outcome: Outcome) -> None:
+    """Neither servers nor agents met anything that they had not expected."""
+    for path in [*outcome.root.glob("server-*.log"), *outcome.root.glob("agent-*.log")]:
+        text = path.read_text(errors="replace")
+        at = text.find("Traceback")
+        assert at < 0, f"{path}:\n{text[max(0, at - 300) : at + 3000]}"
+
+
+INVARIANTS: tuple[Callable[[Outcome], None], ...] = (
+    what_was_accepted_exists_once,
+    every_job_has_ended_by_legal_moves,
+    cancelled_is_cancelled_or_had_truly_ended,
+    verdicts_are_what_happened,
+    each_replica_lives_once_and_no_two_runs_at_once,
+    gangs_run_whole_or_not_at_all,
+    every_line_is_there_once_and_in_order,
+    followers_saw_every_line_once,
+    nothing_is_left,
+    nobody_stumbled,
+)
+
+
+def _check_lines(
+    outcome: Outcome, name: str, run: RunView, task: str, lines: list[LogEntry], truth: Truth | None
+) -> None:
+    """A prefix of what the program says, at least as long as what it had noted as written."""
+    where = f"{name}, run {run.number}, {task}"
+    assert truth is not None, f"{where} has lines, and never lived: {lines[:3]}"
+    harm = outcome.harmed.get(truth.key, set())
+    replica = next(r for r in run.replicas if r.task == task)
+    lossy = "removed" in harm or replica.reason is Reason.HOST_LOST
+    for stream in _STREAMS:
+        texts = [entry.text for entry in lines if entry.stream == stream]
+        for number, text in enumerate(texts):
+            whole = line(truth.name, stream, number, len(text))
+            if text == whole:
+                continue
+            last = number == len(texts) - 1 and truth.code is None
+            assert last, f"{where}: line {number} of {stream} is {text!r}, not {whole!r}"
+            assert line(truth.name, stream, number, MAX_WIDTH).startswith(text), (
+                f"{where}: {text!r} at its end"
+            )
+        if not lossy:
+            assert len(texts) >= truth.written[stream], (
+                f"{where}: {len(texts)} lines of {stream}, and {truth.written[stream]} were written ({truth.name})"
+            )
+
+
+def _check_count(
+    outcome: Outcome, name: str, run: RunView, replica: ReplicaView, lines: list[LogEntry]
+) -> None:
+    where = f"{name}, run {run.number}, {replica.task}"
+    assert replica.log_lines == len(lines), f"{where} counts {replica.log_lines} lines and shows {len(lines)}"
+    damaged = [
+        event.message
+        for event in outcome.details[name].events
+        if event.kind == "log-damaged" and (event.run, event.task) == (run.number, replica.task)
+    ]
+    lossy = replica.reason is Reason.HOST_LOST or outcome.harmed.get(_key(run, replica.task), set()) & {
+        "removed"
+    }
+    assert lossy or (replica.log_complete and not damaged), (
+        f"{where}: log_complete={replica.log_complete} {damaged}"
+    )
+    summary = outcome.logs[name].summary
+    assert summary is not None
+    told = summary.sha256.get(f"{run.number}/{replica.task}")
+    if told is not None and not lossy:
+        own = digest(LogLine(time=e.time, stream=e.stream, text=e.text, partial=e.partial) for e in lines)
+        assert told == own, f"{where}: the digest is {told}, and that of its lines is {own}"
+
+
+def _ended_early(outcome: Outcome, run: RunView, replica: ReplicaView) -> bool:
+    """It was ended before it could note that it lives."""
+    return replica.reason in (Reason.STOPPED, Reason.KILLED_BY_SIGNAL) or bool(
+        outcome.harmed.get(_key(run, replica.task))
+    )
+
+
+def _runs(outcome: Outcome) -> Iterator[tuple[str, RunView]]:
+    for name, detail in outcome.details.items():
+        for run in detail.runs:
+            assert run.state is RunState.ENDED
+            assert all(replica.state is ReplicaState.EXITED for replica in run.replicas)
+            yield name, run
+
+
+def _lives(outcome: Outcome) -> dict[Key, Truth]:
+    return {truth.key: truth for truth in truths(outcome.root)}
+
+
+def _key(run: RunView, task: str) -> Key:
+    return run.run_id[:10], task
+
+
+def _told(detail: JobDetail) -> list[str]:
+    return [f"{e.number} {e.kind} {e.run} {e.task} {e.before}->{e.after} {e.message}" for e in detail.events]
+
+
+def _difference(seen: list[tuple[int, str, str]], whole: list[tuple[int, str, str]]) -> str:
+    pairs = enumerate(zip(seen, whole, strict=False))
+    first = next((n for n, (one, other) in pairs if one != other), min(len(seen), len(whole)))
+    there, here = whole[first : first + 3], seen[first : first + 3]
+    return f"{len(seen)} lines of {len(whole)}; from {first} on: {here} for {there}"

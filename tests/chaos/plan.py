@@ -1,0 +1,217 @@
+"""What a history does, drawn from a seed: jobs with their programs, and operations with their times. Pure.
+
+A plan is the same whenever it is drawn from the same seed for the same runtime. What it meets is not: processes run
+as fast as the machine lets them.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Runtime = Literal["process", "docker"]
+Script = Mapping[str, list[list[Any]]]
+"""The steps of the program (see `program.py`) by the type of its task."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """`endless`: its programs do not end by themselves, so it is cancelled when everything is healed."""
+
+    name: str
+    at: float
+    workers: int
+    script: Script
+    endless: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`kind` is a method of `history.Operations`, and `values` are its arguments."""
+
+    at: float
+    kind: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        words = [f"{self.at:6.2f} s  {self.kind}", *(f"{k}={v}" for k, v in self.values.items())]
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    runtime: Runtime
+    agents: int
+    servers: int
+    jobs: tuple[PlannedJob, ...]
+    operations: tuple[Operation, ...]
+    length: float
+
+    def __str__(self) -> str:
+        head = f"seed {self.seed}: {self.runtime}, agents={self.agents}, servers={self.servers}"
+        jobs = [
+            f"{job.at:6.2f} s  submit {job.name} workers={job.workers} {'endless ' * job.endless}"
+            + " ".join(f"{task}={steps}" for task, steps in job.script.items())
+            for job in self.jobs
+        ]
+        return "\n".join([head, *sorted([*jobs, *map(str, self.operations)])])
+
+
+MAX_WIDTH = 120
+"""Of a line that a burst prints."""
+
+WEIGHTS: Mapping[str, float] = {
+    "cancel": 3.0,
+    "kill_server": 2.0,
+    "kill_agent": 2.0,
+    "end_server": 0.7,
+    "end_agent": 0.7,
+    "pause_server": 1.0,
+    "pause_agent": 1.0,
+    "kill_program": 2.0,
+    "pause_program": 0.7,
+    "kill_supervisor": 1.0,  # a container that is removed, where replicas are containers
+    "disturb": 3.0,
+    "cut": 1.5,
+    "jump": 1.0,
+}
+
+
+def draw(seed: int, runtime: Runtime, servers: int = 1) -> Plan:
+    random_ = random.Random(f"{runtime} {seed}")
+    slow = 2.0 if runtime == "docker" else 1.0  # a container takes its time to come up
+    agents = random_.choice([1, 1, 2])
+    length = 1.6 * slow
+    jobs = tuple(_job(random_, number, length) for number in range(random_.choice([2, 3, 3])))
+    kinds = random_.choices(list(WEIGHTS), list(WEIGHTS.values()), k=random_.randint(3, 7))
+    operations = [
+        Operation(
+            round(random_.uniform(0.1, length), 2), kind, _DRAWS[kind](random_, len(jobs), agents, slow)
+        )
+        for kind in kinds
+    ]
+    return Plan(
+        seed=seed,
+        runtime=runtime,
+        agents=agents,
+        servers=servers,
+        jobs=jobs,
+        operations=tuple(sorted(operations, key=lambda operation: operation.at)),
+        length=length,
+    )
+
+
+def _job(random_: random.Random, number: int, length: float) -> PlannedJob:
+    workers = random_.choice([0, 0, 1, 1, 1, 2])
+    script = (
+        {"master": _steps(random_), "worker": _steps(random_)} if workers else {"master": _steps(random_)}
+    )
+    endless = random_.random() < 0.2
+    if endless:
+        for steps in script.values():
+            steps[-1:] = [["say", "stdout", 3, 0.2], ["sleep", 600]]
+    return PlannedJob(f"job_{number}", round(random_.uniform(0, length * 0.6), 2), workers, script, endless)
+
+
+def _steps(random_: random.Random) -> list[list[Any]]:
+    steps: list[list[Any]] = []
+    match random_.choice(["deaf", "polite", "plain", "plain"]):
+        case "deaf":
+            steps.append(["deaf"])
+        case "polite":
+            steps.append(["polite", random_.choice([1, 3, 200]), random_.choice([0, 0, 3])])
+    if random_.random() < 0.15:
+        steps.append(["child", 30])
+    for _ in range(random_.randint(0, 3)):
+        stream = random_.choice(["stdout", "stdout", "stderr"])
+        match random_.choice(["say", "say", "burst", "sleep"]):
+            case "say":
+                steps.append(["say", stream, random_.randint(1, 8), random_.choice([0.0, 0.02, 0.1])])
+            case "burst":
+                steps.append(
+                    ["burst", stream, random_.choice([10, 300, 3000]), random_.choice([0, MAX_WIDTH])]
+                )
+            case "sleep":
+                steps.append(["sleep", round(random_.uniform(0.0, 0.5), 2)])
+    if random_.random() < 0.3:
+        steps.append(["tail", "stderr"])
+    ending = random_.random()
+    if ending < 0.12:
+        steps.append(["die", random_.choice([9, 9, 11, 15]), random_.randint(1, 2)])
+    elif ending < 0.25:
+        steps.append(["exit", random_.choice([1, 3, 77])])
+    else:
+        steps.append(["exit", 0])
+    return steps
+
+
+_Draw = Callable[[random.Random, int, int, float], dict[str, Any]]
+
+
+def _moment(random_: random.Random, longest: float) -> float:
+    """Mostly short, sometimes not."""
+    return round(longest * random_.random() ** 2, 2)
+
+
+def _cancel(random_: random.Random, jobs: int, _agents: int, _slow: float) -> dict[str, Any]:
+    return {"job": random_.randrange(jobs), "times": random_.choice([1, 1, 2])}
+
+
+def _server_down(random_: random.Random, _jobs: int, _agents: int, _slow: float) -> dict[str, Any]:
+    return {"down_s": _moment(random_, 0.8)}
+
+
+def _agent_down(random_: random.Random, _jobs: int, agents: int, _slow: float) -> dict[str, Any]:
+    return {"agent": random_.randrange(agents), "down_s": _moment(random_, 0.8)}
+
+
+def _replica(random_: random.Random, _jobs: int, _agents: int, _slow: float) -> dict[str, Any]:
+    return {"which": random_.randrange(100)}
+
+
+def _paused(random_: random.Random, _jobs: int, _agents: int, _slow: float) -> dict[str, Any]:
+    return {"which": random_.randrange(100), "for_s": _moment(random_, 1.0)}
+
+
+def _side(random_: random.Random, agents: int) -> str:
+    return random_.choice(["people", *(f"agent-{n}" for n in range(agents))])
+
+
+def _disturb(random_: random.Random, _jobs: int, agents: int, slow: float) -> dict[str, Any]:
+    """Shares of the requests that this happens to, for a while."""
+    faults = dict.fromkeys(("refused", "answer_lost", "repeated", "cut_short", "late"), 0.0)
+    for kind in random_.sample(list(faults), 2):
+        faults[kind] = random_.choice([0.2, 0.5])
+    kept = {kind: share for kind, share in faults.items() if share}
+    return {"side": _side(random_, agents), "for_s": round(random_.uniform(0.3, 1.5) * slow, 2), **kept}
+
+
+def _cut(random_: random.Random, _jobs: int, agents: int, _slow: float) -> dict[str, Any]:
+    return {
+        "side": _side(random_, agents),
+        "how": random_.choice(["refuses", "swallows"]),
+        "for_s": _moment(random_, 1.5),
+    }
+
+
+def _jump(random_: random.Random, _jobs: int, agents: int, _slow: float) -> dict[str, Any]:
+    who = random_.choice(["server", *(f"agent-{n}" for n in range(agents))])
+    return {"who": who, "seconds": random_.choice([-3600, 3600, -5, 5]), "for_s": _moment(random_, 1.5)}
+
+
+_DRAWS: Mapping[str, _Draw] = {
+    "cancel": _cancel,
+    "kill_server": _server_down,
+    "kill_agent": _agent_down,
+    "end_server": _server_down,
+    "end_agent": _agent_down,
+    "pause_server": _server_down,
+    "pause_agent": _agent_down,
+    "kill_program": _replica,
+    "pause_program": _paused,
+    "kill_supervisor": _replica,
+    "disturb": _disturb,
+    "cut": _cut,
+    "jump": _jump,
+}

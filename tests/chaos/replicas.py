@@ -1,0 +1,170 @@
+"""The replicas that live now, told by their own marks, and what can be done to them."""
+
+import fcntl
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+from docker.errors import APIError, NotFound
+
+Key = tuple[str, str]
+"""The first ten characters of a run's id, and a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What one program noted of its own life."""
+
+    job: str
+    name: str
+    run: str
+    task: str
+    pid: int
+    born: float
+    notes: tuple[dict[str, object], ...]
+
+    @property
+    def key(self) -> Key:
+        return self.run, self.task
+
+    @property
+    def written(self) -> dict[str, int]:
+        """Lines of each stream that had surely been written."""
+        known = {"stdout": 0, "stderr": 0}
+        for note in self.notes:
+            if note["what"] == "written":
+                known = {stream: int(str(note[stream])) for stream in known}
+        return known
+
+    @property
+    def code(self) -> int | None:
+        """With what it ended by itself; None if it was ended."""
+        return next((int(str(note["code"])) for note in self.notes if note["what"] == "ended"), None)
+
+    @property
+    def overlaps(self) -> list[str]:
+        return [str(note["other"]) for note in self.notes if note["what"] == "overlap"]
+
+
+def truths(root: Path) -> Iterator[Truth]:
+    for path in sorted(root.glob("jobs/*/truth/*.jsonl")):
+        text = path.read_text()
+        notes = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        if notes:
+            born = notes[0]
+            yield Truth(
+                job=path.parents[1].name,
+                name=path.stem,
+                run=born["run"],
+                task=born["task"],
+                pid=born["pid"],
+                born=born["t"],
+                notes=tuple(notes[1:]),
+            )
+
+
+class Replicas:
+    """`harmed` says what was done to which replica."""
+
+    def __init__(
+        self, root: Path, runtime: str, environment: dict[str, str], agent_ids: Callable[[], list[str]]
+    ) -> None:
+        self._root = root
+        self._agent_ids = agent_ids
+        self._docker = docker.DockerClient(environment["DOCKER_HOST"]) if runtime == "docker" else None
+        self.harmed: dict[Key, set[str]] = {}
+
+    def close(self) -> None:
+        if self._docker is not None:
+            self._docker.close()
+
+    def kill(self, which: int) -> None:
+        if self._docker is not None:
+            self._with_container(which, "killed", lambda container: container.kill(signal.SIGKILL))
+        elif truth := self._one(which):
+            self._harm(truth.key, "killed")
+            self._signal(truth.pid, signal.SIGKILL)
+
+    def pause(self, which: int, for_s: float) -> None:
+        if self._docker is not None:
+
+            def pause(container: "docker.models.containers.Container") -> None:
+                container.pause()
+                time.sleep(for_s)
+                container.unpause()
+
+            self._with_container(which, "paused", pause)
+        elif truth := self._one(which):
+            self._harm(truth.key, "paused")
+            self._signal(truth.pid, signal.SIGSTOP)
+            time.sleep(for_s)
+            self._signal(truth.pid, signal.SIGCONT)
+
+    def kill_supervisor(self, which: int) -> None:
+        """What stands between a program and the agent: the supervisor's process, or the container itself."""
+        if self._docker is not None:
+            self._with_container(which, "removed", lambda container: container.remove(force=True, v=True))
+        elif truth := self._one(which):
+            try:
+                parent = int(Path(f"/proc/{truth.pid}/stat").read_text().rpartition(")")[2].split()[1])
+                words = Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                return  # it has just ended
+            if any(word.endswith(b"shim.py") for word in words) and any(
+                word.startswith(str(self._root).encode()) for word in words
+            ):
+                self._harm(truth.key, "removed")
+                os.kill(parent, signal.SIGKILL)
+
+    def _one(self, which: int) -> Truth | None:
+        alive = [truth for truth in truths(self._root) if self._lives(truth)]
+        return random.Random(which).choice(alive) if alive else None
+
+    def _lives(self, truth: Truth) -> bool:
+        try:
+            fd = os.open(self._root / "jobs" / truth.job / "locks" / truth.name, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        """Only one that is surely ours: the kernel may have used the number again."""
+        try:
+            if str(self._root).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, number)
+        except OSError:
+            return
+
+    def _with_container(
+        self, which: int, harm: str, work: Callable[["docker.models.containers.Container"], None]
+    ) -> None:
+        assert self._docker is not None
+        for agent_id in random.Random(which).sample(found := self._agent_ids(), len(found)):
+            filters = {
+                "label": [f"trainyard.agent={agent_id}", "trainyard.role=replica"],
+                "status": "running",
+            }
+            containers = self._docker.containers.list(filters=filters, ignore_removed=True)
+            if containers:
+                container = random.Random(which).choice(containers)
+                self._harm((container.labels["trainyard.run"][:10], container.labels["trainyard.task"]), harm)
+                try:
+                    work(container)
+                except (NotFound, APIError):
+                    return  # it has just ended
+                return
+
+    def _harm(self, key: Key, how: str) -> None:
+        self.harmed.setdefault(key, set()).add(how)

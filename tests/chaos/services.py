@@ -1,0 +1,140 @@
+"""The servers and agents of a history: processes that can be started, killed, paused and told to end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SERVER_KNOBS: Mapping[str, Any] = {
+    "backoff_first_s": 0.05,
+    "backoff_max_s": 0.2,
+    "grace_s": 0.6,
+    "sync_wait_max_s": 1.0,
+    "tick_s": 0.1,
+    "ping_s": 0.5,
+    "durable": False,
+}
+LEASE_S: Mapping[str, float] = {"process": 4.0, "docker": 20.0}
+"""An agent is silent while it starts containers."""
+SILENT_S: Mapping[str, float] = {"process": 1.5, "docker": 6.0}
+RETRIES = 12
+AGENT_KNOBS: Mapping[str, Any] = {
+    "agent.HOLD_S": 1.0,
+    "agent.WATCH_S": 0.05,
+    "agent.SHIP_S": 0.05,
+    "agent._FIRST_BACKOFF_S": 0.05,
+    "agent._LONGEST_BACKOFF_S": 0.4,
+    "control_plane._CONNECT_S": 1.0,
+    "control_plane._ANSWER_S": 1.5,
+    "lease._MARGIN_S": 0.4,
+}
+_PATIENCE_S = 15.0
+
+
+class Forge:
+    """`forge.py` as a process; see there."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("forge.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+
+    def start(self, kind: str, arguments: list[str], log: Path, clock: Path, knobs: Mapping[str, Any]) -> int:
+        order = {"start": kind, "arguments": arguments, "log": str(log), "clock": str(clock)}
+        return int(self._ask({**order, "knobs": dict(knobs)}))
+
+    def signal(self, pid: int, number: int) -> bool:
+        """False if it had ended."""
+        return bool(self._ask({"signal": pid, "number": number}))
+
+    def status(self, pid: int) -> int | None:
+        """None while it lives."""
+        answer = self._ask({"status": pid})
+        return None if answer is None else int(answer)
+
+    def close(self) -> None:
+        self._process.communicate(timeout=_PATIENCE_S)
+
+    def _ask(self, order: Mapping[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
+
+
+class Service:
+    """One server or agent, which may be down or stand still for a while, one thing at a time."""
+
+    def __init__(
+        self, forge: Forge, kind: str, name: str, arguments: list[str], root: Path, knobs: Mapping[str, Any]
+    ) -> None:
+        self.name = name
+        self.log = root / f"{name}.log"
+        self._clock = root / f"{name}.clock"
+        self._forge = forge
+        self._start = (kind, arguments, self.log, self._clock, knobs)
+        self._busy = threading.Lock()
+        self._pid = 0
+        self.shift(0)
+
+    def start(self) -> None:
+        self._pid = self._forge.start(*self._start)
+
+    def shift(self, seconds: float) -> None:
+        """Its clock of the day, from now on."""
+        fresh = self._clock.with_suffix(".new")
+        fresh.write_text(str(seconds))
+        fresh.replace(self._clock)
+
+    def down(self, how: signal.Signals, down_s: float) -> None:
+        """It is killed, or told to end, and comes back after a while."""
+        with self._busy:
+            status = self.stop(how)
+            assert status in (-how, 0), f"{self.name} ended with {status}"  # it may not have listened yet
+            time.sleep(down_s)
+            self.start()
+
+    def pause(self, for_s: float) -> None:
+        with self._busy:
+            self._signal(signal.SIGSTOP)
+            time.sleep(for_s)
+            self._signal(signal.SIGCONT)
+
+    def stop(self, how: signal.Signals) -> int:
+        """Its exit status. One that does not end is killed: -9."""
+        self._signal(how)
+        give_up_at = time.monotonic() + _PATIENCE_S
+        while (status := self._forge.status(self._pid)) is None:
+            if time.monotonic() > give_up_at:
+                self._forge.signal(self._pid, signal.SIGKILL)
+            time.sleep(0.01)
+        return status
+
+    def kill(self) -> None:
+        """For a history that failed: whatever became of it."""
+        if self._pid:
+            self._forge.signal(self._pid, signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        alive = self._forge.signal(self._pid, number)
+        assert alive, f"{self.name} ended by itself with {self._forge.status(self._pid)}: see {self.log}"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

@@ -18,12 +18,20 @@ E = TypeVar("E", bound=Engine)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Of tests/chaos; here, where they are known however little of the tests is asked for."""
     group = parser.getgroup("chaos", "random histories of the real service")
-    group.addoption("--chaos-seed", type=int, help="the first history (default: CHAOS_SEED, else a random one)")
-    group.addoption("--chaos-histories", type=int, metavar="N", help="how many with processes, on each database")
+    group.addoption(
+        "--chaos-seed", type=int, help="the first history (default: CHAOS_SEED, else a random one)"
+    )
+    group.addoption(
+        "--chaos-histories", type=int, metavar="N", help="how many with processes, on each database"
+    )
     group.addoption("--chaos-docker-histories", type=int, metavar="N", help="how many with containers")
     group.addoption("--chaos-runtime", choices=("process", "docker"), action="append", help="default: each")
-    group.addoption("--chaos-database", choices=("sqlite", "postgresql"), action="append", help="default: each")
-    group.addoption("--chaos-kills", type=int, metavar="N", help="how often a training is killed (default: 4)")
+    group.addoption(
+        "--chaos-database", choices=("sqlite", "postgresql"), action="append", help="default: each"
+    )
+    group.addoption(
+        "--chaos-kills", type=int, metavar="N", help="how often a training is killed (default: 4)"
+    )
 
 
 def pytest_configure() -> None:

@@ -16,12 +16,13 @@ from sqlalchemy import create_engine, text
 
 from chaos import program
 from chaos.history import Place
+from chaos.plan import RUNTIMES
 from chaos.services import Forge
 from engines import Engine
 
 FEW = {"process": 3, "docker": 2}
 """Histories of each combination in an ordinary run of the tests."""
-RUNTIMES, DATABASES = ("process", "docker"), ("sqlite", "postgresql")
+DATABASES = ("sqlite", "postgresql")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,7 +38,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     config = metafunc.config
     first = config.stash[_seed]
     few = FEW if config.getoption("--chaos-seed") is None else dict.fromkeys(RUNTIMES, 1)
-    asked = {"process": config.getoption("--chaos-histories"), "docker": config.getoption("--chaos-docker-histories")}
+    asked = {
+        "process": config.getoption("--chaos-histories"),
+        "docker": config.getoption("--chaos-docker-histories"),
+    }
     cases = [
         pytest.param((runtime, database, first + number), id=f"{runtime}-{database}-{first + number}")
         for runtime in config.getoption("--chaos-runtime") or RUNTIMES
@@ -81,7 +85,7 @@ def chaos_table(pytestconfig: pytest.Config) -> list[tuple[str, int, bool, float
 
 
 @pytest.fixture(scope="session")
-def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forge]:
+def forge() -> Iterator[Forge]:
     forge = Forge()
     try:
         yield forge
@@ -124,13 +128,26 @@ def chaos_postgresql() -> Iterator[Callable[[], str]]:
             server.cleanup()
 
 
+@pytest.fixture(scope="session")
+def chaos_seed(pytestconfig: pytest.Config) -> int:
+    return pytestconfig.stash[_seed]
+
+
 @pytest.fixture
-def place(
-    request: pytest.FixtureRequest, combination: tuple[str, str, int], forge: Forge, job_python: str
-) -> Place:
+def place(request: pytest.FixtureRequest, combination: tuple[str, str, int]) -> Place:
     runtime, database, _ = combination
+    return _place(request, runtime, database)
+
+
+@pytest.fixture
+def sweep_place(request: pytest.FixtureRequest, sweep: str) -> Place:
+    return _place(request, sweep, "sqlite")
+
+
+def _place(request: pytest.FixtureRequest, runtime: str, database: str) -> Place:
+    forge: Forge = request.getfixturevalue("forge")
     fresh = request.getfixturevalue("chaos_postgresql") if database == "postgresql" else str
     if runtime == "process":
-        return Place(forge, fresh, python=job_python)
+        return Place(forge, fresh, python=request.getfixturevalue("job_python"))
     engine: Engine = request.getfixturevalue("engine")
     return Place(forge, fresh, image=engine.base_image, environment=engine.environment)

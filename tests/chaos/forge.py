@@ -6,9 +6,10 @@ both take as an argument, is off by what stands in the file `clock` (seconds).
 
 It speaks lines of JSON, one answer for each:
 
-    {"start": "server" or "agent", "arguments": [...], "log": FILE, "clock": FILE, "knobs": {...}}    its pid
-    {"signal": PID, "number": N}                                                              whether it was alive
-    {"status": PID}                                                          its exit status; null while it lives
+    {"start": "server" or "agent", "arguments": [...], "environment": {...},
+     "log": FILE, "clock": FILE, "knobs": {...}}     its pid
+    {"signal": PID, "number": N}                     whether it was alive
+    {"status": PID}                                  its exit status; null while it lives
 
 With the end of its input it kills all that is left.
 """
@@ -81,6 +82,7 @@ def _become(order: dict[str, Any]) -> NoReturn:
     status = 1
     try:
         os.setsid()
+        os.environ.update(order["environment"])
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDWR)
         for fd, target in ((nothing, 0), (log, 1), (log, 2)):

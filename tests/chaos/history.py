@@ -14,13 +14,14 @@ from chaos import program
 from chaos.people import Answer, GaveUp, Log, Person
 from chaos.plan import Operation, Plan, PlannedJob
 from chaos.proxy import CALM, Network, Weather
-from chaos.replicas import Key, Replicas
+from chaos.replicas import Key, Replicas, truths
 from chaos.services import AGENT_KNOBS, LEASE_S, RETRIES, SERVER_KNOBS, SILENT_S, Forge, Service, free_port
-from trainyard_protocol.states import FINAL_JOB_STATES
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views import JobDetail
 
 TOKENS = {"admin": "admin-secret", "agent": "agent-secret"}
-_PATIENCE_S = {"process": 45.0, "docker": 90.0}
+_PATIENCE_S = {"process": 40.0, "docker": 60.0}
+_PATIENCE_FOR_A_JOB_S = 20.0
 
 
 class NeverSettled(AssertionError):
@@ -66,42 +67,44 @@ class Outcome:
 
 
 class History:
+    retries = RETRIES
+
     def __init__(self, plan: Plan, place: Place, root: Path) -> None:
-        self._plan = plan
-        self._root = root
+        self.plan = plan
+        self.root = root
         self._over = threading.Event()
         self._started = 0.0
         self._threads: list[threading.Thread] = []
         self._trouble: list[str] = []
         self._image = place.image
-        self._told = {job.name: Told() for job in plan.jobs}
+        self.told = {job.name: Told() for job in plan.jobs}
         self._is_submitted = {job.name: threading.Event() for job in plan.jobs}
         self._network = Network()
-        self._servers = [self._server(place, number) for number in range(plan.servers)]
-        targets = [port for _, port in self._servers]
-        self._agents = [self._agent(place, number, targets) for number in range(plan.agents)]
+        self.servers = [self._server(place, number) for number in range(plan.servers)]
+        targets = [port for _, port in self.servers]
+        self.agents = [self._agent(place, number, targets) for number in range(plan.agents)]
         people = self._network.add("people", targets, plan.seed)
-        self._person = Person(people.port, TOKENS["admin"], self._over)
+        self.person = Person(people.port, TOKENS["admin"], self._over)
         self._replicas = Replicas(root, plan.runtime, place.environment, self.agent_ids)
 
     def play(self) -> Outcome:
         """Raises NeverSettled, and AssertionError for a service that did not do what it was told."""
         self._started = time.monotonic()
         try:
-            for service, _ in self._servers:
+            for service, _ in self.servers:
                 service.start()
-            for service in self._agents:
+            for service in self.agents:
                 service.start()
-            operations = [(job.at, self._submit, (job,)) for job in self._plan.jobs]
-            operations += [(o.at, self._operate, (o,)) for o in self._plan.operations]  # type: ignore[misc]
+            operations = [(job.at, self._submit, (job,)) for job in self.plan.jobs]
+            operations += [(o.at, self._operate, (o,)) for o in self.plan.operations]  # type: ignore[misc]
             for at, work, values in operations:
                 self._spawn(at, work, *values)
             self._join()
             self._heal()
             details = self._settle()
-            logs = {name: self._person.log(name) for name in details}
+            logs = {name: self.person.log(name) for name in details}
             outcome = self._outcome(details, logs)
-            for service in [*self._agents, *(server for server, _ in self._servers)]:
+            for service in [*self.agents, *(server for server, _ in self.servers)]:
                 status = service.stop(signal.SIGTERM)
                 assert status == 0, (
                     f"{service.name} was told to end and ended with {status}: see {service.log}"
@@ -112,56 +115,56 @@ class History:
             self._close()
 
     def agent_ids(self) -> list[str]:
-        files = [self._root / f"agent-{n}" / "agent.json" for n in range(self._plan.agents)]
+        files = [self.root / f"agent-{n}" / "agent.json" for n in range(self.plan.agents)]
         return [json.loads(file.read_text())["agent_id"] for file in files if file.exists()]
 
     # The parts.
 
     def _server(self, place: Place, number: int) -> tuple[Service, int]:
         port = free_port()
-        data = self._root / "data"
+        data = self.root / "data"
         arguments = [
             "--data-dir",
             str(data),
             "--port",
             str(port),
             "--lease-seconds",
-            str(LEASE_S[self._plan.runtime]),
+            str(LEASE_S[self.plan.runtime]),
         ]
-        arguments += ["--retries", str(RETRIES)]
+        arguments += ["--retries", str(self.retries)]
         if number == 0:
             for role, token in TOKENS.items():
-                (self._root / role).write_text(token)
+                (self.root / role).write_text(token)
             self._database = place.database()
         for role in TOKENS:
-            arguments += ["--token-file", f"{role}={self._root / role}"]
+            arguments += ["--token-file", f"{role}={self.root / role}"]
         if self._database:
             arguments += ["--database", self._database]
-        knobs = {**SERVER_KNOBS, "silent_after_s": SILENT_S[self._plan.runtime]}
-        return Service(place.forge, "server", f"server-{number}", arguments, self._root, knobs), port
+        knobs = {**SERVER_KNOBS, "silent_after_s": SILENT_S[self.plan.runtime]}
+        return Service(place.forge, "server", f"server-{number}", arguments, self.root, knobs), port
 
     def _agent(self, place: Place, number: int, targets: list[int]) -> Service:
         name = f"agent-{number}"
-        proxy = self._network.add(name, targets, self._plan.seed)
-        arguments = ["--server", f"http://127.0.0.1:{proxy.port}", "--token-file", str(self._root / "agent")]
-        arguments += ["--state-dir", str(self._root / name), "--name", name]
-        arguments += ["--runtime", self._plan.runtime, "--memory-gb", "16"]
-        arguments += ["--job-dir-root", str(self._root / "jobs")]
+        proxy = self._network.add(name, targets, self.plan.seed)
+        arguments = ["--server", f"http://127.0.0.1:{proxy.port}", "--token-file", str(self.root / "agent")]
+        arguments += ["--state-dir", str(self.root / name), "--name", name]
+        arguments += ["--runtime", self.plan.runtime, "--memory-gb", "16"]
+        arguments += ["--job-dir-root", str(self.root / "jobs")]
         if place.python:
             arguments += ["--python", place.python]
-        if self._plan.agents > 1:
+        if self.plan.agents > 1:
             arguments += ["--cpus", str(number)]
-        return Service(place.forge, "agent", name, arguments, self._root, AGENT_KNOBS)
+        return Service(place.forge, "agent", name, arguments, self.root, AGENT_KNOBS, place.environment)
 
-    def _training_input(self, job: PlannedJob) -> dict[str, Any]:
-        directory = self._root / "jobs" / job.name
+    def training_input(self, job: PlannedJob) -> dict[str, Any]:
+        directory = self.root / "jobs" / job.name
         directory.mkdir(parents=True)
         gang: dict[str, Any] = {"scaleTier": "CUSTOM", "masterType": "local-1", "jobDir": str(directory)}
         script = json.dumps(job.script)
         configs = ["master", "worker"] if job.workers else ["master"]
         if job.workers:
             gang |= {"workerType": "local-1", "workerCount": str(job.workers)}
-        if self._plan.runtime == "process":
+        if self.plan.runtime == "process":
             return {**gang, "pythonModule": "chaos_program", "args": [script]}
         shutil.copy(program.__file__, directory / "program.py")
         command = ["python3", "-S", "-E", str(directory / "program.py"), script]
@@ -184,64 +187,84 @@ class History:
 
     def _join(self) -> None:
         """All that was planned has happened. Who asks is heard at the latest when everything is healed."""
-        for thread in self._threads[len(self._plan.jobs) :]:
-            thread.join(60)
+        for thread in self._threads[len(self.plan.jobs) :]:
+            thread.join(600)
 
     def _submit(self, job: PlannedJob) -> None:
-        told = self._told[job.name]
-        told.submitted = answer = self._person.submit(job.name, self._training_input(job))
+        told = self.told[job.name]
+        told.submitted = answer = self.person.submit(job.name, self.training_input(job))
         assert answer.status in (200, 409), f"{job.name} was refused: {answer}"
         self._is_submitted[job.name].set()
-        self._person.follow(job.name, told.followed)
+        self.person.follow(job.name, told.followed)
 
     def _operate(self, operation: Operation) -> None:
-        getattr(self, f"_{operation.kind}")(**operation.values)
+        getattr(self, f"do_{operation.kind}")(**operation.values)
 
-    def _cancel(self, job: int, times: int) -> None:
-        name = self._plan.jobs[job].name
+    def do_cancel(self, job: int, times: int, when: str = "submitted", after_s: float = 0.0) -> None:
+        """Seconds after the job has reached a stage of its life (`plan.STAGES`)."""
+        name = self.plan.jobs[job].name
 
         def ask() -> None:
             self._is_submitted[name].wait(60)
+            while not self._has_reached(name, when) and not self._over.wait(0.03):
+                pass
+            time.sleep(after_s)
             for _ in range(times):
-                self._told[name].cancels.append(self._person.cancel(name))
+                self.told[name].cancels.append(self.person.cancel(name))
 
         self._spawn(0.0, ask)  # nobody waits for it: the service may be away
 
-    def _kill_server(self, down_s: float) -> None:
-        self._any_server().down(signal.SIGKILL, down_s)
+    def _has_reached(self, name: str, stage: str) -> bool:
+        """A job that is over has been through all of them."""
+        if stage == "submitted":
+            return True
+        noted = [truth for truth in truths(self.root) if truth.job == name]
+        if stage in ("born", "speaking", "ended"):
+            reached = {
+                "born": bool(noted),
+                "speaking": any(any(truth.written.values()) for truth in noted),
+                "ended": any(truth.code is not None for truth in noted if truth.task == "master-replica-0"),
+            }
+            if reached[stage]:
+                return True
+        state = self.person.detail(name).state
+        return state in FINAL_JOB_STATES or (stage == "prepared" and state is not JobState.QUEUED)
 
-    def _end_server(self, down_s: float) -> None:
-        self._any_server().down(signal.SIGTERM, down_s)
+    def do_kill_server(self, down_s: float) -> None:
+        self.any_server().down(signal.SIGKILL, down_s)
 
-    def _pause_server(self, down_s: float) -> None:
-        self._any_server().pause(down_s)
+    def do_end_server(self, down_s: float) -> None:
+        self.any_server().down(signal.SIGTERM, down_s)
 
-    def _kill_agent(self, agent: int, down_s: float) -> None:
-        self._agents[agent].down(signal.SIGKILL, down_s)
+    def do_pause_server(self, down_s: float) -> None:
+        self.any_server().pause(down_s)
 
-    def _end_agent(self, agent: int, down_s: float) -> None:
-        self._agents[agent].down(signal.SIGTERM, down_s)
+    def do_kill_agent(self, agent: int, down_s: float) -> None:
+        self.agents[agent].down(signal.SIGKILL, down_s)
 
-    def _pause_agent(self, agent: int, down_s: float) -> None:
-        self._agents[agent].pause(down_s)
+    def do_end_agent(self, agent: int, down_s: float) -> None:
+        self.agents[agent].down(signal.SIGTERM, down_s)
 
-    def _kill_program(self, which: int) -> None:
+    def do_pause_agent(self, agent: int, down_s: float) -> None:
+        self.agents[agent].pause(down_s)
+
+    def do_kill_program(self, which: int) -> None:
         self._replicas.kill(which)
 
-    def _pause_program(self, which: int, for_s: float) -> None:
+    def do_pause_program(self, which: int, for_s: float) -> None:
         self._replicas.pause(which, for_s)
 
-    def _kill_supervisor(self, which: int) -> None:
+    def do_kill_supervisor(self, which: int) -> None:
         self._replicas.kill_supervisor(which)
 
-    def _disturb(self, side: str, for_s: float, **faults: float) -> None:
+    def do_disturb(self, side: str, for_s: float, **faults: float) -> None:
         self._change(side, Weather(**faults), for_s)
 
-    def _cut(self, side: str, how: str, for_s: float) -> None:
+    def do_cut(self, side: str, how: str, for_s: float) -> None:
         self._change(side, Weather(link=how), for_s)
 
-    def _jump(self, who: str, seconds: float, for_s: float) -> None:
-        service = self._any_server() if who == "server" else self._agents[int(who.partition("-")[2])]
+    def do_jump(self, who: str, seconds: float, for_s: float) -> None:
+        service = self.any_server() if who == "server" else self.agents[int(who.partition("-")[2])]
         service.shift(seconds)
         time.sleep(for_s)
         service.shift(0)
@@ -251,46 +274,44 @@ class History:
         time.sleep(for_s)
         self._network.change(side, CALM)
 
-    def _any_server(self) -> Service:
-        return self._servers[int(time.monotonic() * 1000) % len(self._servers)][0]
+    def any_server(self) -> Service:
+        return self.servers[int(time.monotonic() * 1000) % len(self.servers)][0]
 
     # The end.
 
     def _heal(self) -> None:
         for side in self._network.proxies:
             self._network.change(side, CALM)
-        for job in self._plan.jobs:
+        for job in self.plan.jobs:
             if job.endless:
-                self._cancel(self._plan.jobs.index(job), 1)
+                self.do_cancel(self.plan.jobs.index(job), 1)
 
     def _settle(self) -> dict[str, JobDetail]:
         """Wait until every job has ended, everybody has heard of it, and the machines are clear."""
-        give_up_at = time.monotonic() + _PATIENCE_S[self._plan.runtime]
+        patience_s = _PATIENCE_S[self.plan.runtime] + _PATIENCE_FOR_A_JOB_S * len(self.plan.jobs)
+        give_up_at = time.monotonic() + patience_s
         details: dict[str, JobDetail] = {}
         while time.monotonic() < give_up_at:
             if self._trouble:
                 raise AssertionError("; ".join(self._trouble))
             if all(event.is_set() for event in self._is_submitted.values()):
-                open_ = [
-                    n for n in self._told if n not in details or details[n].state not in FINAL_JOB_STATES
-                ]
-                details |= {name: self._person.detail(name) for name in open_}
+                open_ = [n for n in self.told if n not in details or details[n].state not in FINAL_JOB_STATES]
+                details |= {name: self.person.detail(name) for name in open_}
                 ended = all(detail.state in FINAL_JOB_STATES for detail in details.values())
                 if ended and not self._left() and all(not t.is_alive() for t in self._threads):
-                    return {name: self._person.detail(name) for name in self._told}
+                    return {name: self.person.detail(name) for name in self.told}
             time.sleep(0.1)
         states = {name: (detail.state.value, detail.waiting) for name, detail in details.items()}
-        followed = {name: told.followed.summary is not None for name, told in self._told.items()}
+        followed = {name: told.followed.summary is not None for name, told in self.told.items()}
         raise NeverSettled(
-            f"after {_PATIENCE_S[self._plan.runtime]} s: {states}, followed to the end: {followed}, "
-            f"left: {self._left()}"
+            f"after {patience_s} s: {states}, followed to the end: {followed}, left: {self._left()}"
         )
 
     def _left(self) -> list[str]:
         """What the agents have not cleared away yet."""
         places = [
-            self._root / f"agent-{number}" / name
-            for number in range(self._plan.agents)
+            self.root / f"agent-{number}" / name
+            for number in range(self.plan.agents)
             for name in ("runs", "environments", "containers", "staging")
         ]
         return [str(path) for place in places if place.is_dir() for path in place.iterdir()]
@@ -301,12 +322,12 @@ class History:
             for what, count in proxy.counts.items():
                 counts[what] = counts.get(what, 0) + count
         return Outcome(
-            plan=self._plan,
-            root=self._root,
-            told=self._told,
+            plan=self.plan,
+            root=self.root,
+            told=self.told,
             details=details,
             logs=logs,
-            jobs=self._person.jobs(),
+            jobs=self.person.jobs(),
             harmed=self._replicas.harmed,
             agent_ids=self.agent_ids(),
             trouble=self._trouble,
@@ -316,7 +337,7 @@ class History:
 
     def _close(self) -> None:
         self._over.set()
-        for service in [*self._agents, *(server for server, _ in self._servers)]:
+        for service in [*self.agents, *(server for server, _ in self.servers)]:
             service.kill()
         self._network.close()
         self._replicas.close()

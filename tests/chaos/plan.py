@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Runtime = Literal["process", "docker"]
+RUNTIMES: tuple[Runtime, ...] = ("process", "docker")
 Script = Mapping[str, list[list[Any]]]
 """The steps of the program (see `program.py`) by the type of its task."""
 
@@ -27,7 +28,7 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`kind` is a method of `history.Operations`, and `values` are its arguments."""
+    """`kind` is a method of `history.History` (`do_KIND`), and `values` are its arguments."""
 
     at: float
     kind: str
@@ -100,6 +101,30 @@ def draw(seed: int, runtime: Runtime, servers: int = 1) -> Plan:
         operations=tuple(sorted(operations, key=lambda operation: operation.at)),
         length=length,
     )
+
+
+STAGES = ("submitted", "prepared", "born", "speaking", "ended", "over")
+"""Of the life of a job: accepted; placed; its first program lives; has said something; the primary has ended; the
+whole job has."""
+
+
+def sweep(seed: int, runtime: Runtime, each: int) -> Plan:
+    """Alike jobs, `each` cancelled in every stage of its life, or a little later."""
+    random_ = random.Random(f"sweep {runtime} {seed}")
+    script = {
+        "master": [["polite", 200, 0], ["say", "stdout", 8, 0.05], ["burst", "stderr", 300, 0], ["exit", 0]],
+        "worker": [["deaf"], ["say", "stdout", 20, 0.05], ["tail", "stderr"], ["exit", 0]],
+    }
+    stages = [stage for stage in STAGES for _ in range(each)]
+    random_.shuffle(stages)
+    jobs = tuple(PlannedJob(f"job_{n}", 0.0, 1, script, False) for n in range(len(stages)))
+    cancels = tuple(
+        Operation(
+            0.0, "cancel", {"job": n, "times": 1, "when": stage, "after_s": round(0.3 * random_.random(), 2)}
+        )
+        for n, stage in enumerate(stages)
+    )
+    return Plan(seed, runtime, 1, 1, jobs, cancels, 0.0)
 
 
 def _job(random_: random.Random, number: int, length: float) -> PlannedJob:

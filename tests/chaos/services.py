@@ -1,7 +1,6 @@
 """The servers and agents of a history: processes that can be started, killed, paused and told to end."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -41,20 +40,18 @@ _PATIENCE_S = 15.0
 class Forge:
     """`forge.py` as a process; see there."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("forge.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
 
-    def start(self, kind: str, arguments: list[str], log: Path, clock: Path, knobs: Mapping[str, Any]) -> int:
-        order = {"start": kind, "arguments": arguments, "log": str(log), "clock": str(clock)}
-        return int(self._ask({**order, "knobs": dict(knobs)}))
+    def start(self, order: Mapping[str, Any]) -> int:
+        return int(self._ask(order))
 
     def signal(self, pid: int, number: int) -> bool:
         """False if it had ended."""
@@ -81,19 +78,33 @@ class Service:
     """One server or agent, which may be down or stand still for a while, one thing at a time."""
 
     def __init__(
-        self, forge: Forge, kind: str, name: str, arguments: list[str], root: Path, knobs: Mapping[str, Any]
+        self,
+        forge: Forge,
+        kind: str,
+        name: str,
+        arguments: list[str],
+        root: Path,
+        knobs: Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.log = root / f"{name}.log"
         self._clock = root / f"{name}.clock"
         self._forge = forge
-        self._start = (kind, arguments, self.log, self._clock, knobs)
+        self._order = {
+            "start": kind,
+            "arguments": arguments,
+            "log": str(self.log),
+            "clock": str(self._clock),
+            "knobs": dict(knobs),
+            "environment": dict(environment or {}),
+        }
         self._busy = threading.Lock()
         self._pid = 0
         self.shift(0)
 
     def start(self) -> None:
-        self._pid = self._forge.start(*self._start)
+        self._pid = self._forge.start(self._order)
 
     def shift(self, seconds: float) -> None:
         """Its clock of the day, from now on."""

@@ -1,0 +1,35 @@
+"""A cancel sent at any moment of the life of a job ends it, or finds it ended; leaves nothing, and loses no line."""
+
+from collections import Counter
+
+import pytest
+
+from chaos import plan
+from chaos.history import History, Place
+from chaos.invariants import check
+from chaos.kept import kept_where_it_fails
+from trainyard_protocol.states import JobState
+
+pytestmark = pytest.mark.e2e
+
+EACH = {"process": 2, "docker": 1}
+"""Jobs for each stage of a life."""
+
+
+@pytest.mark.parametrize("sweep", plan.RUNTIMES)
+def test_cancel_at_any_moment_ends_cancelled_or_in_what_was_truly_reached(
+    sweep: plan.Runtime, sweep_place: Place, chaos_seed: int
+) -> None:
+    drawn = plan.sweep(chaos_seed, sweep, EACH[sweep])
+    with kept_where_it_fails(drawn, f"cancel-{sweep}-{chaos_seed}") as root:
+        outcome = History(drawn, sweep_place, root).play()
+        check(outcome)
+        met = Counter(
+            event.before
+            for detail in outcome.details.values()
+            for event in detail.events
+            if event.after == JobState.CANCELLING
+        )
+        print(f"cancelled while {dict(met)}")
+        assert all(answer.status == 200 for told in outcome.told.values() for answer in told.cancels)
+        assert len(met) > 1, f"cancels came only while a job was {met}"

@@ -1,0 +1,136 @@
+"""The trainer template on a chief and a worker, killed again and again: each replica and each service in turn, at
+random moments. It ends with the parameters of one that was left alone."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.history import History, Place
+from chaos.invariants import every_job_has_ended_by_legal_moves, nobody_stumbled, nothing_is_left
+from chaos.kept import kept_where_it_fails
+from chaos.people import Log
+from chaos.plan import Operation, Plan, PlannedJob
+from chaos.services import Forge
+from e2e.harness import REPOSITORY, until
+from trainyard_protocol.states import JobState
+
+pytestmark = pytest.mark.e2e
+
+KILLS = 4
+VICTIMS = ("master-replica-0", "server", "worker-replica-0", "agent")
+EPOCHS_FOR_A_KILL = 3
+PATIENCE_S = 240.0
+ALONE, KILLED = "left_alone", "killed"
+
+
+class Training(History):
+    """Two jobs, one after the other: the first is left alone, the second is killed `times`."""
+
+    retries = 100
+
+    def training_input(self, job: PlannedJob) -> dict[str, Any]:
+        directory = self.root / "jobs" / job.name
+        epochs = str(EPOCHS_FOR_A_KILL * max(2, int(self.plan.operations[0].values["times"])))
+        flags = ["--epochs", epochs, "--checkpoint-every", "10", "--evaluate-every", "0", "--log-every", "5"]
+        gang = {"scaleTier": "CUSTOM", "masterType": "local-1", "workerType": "local-1", "workerCount": "1"}
+        return {**gang, "pythonModule": "trainer.task", "args": flags, "jobDir": str(directory)}
+
+    def do_kill_in_turn(self, times: int) -> None:
+        random_ = random.Random(self.plan.seed)
+        run, lines = 1, 0
+        for number in range(times):
+            until(lambda run=run, lines=lines: self._goes_on(run, lines), PATIENCE_S, "the training to go on")
+            time.sleep(random_.uniform(0.0, 1.0))
+            victim = VICTIMS[number % len(VICTIMS)]
+            assert not self.told[KILLED].followed.summary, (
+                f"it was over before kill {number + 1}, of {victim}"
+            )
+            if victim == "server":
+                self.do_kill_server(down_s=0.1)
+            elif victim == "agent":
+                self.do_kill_agent(0, down_s=0.1)
+            else:
+                until(lambda victim=victim: self._kill_replica(victim), PATIENCE_S, f"{victim} to be killed")
+                run = max(self._steps())[0] + 1
+            lines = len(self._steps())
+
+    def _steps(self) -> list[tuple[int, int]]:
+        """The run and the step of each line in which the chief says how far it is."""
+        return [
+            (entry.run, int(said["step"]))
+            for entry in list(self.told[KILLED].followed.entries)
+            if entry.task == "master-replica-0" and (said := _event(entry.text)).get("event") == "progress"
+        ]
+
+    def _goes_on(self, run: int, lines: int) -> bool:
+        """There are more lines, and the last is of this run or a later one."""
+        steps = self._steps()
+        more = len(steps) > lines and steps[-1][0] >= run
+        return more or self.told[KILLED].followed.summary is not None
+
+    def _kill_replica(self, task: str) -> bool:
+        """The program or its supervisor, of whichever run is alive now."""
+        for path in self.root.glob(f"agent-0/runs/*/{task}/started.json"):
+            try:
+                pid = json.loads(path.read_text())["pid"]
+                if b"trainer.task" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+                    return True
+            except OSError:
+                continue  # it has just ended
+        return False
+
+
+def test_training_killed_again_and_again_ends_with_the_parameters_of_one_left_alone(
+    forge: Forge, trainer_python: str, chaos_seed: int, pytestconfig: pytest.Config
+) -> None:
+    asked = pytestconfig.getoption("--chaos-kills")
+    times = KILLS if asked is None else asked
+    jobs = tuple(PlannedJob(name, 0.0, 1, {}, False) for name in (ALONE, KILLED))
+    drawn = Plan(chaos_seed, "process", 1, 1, jobs, (Operation(0.0, "kill_in_turn", {"times": times}),), 0.0)
+    with kept_where_it_fails(drawn, f"training-{chaos_seed}") as root:
+        outcome = Training(drawn, Place(forge, str, python=trainer_python), root).play()
+        for check in (every_job_has_ended_by_legal_moves, nothing_is_left, nobody_stumbled):
+            check(outcome)
+        assert {detail.state for detail in outcome.details.values()} == {JobState.SUCCEEDED}
+        assert len(outcome.details[ALONE].runs) == 1
+        runs = len(outcome.details[KILLED].runs)
+        assert runs == 1 + sum(1 for n in range(times) if "replica" in VICTIMS[n % len(VICTIMS)])
+        alone, killed = (_parameters(outcome.logs[name]) for name in (ALONE, KILLED))
+        assert len(alone) == 2
+        assert killed == alone
+        print(f"{times} kills, {runs} runs; parameters {alone}")
+
+
+def _parameters(log: Log) -> list[str]:
+    """What chief and worker of the last run say in the end."""
+    last = max(entry.run for entry in log.entries)
+    said = [_event(entry.text) for entry in log.entries if entry.run == last]
+    return [str(event["parameters_sha256"]) for event in said if event.get("event") == "done"]
+
+
+def _event(text: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text)) if text.startswith("{") else {}
+    except ValueError:
+        return {}
+
+
+@pytest.fixture(scope="session")
+def trainer_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter with what these tests have, and the template's trainer."""
+    directory = tmp_path_factory.mktemp("trainer")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
+    (packages,) = (directory / "lib").glob("python*/site-packages")
+    base = [path for path in sys.path if path.endswith("site-packages")]
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in base]
+    (packages / "base.pth").write_text("".join([*lines, f"{REPOSITORY / 'trainer_template'}\n"]))
+    return str(directory / "bin" / "python")

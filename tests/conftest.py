@@ -1,6 +1,7 @@
 """What tests of every kind share: a container engine, where there can be one."""
 
 import os
+import random
 import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -18,25 +19,28 @@ E = TypeVar("E", bound=Engine)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Of tests/chaos; here, where they are known however little of the tests is asked for."""
     group = parser.getgroup("chaos", "random histories of the real service")
-    group.addoption(
-        "--chaos-seed", type=int, help="the first history (default: CHAOS_SEED, else a random one)"
-    )
-    group.addoption(
-        "--chaos-histories", type=int, metavar="N", help="how many with processes, on each database"
-    )
-    group.addoption("--chaos-docker-histories", type=int, metavar="N", help="how many with containers")
-    group.addoption("--chaos-runtime", choices=("process", "docker"), action="append", help="default: each")
-    group.addoption(
-        "--chaos-database", choices=("sqlite", "postgresql"), action="append", help="default: each"
-    )
-    group.addoption(
-        "--chaos-kills", type=int, metavar="N", help="how often a training is killed (default: 4)"
-    )
+    for name, meaning in {
+        "seed": "the first history (default: CHAOS_SEED, else a random one)",
+        "histories": "how many with processes, on each database",
+        "docker-histories": "how many with containers, on each database",
+        "kills": "how often a training is killed",
+    }.items():
+        group.addoption(f"--chaos-{name}", type=int, metavar="N", help=meaning)
+    for name, kinds in {"runtime": ("process", "docker"), "database": ("sqlite", "postgresql")}.items():
+        group.addoption(f"--chaos-{name}", choices=kinds, action="append", help="default: each")
 
 
-def pytest_configure() -> None:
+def pytest_report_header() -> str:
+    return f"chaos: seed {os.environ['CHAOS_SEED']}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Whoever starts the tests in the background of a script has SIGINT ignored, and so would every program
-    that they start: Ctrl-C could not be tested."""
+    that they start: Ctrl-C could not be tested. And all processes of one test session draw from one seed."""
+    asked = config.getoption("--chaos-seed")
+    if asked is not None:
+        os.environ["CHAOS_SEED"] = str(asked)
+    os.environ.setdefault("CHAOS_SEED", str(random.SystemRandom().randrange(10**6)))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -53,12 +57,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 _GROUPS_FIRST = ("engine", "training")
-_TRAINING = ("trainer_template/", "tests/e2e/test_training.py", "tests/unit/test_benchmarks.py")
+_TRAINING = (
+    "trainer_template/",
+    "tests/e2e/test_training.py",
+    "tests/chaos/test_training.py",
+    "tests/unit/test_benchmarks.py",
+)
 
 
 def _group(item: pytest.Item) -> str:
     path = item.nodeid.partition("::")[0]
-    if {"engine", "own_engine"} & set(getattr(item, "fixturenames", ())):
+    asks_for = {"engine", "own_engine"} & set(getattr(item, "fixturenames", ()))
+    if asks_for or item.get_closest_marker("containers"):
         return "engine"
     return "training" if path.startswith(_TRAINING) else path
 

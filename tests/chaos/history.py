@@ -30,11 +30,11 @@ class NeverSettled(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where histories are played. `database`: makes a fresh one, and answers with its URL ("": SQLite);
-    `python` is the interpreter whose packages jobs see; `image` what containers are made of."""
+    """Where a history is played. `database` is the URL of an empty one ("": SQLite), `python` the interpreter whose
+    packages jobs see, `image` what containers are made of, `environment` the agents' own."""
 
     forge: Forge
-    database: Callable[[], str]
+    database: str
     python: str = ""
     image: str = ""
     environment: dict[str, str] = field(default_factory=dict)
@@ -104,6 +104,8 @@ class History:
             details = self._settle()
             logs = {name: self.person.log(name) for name in details}
             outcome = self._outcome(details, logs)
+            for name, detail in details.items():
+                (self.root / f"{name}.json").write_text(detail.model_dump_json(indent=1))
             for service in [*self.agents, *(server for server, _ in self.servers)]:
                 status = service.stop(signal.SIGTERM)
                 assert status == 0, (
@@ -132,14 +134,11 @@ class History:
             str(LEASE_S[self.plan.runtime]),
         ]
         arguments += ["--retries", str(self.retries)]
-        if number == 0:
-            for role, token in TOKENS.items():
-                (self.root / role).write_text(token)
-            self._database = place.database()
-        for role in TOKENS:
+        for role, token in TOKENS.items():
+            (self.root / role).write_text(token)
             arguments += ["--token-file", f"{role}={self.root / role}"]
-        if self._database:
-            arguments += ["--database", self._database]
+        if place.database:
+            arguments += ["--database", place.database]
         knobs = {**SERVER_KNOBS, "silent_after_s": SILENT_S[self.plan.runtime]}
         return Service(place.forge, "server", f"server-{number}", arguments, self.root, knobs), port
 
@@ -230,14 +229,14 @@ class History:
         state = self.person.detail(name).state
         return state in FINAL_JOB_STATES or (stage == "prepared" and state is not JobState.QUEUED)
 
-    def do_kill_server(self, down_s: float) -> None:
-        self.any_server().down(signal.SIGKILL, down_s)
+    def do_kill_server(self, server: int, down_s: float) -> None:
+        self.servers[server][0].down(signal.SIGKILL, down_s)
 
-    def do_end_server(self, down_s: float) -> None:
-        self.any_server().down(signal.SIGTERM, down_s)
+    def do_end_server(self, server: int, down_s: float) -> None:
+        self.servers[server][0].down(signal.SIGTERM, down_s)
 
-    def do_pause_server(self, down_s: float) -> None:
-        self.any_server().pause(down_s)
+    def do_pause_server(self, server: int, down_s: float) -> None:
+        self.servers[server][0].pause(down_s)
 
     def do_kill_agent(self, agent: int, down_s: float) -> None:
         self.agents[agent].down(signal.SIGKILL, down_s)
@@ -264,7 +263,8 @@ class History:
         self._change(side, Weather(link=how), for_s)
 
     def do_jump(self, who: str, seconds: float, for_s: float) -> None:
-        service = self.any_server() if who == "server" else self.agents[int(who.partition("-")[2])]
+        kind, _, number = who.partition("-")
+        service = self.servers[int(number)][0] if kind == "server" else self.agents[int(number)]
         service.shift(seconds)
         time.sleep(for_s)
         service.shift(0)
@@ -273,9 +273,6 @@ class History:
         self._network.change(side, weather)
         time.sleep(for_s)
         self._network.change(side, CALM)
-
-    def any_server(self) -> Service:
-        return self.servers[int(time.monotonic() * 1000) % len(self.servers)][0]
 
     # The end.
 

@@ -79,24 +79,27 @@ WEIGHTS: Mapping[str, float] = {
 }
 
 
-def draw(seed: int, runtime: Runtime, servers: int = 1) -> Plan:
+def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
     random_ = random.Random(f"{runtime} {seed}")
     slow = 2.0 if runtime == "docker" else 1.0  # a container takes its time to come up
-    agents = random_.choice([1, 1, 2])
+    crowd = _Crowd(
+        jobs=random_.choice([2, 3, 3]),
+        agents=random_.choice([1, 1, 2]),
+        servers=min(most_servers, random_.choice([1, 2])),
+        slow=slow,
+    )
     length = 1.6 * slow
-    jobs = tuple(_job(random_, number, length) for number in range(random_.choice([2, 3, 3])))
+    jobs = tuple(_job(random_, number, length) for number in range(crowd.jobs))
     kinds = random_.choices(list(WEIGHTS), list(WEIGHTS.values()), k=random_.randint(3, 7))
     operations = [
-        Operation(
-            round(random_.uniform(0.1, length), 2), kind, _DRAWS[kind](random_, len(jobs), agents, slow)
-        )
+        Operation(round(random_.uniform(0.1, length), 2), kind, _DRAWS[kind](random_, crowd))
         for kind in kinds
     ]
     return Plan(
         seed=seed,
         runtime=runtime,
-        agents=agents,
-        servers=servers,
+        agents=crowd.agents,
+        servers=crowd.servers,
         jobs=jobs,
         operations=tuple(sorted(operations, key=lambda operation: operation.at)),
         length=length,
@@ -171,7 +174,22 @@ def _steps(random_: random.Random) -> list[list[Any]]:
     return steps
 
 
-_Draw = Callable[[random.Random, int, int, float], dict[str, Any]]
+@dataclass(frozen=True, slots=True)
+class _Crowd:
+    """Who there is. `slow` is how much longer everything takes than with processes."""
+
+    jobs: int
+    agents: int
+    servers: int
+    slow: float
+
+    @property
+    def sides(self) -> list[str]:
+        return ["people", *(f"agent-{n}" for n in range(self.agents))]
+
+    @property
+    def clocks(self) -> list[str]:
+        return [*(f"server-{n}" for n in range(self.servers)), *(f"agent-{n}" for n in range(self.agents))]
 
 
 def _moment(random_: random.Random, longest: float) -> float:
@@ -179,53 +197,45 @@ def _moment(random_: random.Random, longest: float) -> float:
     return round(longest * random_.random() ** 2, 2)
 
 
-def _cancel(random_: random.Random, jobs: int, _agents: int, _slow: float) -> dict[str, Any]:
-    return {"job": random_.randrange(jobs), "times": random_.choice([1, 1, 2])}
+def _cancel(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
+    return {"job": random_.randrange(crowd.jobs), "times": random_.choice([1, 1, 2])}
 
 
-def _server_down(random_: random.Random, _jobs: int, _agents: int, _slow: float) -> dict[str, Any]:
-    return {"down_s": _moment(random_, 0.8)}
+def _server_down(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
+    return {"server": random_.randrange(crowd.servers), "down_s": _moment(random_, 0.8)}
 
 
-def _agent_down(random_: random.Random, _jobs: int, agents: int, _slow: float) -> dict[str, Any]:
-    return {"agent": random_.randrange(agents), "down_s": _moment(random_, 0.8)}
+def _agent_down(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
+    return {"agent": random_.randrange(crowd.agents), "down_s": _moment(random_, 0.8)}
 
 
-def _replica(random_: random.Random, _jobs: int, _agents: int, _slow: float) -> dict[str, Any]:
+def _replica(random_: random.Random, _crowd: _Crowd) -> dict[str, Any]:
     return {"which": random_.randrange(100)}
 
 
-def _paused(random_: random.Random, _jobs: int, _agents: int, _slow: float) -> dict[str, Any]:
+def _paused(random_: random.Random, _crowd: _Crowd) -> dict[str, Any]:
     return {"which": random_.randrange(100), "for_s": _moment(random_, 1.0)}
 
 
-def _side(random_: random.Random, agents: int) -> str:
-    return random_.choice(["people", *(f"agent-{n}" for n in range(agents))])
-
-
-def _disturb(random_: random.Random, _jobs: int, agents: int, slow: float) -> dict[str, Any]:
+def _disturb(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
     """Shares of the requests that this happens to, for a while."""
-    faults = dict.fromkeys(("refused", "answer_lost", "repeated", "cut_short", "late"), 0.0)
-    for kind in random_.sample(list(faults), 2):
-        faults[kind] = random_.choice([0.2, 0.5])
-    kept = {kind: share for kind, share in faults.items() if share}
-    return {"side": _side(random_, agents), "for_s": round(random_.uniform(0.3, 1.5) * slow, 2), **kept}
+    faults = random_.sample(["refused", "answer_lost", "repeated", "cut_short", "late"], 2)
+    shares = {fault: random_.choice([0.2, 0.5]) for fault in faults}
+    for_s = round(random_.uniform(0.3, 1.5) * crowd.slow, 2)
+    return {"side": random_.choice(crowd.sides), "for_s": for_s, **shares}
 
 
-def _cut(random_: random.Random, _jobs: int, agents: int, _slow: float) -> dict[str, Any]:
-    return {
-        "side": _side(random_, agents),
-        "how": random_.choice(["refuses", "swallows"]),
-        "for_s": _moment(random_, 1.5),
-    }
+def _cut(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
+    how = random_.choice(["refuses", "swallows"])
+    return {"side": random_.choice(crowd.sides), "how": how, "for_s": _moment(random_, 1.5)}
 
 
-def _jump(random_: random.Random, _jobs: int, agents: int, _slow: float) -> dict[str, Any]:
-    who = random_.choice(["server", *(f"agent-{n}" for n in range(agents))])
-    return {"who": who, "seconds": random_.choice([-3600, 3600, -5, 5]), "for_s": _moment(random_, 1.5)}
+def _jump(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
+    seconds = random_.choice([-3600, 3600, -5, 5])
+    return {"who": random_.choice(crowd.clocks), "seconds": seconds, "for_s": _moment(random_, 1.5)}
 
 
-_DRAWS: Mapping[str, _Draw] = {
+_DRAWS: Mapping[str, Callable[[random.Random, _Crowd], dict[str, Any]]] = {
     "cancel": _cancel,
     "kill_server": _server_down,
     "kill_agent": _agent_down,

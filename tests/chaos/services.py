@@ -17,6 +17,7 @@ SERVER_KNOBS: Mapping[str, Any] = {
     "grace_s": 0.6,
     "sync_wait_max_s": 1.0,
     "tick_s": 0.1,
+    "scheduler_lease_s": 2.0,
     "ping_s": 0.5,
     "durable": False,
 }

@@ -16,7 +16,7 @@ EACH = {"process": 2, "docker": 1}
 """Jobs for each stage of a life."""
 
 
-@pytest.mark.parametrize("sweep", plan.RUNTIMES)
+@pytest.mark.parametrize("sweep", ["process", pytest.param("docker", marks=pytest.mark.containers)])
 def test_cancel_at_any_moment_ends_cancelled_or_in_what_was_truly_reached(
     sweep: plan.Runtime, sweep_place: Place, chaos_seed: int
 ) -> None:

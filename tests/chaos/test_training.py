@@ -54,7 +54,7 @@ class Training(History):
                 f"it was over before kill {number + 1}, of {victim}"
             )
             if victim == "server":
-                self.do_kill_server(down_s=0.1)
+                self.do_kill_server(0, down_s=0.1)
             elif victim == "agent":
                 self.do_kill_agent(0, down_s=0.1)
             else:
@@ -97,7 +97,7 @@ def test_training_killed_again_and_again_ends_with_the_parameters_of_one_left_al
     jobs = tuple(PlannedJob(name, 0.0, 1, {}, False) for name in (ALONE, KILLED))
     drawn = Plan(chaos_seed, "process", 1, 1, jobs, (Operation(0.0, "kill_in_turn", {"times": times}),), 0.0)
     with kept_where_it_fails(drawn, f"training-{chaos_seed}") as root:
-        outcome = Training(drawn, Place(forge, str, python=trainer_python), root).play()
+        outcome = Training(drawn, Place(forge, "", python=trainer_python), root).play()
         for check in (every_job_has_ended_by_legal_moves, nothing_is_left, nobody_stumbled):
             check(outcome)
         assert {detail.state for detail in outcome.details.values()} == {JobState.SUCCEEDED}

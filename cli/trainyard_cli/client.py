@@ -25,7 +25,15 @@ from trainyard_protocol.errors import (
     from_body,
 )
 from trainyard_protocol.training_input import parse_job
-from trainyard_protocol.views import Explanation, JobDetail, LogEntry, LogSummary, ServerStatus, Staged
+from trainyard_protocol.views import (
+    Explanation,
+    JobDetail,
+    LogEntry,
+    LogSummary,
+    ServerStatus,
+    Staged,
+    WhyView,
+)
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -160,6 +168,9 @@ class Client:
         params = {"task": task, **({"run": str(run)} if run is not None else {})}
         path = f"{self._ours}/{quote(job, safe='')}/explain"
         return self._read(Explanation, "GET", path, params=params)
+
+    def why(self, job: str) -> WhyView:
+        return self._read(WhyView, "GET", f"{self._ours}/{quote(job, safe='')}/why")
 
     def status(self) -> ServerStatus:
         return self._read(ServerStatus, "GET", "/trainyard/v1/status")

@@ -5,6 +5,7 @@ Every command returns None or its exit code.
 """
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -337,6 +338,23 @@ def update(where: Where, output: "Output", job: str, **parameters: Any) -> None:
         connect.say(f"Updated job [{job}].")
     else:
         click.echo(formats.render(output, updated))
+
+
+@jobs_group.command()
+@job_argument
+@server_options
+@output_options
+def why(where: Where, output: "Output", job: str) -> None:
+    """Say why a job waits, who holds what it needs, and the smallest change that would start it."""
+    from trainyard_cli import connect, formats
+    from trainyard_cli import why as reasons
+
+    with connect.connect(where) as client:
+        view = client.why(job)
+    if output.for_people:
+        click.echo(reasons.text(view, client.project, datetime.now(UTC)))
+    else:
+        click.echo(formats.render(output, view.model_dump(mode="json", exclude_none=True)))
 
 
 @jobs_group.command()

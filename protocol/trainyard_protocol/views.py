@@ -109,6 +109,72 @@ class Explanation(Wire):
     reproduce: str
 
 
+class FitView(Wire):
+    """One agent as a place for a waiting job. `home`: it could hold it if nothing else ran there.
+    `lacks` is "" where it fits just now."""
+
+    agent: str
+    alive: bool
+    has: str
+    free: str
+    home: bool
+    lacks: str = ""
+
+
+class HolderView(Wire):
+    """A job that holds what another waits for. `ends_by`: when its maxRunningTime is over, which is the only
+    end that is known; `left_over`: its run has ended, and what it started still lives."""
+
+    project: str
+    job_id: str
+    state: JobState
+    priority: int
+    agent: str
+    holds: str
+    running_since: datetime | None = None
+    ends_by: datetime | None = None
+    left_over: bool = False
+
+
+class AheadView(Wire):
+    """A job that stands before another in the queue."""
+
+    project: str
+    job_id: str
+    priority: int
+    position: int
+    needs: str
+    waiting: str
+
+
+class ChangeView(Wire):
+    """One thing that would start a waiting job now. `kind`: priority, replicas, machine-type, quota, agent, end-job."""
+
+    kind: str
+    message: str
+
+
+class WhyView(Wire):
+    """Why a job waits, or in `summary` alone what it does instead. `kind` is room, quota, never or no-agent.
+
+    `changes` has the smallest first; `nothing` says what it would take where no single change is enough.
+    """
+
+    project: str
+    job_id: str
+    state: JobState
+    priority: int
+    summary: str
+    kind: str = ""
+    needs: str = ""
+    position: int = 0
+    ahead: tuple[AheadView, ...] = ()
+    agents: tuple[FitView, ...] = ()
+    holders: tuple[HolderView, ...] = ()
+    changes: tuple[ChangeView, ...] = ()
+    nothing: str = ""
+
+
 class LogEntry(Wire):
     """One line of a job's log. `cursor` orders all lines of the job; a reader resumes after the last it has.
 

@@ -32,6 +32,7 @@ from trainyard_server.staging import Staging
 from trainyard_server.store import Store
 from trainyard_server.streaming import LogStreaming
 from trainyard_server.syncing import Syncing
+from trainyard_server.why import Why
 
 
 def create_app(
@@ -144,4 +145,5 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         streaming=LogStreaming(backend, conductor, explaining),
         health=HealthChecks(backend, stopwatch),
         diagnosis=Diagnosis(backend),
+        why=Why(backend),
     )

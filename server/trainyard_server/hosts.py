@@ -29,7 +29,7 @@ class Host:
         self.agent = agent
         capacity = agent.capacity
         there = by_type(capacity.gpus)
-        self._types = sorted(there)
+        self.types = sorted(there)
         self.kind = (len(capacity.cpus), capacity.memory_bytes, *sorted(there.items()))
         used_cpus = frozenset(cpu for gang in agent.gangs for cpu in gang.cpus)
         used_gpus = frozenset(gpu for gang in agent.gangs for gpu in gang.gpus)
@@ -40,7 +40,7 @@ class Host:
                 len(capacity.cpus),
                 capacity.memory_bytes,
                 there.total(),
-                *(there[kind] for kind in self._types),
+                *(there[kind] for kind in self.types),
             ),
             map(self._held, agent.gangs),
         )
@@ -56,7 +56,7 @@ class Host:
             cpus_of(shares, self.agent.capacity),
             memory_of(shares),
             gpus.total(),
-            *(gpus[kind] for kind in self._types),
+            *(gpus[kind] for kind in self.types),
         )
 
     def give(self, shares: Sequence[Share]) -> tuple[Assignment, ...]:
@@ -76,7 +76,7 @@ class Host:
         capacity = self.agent.capacity
         gpus = by_type(gpu for gpu in capacity.gpus if gpu.id in gang.gpus)
         cpus = len(gang.cpus.intersection(capacity.cpus))
-        return (cpus, gang.memory_bytes, gpus.total(), *(gpus[kind] for kind in self._types))
+        return (cpus, gang.memory_bytes, gpus.total(), *(gpus[kind] for kind in self.types))
 
 
 @dataclass(frozen=True, slots=True)

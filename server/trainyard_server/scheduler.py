@@ -69,11 +69,11 @@ def plan(
     queued: Iterable[Queued], agents: Iterable[Agent], now: datetime, limits: Quotas = NO_QUOTAS
 ) -> Plan:
     """Places what can start now, in order, and says of everyone else what it waits for."""
-    yard = Yard(agents, limits)
+    planner = Planner(agents, now, limits)
     placements: list[Placement] = []
     waiting: dict[int, Waiting] = {}
     for job in in_order(queued):
-        answer = _try(job, yard, now, len(waiting))
+        answer = planner.take(job)
         if isinstance(answer, Placement):
             placements.append(answer)
         else:
@@ -101,32 +101,56 @@ def in_order(queued: Iterable[Queued]) -> list[Queued]:
     return sorted(queued, key=lambda job: (-job.priority, job.created_at, job.key))
 
 
-def _try(job: Queued, yard: Yard, now: datetime, ahead: int) -> Placement | Waiting:
-    homes = yard.homes(job.gang, job.needs_images)
-    allowance = yard.allowance(job.project)
-    if job.not_before is not None and now < job.not_before:
-        _line_up(homes, allowance, "rest")
-        return Waiting("rest", f"its next run starts at {rfc3339(job.not_before)}", ahead + 1)
-    if not homes:
-        silent = yard.homes(job.gang, job.needs_images, alive=False)
-        _line_up(silent, allowance, "no-agent")
-        return _homeless(job, yard, silent, ahead + 1)
-    affordable = [home for home in homes if allowance.ledger.fits(allowance.amounts(home.usage))]
-    roomy = [home for home in affordable if home.host.ledger.fits(home.amounts)]
-    refused = homes[0].usage if not affordable else None
-    for home in roomy:
-        placement = _place(job, home, allowance)
-        if isinstance(placement, Placement):
-            return placement
-        refused = refused or placement
-    if refused is not None:
-        _line_up(homes, allowance, "quota")
-        return Waiting("quota", _over_quota(job, refused, allowance, ahead), ahead + 1)
-    _line_up(homes, allowance, "room")
-    return Waiting("room", _room(job, affordable, roomy, ahead), ahead + 1)
+class Planner:
+    """A plan while it is made: jobs are taken in the order of the queue."""
+
+    def __init__(self, agents: Iterable[Agent], now: datetime, limits: Quotas = NO_QUOTAS) -> None:
+        self._yard = Yard(agents, limits)
+        self._now = now
+        self._ahead = 0
+
+    def take(self, job: Queued) -> Placement | Waiting:
+        """What becomes of the next job. What it gets is gone, and what it waits for is kept for it."""
+        homes, answer = self._decide(job)
+        allowance = self._yard.allowance(job.project)
+        if isinstance(answer, Placement):
+            host = next(home.host for home in homes if home.host.agent.agent_id == answer.agent_id)
+            usage = used_after(answer.assignments, host.agent.capacity)
+            host.hold(answer.assignments)
+            allowance.ledger.hold(allowance.amounts(usage))
+        else:
+            self._ahead += 1
+            _line_up(homes, allowance, answer.kind)
+        return answer
+
+    def would_start(self, job: Queued) -> bool:
+        """Whether the job would start if it were the next. Nothing changes."""
+        return isinstance(self._decide(job)[1], Placement)
+
+    def _decide(self, job: Queued) -> tuple[Sequence[Home], Placement | Waiting]:
+        """What becomes of the job, and where it can be at home."""
+        yard, ahead = self._yard, self._ahead
+        homes = yard.homes(job.gang, job.needs_images)
+        allowance = yard.allowance(job.project)
+        if job.not_before is not None and self._now < job.not_before:
+            return homes, Waiting("rest", f"its next run starts at {rfc3339(job.not_before)}", ahead + 1)
+        if not homes:
+            silent = yard.homes(job.gang, job.needs_images, alive=False)
+            return silent, _homeless(job, yard, silent, ahead + 1)
+        affordable = [home for home in homes if allowance.ledger.fits(allowance.amounts(home.usage))]
+        roomy = [home for home in affordable if home.host.ledger.fits(home.amounts)]
+        refused = homes[0].usage if not affordable else None
+        for home in roomy:
+            placement = _placement(job, home, allowance)
+            if isinstance(placement, Placement):
+                return homes, placement
+            refused = refused or placement
+        if refused is not None:
+            return homes, Waiting("quota", _over_quota(job, refused, allowance, ahead), ahead + 1)
+        return homes, Waiting("room", _room(job, affordable, roomy, ahead), ahead + 1)
 
 
-def _place(job: Queued, home: Home, allowance: Allowance) -> Placement | quotas.Usage | None:
+def _placement(job: Queued, home: Home, allowance: Allowance) -> Placement | quotas.Usage | None:
     """The placement there; what it would use where the quota forbids it; None where it could delay others."""
     host = home.host
     held, usage = home.amounts, home.usage
@@ -139,8 +163,6 @@ def _place(job: Queued, home: Home, allowance: Allowance) -> Placement | quotas.
     if not (allowance.ledger.fits(counted) and allowance.ledger.harmless(counted, devices)):
         return usage
     assignments = host.give(home.shares)
-    host.hold(assignments)
-    allowance.ledger.hold(counted)
     return Placement(job.key, host.agent.agent_id, assignments, scaling(job.gang, home.shares, host.agent))
 
 

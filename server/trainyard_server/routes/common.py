@@ -16,6 +16,7 @@ from trainyard_server.health import HealthChecks
 from trainyard_server.jobs import Jobs
 from trainyard_server.streaming import LogStreaming
 from trainyard_server.syncing import Syncing
+from trainyard_server.why import Why
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -32,6 +33,7 @@ class UseCases:
     streaming: LogStreaming
     health: HealthChecks
     diagnosis: Diagnosis
+    why: Why
 
 
 def _use_cases(request: Request) -> UseCases:

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 import trainyard_protocol
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
-from trainyard_protocol.views import Explanation, JobDetail, LogEntry, LogSummary, ServerStatus
+from trainyard_protocol.views import Explanation, JobDetail, LogEntry, LogSummary, ServerStatus, WhyView
 from trainyard_server.routes.common import Cases, UseCases
 from trainyard_server.trouble import Troubles, reason
 
@@ -40,6 +40,11 @@ async def mend(cases: Cases) -> ServerHealth:
 @router.get("/projects/{project}/jobs/{job_id}")
 def detail(project: str, job_id: str, cases: Cases) -> JobDetail:
     return cases.explaining.detail(project, job_id)
+
+
+@router.get("/projects/{project}/jobs/{job_id}/why")
+def why(project: str, job_id: str, cases: Cases) -> WhyView:
+    return cases.why.why(project, job_id)
 
 
 @router.get("/projects/{project}/jobs/{job_id}/explain")

@@ -1,19 +1,30 @@
 """Several server processes on one PostgreSQL database and one data directory: whichever is asked, all is one."""
 
+import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import databases
 from integration.api.api_support import (
+    ADMIN,
+    AGENT,
     Clock,
+    ScriptedAgent,
+    Server,
     eventually,
+    server,
+    serving,
     settings,
 )
 from trainyard_protocol.errors import FailedPrecondition
+from trainyard_protocol.sync import SyncRequest, SyncResponse
 from trainyard_server.app import create_app
 from trainyard_server.bus import Bus
 from trainyard_server.leadership import LEASE, Leadership
@@ -27,6 +38,85 @@ PATIENCE_S = 30.0
 def on_postgresql(postgresql: databases.PostgreSQL) -> Iterator[None]:
     with databases.use(postgresql):
         yield
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
+    clock = Clock()
+    with server(tmp_path, clock) as one, server(tmp_path, clock) as other:
+        yield one, other
+
+
+def test_job_goes_through_both_servers_call_by_call(pair: tuple[Server, Server]) -> None:
+    one, other = pair
+    agents = ScriptedAgent(one), ScriptedAgent(other)
+    agents[1].runs, agents[1].replicas, agents[1].shipped = (
+        agents[0].runs,
+        agents[0].replicas,
+        agents[0].shipped,
+    )
+    one.create()
+    agents[0].sync()
+    other.tick()
+    agents[1].sync()
+    run = agents[1].run
+    agents[1].runs = agents[0].runs = {run.run_id: run}
+    agents[0].start(run)
+    for number in range(6):
+        agents[number % 2].log(f"line {number}", run=run)
+    agents[1].exit(run=run)
+    one.tick()
+    assert one.job() == other.job()
+    assert one.job()["state"] == "SUCCEEDED"
+    assert one.stream() == other.stream()
+    lines = [data["text"] for kind, data, _ in one.stream(task="master-replica-0") if kind == "log"]
+    assert lines == [f"line {number}" for number in range(6)]
+    service = [data["text"] for kind, data, _ in one.stream(task="service") if kind == "log"]
+    assert service == one.events(), "each of the service's lines once"
+
+
+def test_news_of_one_server_wakes_those_who_wait_at_the_other(tmp_path: Path) -> None:
+    """An agent's held sync at one, a cancellation and log lines at the other."""
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(server(tmp_path, Clock())) for _ in range(2))
+        here, there = (
+            httpx.Client(base_url=stack.enter_context(serving(s.app)), timeout=PATIENCE_S)
+            for s in (one, other)
+        )
+        stack.enter_context(here)
+        stack.enter_context(there)
+        agent = ScriptedAgent(one)
+        one.create()
+        agent.sync()
+        one.tick()
+        agent.sync()
+        agent.start()
+        seen = agent.sync()
+
+        def held() -> SyncResponse:
+            request = SyncRequest(agent=agent.info, runs=agent.reports(), seen=seen.version, wait_s=25)
+            answer = there.post("/agent/v1/sync", content=request.model_dump_json(), headers=AGENT)
+            return SyncResponse.model_validate_json(answer.raise_for_status().content)
+
+        def follow() -> list[str]:
+            path = "/trainyard/v1/projects/p/jobs/job/logs"
+            texts: list[str] = []
+            with there.stream("GET", path, params={"task": "master-replica-0"}, headers=ADMIN) as stream:
+                for line in stream.iter_lines():
+                    if line.startswith("data: ") and '"cursor"' in line:
+                        texts.append(json.loads(line.removeprefix("data: "))["text"])
+                    if "second" in texts:
+                        break
+            return texts
+
+        began = time.monotonic()
+        answer, texts = _Later(held), _Later(follow)
+        agent.log("first")
+        agent.log("second")
+        assert texts.result() == ["first", "second"]
+        one.cancel()
+        assert answer.result().runs[0].target == "stop"
+        assert time.monotonic() - began < 20, "it was woken, and did not just end its wait"
 
 
 def test_bus_carries_more_topics_than_fit_one_message_and_survives_its_connection(database: str) -> None:

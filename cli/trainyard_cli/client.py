@@ -24,6 +24,7 @@ from trainyard_protocol.errors import (
     Unavailable,
     from_body,
 )
+from trainyard_protocol.health import Health, ServerHealth
 from trainyard_protocol.training_input import parse_job
 from trainyard_protocol.views import (
     Explanation,
@@ -103,12 +104,13 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def healthy(self) -> bool:
-        """Whether a server answers, right now."""
+    def answers(self) -> bool:
+        """Whether a server is there, right now; it may say that it cannot work."""
         try:
-            return self._http.get("/healthz").is_success
-        except httpx.TransportError:
+            Health.model_validate(self._http.get("/healthz").json())
+        except (httpx.TransportError, ValueError):
             return False
+        return True
 
     def validate_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """The job that `create_job` would make; nothing is created."""
@@ -174,6 +176,14 @@ class Client:
 
     def status(self) -> ServerStatus:
         return self._read(ServerStatus, "GET", "/trainyard/v1/status")
+
+    def health(self, deep: bool = False) -> ServerHealth:
+        """How the server's parts stand; with `deep` it looks at everything, which takes its time."""
+        return self._read(ServerHealth, "GET", "/trainyard/v1/health", params={"deep": str(deep).lower()})
+
+    def mend(self) -> ServerHealth:
+        """Has the server mend of itself what it safely can; the findings say what was done."""
+        return self._read(ServerHealth, "POST", "/trainyard/v1/health:mend")
 
     def upload(self, path: Path) -> Staged:
         """Hand a package to the server; the same file again is the same address."""
@@ -264,15 +274,17 @@ class Client:
                 )
                 if response.is_success:
                     return _decoded(response, self.server.url)
-                failure = _error(response)
+                failure, refused = _error(response), True
             except httpx.TransportError as error:
+                refused = False
                 failure = Unavailable(
                     f"The server at {self.server.url} does not answer: {_reason(error)}. {self._advice()}"
                 )
             if pause is None or not isinstance(failure, Unavailable):
                 raise failure
             if pause == self._patience[0]:
-                self._notify(f"The server at {self.server.url} does not answer; trying again...")
+                said = failure.message if refused else f"The server at {self.server.url} does not answer."
+                self._notify(f"{said} Trying again...")
             retried(failure)
             self._sleep(pause)
         raise AssertionError  # the last pause is None

@@ -122,6 +122,17 @@ def status(where: Where, output: "Output") -> int:
     return 0 if local_commands.status(where, output) else NOT_HEALTHY
 
 
+@trainyard.command()
+@click.option("--fix", is_flag=True, help="Mend what can be mended safely, and say so.")
+@server_options
+@output_options
+def doctor(where: Where, output: "Output", fix: bool) -> int:
+    """Look for what is wrong: on this machine, with the service and its jobs. Exit code 3 if something is."""
+    from trainyard_cli import doctor as checks
+
+    return 0 if checks.run(where, output, fix) else NOT_HEALTHY
+
+
 @trainyard.group("runtimes")
 def runtimes_group() -> None:
     """The container images that package jobs run in."""

@@ -139,12 +139,27 @@ class LocalState:
 
     def process(self, name: ProcessName) -> Process | None:
         """The process of that name if it is alive."""
+        process = self._recorded(name)
+        return process if process is not None and process.alive() else None
+
+    def ended(self, name: ProcessName) -> str:
+        """What is noted of a process that ended without `stop`: `process 123`; "" where nothing is."""
+        if not self._pid_file(name).exists() or self.process(name) is not None:
+            return ""
+        process = self._recorded(name)
+        return f"process {process.pid}" if process else "nothing that can be read"
+
+    def forget(self, name: ProcessName) -> None:
+        """Removes the note of a process that ended."""
+        if self.process(name) is None:
+            self._pid_file(name).unlink(missing_ok=True)
+
+    def _recorded(self, name: ProcessName) -> Process | None:
         try:
             data = json.loads(self._pid_file(name).read_text(encoding="utf-8"))
-            process = Process(int(data["pid"]), float(data["created"]), tuple(data["command"]))
+            return Process(int(data["pid"]), float(data["created"]), tuple(data["command"]))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-        return process if process.alive() else None
 
     def start(
         self, name: ProcessName, command: Sequence[str], environment: Mapping[str, str]

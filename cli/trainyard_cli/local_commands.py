@@ -13,6 +13,7 @@ from trainyard_cli.formats import Output
 from trainyard_cli.local import LocalState
 from trainyard_cli.settings import Where, remote_server
 from trainyard_cli.shell_init import this_program
+from trainyard_protocol.health import Check
 from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views import AgentView, ServerStatus
@@ -40,10 +41,7 @@ def down(state_dir: Path) -> None:
 def status(where: Where, output: Output) -> bool:
     """Print how things stand; returns whether everything works."""
     server = remote_server(where)
-    if server is not None:
-        now = service.Status((), service.server_status(server))
-    else:
-        now = service.status(LocalState(where.state_dir))
+    now = service.server_status(server) if server else service.status(LocalState(where.state_dir))
     if output.for_people:
         click.echo(_status_text(now))
     else:
@@ -57,7 +55,14 @@ def _status_data(now: service.Status) -> dict[str, Any]:
         {"name": part.name, "pid": part.pid, "running": part.pid is not None, "address": part.address}
         for part in now.parts
     ]
-    return {"healthy": now.healthy, "problem": now.problem, "processes": processes, "server": server}
+    health = now.health.model_dump(mode="json", include={"status", "checks"}) if now.health else None
+    return {
+        "healthy": now.healthy,
+        "problem": now.problem,
+        "processes": processes,
+        "health": health,
+        "server": server,
+    }
 
 
 def _status_text(now: service.Status) -> str:
@@ -68,6 +73,12 @@ def _status_text(now: service.Status) -> str:
             for p in now.parts
         ]
         blocks.append(formats.table(["PROCESS", "STATE", "PID", "ADDRESS"], rows))
+    if now.health is not None:
+        checks = [
+            [name, check.status.value, _latency(check), check.message]
+            for name, check in now.health.checks.items()
+        ]
+        blocks.append(formats.table(["CHECK", "STATE", "TOOK", "MESSAGE"], checks))
     if now.server is None:
         return "\n\n".join([*blocks, now.problem])
     if now.server.agents:
@@ -77,6 +88,10 @@ def _status_text(now: service.Status) -> str:
         blocks.append("No agent has registered yet; jobs wait.")
     blocks.append(f"Jobs: {_counts(now.server)}")
     return "\n\n".join(blocks)
+
+
+def _latency(check: Check) -> str:
+    return "-" if check.latency_ms is None else f"{check.latency_ms:.1f} ms"
 
 
 def _agent_row(agent: AgentView) -> list[str]:

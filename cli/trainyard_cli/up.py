@@ -24,6 +24,7 @@ from trainyard_cli.local import (
 )
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
 from trainyard_protocol.errors import TrainyardError, Unauthenticated, Unavailable
+from trainyard_protocol.health import CheckStatus, Health
 from trainyard_protocol.machines import load_catalog
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views import ServerStatus
@@ -32,6 +33,7 @@ START_TIMEOUT_S = 60.0
 STOP_ALL_TIMEOUT_S = 180.0
 
 _POLL_S = 0.05
+_STATUS_TIMEOUT_S = 10.0  # a server waits for a part that hangs, and then says so
 _PORT_ATTEMPTS = 3
 _RUNNING = (JobState.PREPARING, JobState.RUNNING)
 
@@ -53,17 +55,20 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`server` is None when the server does not answer; `problem` then says why."""
+    """`server` is None when the server cannot say how its agents stand; `problem` then says why. `health` is None when
+    it does not answer at all."""
 
     parts: tuple[Part, ...]
     server: ServerStatus | None
     problem: str = ""
+    health: Health | None = None
 
     @property
     def healthy(self) -> bool:
-        """Every process runs, the server answers, and it has an agent."""
+        """Every process runs, the server answers and all its checks are ok, and it has an agent."""
         agents = self.server.agents if self.server else ()
-        return all(part.pid for part in self.parts) and any(agent.alive for agent in agents)
+        checked = self.health is not None and self.health.status is CheckStatus.OK
+        return checked and all(part.pid for part in self.parts) and any(agent.alive for agent in agents)
 
 
 def up(state: LocalState, changes: Mapping[str, Any], say: Say, timeout_s: float = START_TIMEOUT_S) -> Status:
@@ -137,15 +142,22 @@ def status(state: LocalState) -> Status:
         return Status(tuple(parts), None, f"The local service was never started in {state.root}.")
     if state.process("server") is None:
         return Status(tuple(parts), None, "The local service is not running; `trainyard up` starts it.")
-    try:
-        return Status(tuple(parts), server_status(server))
-    except TrainyardError as error:
-        return Status(tuple(parts), None, error.message)
+    return server_status(server, tuple(parts))
 
 
-def server_status(server: Server, timeout_s: float = 5.0) -> ServerStatus:
-    with Client(server, DEFAULT_PROJECT, patience=NO_PATIENCE, timeout=timeout_s) as client:
-        return client.status()
+def server_status(server: Server, parts: tuple[Part, ...] = ()) -> Status:
+    """What the server says of itself, as far as it can; TrainyardError only where no Trainyard answers."""
+    with Client(server, DEFAULT_PROJECT, patience=NO_PATIENCE, timeout=_STATUS_TIMEOUT_S) as client:
+        try:
+            health = client.health()
+        except TrainyardError as error:
+            if not parts:
+                raise
+            return Status(parts, None, error.message)
+        try:
+            return Status(parts, client.status(), health=health)
+        except TrainyardError as error:
+            return Status(parts, None, error.message, health)
 
 
 def _start_what_is_missing(state: LocalState, changes: Mapping[str, Any], say: Say, timeout_s: float) -> None:
@@ -192,7 +204,7 @@ def _answers(state: LocalState) -> bool:
     if server is None:
         return False
     with Client(server, DEFAULT_PROJECT, patience=NO_PATIENCE, timeout=2.0) as client:
-        return client.healthy()
+        return client.answers()
 
 
 def _wait_until_ready(
@@ -232,7 +244,7 @@ def _ended_at_once(
 
 def _missing(client: Client, options: Options, agent_since: datetime | None) -> ProcessName | None:
     """The first part that does not work yet. An agent that we started must have been heard of since then."""
-    if not client.healthy():
+    if not client.answers():
         return "server"
     if is_free(options.storage_port):
         return "storage"

@@ -94,7 +94,7 @@ def create_app(
     for module in (v1, trainyard, upload, agent):
         app.include_router(module.router)
 
-    @app.get("/healthz")
+    @app.get("/healthz", response_model_exclude_none=True)
     async def healthz(response: Response) -> Health:
         """Open to all: 200 while jobs are taken and run, 503 while they are not."""
         health = await use_cases.health.look()

@@ -113,7 +113,8 @@ class HealthChecks:
         self._probe = DatabaseProbe(backend.store.url)
         self._database = Probe("database", self._ask_database, 1.5 * PATIENCE_S)
         self._disk = Probe("disk", self._ask_disk, 1.5 * PATIENCE_S)
-        self._agents = Probe("agents", self._ask_agents, 0.5 * PATIENCE_S)
+        # Who waits for an agent to come is told at once.
+        self._agents = Probe("agents", self._ask_agents, 0.5 * PATIENCE_S, fresh_s=0.0)
 
     def close(self) -> None:
         self._probe.close()

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -17,6 +18,7 @@ from trainyard_agent import capacity, fencing, lease_file, places
 from trainyard_agent.agent import Agent
 from trainyard_agent.clock import SystemClock
 from trainyard_agent.control_plane import ControlPlane
+from trainyard_agent.doctor import examine
 from trainyard_agent.engine import Engine, EngineError
 from trainyard_agent.files import read_json, try_lock, write_json
 from trainyard_agent.lease import Lease
@@ -44,6 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
+    if options.doctor:
+        findings = examine(options.state_dir, options.live_runs, options.fix)
+        print(json.dumps([finding.model_dump() for finding in findings]))
+        return 0
     try:
         options.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _alone(options.state_dir):

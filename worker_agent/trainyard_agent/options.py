@@ -58,6 +58,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="stop every replica that is alive under the state directory, and exit",
     )
     parser.add_argument(
+        "--doctor",
+        action="store_true",
+        help="print as JSON what is left here of runs that nobody knows any more, and exit",
+    )
+    parser.add_argument("--fix", action="store_true", help="--doctor: remove it")
+    parser.add_argument(
+        "--live-runs",
+        type=_words,
+        metavar="RUN,...",
+        help="--doctor: the runs that are not over, as the server says; without it their environments are let be",
+    )
+    parser.add_argument(
         "--grace",
         type=_positive,
         default=STOP_ALL_GRACE_S,
@@ -65,8 +77,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="--stop-all: between SIGTERM and SIGKILL; default: %(default)s",
     )
     options = parser.parse_args(argv)
-    if not options.stop_all and not (options.server and options.token_file):
-        parser.error("--server and --token-file are required, except with --stop-all")
+    if not (options.stop_all or options.doctor) and not (options.server and options.token_file):
+        parser.error("--server and --token-file are required, except with --stop-all and --doctor")
     options.state_dir = options.state_dir.absolute()
     return options
 
@@ -102,6 +114,10 @@ def _add_container_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes and threads that a replica may have; default: %(default)s",
     )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(word for word in text.split(",") if word)
 
 
 def _count(text: str) -> int:

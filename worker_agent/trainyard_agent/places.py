@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from trainyard_agent import capacity
+from trainyard_agent import capacity, here
 from trainyard_agent.container_staging import ContainerSettings, ContainerStager
 from trainyard_agent.control_plane import ControlPlane
 from trainyard_agent.engine import Engine, EngineError
@@ -55,7 +55,7 @@ def opened(options: argparse.Namespace, agent_id: str, control_plane: ControlPla
             stager = PackageStager(options.state_dir / ENVIRONMENTS, fetcher, options.python)
             yield Place(ProcessRuntime(options.state_dir), stager, offered, environment)
             return
-        owner = Owner(agent_id, options.server)
+        owner = Owner(agent_id, options.server, str(options.state_dir), here.identity())
         settings = ContainerSettings(
             runtimes=load_runtimes(options.runtimes),
             pull=options.pull,

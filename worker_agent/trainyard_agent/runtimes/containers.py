@@ -38,6 +38,7 @@ HOST = "host.docker.internal"
 
 AGENT, ROLE, RUN = "trainyard.agent", "trainyard.role", "trainyard.run"
 SERVER, JOB, ATTEMPT, TASK = "trainyard.server", "trainyard.job", "trainyard.attempt", "trainyard.task"
+STATE_DIR, HOST_NAME = "trainyard.state-dir", "trainyard.host"
 """Labels. What carries our AGENT is ours; nothing else is ever touched."""
 
 REPLICA, STAGING, NETWORK = "replica", "staging", "network"
@@ -58,10 +59,13 @@ _MIN_MEMORY = 6 << 20  # the engine takes no less
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose containers they are: the agent, and for people the server that it works for."""
+    """Whose containers they are: the agent, and for people the server that it works for. By its state directory,
+    and the `here.identity` of those who see it, one can tell later that it is gone for good."""
 
     agent_id: str
     server: str = ""
+    state_dir: str = ""
+    host: str = ""
 
     def labels(self, role: str, order: RunOrder) -> dict[str, str]:
         return {
@@ -69,6 +73,8 @@ class Owner:
             ROLE: role,
             RUN: order.run_id,
             SERVER: self.server,
+            STATE_DIR: self.state_dir,
+            HOST_NAME: self.host,
             JOB: f"{order.project}/{order.job_id}",
             ATTEMPT: str(order.number),
         }

@@ -1,0 +1,114 @@
+"""Containers and networks that an agent left behind: the doctor finds those of agents that are gone for certain."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engines import Engine
+from trainyard_agent import here
+from trainyard_agent.doctor import examine
+from trainyard_agent.files import write_json
+from trainyard_agent.runtimes import containers
+from trainyard_agent.runtimes.containers import Owner
+from trainyard_protocol.health import Finding
+from unit.agent.stub_server import run_order
+
+CHIEF = "master-replica-0"
+AGENT = "doctor-" + uuid.uuid4().hex
+
+
+class Left:
+    """What agents leave behind in a real engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._made: list[tuple[str, str]] = []
+
+    def by(self, owner: Owner, role: str = containers.REPLICA, run_id: str = "") -> str:
+        order = run_order(run_id or uuid.uuid4().hex, CHIEF)
+        labels = owner.labels(role, order)
+        client = self._engine.client()
+        if role == containers.NETWORK:
+            made = client.networks.create(containers.network_name(order), labels=labels)
+        else:
+            command = ["sleep", "1000"]
+            made = client.containers.run(
+                self._engine.base_image, command, labels=labels, detach=True, init=True
+            )
+        self._made.append((role, str(made.id)))
+        return str(made.id)
+
+    def there(self) -> set[str]:
+        client = self._engine.client()
+        found = client.containers.list(all=True, ignore_removed=True)
+        return {str(one.id) for one in (*found, *client.networks.list())}
+
+    def clear(self) -> None:
+        client = self._engine.client()
+        for role, identity in self._made:
+            if identity in self.there():
+                if role == containers.NETWORK:
+                    client.networks.get(identity).remove()
+                else:
+                    client.containers.get(identity).remove(force=True)
+
+
+@pytest.fixture
+def left(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
+    monkeypatch.setenv("DOCKER_HOST", engine.url)
+    left = Left(engine)
+    yield left
+    left.clear()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    (tmp_path / "state").mkdir()
+    write_json(tmp_path / "state" / "agent.json", {"agent_id": AGENT})
+    return tmp_path / "state"
+
+
+def about(state: Path, *ids: str, fix: bool) -> list[Finding]:
+    findings = [one for one in examine(state, frozenset(), fix) if one.check == "containers"]
+    return [one for one in findings if any(identity[:12] in one.found for identity in ids)]
+
+
+def test_what_is_left_of_runs_and_agents_that_are_gone_is_found_and_removed(
+    left: Left, state: Path, tmp_path: Path
+) -> None:
+    mine = left.by(Owner(AGENT, "", str(state), here.identity()))
+    network = left.by(Owner(AGENT), containers.NETWORK)
+    dead = left.by(Owner(uuid.uuid4().hex, "", str(tmp_path / "gone"), here.identity()))
+    replaced = left.by(Owner(uuid.uuid4().hex, "", str(state), here.identity()))
+    ids = (mine, network, dead, replaced)
+
+    found = about(state, *ids, fix=False)
+    assert [one.status for one in found] == ["problem"] * 4
+    assert any("gone, is gone" in one.found for one in found)
+    assert any("is another one's now" in one.found for one in found)
+    assert left.there().issuperset(ids)
+
+    assert [one.status for one in about(state, *ids, fix=True)] == ["fixed"] * 4
+    assert left.there().isdisjoint(ids)
+    assert about(state, *ids, fix=False) == []
+
+
+def test_what_lives_or_may_be_anothers_is_let_be(left: Left, state: Path, tmp_path: Path) -> None:
+    known, prepared = uuid.uuid4().hex, uuid.uuid4().hex
+    (state / "containers" / known).mkdir(parents=True)
+    write_json(state / "containers" / known / "run.json", {"run_id": known})
+    (state / "staging" / prepared).mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    stranger = uuid.uuid4().hex
+    write_json(tmp_path / "other" / "agent.json", {"agent_id": stranger})
+    ids = (
+        left.by(Owner(AGENT), run_id=known),
+        left.by(Owner(AGENT), containers.STAGING, run_id=prepared),
+        left.by(Owner(stranger, "", str(tmp_path / "other"), here.identity())),
+        left.by(Owner(uuid.uuid4().hex)),  # of a time before such labels
+        left.by(Owner(uuid.uuid4().hex, "", str(tmp_path / "gone"), "another-host mnt:[1]")),
+    )
+    assert about(state, *ids, fix=True) == []
+    assert left.there().issuperset(ids)

@@ -77,7 +77,7 @@ class Diagnosis:
                     "database", f"It answers, but {error}.", "No job can be taken or moved forward."
                 )
                 return
-        yield from _of(facts)
+        yield from of_database(facts)
         holders = ", ".join(f"{name}: {holder}" for name, holder in facts.leases)
         if holders:
             yield Finding(check="leases", status="ok", found=f"Held by server processes: {holders}.")
@@ -175,7 +175,8 @@ class Diagnosis:
         return [path for path in old if path.name not in named]
 
 
-def _of(facts: Facts) -> Iterator[Finding]:
+def of_database(facts: Facts) -> Iterator[Finding]:
+    """What is to be said of a database that answered."""
     what = f"{facts.kind}, {sized(facts.size_bytes)}, answers in {facts.latency_s * 1000:.1f} ms"
     problems = []
     if facts.damage:

@@ -27,9 +27,15 @@ from mounts import SmallDisk, small_disk
 from trainyard_protocol.health import Check, CheckStatus
 from trainyard_server import probes, store
 from trainyard_server.health import Probe, Pulse
+from trainyard_server.leadership import Leadership
 from trainyard_server.loops import tick_forever
 
 PATIENT = 60
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -212,6 +218,7 @@ async def test_ticks_that_fail_say_so_once_and_go_on(
     submit(api).raise_for_status()
     ScriptedAgent(api).sync()
     conductor, notifier = api.use_cases.conductor, api.use_cases.backend.notifier
+    leadership = Leadership(api.use_cases.backend.store, time.monotonic, 15.0)
     tried = 0
 
     class Counting:
@@ -228,7 +235,8 @@ async def test_ticks_that_fail_say_so_once_and_go_on(
             conductor.tick()
 
     with caplog.at_level(logging.INFO):
-        await tick_forever(Counting(), notifier, 0.01, api.use_cases.health.pulse)  # type: ignore[arg-type]
+        pulse = api.use_cases.health.pulse
+        await tick_forever(Counting(), leadership, notifier, 0.01, pulse)  # type: ignore[arg-type]
 
     said = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.exc_info for record in said if record.exc_info] == []

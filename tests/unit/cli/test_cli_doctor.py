@@ -1,0 +1,240 @@
+"""`trainyard doctor`: what it sees on this machine, what it makes of the server's words, and how it reads."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from integration.api.api_support import Clock, ScriptedAgent, Server, server, serving
+from trainyard_cli import commands, doctor, local_checks
+from trainyard_cli.local import PROCESSES, LocalState, Options, ProcessName
+from trainyard_cli.main import run
+from trainyard_cli.settings import Where
+from trainyard_protocol.health import Check, CheckStatus, Finding, ServerHealth
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+Begin = Callable[[ProcessName], "subprocess.Popen[bytes]"]
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> LocalState:
+    state = LocalState(tmp_path / "state")
+    state.create()
+    state.save(Options(server_port=1, storage_port=2))
+    return state
+
+
+@pytest.fixture
+def begin(state: LocalState) -> Iterator[Begin]:
+    """Starts what stands for a part of the service."""
+    started = []
+
+    def begin_(name: ProcessName) -> subprocess.Popen[bytes]:
+        started.append(state.start(name, SLEEP, os.environ))
+        return started[-1]
+
+    yield begin_
+    for process in started:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def problems(findings: Iterator[Finding]) -> list[str]:
+    return [finding.found for finding in findings if finding.status == "problem"]
+
+
+def problem(**given: str) -> Finding:
+    return Finding.model_validate({"check": "runs", "status": "problem", "found": "It hangs.", **given})
+
+
+def test_where_nothing_was_ever_started_nothing_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("TRAINYARD_SERVER", raising=False)
+    assert run(commands.trainyard, "trainyard", ["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "was never started" in said
+    assert said.endswith("\nNothing is wrong.\n")
+    assert not (tmp_path / "state").exists()
+
+
+def test_service_that_was_stopped_is_no_problem(state: LocalState, begin: Begin) -> None:
+    begin("agent")
+    state.stop("agent")
+    (found,) = local_checks.services(state, fix=False)
+    assert (found.status, found.found) == ("ok", "The service is stopped; `trainyard up` starts it.")
+    assert [one.status for one in doctor.examine(Where(state.root, local=True), fix=False)] == ["ok"] * 3
+
+
+def test_service_that_runs_is_fine_and_a_part_that_was_killed_is_not(state: LocalState, begin: Begin) -> None:
+    started = {name: begin(name) for name in PROCESSES}
+    assert [one.found for one in local_checks.services(state, fix=False)] == [
+        "Server, storage and agent run."
+    ]
+    kill(started["agent"])
+    for fix in (False, True):  # the note of it is no rubbish as long as the others run
+        (found,) = problems(local_checks.services(state, fix))
+        assert found == f"The agent has ended by itself: process {started['agent'].pid} is gone."
+    state.stop("agent")
+    assert problems(local_checks.services(state, fix=False)) == ["The agent does not run."]
+
+
+def test_notes_of_a_service_that_died_are_removed(state: LocalState, begin: Begin) -> None:
+    kill(begin("agent"))
+    (state.root / "run" / "server.json").write_text("damaged")
+    assert len(problems(local_checks.services(state, fix=False))) == 2
+    fixed = list(local_checks.services(state, fix=True))
+    assert [one.status for one in fixed] == ["fixed", "fixed"]
+    assert list((state.root / "run").iterdir()) == []
+    assert problems(local_checks.services(state, fix=False)) == []
+
+
+def test_port_that_a_stranger_has_is_a_problem_only_while_the_service_runs(
+    state: LocalState, begin: Begin
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        state.save(Options(server_port=port))
+        (found,) = local_checks.ports(state)
+        assert found.status == "ok"
+        assert "The next `trainyard up` takes another." in found.found
+        begin("agent")
+        (found,) = local_checks.ports(state)
+        assert found.status == "problem"
+        assert f"Port {port}, which was the server's, is used by process {os.getpid()}" in found.found
+
+
+def test_disk_says_what_takes_it(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:
+    (state.root / "server" / "logs").mkdir(parents=True)
+    (state.root / "server" / "logs" / "big").write_bytes(b"x" * 2**20)
+    (found,) = local_checks.disk(state)
+    assert found.status == "ok"
+    assert "server/logs 1.1 MB" in found.found
+    monkeypatch.setattr(local_checks, "LOW_BYTES", 2**60)
+    (found,) = local_checks.disk(state)
+    assert (found.status, bool(found.advice)) == ("problem", True)
+
+
+def test_what_the_agent_finds_is_handed_on_and_mended(state: LocalState) -> None:
+    environment = state.root / "agent" / "environments" / ("a" * 32)
+    environment.mkdir(parents=True)
+    assert problems(local_checks.agent(state, ["b" * 32], fix=False)) == [
+        f"{environment} belongs to no run that is known: 4.1 kB."
+    ]
+    assert environment.exists()
+    fixed = [one.check for one in local_checks.agent(state, (), fix=True) if one.status == "fixed"]
+    assert fixed == ["directories"]
+    assert not environment.exists()
+
+
+def test_agent_that_cannot_look_is_said(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:
+    (state.root / "agent").mkdir()
+    fails = [sys.executable, "-c", "import sys; sys.exit('no module of that name')"]
+    monkeypatch.setattr(local_checks, "_agent_command", lambda *_: fails)
+    (found,) = local_checks.agent(state, None, fix=False)
+    assert (found.status, "no module of that name" in found.found) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "said"), [(0, ""), (1.5, ""), (600, "600 s ahead"), (-600, "600 s behind")]
+)
+def test_clocks_are_compared_across_the_time_of_the_call(ahead_s: float, said: str) -> None:
+    found = doctor.of_clock(NOON + timedelta(seconds=ahead_s), NOON, NOON + timedelta(seconds=0.1))
+    assert (found.status == "problem") == bool(said)
+    assert said in found.found.replace("599.9", "600")
+
+
+def test_version_and_checks_that_are_not_ok_are_problems() -> None:
+    checks = {
+        "database": Check(status=CheckStatus.DOWN, message="does not answer"),
+        "disk": Check(status=CheckStatus.OK, message="1 GB"),
+        "new": Check(status=CheckStatus.DEGRADED, message="from the future"),
+    }
+    health = ServerHealth(status=CheckStatus.DOWN, checks=checks, version="0.0.1", time=NOON)
+    assert problems(doctor.of_checks(health)) == [
+        "The server says of its database: does not answer.",
+        "The server says of its new: from the future.",
+    ]
+    (old,) = problems(doctor.of_version(health))
+    assert old.startswith("It is of version 0.0.1, and this command of ")
+
+
+def test_text_says_what_it_means_and_what_to_do_within_the_width() -> None:
+    findings = [
+        Finding(check="database", status="ok", found="It answers."),
+        problem(meaning="Nothing goes on. " * 8, advice="Restart it.", fixable=True),
+        problem(),
+    ]
+    said = doctor.text(findings, 60)
+    assert said.splitlines()[0] == "database  ok       It answers."
+    assert "runs      PROBLEM  It hangs." in said
+    assert "\n                   -> Restart it.\n" in said
+    assert max(map(len, said.splitlines())) <= 60 + len("`trainyard doctor --fix` mends 1 of them.")
+    assert said.endswith("\n2 things are wrong; `trainyard doctor --fix` mends 1 of them.")
+    assert doctor.text([Finding(check="a", status="fixed", found="b")], 60).endswith(
+        "Mended 1 thing. Nothing is wrong."
+    )
+
+
+def test_doctor_asks_a_server_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def typed(*words: str) -> tuple[int, str]:
+        code = run(commands.trainyard, "trainyard", ["doctor", *words])
+        return code, capsys.readouterr().out
+
+    monkeypatch.setenv("TRAINYARD_TOKEN", "admin-secret")
+    clock = Clock()
+    clock.now = datetime.now(UTC)
+    with server(tmp_path / "data", clock) as app, serving(app.app) as url:
+        monkeypatch.setenv("TRAINYARD_SERVER", url)
+        code, said = typed()
+        assert code == 3
+        assert "The server says of its agents: none is here, so jobs wait." in said
+        ScriptedAgent(app).sync()
+        clock.now = datetime.now(UTC)
+        code, said = typed("--fix", "-o", "json")
+        assert (code, json.loads(said)["healthy"]) == (0, True), said
+    code, said = typed()
+    assert code == 3
+    assert "nothing accepts connections there" in said
+
+
+def test_status_shows_the_checks_of_a_server_whose_database_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRAINYARD_TOKEN", "admin-secret")
+    with server(tmp_path / "data", Clock()) as app, serving(app.app) as url:
+        monkeypatch.setenv("TRAINYARD_SERVER", url)
+        lose_database(app)
+        assert run(commands.trainyard, "trainyard", ["status"]) == 3
+        said = capsys.readouterr().out
+        assert "the file of the database cannot be opened" in said
+        assert "The server cannot do that now" in said
+        assert run(commands.trainyard, "trainyard", ["status", "-o", "json"]) == 3
+        health = json.loads(capsys.readouterr().out)["health"]
+        assert (health["status"], health["checks"]["database"]["status"]) == ("down", "down")
+        assert run(commands.trainyard, "trainyard", ["doctor"]) == 3
+        assert "Start it again, or see its own log" in capsys.readouterr().out
+
+
+def lose_database(app: Server) -> None:
+    """No connection is left, and where the file was is a directory."""
+    app.use_cases.backend.store.close()
+    app.use_cases.health.close()
+    data = app.use_cases.backend.settings.data_dir
+    for path in data.glob("trainyard.db*"):
+        path.unlink()
+    (data / "trainyard.db").mkdir()

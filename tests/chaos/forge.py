@@ -25,10 +25,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
+from quick_fence import quick_command
+
 import trainyard_agent.agent
 import trainyard_agent.clock
 import trainyard_agent.control_plane
-import trainyard_agent.lease
+import trainyard_agent.fencing
 import trainyard_agent.main
 import trainyard_server.app
 import trainyard_server.main
@@ -110,6 +112,7 @@ def _agent(arguments: list[str], clock: ShiftedClock, knobs: dict[str, Any]) -> 
         module, _, constant = name.partition(".")
         assert hasattr(sys.modules[f"trainyard_agent.{module}"], constant), name
         setattr(sys.modules[f"trainyard_agent.{module}"], constant, value)
+    trainyard_agent.fencing.command = quick_command
     trainyard_agent.main.SystemClock = lambda: clock  # type: ignore[assignment,misc]
     return trainyard_agent.main.main(arguments)
 

@@ -1,6 +1,7 @@
 """Plays a plan: a service of real processes, people who use it, and everything that happens to them."""
 
 import json
+import os
 import shutil
 import signal
 import threading
@@ -16,6 +17,8 @@ from chaos.plan import Operation, Plan, PlannedJob
 from chaos.proxy import CALM, Network, Weather
 from chaos.replicas import Key, Replicas, truths
 from chaos.services import AGENT_KNOBS, LEASE_S, RETRIES, SERVER_KNOBS, SILENT_S, Forge, Service, free_port
+from trainyard_agent.fencing import LOCK
+from trainyard_agent.files import holder
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views import JobDetail
 
@@ -60,8 +63,8 @@ class Outcome:
     logs: dict[str, Log]
     jobs: list[str]
     harmed: dict[Key, set[str]]
-    agent_ids: list[str]
-    trouble: list[str]
+    containers: list[str]
+    """And networks, of these agents."""
     faults: dict[str, int]
     seconds: float
 
@@ -247,6 +250,16 @@ class History:
     def do_pause_agent(self, agent: int, down_s: float) -> None:
         self.agents[agent].pause(down_s)
 
+    def do_freeze_agent(self, agent: int) -> None:
+        """It wakes when others have its runs. An agent that is alone has no lease: it is only paused."""
+        self.agents[agent].pause(LEASE_S[self.plan.runtime] * (1.3 if self.plan.agents > 1 else 0.1))
+
+    def do_kill_fence(self, agent: int) -> None:
+        fence = holder(self.root / f"agent-{agent}" / LOCK)
+        if fence is not None:
+            signal.pidfd_send_signal(fence, signal.SIGKILL)
+            os.close(fence)
+
     def do_kill_program(self, which: int) -> None:
         self._replicas.kill(which)
 
@@ -326,8 +339,7 @@ class History:
             logs=logs,
             jobs=self.person.jobs(),
             harmed=self._replicas.harmed,
-            agent_ids=self.agent_ids(),
-            trouble=self._trouble,
+            containers=self._replicas.containers(),
             faults=counts,
             seconds=0.0,
         )
@@ -337,4 +349,4 @@ class History:
         for service in [*self.agents, *(server for server, _ in self.servers)]:
             service.kill()
         self._network.close()
-        self._replicas.close()
+        self._replicas.remove()

@@ -1,13 +1,12 @@
 """What must be true after every history. Each check raises AssertionError with what it found, or says nothing."""
 
+import time
 from collections.abc import Callable, Iterator
-
-import psutil
 
 from chaos.history import Outcome
 from chaos.plan import MAX_WIDTH
 from chaos.program import line
-from chaos.replicas import Key, Truth, truths
+from chaos.replicas import Key, Truth, processes_of, truths
 from history_checks import check_ending, check_history
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, Reason, ReplicaState, RunState
 from trainyard_protocol.states import Outcome as RunOutcome
@@ -15,6 +14,7 @@ from trainyard_protocol.sync import LogLine, digest
 from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry, ReplicaView, RunView
 
 _STREAMS = ("stdout", "stderr")
+_PATIENCE_S = 15.0
 
 
 def check(outcome: Outcome) -> None:
@@ -161,17 +161,12 @@ def followers_saw_every_line_once(outcome: Outcome) -> None:
 
 
 def nothing_is_left(outcome: Outcome) -> None:
-    """The directories of runs are empty, or the history had not settled."""
-    mine = str(outcome.root)
-    left = []
-    for process in psutil.process_iter():
-        try:
-            words, environment = process.cmdline(), process.environ()
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
-        if any(mine in word for word in words) or any(mine in value for value in environment.values()):
-            left.append(f"{process.pid} {words}")
-    assert not left, f"processes {left}"
+    """Agents and servers were told to end. Fences end by themselves, a moment later."""
+    give_up_at = time.monotonic() + _PATIENCE_S
+    while (left := processes_of(outcome.root)) and time.monotonic() < give_up_at:
+        time.sleep(0.05)
+    assert not left, f"processes {[(process.pid, process.cmdline()) for process in left]}"
+    assert not outcome.containers, f"{outcome.containers}"
     for path in outcome.root.glob("agent-*/"):
         found = [child.name for child in path.iterdir() if child.is_dir() and any(child.iterdir())]
         assert not found, f"{path} still has {found}"

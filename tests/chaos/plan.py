@@ -70,6 +70,8 @@ WEIGHTS: Mapping[str, float] = {
     "end_agent": 0.7,
     "pause_server": 1.0,
     "pause_agent": 1.0,
+    "freeze_agent": 0.3,  # for longer than its lease
+    "kill_fence": 0.7,
     "kill_program": 2.0,
     "pause_program": 0.7,
     "kill_supervisor": 1.0,  # a container that is removed, where replicas are containers
@@ -209,6 +211,10 @@ def _agent_down(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
     return {"agent": random_.randrange(crowd.agents), "down_s": _moment(random_, 0.8)}
 
 
+def _agent(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
+    return {"agent": random_.randrange(crowd.agents)}
+
+
 def _replica(random_: random.Random, _crowd: _Crowd) -> dict[str, Any]:
     return {"which": random_.randrange(100)}
 
@@ -243,6 +249,8 @@ _DRAWS: Mapping[str, Callable[[random.Random, _Crowd], dict[str, Any]]] = {
     "end_agent": _agent_down,
     "pause_server": _server_down,
     "pause_agent": _agent_down,
+    "freeze_agent": _agent,
+    "kill_fence": _agent,
     "kill_program": _replica,
     "pause_program": _paused,
     "kill_supervisor": _replica,

@@ -1,5 +1,6 @@
 """The replicas that live now, told by their own marks, and what can be done to them."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import docker
+import psutil
 from docker.errors import APIError, NotFound
 
 Key = tuple[str, str]
@@ -69,6 +71,19 @@ def truths(root: Path) -> Iterator[Truth]:
             )
 
 
+def processes_of(root: Path) -> list[psutil.Process]:
+    """Everything that lives and names the directory, in its words or its environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = [*process.cmdline(), *process.environ().values()]
+        except psutil.Error:
+            continue
+        if process.pid != os.getpid() and any(str(root) in word for word in words):
+            found.append(process)
+    return found
+
+
 class Replicas:
     """`harmed` says what was done to which replica."""
 
@@ -80,9 +95,32 @@ class Replicas:
         self._docker = docker.DockerClient(environment["DOCKER_HOST"]) if runtime == "docker" else None
         self.harmed: dict[Key, set[str]] = {}
 
-    def close(self) -> None:
+    def containers(self) -> list[str]:
+        """And networks, dead or alive."""
+        if self._docker is None:
+            return []
+        found: list[str] = []
+        for agent_id in self._agent_ids():
+            mine = {"label": f"trainyard.agent={agent_id}"}
+            found += [
+                c.name for c in self._docker.containers.list(all=True, filters=mine, ignore_removed=True)
+            ]
+            found += [network.name for network in self._docker.networks.list(filters=mine)]
+        return found
+
+    def remove(self) -> None:
+        """Nothing of a history that failed lives on; of one that did not, nothing is there."""
         if self._docker is not None:
+            for agent_id in self._agent_ids():
+                mine = {"label": f"trainyard.agent={agent_id}"}
+                for container in self._docker.containers.list(all=True, filters=mine, ignore_removed=True):
+                    container.remove(force=True, v=True)
+                for network in self._docker.networks.list(filters=mine):
+                    network.remove()
             self._docker.close()
+        for process in processes_of(self._root):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def kill(self, which: int) -> None:
         if self._docker is not None:

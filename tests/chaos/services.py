@@ -21,7 +21,7 @@ SERVER_KNOBS: Mapping[str, Any] = {
     "ping_s": 0.5,
     "durable": False,
 }
-LEASE_S: Mapping[str, float] = {"process": 4.0, "docker": 20.0}
+LEASE_S: Mapping[str, float] = {"process": 6.0, "docker": 20.0}
 """An agent is silent while it starts containers."""
 SILENT_S: Mapping[str, float] = {"process": 1.5, "docker": 6.0}
 RETRIES = 12
@@ -33,7 +33,6 @@ AGENT_KNOBS: Mapping[str, Any] = {
     "agent._LONGEST_BACKOFF_S": 0.4,
     "control_plane._CONNECT_S": 1.0,
     "control_plane._ANSWER_S": 1.5,
-    "lease._MARGIN_S": 0.4,
 }
 _PATIENCE_S = 15.0
 

@@ -17,7 +17,7 @@ from chaos.kept import kept_where_it_fails
 
 pytestmark = pytest.mark.e2e
 
-MOST_SERVERS = {"sqlite": 1, "postgresql": 1}
+MOST_SERVERS = {"sqlite": 1, "postgresql": 2}
 
 
 def test_history_keeps_every_invariant(

@@ -1,5 +1,5 @@
-"""Seconds of CPU time for one plan of 1000 queued jobs on 20 agents of 64 CPUs: empty, nearly full and full; with gangs that are
-alike, and with memory of any size, so that the sums that backfill looks at are many."""
+"""Seconds of CPU time for one plan of 1000 queued jobs on 20 agents of 64 CPUs: empty, nearly full and full; with gangs
+that are alike, and with memory of any size, so that the sums that backfill looks at are many."""
 
 import random
 import statistics

@@ -42,6 +42,7 @@ def launches(
                 packages=staging.packages,
                 job_dir=training_input.job_dir if staging.job_dir else "",
                 job_dir_source=staging.job_dir,
+                log_quota_bytes=order.log_quota_bytes,
             )
         )
     return result

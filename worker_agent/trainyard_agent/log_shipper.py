@@ -94,14 +94,14 @@ class LogShipper:
         found = await asyncio.to_thread(self._runtime.read_log, *key, start, *self._limits)
         if not found.lines and not found.complete:
             return False
-        end = await asyncio.to_thread(self._last_word, key) if found.complete else None
+        end = await asyncio.to_thread(self._last_word, key, found.cut) if found.complete else None
         receipt = await self._control_plane.send_log(*key, LogChunk(start=start, lines=found.lines, end=end))
         progress.next, progress.over = receipt.next, receipt.complete
         if end is not None and not receipt.complete and receipt.next == start:
             _log.error("the server does not accept the end of the log of run %s, %s", *key)
         return not receipt.complete and receipt.next != start
 
-    def _last_word(self, key: Key) -> LogEnd:
+    def _last_word(self, key: Key, cut: bool) -> LogEnd:
         count = 0
 
         def counted() -> Iterator[LogLine]:
@@ -111,7 +111,7 @@ class LogShipper:
                 yield line
 
         sha256 = digest(counted())
-        return LogEnd(count=count, sha256=sha256)
+        return LogEnd(count=count, sha256=sha256, cut=cut)
 
     def _all(self, key: Key) -> Iterator[LogLine]:
         number = 0

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,19 +16,20 @@ from trainyard_agent import marks
 from trainyard_agent.clock import ManualClock
 from trainyard_agent.engine import Engine
 from trainyard_agent.runtimes import containers
-from trainyard_agent.runtimes.base import Launch, Runtime, StartFailed
+from trainyard_agent.runtimes.base import Launch, LogSlice, Runtime, StartFailed
 from trainyard_agent.runtimes.containers import Owner
 from trainyard_agent.runtimes.docker import DockerRuntime
 from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Say, Script
 from trainyard_agent.runtimes.process import ProcessRuntime
-from trainyard_protocol.sync import ReplicaOrder, ReplicaReport, RunOrder
+from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RunOrder
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Program:
-    """Says its lines, then ends with a code or by a signal, or runs until it is stopped."""
+    """Says its lines, then ends with a code or by a signal, or runs until it is stopped. `python` is the source of a
+    program that does something else; the fake runtime knows nothing of it."""
 
     says: tuple[Say, ...] = ()
     code: int | None = None
@@ -36,6 +37,7 @@ class Program:
     ignores_sigterm: bool = False
     leaves_orphans: bool = False
     missing: bool = False
+    python: str = ""
 
 
 FOREVER = Program((Say("up"),))
@@ -78,12 +80,13 @@ class Driver:
     def runtime(self) -> Runtime:
         return self.lab.runtime
 
-    def place(self, run_id: str, *tasks: str) -> None:
-        self.runtime.place(order(run_id, *tasks))
+    def place(self, run_id: str, *tasks: str, log_quota: int = 0) -> None:
+        self.runtime.place(order(run_id, *tasks, log_quota=log_quota))
 
-    def start(self, run_id: str, programs: dict[str, Program]) -> None:
-        self.place(run_id, *programs)
-        self.runtime.start(run_id, [self.lab.launch(task, p) for task, p in programs.items()])
+    def start(self, run_id: str, programs: dict[str, Program], log_quota: int = 0) -> None:
+        self.place(run_id, *programs, log_quota=log_quota)
+        launches = [self.lab.launch(task, p) for task, p in programs.items()]
+        self.runtime.start(run_id, [replace(launch, log_quota_bytes=log_quota) for launch in launches])
 
     def start_and_wait(self, run_id: str, programs: dict[str, Program]) -> None:
         """Until every program has said all it has to say."""
@@ -102,6 +105,16 @@ class Driver:
         self.until(lambda: self.runtime.read_log(run_id, task, 0, 10_000, 1 << 24).complete)
         return self.texts(run_id, task)
 
+    def whole_log(self, run_id: str, task: str) -> LogSlice:
+        """Once it is complete, however long it is."""
+        self.until(lambda: self.runtime.read_log(run_id, task, 1 << 40, 1, 1).complete)
+        lines: list[LogLine] = []
+        while True:
+            found = self.runtime.read_log(run_id, task, len(lines), 10_000, 1 << 24)
+            lines += found.lines
+            if found.complete:
+                return LogSlice(tuple(lines), True, found.cut)
+
     def texts(self, run_id: str, task: str) -> list[str]:
         return [line.text for line in self.runtime.read_log(run_id, task, 0, 10_000, 1 << 24).lines]
 
@@ -112,7 +125,7 @@ class Driver:
             self.lab.pause()
 
 
-def order(run_id: str, *tasks: str, grace_s: float = 5.0) -> RunOrder:
+def order(run_id: str, *tasks: str, grace_s: float = 5.0, log_quota: int = 0) -> RunOrder:
     replicas = [ReplicaOrder(task=t, machine_type="local-1", cpus=(), memory_bytes=1 << 30) for t in tasks]
     return RunOrder(
         run_id=run_id,
@@ -123,6 +136,7 @@ def order(run_id: str, *tasks: str, grace_s: float = 5.0) -> RunOrder:
         training_input={},
         replicas=tuple(replicas),
         grace_s=grace_s,
+        log_quota_bytes=log_quota,
     )
 
 
@@ -240,6 +254,8 @@ class FakeLab:
 
 
 def _shell(program: Program) -> str:
+    if program.python:
+        return f"exec python3 -c {shlex.quote(program.python)}"
     lines = ["trap '' TERM"] if program.ignores_sigterm else []
     if program.leaves_orphans:  # one in the background, one in a session of its own, one without a name
         lines += [

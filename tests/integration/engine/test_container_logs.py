@@ -10,7 +10,7 @@ from integration.engine.runs import Host, host_on
 AWKWARD = {
     "no newline at the end": (b"one\ntwo", ["one", "two"]),
     "empty lines": (b"\n\na\n\n", ["", "", "a", ""]),
-    "progress bar": (b"10%\r20%\rdone\r\n", ["10%\r20%\rdone"]),
+    "progress bar": (b"10%\r20%\rdone\r\n", ["done"]),
     "no UTF-8": (b"\xff\xfe\n", ["\ufffd\ufffd"]),
     "NUL": (b"a\x00b\n", ["a\x00b"]),
     "character cut at 16 KiB": (b"a" + "é".encode() * 20_000 + b"\n", ["a" + "é" * 20_000]),
@@ -56,3 +56,36 @@ def test_engine_that_rotates_logs_by_default_loses_no_line(own_engine: OwnEngine
         assert host.run("i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done") == [
             str(n) for n in range(3000)
         ]
+
+
+BARS = """
+import os, time
+print(*range(10), sep="\\n", flush=True)
+while not os.path.exists("/data/go"): time.sleep(0.05)
+for n in range(100): print(*(f"{n} {k}" for k in range(10_000)), sep="\\r")
+print("end")
+"""
+
+
+def test_log_whose_beginning_the_engine_dropped_while_no_agent_looked_is_cut(
+    host: Host, tmp_path: Path
+) -> None:
+    """Lines that are overwritten again and again are much to the engine, and little to us."""
+    data = tmp_path / "data"
+    data.mkdir()
+    order = host.order("master-replica-0").model_copy(update={"log_quota_bytes": 1 << 20})
+    launch = host.launch(
+        f"exec python3 -c '{BARS}'", job_dir="/data", job_dir_source=str(data), log_quota_bytes=1 << 20
+    )
+    host.runtime.place(order)
+    host.runtime.start(order.run_id, [launch])
+    host.until(lambda: len(host.said(order.run_id)) == 10)
+    host.runtime.close()
+    (data / "go").touch()
+    (container,) = host.engine.client().containers.list(filters={"label": f"trainyard.run={order.run_id}"})
+    assert container.wait()["StatusCode"] == 0
+
+    host.new_agent()
+
+    assert host.log(order.run_id) == [str(n) for n in range(10)]
+    assert host.runtime.read_log(order.run_id, "master-replica-0", 0, 100, 1 << 20).cut

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainyard_agent.engine import EngineDown
+from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.container_log import LineReader, LogCopier
 from trainyard_agent.runtimes.log_file import LogFile, mend
 
@@ -84,9 +85,9 @@ class Tape:
     def close(self) -> None: ...
 
 
-def copied(engine: TapeEngine, directory: Path) -> list[str]:
+def copied(engine: TapeEngine, directory: Path, quota: int = 0) -> list[str]:
     directory.mkdir(exist_ok=True)
-    copier = LogCopier(engine, "c" * 64, directory, lambda: True)  # type: ignore[arg-type]
+    copier = LogCopier(engine, "c" * 64, directory, lambda: True, quota)  # type: ignore[arg-type]
     copier.run()
     return [line.text for line in LogFile(directory / "log.jsonl").read(0, 10_000, 1 << 24)]
 
@@ -135,6 +136,56 @@ def test_copier_that_is_closed_says_nothing_of_an_end(tmp_path: Path) -> None:
     copier.close()
     assert not copier.is_alive()
     assert not (tmp_path / "done.json").exists()
+
+
+def slices(directory: Path) -> LogSlice:
+    return LogFile(directory / "log.jsonl").slice(0, 10_000, 1 << 24, directory / "done.json")
+
+
+def test_copier_keeps_what_its_quota_has_room_for_however_often_the_connection_breaks(tmp_path: Path) -> None:
+    frames = [frame(f"line {n}\n".encode(), 1 + n % 2) for n in range(50)]
+    copied(TapeEngine(*frames), tmp_path / "whole")
+    size = (tmp_path / "whole" / "log.jsonl").stat().st_size
+    engine = TapeEngine(*frames, breaks_after=(0, 7, 7, 20))
+    kept = copied(engine, tmp_path / "cut", size // 2)
+    assert kept == [f"line {n}" for n in range(len(kept))]
+    assert 20 <= len(kept) <= 25
+    assert (tmp_path / "cut" / "log.jsonl").stat().st_size <= size // 2
+    assert slices(tmp_path / "cut").cut
+    assert slices(tmp_path / "cut").complete
+    copied(TapeEngine(*frames), tmp_path / "enough", size)
+    assert len(slices(tmp_path / "enough").lines) == 50
+    assert not slices(tmp_path / "enough").cut
+
+
+def test_copier_reads_no_more_of_a_log_that_is_cut(tmp_path: Path) -> None:
+    frames = [frame(b"line\n") for _ in range(50)]
+    over: list[bool] = []
+    engine = TapeEngine(*frames)
+
+    def is_over() -> bool:
+        over.append(len(over) > 2)
+        return over[-1]
+
+    LogCopier(engine, "c" * 64, tmp_path, is_over, 500).run()  # type: ignore[arg-type]
+    assert engine.readings == 1
+    assert slices(tmp_path).cut
+
+
+def test_copier_cuts_a_log_whose_beginning_the_engine_has_dropped(tmp_path: Path) -> None:
+    frames = [frame(f"line {n}\n".encode()) for n in range(50)]
+    copied(TapeEngine(*frames[:20]), tmp_path, 1 << 20)
+    (tmp_path / "done.json").unlink()
+    assert copied(TapeEngine(*frames[10:]), tmp_path, 1 << 20) == [f"line {n}" for n in range(20)]
+    assert slices(tmp_path).cut
+
+
+def test_copier_cuts_a_log_of_which_the_engine_has_less(tmp_path: Path) -> None:
+    frames = [frame(b"the same\n") for _ in range(20)]
+    copied(TapeEngine(*frames), tmp_path, 1 << 20)
+    (tmp_path / "done.json").unlink()
+    assert copied(TapeEngine(*frames[:5]), tmp_path, 1 << 20) == ["the same"] * 20
+    assert slices(tmp_path).cut
 
 
 @pytest.mark.parametrize(("content", "count"), [(b"", 0), (b"a\nb\n", 2), (b"a\nb\nhalf", 2), (b"half", 0)])

@@ -40,6 +40,8 @@ class Launch:
     The rest is for runtimes of containers: `image` is what the engine knows it by; `entrypoint` replaces
     the image's own, and `command` is then its arguments; `packages` is the directory of the run's own
     environment, `job_dir` a job-dir that is a path, `job_dir_source` what it is on the host.
+
+    `log_quota_bytes` bounds what is kept of its log on the machine; 0: nothing does.
     """
 
     task: str
@@ -53,14 +55,17 @@ class Launch:
     packages: str = ""
     job_dir: str = ""
     job_dir_source: str = ""
+    log_quota_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """Consecutive lines of one replica. `complete`: nothing can ever follow them."""
+    """Consecutive lines of one replica. `complete`: nothing can ever follow them; then `cut` says that the replica
+    wrote more than its quota let be kept."""
 
     lines: tuple[LogLine, ...]
     complete: bool
+    cut: bool = False
 
 
 class StartFailed(Exception):
@@ -113,7 +118,8 @@ class Runtime(Protocol):
         """Lines `start`, `start + 1`, ... (numbered from 0): at least one if there is one, then up to the
         limits (of lines, and of bytes of text). The same number always gives the same line.
 
-        Beyond the end: no lines. Unknown run or task: no lines, complete.
+        With a quota, the first line that has no room and all behind it are not kept; the replica goes on
+        all the same. Beyond the end: no lines. Unknown run or task: no lines, complete.
         """
         ...
 

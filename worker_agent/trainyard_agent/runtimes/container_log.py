@@ -2,7 +2,8 @@
 
 The engine keeps every byte for as long as the container is there, always in the same order. So whatever
 happens to us, to the connection or to the engine, what continues a log is found by reading that copy from
-its beginning and passing over as many lines as we have.
+its beginning and passing over as many lines as we have. With a quota it keeps less, and once it has dropped
+its beginning (a log whose lines were overwritten again and again) nothing can continue ours: it is cut there.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from typing import BinaryIO
 from trainyard_agent.engine import Engine, EngineError, LogStream
 from trainyard_agent.files import write_json
 from trainyard_agent.runtimes.log_file import mend
-from trainyard_agent.runtimes.shim import LineCutter, entries
+from trainyard_agent.runtimes.shim import CUT, LineCutter, entries, fitting
 from trainyard_protocol.sync import Stream
 
 _HEADER = struct.Struct(">BxxxL")
@@ -70,12 +71,15 @@ class LogCopier(threading.Thread):
     known now. Ends with the container, or by `close`; then another one may go on.
     """
 
-    def __init__(self, engine: Engine, container: str, directory: Path, is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self, engine: Engine, container: str, directory: Path, is_over: Callable[[], bool], quota: int = 0
+    ) -> None:
         super().__init__(name=f"log of {container[:12]}", daemon=True)
         self._engine = engine
         self._container = container
         self._directory = directory
         self._is_over = is_over
+        self._quota = quota
         self._closing = threading.Event()
         self._stream: LogStream | None = None
 
@@ -105,7 +109,9 @@ class LogCopier(threading.Thread):
             self.join()
 
     def _copy(self, follow: bool) -> None:
-        """Append what the engine has and we lack."""
+        """Append what the engine has and we lack. Once the log is cut: nothing."""
+        if (self._directory / CUT).exists():
+            return
         self._stream = stream = self._engine.log(self._container, follow)
         if stream is None:
             return
@@ -115,17 +121,57 @@ class LogCopier(threading.Thread):
         path = self._directory / "log.jsonl"
         known = mend(path)
         with contextlib.closing(stream), path.open("ab", buffering=0) as file:
-
-            def append(lines: list[bytes]) -> None:
-                nonlocal known
-                new, known = lines[known:], max(0, known - len(lines))
-                if new:
-                    _write(file, b"".join(new))
-
+            copy = _Copy(file, known, _first_line(path), self._quota)
             for chunk in stream:
-                append(reader.feed(chunk))
-            if not follow:
-                append(reader.end())
+                copy.append(reader.feed(chunk))
+                if copy.is_cut:
+                    break
+            else:
+                if not follow:
+                    copy.append(reader.end())
+                    copy.end()
+        if copy.is_cut:
+            write_json(self._directory / CUT, {})
+
+
+class _Copy:
+    """One reading of the engine's copy, from its beginning. `file` is our log, which has `known` lines."""
+
+    def __init__(self, file: BinaryIO, known: int, first: bytes, quota: int) -> None:
+        self._file = file
+        self._known = known  # of these, so many are still to come
+        self._first = first
+        self._quota = quota
+        self._size = file.tell()
+        self.is_cut = False
+
+    def append(self, lines: list[bytes]) -> None:
+        if lines and self._first and self._quota:
+            self.is_cut = lines[0] != self._first  # the engine has dropped its beginning
+        if lines:
+            self._first = b""
+        if self.is_cut:
+            return
+        new, self._known = lines[self._known :], max(0, self._known - len(lines))
+        if self._quota:
+            kept = fitting([len(line) for line in new], self._quota - self._size)
+            self.is_cut, new = kept < len(new), new[:kept]
+        if new:
+            data = b"".join(new)
+            self._size += len(data)
+            _write(self._file, data)
+
+    def end(self) -> None:
+        """There is no more: was that all that we had?"""
+        self.is_cut |= bool(self._quota and self._known)
+
+
+def _first_line(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.readline()
+    except FileNotFoundError:
+        return b""
 
 
 def _write(file: BinaryIO, data: bytes) -> None:

@@ -51,6 +51,7 @@ _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 _LOG = {"Type": "local", "Config": {"max-size": "1000t", "max-file": "1", "compress": "false"}}
 # Never rotated, whatever the engine's default is: what is rotated away unread is lost. It goes with the
 # container. This driver keeps bytes as they are; json-file breaks characters at 16 KiB.
+_LEAST_LOG = 1 << 20
 
 _EXECUTING = "unable to start container process: "
 _NEVER = "0001-01-01T00:00:00Z"
@@ -188,7 +189,7 @@ def container_spec(
         "HostConfig": {
             "NetworkMode": network_name(order),
             "ExtraHosts": [*_host(gateway), *(f"{peer}:{ip}" for peer, ip in peers.items())],
-            "LogConfig": _LOG,
+            "LogConfig": _log_config(launch.log_quota_bytes),
             "RestartPolicy": {"Name": "no"},
             "Init": True,  # a program as process 1 would ignore SIGTERM and leave zombies
             **_limits(launch, pids_limit),
@@ -286,6 +287,14 @@ def moment(text: str) -> datetime | None:
         return None
     whole, _, fraction = text.removesuffix("Z").partition(".")
     return datetime.fromisoformat(f"{whole}.{(fraction + '000000')[:6]}+00:00")
+
+
+def _log_config(quota: int) -> dict[str, Any]:
+    """With a quota the engine keeps two files of its size. It drops the first when both are full; a line takes no more
+    room there than in our log, so by then that is cut."""
+    if not quota:
+        return _LOG
+    return {**_LOG, "Config": {"max-size": str(max(quota, _LEAST_LOG)), "max-file": "2", "compress": "false"}}
 
 
 def _environment(launch: Launch, image: ImageInfo) -> dict[str, str]:

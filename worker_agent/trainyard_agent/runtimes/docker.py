@@ -484,7 +484,9 @@ class DockerRuntime:
             self._next_look = 0.0
             return seen is None or containers.STATES[seen["State"]["Status"]] is ReplicaState.EXITED
 
-        copier = LogCopier(self._engine, container, self._files.directory(run_id, task), is_over)
+        record = self._files.record(run_id)
+        quota = record.order.log_quota_bytes if record else 0
+        copier = LogCopier(self._engine, container, self._files.directory(run_id, task), is_over, quota)
         self._copiers[(run_id, task)] = copier
         copier.start()
 

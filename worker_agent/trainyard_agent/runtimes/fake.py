@@ -8,6 +8,7 @@ the clock. The runtimes that misbehave have names at the end of this file.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import accumulate
 
 from trainyard_agent.clock import Clock
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
@@ -80,6 +81,7 @@ class _Replica:
 @dataclass(slots=True)
 class _Run:
     handle: Handle
+    log_quota: int = 0
     replicas: dict[str, _Replica] = field(default_factory=dict)
     began: float = 0.0
     stop: StopOrder | None = None
@@ -130,7 +132,7 @@ class FakeRuntime:
                 self._host.ports += 1
                 addresses[replica.task] = f"127.0.0.1:{self._host.ports}"
             handle = Handle(run_id=order.run_id, addresses=addresses, grace_s=order.grace_s)
-            self._host.runs[order.run_id] = _Run(handle)
+            self._host.runs[order.run_id] = _Run(handle, order.log_quota_bytes)
         return self._host.runs[order.run_id].handle
 
     def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
@@ -162,14 +164,16 @@ class FakeRuntime:
             return LogSlice((), complete=run is None or run.handle.launched)
         end = self._end(run, run.replicas[task])
         now = self._host.clock.monotonic()
-        said = self._said(run, run.replicas[task], min(now, end[0]))
+        written = self._said(run, run.replicas[task], min(now, end[0]))
+        said = _within(run.log_quota, written)
         lines: list[LogLine] = []
         for line in said[start:]:
             max_bytes -= len(line.text)
             if lines and (max_bytes < 0 or len(lines) >= max_lines):
                 break
             lines.append(line)
-        return LogSlice(tuple(lines), complete=end[0] <= now and start + len(lines) >= len(said))
+        complete = end[0] <= now and start + len(lines) >= len(said)
+        return LogSlice(tuple(lines), complete, cut=complete and len(said) < len(written))
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         run = self._host.runs.get(run_id)
@@ -230,6 +234,13 @@ class FakeRuntime:
             for at, step in replica.script.steps
             if isinstance(step, Say) and started + at <= until
         ]
+
+
+def _within(quota: int, lines: list[LogLine]) -> list[LogLine]:
+    for number, size in enumerate(accumulate(len(line.model_dump_json()) for line in lines)):
+        if quota and size > quota:
+            return lines[:number]
+    return lines
 
 
 class FailsDuringStart(FakeRuntime):

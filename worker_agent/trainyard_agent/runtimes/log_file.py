@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from trainyard_agent.runtimes.base import LogSlice
+from trainyard_agent.runtimes.shim import CUT
 from trainyard_protocol.sync import LogLine
 
 DAMAGED = "(this line was damaged on the disk of its machine)"
@@ -46,11 +47,13 @@ class LogFile:
         return tuple(lines)
 
     def slice(self, start: int, max_lines: int, max_bytes: int, done: Path) -> LogSlice:
-        """As `Runtime.read_log`; `done` is the file that says that nothing more is written."""
+        """As `Runtime.read_log`; `done` is the file that says that nothing more is written, and CUT beside it that
+        something was not."""
         finished = done.exists()  # asked first: what is read after it is the rest
         lines = self.read(start, max_lines, max_bytes)
         more = finished and bool(self.read(start + len(lines), 1, 0))
-        return LogSlice(lines, complete=finished and not more)
+        complete = finished and not more
+        return LogSlice(lines, complete, cut=complete and done.with_name(CUT).exists())
 
     def _remember(self, number: int, offset: int) -> None:
         self._offsets.pop(number, None)

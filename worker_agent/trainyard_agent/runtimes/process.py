@@ -419,6 +419,7 @@ def _spec(run_id: str, launch: Launch, directory: Path) -> dict[str, object]:
         "environment": environment,
         "directory": str(directory / "work"),
         "cpus": list(launch.cpus),
+        "log_quota": launch.log_quota_bytes,
     }
 
 

@@ -3,10 +3,11 @@
 Runs as a process of its own (`python -I -S shim.py REPLICA_DIR`), outlives the agent, and speaks with it
 through files alone; so it is the standard library only, and quick to start. In the replica's directory:
 
-    launch.json   read:    command, environment, directory, cpus
+    launch.json   read:    command, environment, directory, cpus, log_quota
     alive         locked (flock, inherited open from the agent) for as long as this process lives
     started.json  written: the program's pid and when it started
     log.jsonl     written: one line of JSON for each line of the program's output
+    cut.json      written when the log has reached its quota: what comes after is read, and not kept
     exit.json     written at once when the program ends: status (-n for signal n) or failure, and when
     done.json     written last: no descendant lives and the log is whole
     reserve       disk space that is given up to write the last two on a full disk
@@ -30,6 +31,12 @@ import time
 MAX_LINE_BYTES = 1 << 20
 """A longer line is cut into several, each but the last marked `partial`."""
 
+PROGRESS_BYTES = 1 << 12
+"""Of a line that is overwritten again and again, so much is dropped between two states that are kept: tqdm writes about
+1 KB a second. No clock: a container's output must give the same lines whenever it is read."""
+
+CUT = "cut.json"
+
 RESERVE = "reserve"
 
 _BLOCK = 1 << 16
@@ -46,37 +53,68 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LineCutter:
-    """Turns the bytes of one stream into lines, whatever they are.
+    """Turns the bytes of one stream into lines: the same bytes into the same lines, however they arrive.
 
-    A line ends at `\\n`; one `\\r` right before it goes with it, any other stays. Bytes that are not UTF-8
-    become U+FFFD. `feed` and `end` give (text, partial) pairs.
+    A line ends at `\\n`; the last one may do without. A `\\r` begins it anew, as on a terminal: what stood there is
+    dropped, and those right before the end go with it. So of a progress bar there is its last state. Of a long one
+    some of what was overwritten becomes lines too, one in PROGRESS_BYTES: who follows the log sees it move.
+    A line longer than `max_line` bytes is cut between two characters, each piece but the last `partial`.
+    Bytes that are not UTF-8 become U+FFFD.
+
+    `feed` and `end` give (text, partial) pairs.
     """
 
-    def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
+    def __init__(self, max_line: int = MAX_LINE_BYTES, progress: int = PROGRESS_BYTES) -> None:
         self._max_line = max_line
-        self._rest = b""
+        self._progress = progress
+        self._reset()
+
+    def _reset(self) -> None:
+        self._line = b""
+        self._returned = False  # whatever comes next overwrites it
+        self._begun = False  # its beginning was given as partial
+        self._dropped = 0  # bytes overwritten since the line began, or last showed progress
 
     def feed(self, data: bytes) -> list[tuple[str, bool]]:
-        *whole, rest = (self._rest + data).split(b"\n")
+        *whole, rest = data.split(b"\n")
         lines: list[tuple[str, bool]] = []
         for line in whole:
-            last = self._cut(line, lines) if len(line) > self._max_line else line
-            lines.append((_text(last.removesuffix(b"\r")), False))
-        self._rest = self._cut(rest, lines)
+            if not self._line and not self._returned and b"\r" not in line and len(line) <= self._max_line:
+                lines.append((_text(line), False))  # nearly all: a flood must not be slow
+                continue
+            self._take(line, lines)
+            lines.append((_text(self._line), False))
+            self._reset()
+        self._take(rest, lines)
         return lines
 
     def end(self) -> list[tuple[str, bool]]:
         """The last line, if the stream ended without a newline."""
-        rest, self._rest = self._rest, b""
+        rest = self._line
+        self._reset()
         return [(_text(rest), False)] if rest else []
 
-    def _cut(self, line: bytes, lines: list[tuple[str, bool]]) -> bytes:
-        """Move what is above the limit to `lines`; the rest."""
-        while len(line) > self._max_line:
-            at = _character_start(line, self._max_line)
-            lines.append((_text(line[:at]), True))
-            line = line[at:]
-        return line
+    def _take(self, data: bytes, lines: list[tuple[str, bool]]) -> None:
+        """A part of one line."""
+        for number, piece in enumerate(data.split(b"\r")):
+            self._returned |= number > 0
+            if not piece:
+                continue
+            if self._returned:
+                self._overwrite(lines)
+            self._line += piece
+            while len(self._line) > self._max_line:
+                at = _character_start(self._line, self._max_line)
+                lines.append((_text(self._line[:at]), True))
+                self._line, self._begun = self._line[at:], True
+
+    def _overwrite(self, lines: list[tuple[str, bool]]) -> None:
+        self._dropped += len(self._line)
+        shown = self._dropped >= self._progress and self._line.strip()
+        if shown or self._begun:  # a partial line needs an end
+            lines.append((_text(self._line), False))
+            self._dropped = 0
+        self._line, self._begun, self._returned = b"", False, False
 
 
 def _character_start(data: bytes, at: int) -> int:
@@ -98,21 +136,38 @@ def entries(time: str, stream: str, lines: list[tuple[str, bool]]) -> list[str]:
     return [head + _quoted(text) + tails[partial] for text, partial in lines]
 
 
-class Log:
-    """log.jsonl. What a full disk refuses stays in `pending`; the owner reads no more until it is empty."""
+def fitting(sizes: list[int], room: int) -> int:
+    """How many of the first of them have room together."""
+    for number, size in enumerate(sizes):
+        room -= size
+        if room < 0:
+            return number
+    return len(sizes)
 
-    def __init__(self, path: str) -> None:
+
+class Log:
+    """log.jsonl. What a full disk refuses stays in `pending`; the owner reads no more until it is empty.
+
+    With a `quota` (in bytes; 0: none) nothing more is kept once the file would pass it: `is_cut`.
+    """
+
+    def __init__(self, path: str, quota: int = 0) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._cutters = {"stdout": LineCutter(), "stderr": LineCutter()}
         self._refused = False
+        self._quota = quota
+        self._size = 0
+        self.is_cut = False
         self.pending = b""
         self.count = 0
 
     def feed(self, stream: str, data: bytes) -> None:
-        self._add(stream, self._cutters[stream].feed(data))
+        if not self.is_cut:
+            self._add(stream, self._cutters[stream].feed(data))
 
     def end(self, stream: str) -> None:
-        self._add(stream, self._cutters[stream].end())
+        if not self.is_cut:
+            self._add(stream, self._cutters[stream].end())
 
     def flush(self) -> None:
         """Write what is pending, as far as the disk takes it."""
@@ -128,8 +183,14 @@ class Log:
     def _add(self, stream: str, lines: list[tuple[str, bool]]) -> None:
         if not lines:
             return
-        self.count += len(lines)
-        self.pending += "".join(entries(rfc3339(time.time_ns()), stream, lines)).encode()
+        new = entries(rfc3339(time.time_ns()), stream, lines)
+        if self._quota:
+            kept = fitting([len(line) for line in new], self._quota - self._size)  # they are ASCII
+            self.is_cut, new = kept < len(new), new[:kept]
+        data = "".join(new).encode()
+        self.count += len(new)
+        self._size += len(data)
+        self.pending += data
         self.flush()
 
 
@@ -213,7 +274,8 @@ class Supervisor:
         self._directory = directory
         self._launch = launch
         self._notes = Notes(directory)
-        self._log = Log(f"{directory}/log.jsonl")
+        self._log = Log(f"{directory}/log.jsonl", int(str(launch.get("log_quota", 0))))
+        self._said_cut = False
         self._streams: dict[int, str] = {}
         self._program = 0  # its pid
         self._ended = False
@@ -284,10 +346,17 @@ class Supervisor:
         data = os.read(fd, _BLOCK)
         if data:
             self._log.feed(self._streams[fd], data)
-            return True
-        self._log.end(self._streams.pop(fd))
-        os.close(fd)
-        return False
+        else:
+            self._log.end(self._streams.pop(fd))
+            os.close(fd)
+        self._tell_cut()
+        return bool(data)
+
+    def _tell_cut(self) -> None:
+        """At once: this process may be killed."""
+        if self._log.is_cut and not self._said_cut:
+            self._said_cut = True
+            self._notes.add(CUT, {"lines": self._log.count}, vital=False)
 
     def _reap(self) -> bool:
         """Bury dead children; True once there is none left, dead or alive."""
@@ -324,6 +393,7 @@ class Supervisor:
                     pass
             except BlockingIOError:  # someone outside the replica was handed the pipe: not our output
                 self._log.end(stream)
+                self._tell_cut()
 
     def _settle(self) -> None:
         """Wait until all that was held back by a full disk is written."""

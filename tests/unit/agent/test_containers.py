@@ -222,3 +222,12 @@ def test_moment_reads_the_engines_times(text: str, told: str) -> None:
 def test_moment_of_never_is_none() -> None:
     assert containers.moment("0001-01-01T00:00:00Z") is None
     assert containers.moment("") is None
+
+
+@pytest.mark.parametrize(
+    ("quota", "size", "files"), [(0, "1000t", "1"), (5, "1048576", "2"), (1 << 30, "1073741824", "2")]
+)
+def test_engine_keeps_more_of_a_log_than_its_quota(quota: int, size: str, files: str) -> None:
+    made = spec(launch(log_quota_bytes=quota))["HostConfig"]["LogConfig"]
+    assert made["Type"] == "local"
+    assert made["Config"] == {"max-size": size, "max-file": files, "compress": "false"}

@@ -52,3 +52,9 @@ def test_service_wins_over_what_the_agent_adds() -> None:
     )
     assert made.environment["TF_CONFIG"] != "mine"
     assert made.environment["MORE"] == "1"
+
+
+def test_log_quota_is_each_replicas() -> None:
+    order = run_order(RUN, MASTER, WORKER).model_copy(update={"log_quota_bytes": 7})
+    made = launches(order, ADDRESSES, Staging("ready"), {})
+    assert [launch.log_quota_bytes for launch in made] == [7, 7]

@@ -21,13 +21,13 @@ KEY = (RUN, TASK)
 class Replica:
     """A replica that says `line 0` ... `line N-1`, one each second, and exits a second after the last."""
 
-    def __init__(self, lines: int) -> None:
+    def __init__(self, lines: int, log_quota: int = 0) -> None:
         self.expected = [f"line {n}" for n in range(lines)]
         steps: list[tuple[float, Say | Exit]] = [(float(n), Say(t)) for n, t in enumerate(self.expected)]
         steps.append((float(lines), Exit(0)))
         self.clock = ManualClock()
         self.runtime = FakeRuntime(FakeHost(self.clock, lambda launch: Script(tuple(steps))))
-        self.runtime.place(run_order(RUN))
+        self.runtime.place(run_order(RUN).model_copy(update={"log_quota_bytes": log_quota}))
         self.runtime.start(RUN, [Launch(TASK, ("x",), {}, (), 0)])
 
 
@@ -56,6 +56,20 @@ async def test_ship_of_a_silent_replica_sends_only_the_last_word() -> None:
     await ship(server, replica)
 
     assert server.texts(*KEY) == []
+    assert server.complete == {KEY}
+
+
+@pytest.mark.parametrize(("quota", "cut"), [(0, False), (500, True), (100_000, False)])
+async def test_last_word_says_whether_a_quota_cut_the_log(quota: int, cut: bool) -> None:
+    server, replica = StubServer(), Replica(20, quota)
+    replica.clock.advance(100)
+
+    await ship(server, replica)
+
+    (end,) = [chunk.end for chunk in server.chunks if chunk.end]
+    assert end.cut == cut
+    assert server.texts(*KEY) == replica.expected[: end.count]
+    assert (0 < end.count < 20) == cut
     assert server.complete == {KEY}
 
 

@@ -28,7 +28,9 @@ def spec(launch: Launch, **given: Any) -> dict[str, Any]:
     order = run_order(RUN, MASTER, WORKER)
     addresses = {MASTER: "172.18.0.2", WORKER: "172.18.0.3"}
     options = {"addresses": addresses, "gateway": "172.17.0.1", "pids_limit": 100, **given}
-    return containers.container_spec(Owner("a1", "http://s", "/state", "host view"), order, launch, IMAGE, **options)
+    return containers.container_spec(
+        Owner("a1", "http://s", "/state", "host view"), order, launch, IMAGE, **options
+    )
 
 
 def launch(**given: Any) -> Launch:

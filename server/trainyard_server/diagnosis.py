@@ -145,6 +145,14 @@ class Diagnosis:
     def _disk(self) -> Iterator[Finding]:
         settings = self._backend.settings
         logs = _largest(settings.data_dir / "logs")
+        for project, job_id, file, what in self._backend.logs.problems():
+            yield _problem(
+                "logs",
+                f"{settings.data_dir / 'logs' / project / job_id / file}: {what}.",
+                "They cannot be shown, and have a line in their place; no other line is concerned.",
+                "A replica that still runs sends them again by itself. Of one that is over: put the file back from a "
+                "backup, or leave it. The disk may be failing: see what the system says of it.",
+            )
         if logs:
             top = ", ".join(f"{name} {sized(size)}" for name, size in logs.most_common(_TOP))
             found = f"All jobs together have {sized(logs.total())} of log lines; most have: {top}."

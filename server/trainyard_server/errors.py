@@ -106,9 +106,7 @@ class _Passing:
         if why is None:
             return answer(_OF_OURS)
         return answer(
-            Unavailable(
-                f"The server cannot do that now: {why}. It goes on by itself once that is mended; try again."
-            )
+            Unavailable(f"The server cannot do that now: {why}. It goes on by itself once that is mended.")
         )
 
 

@@ -124,6 +124,7 @@ class HealthChecks:
         checks = {"database": database, "disk": disk}
         if self._backend.settings.run_loops:
             checks["scheduler"] = self.pulse.check(self._backend.settings.tick_s)
+        checks["logs"] = self._logs()
         if database.status is CheckStatus.DOWN:
             checks["agents"] = Check(
                 status=CheckStatus.DEGRADED, message="not known while the database is away"
@@ -144,6 +145,13 @@ class HealthChecks:
                 f"The server takes nothing new: its disk has {sized(free)} left, and the last {sized(reserve)} are for "
                 "the jobs that are here. Free some space there; `trainyard doctor` shows what takes it."
             )
+
+    def _logs(self) -> Check:
+        damaged = len(self._backend.logs.problems())
+        if damaged:
+            files = f"{damaged} file is" if damaged == 1 else f"{damaged} files are"
+            return Check(status=CheckStatus.DEGRADED, message=f"{files} damaged; the others can be read")
+        return Check(status=CheckStatus.OK, message="whole, as far as they were read")
 
     def _free(self) -> int:
         return shutil.disk_usage(self._backend.settings.data_dir).free

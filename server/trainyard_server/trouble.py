@@ -80,7 +80,7 @@ class Troubles:
         self._logger = logger
         self._stopwatch = stopwatch
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[str, float]] = {}
+        self._known: dict[tuple[str, str], float] = {}
 
     def note(self, what: str, error: BaseException) -> None:
         """`what` is the beginning of a sentence: "The scheduler cannot go on"."""
@@ -90,15 +90,17 @@ class Troubles:
             return
         now = self._stopwatch()
         with self._lock:
-            before = self._known.get(what)
-            self._known = {name: seen for name, seen in self._known.items() if now - seen[1] <= _QUIET_S}
-            self._known[what] = why, now
-        if before is None or before[0] != why or now - before[1] > _QUIET_S:
-            self._logger.error("%s: %s (%s). Trying again.", what, why, detail(error))
+            self._known = {said: at for said, at in self._known.items() if now - at <= _QUIET_S}
+            news = (what, why) not in self._known
+            self._known[what, why] = now
+        if news:
+            self._logger.error("%s: %s (%s).", what, why, detail(error))
 
     def over(self, what: str, words: str) -> None:
         """It has worked. Says `words` where it did not before."""
         with self._lock:
-            before = self._known.pop(what, None)
-        if before is not None:
+            troubles = [said for said in self._known if said[0] == what]
+            for said in troubles:
+                del self._known[said]
+        if troubles:
             self._logger.warning("%s", words)

@@ -147,6 +147,33 @@ def test_packages_that_nobody_has_used_for_long_are_removed_on_request(
     assert looked(api, "POST", f"{HEALTH}:mend").findings == ()
 
 
+def test_damaged_log_line_is_named_to_admins_and_counted_for_all(api: Server, agent: ScriptedAgent) -> None:
+    begin(api, agent)
+    agent.start()
+    agent.log("one", "two", "three")
+    agent.exit()
+    api.tick()
+    path = api.use_cases.backend.settings.data_dir / "logs" / "p" / "job" / "1.master-replica-0.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"two"', b'"tw\0"'))
+
+    texts = [data["text"] for kind, data, _ in api.stream() if kind == "log"]
+    assert texts.count("one") == texts.count("three") == 1
+    assert "two" not in texts
+
+    check = looked(api, path=HEALTH).checks["logs"]
+    assert (check.status, check.message) == (
+        CheckStatus.DEGRADED,
+        "1 file is damaged; the others can be read",
+    )
+    assert api.client.get("/healthz").status_code == 200
+    (found,) = problems(api, "logs")
+    assert found.found.startswith(f"{path}: ")
+
+    path.write_bytes(whole)
+    assert "two" in [data["text"] for kind, data, _ in api.stream() if kind == "log"]
+
+
 def test_worst_of_checks_is_the_whole() -> None:
     assert worst([]) is CheckStatus.OK
     assert worst([CheckStatus.OK, CheckStatus.DOWN, CheckStatus.DEGRADED]) is CheckStatus.DOWN

@@ -110,6 +110,7 @@ class World:
 
     def tick(self) -> None:
         self.app.state.use_cases.conductor.tick()
+        self.app.state.use_cases.backend.steps.flush()
 
     async def settle(self, rounds: int = 4) -> None:
         """Everybody has heard of everything that is so at this moment."""

@@ -77,14 +77,18 @@ class ExitReport(Wire):
 
 
 class Stall(Wire):
-    """A replica's step stands still for longer than it may.
+    """A replica's step stands still, in a run of which one has done so for longer than it may.
 
-    `since` is when it reached `step`, by its machine's clock; `limit_s` how long it may stand there.
+    `since` is when it reached `step`, by its machine's clock. When this was found, it had stood there for `for_s`,
+    of the `limit_s` that it may, in which its agent saw no other sign of it either; `longest_s` is the longest that
+    it had taken before from one sign to the next.
     """
 
     step: int
     since: datetime
     limit_s: float
+    for_s: float = 0.0
+    longest_s: float = 0.0
 
 
 class ReplicaReport(Wire):
@@ -132,8 +136,9 @@ class ReplicaOrder(Wire):
 
 
 class StallPolicy(Wire):
-    """When a replica that reports its step counts as stalled: after `limit_s` without a new step, where that is
-    set; else after `factor` times the longest that it has taken for a step so far, and never before `least_s`."""
+    """When a replica that reports its step counts as stalled: after `limit_s` without a sign of it, where that is
+    set; else after `factor` times the longest that it has lately taken from one to the next, and never before
+    `least_s`."""
 
     least_s: float
     factor: float

@@ -51,6 +51,7 @@ class ReplicaView(Wire):
     log_lines: int = 0
     log_complete: bool = False
     log_kept: int | None = None
+    first_step: int | None = None
     step: int | None = None
     steps: int | None = None
     step_at: datetime | None = None

@@ -22,13 +22,14 @@ from trainyard_server.hearing import Hearing, Stopwatch
 from trainyard_server.jobs import Jobs
 from trainyard_server.leadership import Leadership
 from trainyard_server.logs import LogStore
-from trainyard_server.loops import tick_forever
+from trainyard_server.loops import flush_forever, tick_forever
 from trainyard_server.notify import Notifier
 from trainyard_server.quota_file import load_quotas
 from trainyard_server.routes import agent, trainyard, upload, v1
 from trainyard_server.routes.common import UseCases
 from trainyard_server.settings import Settings
 from trainyard_server.staging import Staging
+from trainyard_server.steps import Steps
 from trainyard_server.store import Store
 from trainyard_server.streaming import LogStreaming
 from trainyard_server.syncing import Syncing
@@ -54,24 +55,24 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        loop = None
+        loops = []
         if settings.run_loops:
-            loop = asyncio.create_task(
-                tick_forever(
-                    use_cases.conductor,
-                    leadership,
-                    backend.notifier,
-                    settings.tick_s,
-                    use_cases.health.pulse,
-                )
+            ticking = tick_forever(
+                use_cases.conductor,
+                leadership,
+                backend.notifier,
+                settings.tick_s,
+                use_cases.health.pulse,
             )
+            flushing = flush_forever(backend.steps, backend.notifier, settings.tick_s)
+            loops = [asyncio.create_task(ticking), asyncio.create_task(flushing)]
         if bus is not None:
             bus.start()
         try:
             yield
         finally:
             backend.notifier.close()
-            if loop is not None:
+            for loop in loops:
                 with suppress(asyncio.CancelledError):
                     await loop
                 await run_in_threadpool(leadership.release)
@@ -123,10 +124,12 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
     except BaseException:
         store.close()
         raise
+    logs = LogStore(settings.data_dir / "logs", settings.durable)
     backend = Backend(
         settings=settings,
         store=store,
-        logs=LogStore(settings.data_dir / "logs", settings.durable),
+        logs=logs,
+        steps=Steps(store, logs),
         staging=Staging(settings.data_dir / "staging", settings.upload_limit),
         notifier=Notifier(),
         catalog=catalog,

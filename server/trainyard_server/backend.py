@@ -11,6 +11,7 @@ from trainyard_server.notify import Notifier
 from trainyard_server.quotas import Quotas
 from trainyard_server.settings import Settings
 from trainyard_server.staging import Staging
+from trainyard_server.steps import Steps
 from trainyard_server.store import Store
 
 Clock = Callable[[], datetime]
@@ -26,6 +27,7 @@ class Backend:
     settings: Settings
     store: Store
     logs: LogStore
+    steps: Steps
     staging: Staging
     notifier: Notifier
     catalog: Catalog

@@ -33,7 +33,9 @@ class Conductor:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         settings = backend.settings
-        self._policy = lifecycle.Policy(settings.retries, settings.backoff_first_s, settings.backoff_max_s)
+        self._policy = lifecycle.Policy(
+            settings.retries, settings.backoff_first_s, settings.backoff_max_s, settings.stall_action
+        )
         self._said: set[int] = set()
         self._unsaid: set[int] = set()  # jobs whose service log could not be written
         self._troubles = Troubles(logger)
@@ -154,6 +156,7 @@ class Conductor:
         """Notes of each run of a silent agent what is known of it: nothing, or that it is lost."""
         settings = self._backend.settings
         touched = set()
+        self._backend.steps.flush()  # no more lines may come of what is lost
         with self._backend.store.write() as writer:
             agent = writer.agent(agent_id)
             silent_s = 0.0 if agent is None else self._backend.hearing.silent_s(agent)
@@ -225,6 +228,8 @@ def _apply(writer: Writer, job: JobRow, run: RunRow | None, step: lifecycle.Step
         values: dict[str, object] = {}
         if step.run is RunState.RUNNING:
             values = {"activity": ""}
+        elif step.run is RunState.STOPPING and verdict is not None:
+            values = {"verdict": verdict}  # of a run that stalled: it is given when its replicas are stopped
         elif step.run is RunState.ENDED:
             values = {"ended_at": now, "verdict": verdict, "activity": ""}
         writer.move_run(run, step.run, now, step.run_message, **values)

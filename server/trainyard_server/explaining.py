@@ -15,7 +15,7 @@ from trainyard_protocol.cluster import (
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
 from trainyard_protocol.machines import config_of
 from trainyard_protocol.states import JobState, Outcome
-from trainyard_protocol.sync import AgentInfo
+from trainyard_protocol.sync import AgentInfo, Stall
 from trainyard_protocol.training_input import TrainingInput
 from trainyard_protocol.views import (
     AgentView,
@@ -185,6 +185,14 @@ def _run_view(
                 log_lines=counts.get(Stream(run.number, replica.task), 0),
                 log_complete=replica.log_complete,
                 log_kept=replica.log_kept,
+                first_step=replica.first_step,
+                step=replica.step,
+                steps=replica.steps,
+                step_at=replica.step_at,
+                durable_step=replica.durable_step,
+                durable_at=replica.durable_at,
+                stall=Stall.model_validate(replica.stall) if replica.stall else None,
+                stacks=replica.stacks,
             )
             for replica in gang
         ),

@@ -36,6 +36,7 @@ from trainyard_server.scheduler import beyond_quota
 from trainyard_server.schema import JobRow
 from trainyard_server.snapshots import gang_to_json, idle_agents, queued_snapshot
 from trainyard_server.staging import SCHEME
+from trainyard_server.stalls import check_labels
 from trainyard_server.store import Event, Reader
 from trainyard_server.trouble import detail, reason
 
@@ -65,6 +66,7 @@ class Jobs:
                 Violation("parent", f"{project!r} is not a project: letters, digits, '_', '.', ':' and '-'.")
             )
         job = parse_job(body)
+        check_labels(job.labels)
         check(job.training_input, self._backend.catalog)
         self._check_packages(job.training_input)
         now = self._backend.clock()
@@ -161,6 +163,7 @@ class Jobs:
                     "read it again, then patch."
                 )
             if "labels" in mask:
+                check_labels(patch.labels)
                 writer.set_labels(job, dict(patch.labels), self._backend.clock())
             patched = v1_job(job)
         self._backend.notifier.publish(job_topic(job.key))

@@ -4,12 +4,11 @@
 once more, until there is nothing to do. Each step is legal by `trainyard_protocol.states`.
 """
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from trainyard_protocol.cluster import PRIMARY, Task
+from trainyard_protocol.cluster import PRIMARY
 from trainyard_protocol.states import (
     FAULTS,
     FINAL_JOB_STATES,
@@ -21,22 +20,27 @@ from trainyard_protocol.states import (
     ReplicaState,
     RunState,
 )
-from trainyard_protocol.sync import ExitReport, RunReport
+from trainyard_protocol.sync import ExitReport, RunReport, Stall
 from trainyard_protocol.views import Verdict
+from trainyard_server import stalls
+from trainyard_server.sentences import error_message, sentence, the_replica
 
 CANCELLED_BY_USER = "The job was cancelled by the user."
 
 _HOST_REASONS = (Reason.HOST_LOST, Reason.HOST_SHUTDOWN)
-_LAST_LINES_LIMIT = 4000  # characters of the failed replica's log that an errorMessage quotes
+_OVER_A_STALL = (*_HOST_REASONS, Reason.COMPLETED)
+"""What decides a run even where it is stopped for standing still: its host went away, or it was done after all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How often a job is started anew after infrastructure failures, and after which pause."""
+    """How often a job is started anew after infrastructure failures, and after which pause; what follows when a
+    run stalls, where the job itself says nothing of it."""
 
     retries: int
     backoff_first_s: float
     backoff_max_s: float
+    stall_action: stalls.Action = stalls.Action.RESTART
 
     def backoff_s(self, retry: int) -> float:
         """The pause before new run number `retry`, from 1: doubling up to the longest."""
@@ -51,6 +55,9 @@ class Replica:
     started_at: datetime | None = None
     exit: ExitReport | None = None
     log_complete: bool = False
+    step: int | None = None
+    stall: Stall | None = None
+    stacks: str = ""
 
     @property
     def has_run(self) -> bool:
@@ -69,6 +76,12 @@ class Run:
     agent_id: str
     state: RunState
     replicas: tuple[Replica, ...]
+    stalled: Verdict | None = None
+    """Why it is being stopped, where that is because it stood still."""
+
+    @property
+    def members(self) -> tuple[stalls.Member, ...]:
+        return tuple(stalls.Member(r.task, r.stall, r.stacks, r.step is not None) for r in self.replicas)
 
     @property
     def over(self) -> bool:
@@ -92,6 +105,7 @@ class Job:
     retries_used: int = 0
     stop_message: str = ""
     run: Run | None = None
+    stall_action: stalls.Action | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +151,17 @@ def decider(job: Job) -> Replica | None:
     primary's success.
 
     A host that went away decides too, whatever else we had asked of its replicas; but not against a
-    cancellation, which got what it wanted.
+    cancellation, which got what it wanted. Where the run is stopped because it stood still, what its replicas do
+    about that decides nothing: the one that held it up does.
     """
+    stalled = _stall(job)
+    if stalled is None or job.run is None:
+        return _first(job)
+    return next(replica for replica in job.run.replicas if replica.task == stalled.replica)
+
+
+def _first(job: Job) -> Replica | None:
+    """The replica whose exit decides, were it for exits alone."""
     if job.run is None:
         return None
     exits = [
@@ -147,6 +170,37 @@ def decider(job: Job) -> Replica | None:
         if replica.exit is not None and _decides(replica, replica.exit, job.state is JobState.CANCELLING)
     ]
     return min(exits)[2] if exits else None
+
+
+def _stall(job: Job) -> Verdict | None:
+    """The verdict of a run that was stopped for standing still, where nothing is above it."""
+    if job.run is None or job.state is JobState.CANCELLING:
+        return None
+    first = _first(job)
+    if first is not None and first.exit is not None and first.exit.reason in _OVER_A_STALL:
+        return None
+    return job.run.stalled
+
+
+def notice(run: Run, report: RunReport) -> tuple[list[tuple[str, Stall | None, str]], Run]:
+    """What the report adds to what we know of stalls, as (task, stall, stacks), and the run as it is with that.
+
+    What replicas do once their run is decided is no news: it was the stall, or something else.
+    """
+    if run.state not in (RunState.PREPARING, RunState.RUNNING):
+        return [], run
+    seen = {replica.task: replica for replica in report.replicas}
+    changes: list[tuple[str, Stall | None, str]] = []
+    replicas = []
+    for known in run.replicas:
+        told = seen.get(known.task)
+        stacks = told.stacks if told is not None and told.stacks else known.stacks
+        if told is None or told.exit is not None or (told.stall, stacks) == (known.stall, known.stacks):
+            replicas.append(known)
+            continue
+        changes.append((known.task, told.stall, told.stacks))
+        replicas.append(replace(known, stall=told.stall, stacks=stacks))
+    return changes, replace(run, replicas=tuple(replicas))
 
 
 def observe(run: Run, report: RunReport, now: datetime) -> list[ReplicaChange]:
@@ -239,15 +293,18 @@ def may_give_up(job: Job, lost: Sequence[ReplicaChange], now: datetime, policy: 
 
 def verdict_of(job: Job, last_lines: Sequence[str] = ()) -> Verdict:
     """Why the live run ended as it did. It must be over."""
-    replica = decider(job)
+    replica, stalled = decider(job), _stall(job)
+    if replica is not None and stalled is not None:
+        return stalled.model_copy(update={"last_lines": tuple(last_lines), "step": replica.step})
     if replica is not None and replica.exit is not None:
         if replica.exit.reason is Reason.COMPLETED:
             return Verdict(
                 outcome=Outcome.SUCCEEDED,
                 reason=Reason.COMPLETED,
-                message=f"{_the_replica(replica.task)} completed.",
+                message=f"{the_replica(replica.task)} completed.",
                 replica=replica.task,
                 exit_code=0,
+                step=replica.step,
             )
         code = replica.exit.code
         return Verdict(
@@ -257,6 +314,7 @@ def verdict_of(job: Job, last_lines: Sequence[str] = ()) -> Verdict:
             replica=replica.task,
             exit_code=code if code is not None and 1 <= code <= 255 else 1,
             last_lines=tuple(last_lines),
+            step=replica.step,
         )
     if job.state is JobState.CANCELLING:
         return Verdict(
@@ -268,48 +326,6 @@ def verdict_of(job: Job, last_lines: Sequence[str] = ()) -> Verdict:
         message="The replicas were stopped on their machine, and nobody here had asked for it.",
         exit_code=1,
     )
-
-
-def sentence(task: str, ended: ExitReport) -> str:
-    """How one replica ended, in one sentence that names it as the real service did."""
-    who = _the_replica(task)
-    match ended.reason:
-        case Reason.COMPLETED:
-            return f"{who} completed."
-        case Reason.STOPPED:
-            return f"{who} was stopped."
-        case Reason.PROGRAM_ERROR:
-            return f"{who} exited with a non-zero status of {ended.code}."
-        case Reason.KILLED_BY_SIGNAL:
-            return f"{who} was killed by signal {_signal(ended.code)}."
-        case Reason.OUT_OF_MEMORY:
-            said = f" {ended.message}" if ended.message else ""
-            status = "9(SIGKILL)" if ended.code in (None, 137) else ended.code  # a child of it was killed
-            return f"{who} ran out-of-memory and exited with a non-zero status of {status}.{said}"
-        case Reason.START_FAILED:
-            return f"{who} could not be started: {ended.message}"
-        case Reason.PACKAGES_FAILED:
-            return f"{who} could not install its packages: {ended.message}"
-        case Reason.STAGING_FAILED:
-            return f"{who} could not fetch what it needs: {ended.message}"
-        case Reason.IMAGE_FAILED:
-            return f"{who} could not get its image: {ended.message}"
-        case Reason.HOST_FAILED:
-            return f"{who} could not be started by its machine: {ended.message}"
-        case Reason.VANISHED:
-            return f"{who} vanished without an exit status. {ended.message}".rstrip()
-        case Reason.STALLED:
-            return f"{who} stalled. {ended.message}".rstrip()
-        case Reason.HOST_LOST:
-            return f"{who} was lost with its host. {ended.message}".rstrip()
-        case Reason.HOST_SHUTDOWN:
-            return f"{who} was stopped because its machine was shut down."
-
-
-def error_message(verdict: Verdict) -> str:
-    """The job's errorMessage: the sentence, then the last lines that the replica wrote."""
-    lines = "\n".join(verdict.last_lines)[-_LAST_LINES_LIMIT:]
-    return f"{verdict.message} {lines}".rstrip()
 
 
 def _time_limit(job: Job, now: datetime) -> Step | None:
@@ -356,7 +372,7 @@ def _running(job: Job, now: datetime, policy: Policy, last_lines: Sequence[str])
     if run.state is RunState.PREPARING and all(replica.has_run for replica in run.replicas):
         return Step(run=RunState.RUNNING, job=JobState.RUNNING, job_message="All replicas are running.")
     if run.state is not RunState.STOPPING:
-        return _decided(job, run)
+        return _decided(job, run) or _stalled(job, run, policy)
     return _ended(job, run, now, policy, last_lines) if run.over else None
 
 
@@ -367,6 +383,26 @@ def _decided(job: Job, run: Run) -> Step | None:
     others = sum(1 for r in run.replicas if r.state is not ReplicaState.EXITED)
     message = f"Stopping the other replicas ({others})." if others else ""
     return Step(run=RunState.STOPPING, run_message=message)
+
+
+def _stalled(job: Job, run: Run, policy: Policy) -> Step | None:
+    """Stops a run that stands still, unless that is only to be reported. Its verdict is given now: what follows,
+    down to the killing of what does not react, follows from it."""
+    action = policy.stall_action if job.stall_action is None else job.stall_action
+    if run.state is not RunState.RUNNING or action is not stalls.Action.RESTART:
+        return None
+    found = stalls.diagnose(run.members)
+    if found is None:
+        return None
+    verdict = Verdict(
+        outcome=Outcome.FAILED,
+        reason=Reason.STALLED,
+        message=f"{the_replica(found.task)} stalled: {found.message}",
+        replica=found.task,
+        exit_code=1,
+        step=next(replica.step for replica in run.replicas if replica.task == found.task),
+    )
+    return Step(run=RunState.STOPPING, run_message="The run stalled: stopping its replicas.", verdict=verdict)
 
 
 def _ended(job: Job, run: Run, now: datetime, policy: Policy, last_lines: Sequence[str]) -> Step:
@@ -436,16 +472,3 @@ def _observed(replica: Replica, after: ReplicaState, ended: ExitReport | None) -
     if replica.state is ReplicaState.UNKNOWN and after is not ReplicaState.UNKNOWN:
         return f"{replica.task} is heard of again."
     return ""
-
-
-def _the_replica(task: str) -> str:
-    parsed = Task.parse(task)
-    return f"The replica {parsed.type} {parsed.index}"
-
-
-def _signal(code: int | None) -> str:
-    number = (code or 128) - 128
-    try:
-        return f"{number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"{number}"

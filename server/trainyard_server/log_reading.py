@@ -1,18 +1,20 @@
 """Reading a job's log from a cursor on, a bounded share at a time, beside those who write it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO
 
+from trainyard_protocol.sync import LogLine
 from trainyard_protocol.views import LogEntry
 from trainyard_server.log_lines import damaged_entry, decode, entry
 from trainyard_server.log_records import INDEX, LOST, Stream, records
 
 _SCAN = 20_000  # records that one read looks at, at most
 _TAIL_BLOCK = 64 * 1024
+_OBJECT = b'"text": "{'  # in what `encode` makes of a line that begins with a brace
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,19 @@ def tail(path: Path, size: int, lines: int) -> tuple[str, ...]:
         return ()
     found = (decode(raw + b"\n") for raw in data.removesuffix(b"\n").split(b"\n")[-lines:])
     return tuple(line["text"] for line in found if line is not None)
+
+
+def objects(path: Path, size: int) -> Iterator[LogLine]:
+    """Of the lines among a file's first `size` bytes those that begin with a brace; what can be read of them."""
+    try:
+        with path.open("rb") as file:
+            while size > 0 and (raw := file.readline(size)):
+                size -= len(raw)
+                line = decode(raw) if _OBJECT in raw else None
+                if line is not None:
+                    yield LogLine.model_validate(line)
+    except OSError:
+        return
 
 
 def _opened(stack: ExitStack, path: Path) -> IO[bytes] | None:

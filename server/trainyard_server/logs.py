@@ -25,7 +25,7 @@ from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.sync import LogEnd, LogLine
 from trainyard_server.job_log import Appended, JobLog, LogMismatch
 from trainyard_server.log_lock import Held, LogBusy, held
-from trainyard_server.log_reading import Batch, Damage, scan, tail
+from trainyard_server.log_reading import Batch, Damage, objects, scan, tail
 from trainyard_server.log_records import INDEX, SERVICE, Stream, sync
 
 __all__ = ["SERVICE", "Appended", "Batch", "LogBusy", "LogMismatch", "LogStore", "Stream"]
@@ -142,6 +142,15 @@ class LogStore:
             position = log.positions.get(stream)
             size = position.size if position is not None else 0
         return tail(log.directory / stream.filename, size, lines)
+
+    def objects(self, project: str, job_id: str, stream: Stream) -> Iterator[LogLine]:
+        """Those of the stream's lines that begin with a brace, in their order; what can be read of them. Writers do
+        not wait for it."""
+        log = self._seen(project, job_id)
+        with log.view:
+            position = log.positions.get(stream)
+            size = position.size if position is not None else 0
+        yield from objects(log.directory / stream.filename, size)
 
     def counts(self, project: str, job_id: str) -> dict[Stream, int]:
         """How many lines each stream of the job has."""

@@ -8,6 +8,7 @@ from trainyard_server.conductor import Conductor
 from trainyard_server.health import Pulse
 from trainyard_server.leadership import Leadership
 from trainyard_server.notify import QUEUE_TOPIC, Notifier
+from trainyard_server.steps import Steps
 from trainyard_server.trouble import Troubles
 
 logger = logging.getLogger(__name__)
@@ -39,3 +40,17 @@ async def tick_forever(
                 pulse.beat()
                 troubles.over(_TROUBLE, "Jobs move forward again.")
             await news.wait(tick_s)
+
+
+async def flush_forever(steps: Steps, notifier: Notifier, every_s: float) -> None:
+    """Each process writes what it has read of the replicas' steps, and once more when everything closes."""
+    troubles = Troubles(logger)
+    with notifier.subscribe("the end") as end:
+        while not notifier.closed:
+            await end.wait(every_s)
+            try:
+                await run_in_threadpool(steps.flush)
+            except Exception as error:  # noqa: BLE001 - logged, and the next one tries again
+                troubles.note("Steps cannot be written", error)
+            else:
+                troubles.over("Steps cannot be written", "Steps are written again.")

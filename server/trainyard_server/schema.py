@@ -138,6 +138,9 @@ class ReplicaRow(Table):
     log_lines: Mapped[int | None]  # how many its agent counted, once the log is complete
     log_sha256: Mapped[str] = mapped_column(String(64), default="")  # the agent's digest of them
     log_kept: Mapped[int | None]  # where the job's quota cut the log off: so many of its first lines are kept
+    first_step: Mapped[int | None] = mapped_column(
+        BigInteger
+    )  # that its program has reported: where it began
     step: Mapped[int | None] = mapped_column(BigInteger)  # the newest that its program has reported
     steps: Mapped[int | None] = mapped_column(BigInteger)  # of so many
     step_at: Mapped[datetime | None]

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from trainyard_protocol.sync import StallPolicy
+from trainyard_server.stalls import Action
+
 
 class Role(StrEnum):
     """Who a token speaks for."""
@@ -52,6 +55,20 @@ class Settings:
     grace_s: float = 30.0
     """What replicas get between SIGTERM and SIGKILL."""
 
+    stall_action: Action = Action.RESTART
+    """What follows when a run stands still: `restart` stops it, and a new run follows as after other infrastructure
+    failures; `report` says so and leaves it alone. A job's label `trainyard_stall_action` overrides it."""
+
+    stall_least_s: float = 300.0
+    """A replica that reports its steps never counts as stalled sooner after its last sign, unless a limit is set."""
+
+    stall_factor: float = 10.0
+    """It counts as stalled after so many times the longest that it has lately taken from one sign to the next."""
+
+    stall_limit_s: float | None = None
+    """It counts as stalled after so long, whatever it took before; unset: by its own history. A job's label
+    `trainyard_stall_limit` overrides it."""
+
     sync_wait_max_s: float = 20.0
     """How long an agent's sync is held at most while there is nothing to say."""
 
@@ -92,6 +109,10 @@ class Settings:
         """How long a sync is really held: never so long that its own agent would count as silent, or believe
         that its lease is over."""
         return min(self.sync_wait_max_s, self.silent_after_s * 2 / 3, self.granted_lease_s / 4)
+
+    @property
+    def stall_policy(self) -> StallPolicy:
+        return StallPolicy(least_s=self.stall_least_s, factor=self.stall_factor, limit_s=self.stall_limit_s)
 
     @property
     def granted_lease_s(self) -> float:

@@ -7,9 +7,10 @@ from trainyard_protocol.cluster import Task
 from trainyard_protocol.fields import seconds
 from trainyard_protocol.machines import ReplicaRequest, Resources
 from trainyard_protocol.states import ReplicaState, RunState
-from trainyard_protocol.sync import AgentInfo, ExitReport
+from trainyard_protocol.sync import AgentInfo, ExitReport, Stall
 from trainyard_protocol.training_input import DEFAULT_MAX_RUNNING_TIME_S
-from trainyard_server import lifecycle, scheduler
+from trainyard_protocol.views import Verdict
+from trainyard_server import lifecycle, scheduler, stalls
 from trainyard_server.backend import Backend
 from trainyard_server.gangs import Agent, Gang
 from trainyard_server.schema import AgentRow, JobRow, ReplicaRow, RunRow
@@ -83,6 +84,7 @@ def _job(job: JobRow, run: lifecycle.Run | None) -> lifecycle.Job:
         retries_used=job.retries_used,
         stop_message=job.stop_message,
         run=run,
+        stall_action=stalls.said_action(job.labels),
     )
 
 
@@ -93,6 +95,7 @@ def run_snapshot(run: RunRow, replicas: Iterable[ReplicaRow]) -> lifecycle.Run:
         agent_id=run.agent_id,
         state=run.state,
         replicas=tuple(map(_replica, replicas)),
+        stalled=Verdict.model_validate(run.verdict) if run.verdict else None,
     )
 
 
@@ -186,4 +189,7 @@ def _replica(row: ReplicaRow) -> lifecycle.Replica:
         started_at=row.started_at,
         exit=ended,
         log_complete=row.log_complete,
+        step=row.step,
+        stall=Stall.model_validate(row.stall) if row.stall else None,
+        stacks=row.stacks,
     )

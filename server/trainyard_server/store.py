@@ -32,7 +32,7 @@ from trainyard_protocol.states import (
     RunState,
     check_move,
 )
-from trainyard_protocol.sync import AgentInfo, LogEnd
+from trainyard_protocol.sync import AgentInfo, LogEnd, Stall
 from trainyard_server.gangs import Assignment
 from trainyard_server.lifecycle import ReplicaChange
 from trainyard_server.scheduler import Waiting
@@ -369,6 +369,30 @@ class Writer(Reader):
         )
         if _rows(result) and event is not None:
             self.add_event(run.job_key, event, now)
+
+    def note_steps(self, run_id: str, task: str, values: Mapping[str, Any], *, complete: bool) -> None:
+        """How far a replica is. Once its log is complete only what is `complete` counts, never what comes late."""
+        if not complete and values.get("first_step") is not None:
+            values = {**values, "first_step": func.coalesce(ReplicaRow.first_step, values["first_step"])}
+        statement = update(ReplicaRow).where(ReplicaRow.run_id == run_id, ReplicaRow.task == task)
+        if not complete:
+            statement = statement.where(ReplicaRow.log_complete.is_(False))
+            # Another process may know of what this one has not seen: a checkpoint of earlier, say.
+            values = {name: value for name, value in values.items() if value is not None}
+        if values:
+            self._session.execute(statement.values(**values).execution_options(synchronize_session=False))
+
+    def note_stall(self, run: RunRow, task: str, stall: Stall | None, stacks: str) -> None:
+        """A replica stands still, or moves on (None). `stacks` "": nothing is known, what was known stays."""
+        values: dict[str, Any] = {"stall": stall.model_dump(mode="json") if stall else None}
+        if stacks:
+            values["stacks"] = stacks
+        self._session.execute(
+            update(ReplicaRow)
+            .where(ReplicaRow.run_id == run.run_id, ReplicaRow.task == task)
+            .values(**values)
+            .execution_options(synchronize_session=False)
+        )
 
     def note_run(self, run: RunRow, activity: str, now: datetime, events: Iterable[Event]) -> None:
         """What a run is doing just now, and what of that is news; its agent knows it by now."""

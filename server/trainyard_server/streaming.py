@@ -73,12 +73,16 @@ class LogStreaming:
                     yield None
 
 
+_WITHOUT = {
+    "log_lines": 0,
+    **dict.fromkeys(("first_step", "step", "steps", "step_at", "durable_step", "durable_at")),
+}
+
+
 def _without_counts(detail: JobDetail) -> JobDetail:
     """A detail without what changes with every line, to tell whether a state has changed."""
     runs = tuple(
-        run.model_copy(
-            update={"replicas": tuple(r.model_copy(update={"log_lines": 0}) for r in run.replicas)}
-        )
+        run.model_copy(update={"replicas": tuple(r.model_copy(update=_WITHOUT) for r in run.replicas)})
         for run in detail.runs
     )
     return detail.model_copy(update={"runs": runs})

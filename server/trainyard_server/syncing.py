@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
@@ -15,17 +16,18 @@ from trainyard_protocol.sync import (
     LogReceipt,
     ReplicaOrder,
     RunOrder,
+    RunReport,
     SyncRequest,
     SyncResponse,
 )
-from trainyard_server import lifecycle
+from trainyard_server import lifecycle, stalls
 from trainyard_server.backend import Backend
 from trainyard_server.conductor import Conductor
 from trainyard_server.logs import LogMismatch, Stream
 from trainyard_server.notify import agent_topic, job_topic, log_topic
 from trainyard_server.schema import JobRow, ReplicaRow, RunRow
 from trainyard_server.snapshots import live_runs, run_snapshot
-from trainyard_server.store import Event
+from trainyard_server.store import Event, Writer
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +109,8 @@ class Syncing:
                 for change in changes:
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)
+                if self._note_stalls(writer, run, run_snapshot(run, gang), report, now):
+                    touched.add(run.job_key)
             others = [agent.agent_id for agent in writer.agents() if agent.agent_id != request.agent.agent_id]
         if news:
             backend.notifier.publish(*map(agent_topic, others))  # there may be a lease from now on
@@ -157,6 +161,8 @@ class Syncing:
         quota = backend.settings.log_quota
         taken = logs.append(job.project, job.job_id, stream, chunk.start, chunk.lines, quota)
         if taken.new:
+            first = taken.begin - chunk.start
+            backend.steps.take(run_id, task, taken.begin, chunk.lines[first : first + taken.new])
             backend.notifier.publish(log_topic(job.key))
         complete, kept, event = False, None, None
         if taken.full:
@@ -173,13 +179,32 @@ class Syncing:
         if complete:
             if kept is not None:
                 event = Event("log-quota", _quota_notice(task, kept, quota), run.number, task)
+            have = logs.counts(job.project, job.job_id).get(stream, 0)
+            steps = backend.steps.whole(job.project, job.job_id, stream, run_id, have)
             with backend.store.write() as writer:
+                writer.note_steps(run_id, task, steps, complete=True)
                 now, end = backend.clock(), chunk.end if not taken.full else None
                 writer.complete_log(run, task, now, event, end=end, kept=kept)
             backend.notifier.publish(job_topic(job.key))
             self._conductor.advance(job.key)
             self._conductor.schedule()  # what this run held may be free now
         return LogReceipt(next=logs.next(job.project, job.job_id, stream), complete=complete)
+
+    @staticmethod
+    def _note_stalls(
+        writer: Writer, run: RunRow, known: lifecycle.Run, report: RunReport, now: datetime
+    ) -> bool:
+        """What the report says of replicas that stand still. Whether any of it is news."""
+        changes, after = lifecycle.notice(known, report)
+        for task, stall, stacks in changes:
+            writer.note_stall(run, task, stall, stacks)
+        before, found = stalls.diagnose(known.members), stalls.diagnose(after.members)
+        if found is not None and before is None:
+            writer.add_event(run.job_key, Event("stalled", found.message, run.number, found.task), now)
+        if found is None and before is not None:
+            message = f"{before.task} moves on." if len(known.replicas) == 1 else "The replicas move on."
+            writer.add_event(run.job_key, Event("moves-on", message, run.number, before.task), now)
+        return bool(changes)
 
     def package(self, sha256: str, filename: str) -> Path:
         """Where an uploaded package lies. Raises NotFound."""
@@ -221,6 +246,7 @@ class Syncing:
             ),
             grace_s=self._backend.settings.grace_s,
             log_quota_bytes=self._backend.settings.log_quota,
+            stall=stalls.policy_of(job.labels, self._backend.settings.stall_policy),
         )
 
 

@@ -4,6 +4,7 @@
               is new, and cut short when something changes here
     watch     looks for such changes
     ship      sends the replicas' logs
+    examine   looks whether the replicas get on, and at what they do where they do not
 
 The agent decides nothing about a job: it reports what it observes and does what `reconcile` concludes.
 """
@@ -23,7 +24,9 @@ from trainyard_agent.log_shipper import LogShipper
 from trainyard_agent.reconcile import Action, GiveUp, Held, Prepare, Remove, Start, Stop, reconcile
 from trainyard_agent.runtimes.base import Handle, Runtime, StartFailed
 from trainyard_agent.runtimes.exits import never_ran
+from trainyard_agent.stacks import Stacks
 from trainyard_agent.staging import Stager, Staging
+from trainyard_agent.stall_watch import LOOK_S, StallWatch
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import (
@@ -78,7 +81,8 @@ class Agent:
         self._clock = clock
         self._info = info
         self._lease = lease or Lease(clock)
-        self._shipper = LogShipper(control_plane, runtime)
+        self._stall_watch = StallWatch(runtime, clock, Stacks(runtime))
+        self._shipper = LogShipper(control_plane, runtime, watch=self._stall_watch.take)
         self._recovered = False
         self._handles: dict[str, Handle] = {}
         self._orders: dict[str, RunOrder] = {}
@@ -100,6 +104,7 @@ class Agent:
                 loops.create_task(self._repeat(self._sync_round, _BREATH_S))
                 loops.create_task(self._repeat(self._watch_round, WATCH_S))
                 loops.create_task(self._repeat(self._ship, SHIP_S))
+                loops.create_task(self._repeat(self._examine, LOOK_S))
         finally:
             await self._stager.close()
 
@@ -117,6 +122,7 @@ class Agent:
             await self._keep_lease()
         with contextlib.suppress(TrainyardError):  # the same server, and the same trouble, as above
             await self._ship()
+        await self._examine()
         return answered
 
     async def _recover(self) -> None:
@@ -211,13 +217,19 @@ class Agent:
         logs += [(run_id, report.task) for run_id, reports in self._given_up.items() for report in reports]
         return await self._shipper.ship(logs)
 
+    async def _examine(self) -> None:
+        await self._stall_watch.look(list(self._orders.values()), self._observed)
+
     # What is here.
 
     async def _reports(self) -> tuple[RunReport, ...]:
         """How every run stands that the runtime holds or the server ordered."""
         observed = await self._observe()
         staging = self._stager.status()
-        reports = [RunReport(run_id=run_id, replicas=replicas) for run_id, replicas in observed.items()]
+        reports = [
+            RunReport(run_id=run_id, replicas=self._stall_watch.told(run_id, replicas))
+            for run_id, replicas in observed.items()
+        ]
         for run_id, order in self._orders.items():
             if run_id in observed or run_id in self._given_up:
                 continue

@@ -6,7 +6,7 @@ about shipping is kept on this side: a new agent begins each log by asking, with
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainyard_agent.control_plane import ControlPlane
@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 Key = tuple[str, str]
 """A run's id and a task."""
 
+Watch = Callable[[Key, int, Sequence[LogLine]], None]
+"""Told of lines `start`, `start + 1`, ... of a log."""
+
 
 @dataclass(slots=True)
 class _Progress:
@@ -40,10 +43,13 @@ class LogShipper:
         runtime: Runtime,
         max_lines: int = MAX_LINES,
         max_bytes: int = MAX_BYTES,
+        watch: Watch = lambda _key, _start, _lines: None,
     ) -> None:
+        """`watch` is given what is read, before it is sent."""
         self._control_plane = control_plane
         self._runtime = runtime
         self._limits = (max_lines, max_bytes)
+        self._watch = watch
         self._progress: dict[Key, _Progress] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -92,6 +98,7 @@ class LogShipper:
             return not receipt.complete
         start = progress.next
         found = await asyncio.to_thread(self._runtime.read_log, *key, start, *self._limits)
+        self._watch(key, start, found.lines)
         if not found.lines and not found.complete:
             return False
         end = await asyncio.to_thread(self._last_word, key, found.cut) if found.complete else None

@@ -13,7 +13,7 @@ from trainyard_protocol.states import (
     RunState,
 )
 from trainyard_protocol.sync import ExitReport, ReplicaReport, RunReport
-from trainyard_server import lifecycle
+from trainyard_server import lifecycle, sentences
 from trainyard_server.lifecycle import Job, Policy, Replica, Run, decider, observe, step, verdict_of
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -309,14 +309,14 @@ def test_every_step_is_legal_and_leads_to_an_end(reason: Reason, state: JobState
 )
 def test_sentence_names_the_replica_as_the_service_did(replica: Replica, says: str) -> None:
     assert replica.exit is not None
-    assert lifecycle.sentence(replica.task, replica.exit) == says
+    assert sentences.sentence(replica.task, replica.exit) == says
 
 
 def test_every_reason_has_a_sentence() -> None:
     for reason in Reason:
         replica = ended(WORKER, reason, 1)
         assert replica.exit is not None
-        assert lifecycle.sentence(WORKER, replica.exit).startswith("The replica worker 0 ")
+        assert sentences.sentence(WORKER, replica.exit).startswith("The replica worker 0 ")
 
 
 def report(**given: object) -> RunReport:

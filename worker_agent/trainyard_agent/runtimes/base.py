@@ -123,6 +123,12 @@ class Runtime(Protocol):
         """
         ...
 
+    def processes(self, run_id: str, task: str) -> tuple[int, ...]:
+        """The replica's processes by their ids in our own pid namespace, the program first. Empty where it has
+        ended, is unknown, or lives where we do not see it.
+        """
+        ...
+
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         """Ask all replicas to end: SIGTERM now, SIGKILL to every descendant after `grace_s`. Does not wait,
         and goes on without the agent.

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainyard_agent import process_table
 from trainyard_agent.engine import Container, Engine, EngineDown, EngineError, EngineRefused
 from trainyard_agent.runtimes import containers
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
@@ -139,6 +140,21 @@ class DockerRuntime:
 
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         return self._files.read_log(run_id, task, start, max_lines, max_bytes)
+
+    def processes(self, run_id: str, task: str) -> tuple[int, ...]:
+        record = self._files.record(run_id)
+        if record is None or task not in record.addresses or not record.launched:
+            return ()
+        try:
+            seen = self._engine.inspect(containers.container_name(record.order, task))
+        except EngineError as error:
+            self._say(error)
+            return ()
+        first = int(seen["State"]["Pid"]) if seen is not None else 0
+        # The engine may live in another pid namespace, where the same number is somebody else.
+        if seen is None or not first or not process_table.is_in_container(first, str(seen["Id"])):
+            return ()
+        return process_table.tree(first)
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         record = self._files.record(run_id)

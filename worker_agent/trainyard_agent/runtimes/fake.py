@@ -175,6 +175,9 @@ class FakeRuntime:
         complete = end[0] <= now and start + len(lines) >= len(said)
         return LogSlice(tuple(lines), complete, cut=complete and len(said) < len(written))
 
+    def processes(self, run_id: str, task: str) -> tuple[int, ...]:  # noqa: ARG002 - it has none
+        return ()
+
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         run = self._host.runs.get(run_id)
         now = self._host.clock.monotonic()

@@ -1,5 +1,6 @@
 """A replica's log.jsonl: reading it by line number while it grows, and going on writing it."""
 
+import threading
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,15 +16,20 @@ _LONG_AGO = "1970-01-01T00:00:00Z"
 
 
 class LogFile:
-    """A line that is not finished yet does not exist. No file: no lines."""
+    """A line that is not finished yet does not exist. No file: no lines. Safe to use from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock = threading.Lock()  # one reader sends the log, another watches it
         self._offsets = {0: 0}
         """Where some lines begin, by number: those that a reader who goes on, or asks again, starts with."""
 
     def read(self, start: int, max_lines: int, max_bytes: int) -> tuple[LogLine, ...]:
         """Lines `start`, `start + 1`, ...: at least one if there is one, then up to the limits."""
+        with self._lock:
+            return self._read(start, max_lines, max_bytes)
+
+    def _read(self, start: int, max_lines: int, max_bytes: int) -> tuple[LogLine, ...]:
         lines: list[LogLine] = []
         number = max(known for known in self._offsets if known <= start)
         try:

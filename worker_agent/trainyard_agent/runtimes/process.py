@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
-from trainyard_agent import marks, ports
+from trainyard_agent import marks, ports, process_table
 from trainyard_agent.files import DamagedFile, is_locked, read_json, remove_tree, try_lock, write_json
 from trainyard_agent.runtimes import shim
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
@@ -66,9 +66,10 @@ class _Stop(BaseModel):
 
 
 class _Started(BaseModel):
-    """started.json: when the program started."""
+    """started.json: when the program started, and its pid."""
 
     time: AwareDatetime
+    pid: int = 0
 
 
 class _Ended(BaseModel):
@@ -170,6 +171,15 @@ class ProcessRuntime:
             return LogSlice((), complete=True)
         log = self._logs.setdefault((run_id, task), LogFile(directory / "log.jsonl"))
         return log.slice(start, max_lines, max_bytes, directory / "done.json")
+
+    def processes(self, run_id: str, task: str) -> tuple[int, ...]:
+        directory = self._runs / run_id / task
+        started = self._read(directory / "started.json", _Started)
+        # The supervisor buries the program only after it has written exit.json, so until then the id is the program's.
+        if started is None or not self._alive(run_id, task) or (directory / "exit.json").exists():
+            return ()
+        below = process_table.tree(started.pid)
+        return (*below, *sorted(set(marks.marked(run_id, task)) - set(below)))
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         with self._lock:

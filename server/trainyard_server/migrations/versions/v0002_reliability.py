@@ -14,6 +14,7 @@ def upgrade() -> None:
         replicas.add_column(sa.Column("log_lines", sa.Integer(), nullable=True))
         replicas.add_column(sa.Column("log_sha256", sa.String(length=64), nullable=False, server_default=""))
         replicas.add_column(sa.Column("log_kept", sa.Integer(), nullable=True))
+        replicas.add_column(sa.Column("first_step", sa.BigInteger(), nullable=True))
         replicas.add_column(sa.Column("step", sa.BigInteger(), nullable=True))
         replicas.add_column(sa.Column("steps", sa.BigInteger(), nullable=True))
         replicas.add_column(sa.Column("step_at", sa.DateTime(timezone=True), nullable=True))

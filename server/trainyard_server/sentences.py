@@ -1,0 +1,66 @@
+"""What people read of how replicas and runs ended. Pure."""
+
+import signal
+
+from trainyard_protocol.cluster import Task
+from trainyard_protocol.states import Reason
+from trainyard_protocol.sync import ExitReport
+from trainyard_protocol.views import Verdict
+
+_LAST_LINES_LIMIT = 4000  # characters of the failed replica's log that an errorMessage quotes
+
+
+def sentence(task: str, ended: ExitReport) -> str:
+    """How one replica ended, in one sentence that names it as the real service did."""
+    who = the_replica(task)
+    match ended.reason:
+        case Reason.COMPLETED:
+            return f"{who} completed."
+        case Reason.STOPPED:
+            return f"{who} was stopped."
+        case Reason.PROGRAM_ERROR:
+            return f"{who} exited with a non-zero status of {ended.code}."
+        case Reason.KILLED_BY_SIGNAL:
+            return f"{who} was killed by signal {_signal(ended.code)}."
+        case Reason.OUT_OF_MEMORY:
+            said = f" {ended.message}" if ended.message else ""
+            status = "9(SIGKILL)" if ended.code in (None, 137) else ended.code  # a child of it was killed
+            return f"{who} ran out-of-memory and exited with a non-zero status of {status}.{said}"
+        case Reason.START_FAILED:
+            return f"{who} could not be started: {ended.message}"
+        case Reason.PACKAGES_FAILED:
+            return f"{who} could not install its packages: {ended.message}"
+        case Reason.STAGING_FAILED:
+            return f"{who} could not fetch what it needs: {ended.message}"
+        case Reason.IMAGE_FAILED:
+            return f"{who} could not get its image: {ended.message}"
+        case Reason.HOST_FAILED:
+            return f"{who} could not be started by its machine: {ended.message}"
+        case Reason.VANISHED:
+            return f"{who} vanished without an exit status. {ended.message}".rstrip()
+        case Reason.STALLED:
+            return f"{who} stalled. {ended.message}".rstrip()
+        case Reason.HOST_LOST:
+            return f"{who} was lost with its host. {ended.message}".rstrip()
+        case Reason.HOST_SHUTDOWN:
+            return f"{who} was stopped because its machine was shut down."
+
+
+def error_message(verdict: Verdict) -> str:
+    """The job's errorMessage: the sentence, then the last lines that the replica wrote."""
+    lines = "\n".join(verdict.last_lines)[-_LAST_LINES_LIMIT:]
+    return f"{verdict.message} {lines}".rstrip()
+
+
+def the_replica(task: str) -> str:
+    """As the real service named it: `The replica worker 0`."""
+    parsed = Task.parse(task)
+    return f"The replica {parsed.type} {parsed.index}"
+
+
+def _signal(code: int | None) -> str:
+    number = (code or 128) - 128
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"{number}"

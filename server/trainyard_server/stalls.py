@@ -1,0 +1,188 @@
+"""What follows when a run stands still: how long it may, and which of its replicas holds it up. Pure.
+
+In a synchronous job all replicas stand still when one does: the others wait for it in an exchange. So the one to
+name is not the first whose time is up. It is the one at the lowest step or, where they are at the same one, the
+one that does something else than the rest.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trainyard_protocol.cluster import PRIMARY, Task
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.sync import Stall, StallPolicy
+
+LIMIT_LABEL = "trainyard_stall_limit"
+ACTION_LABEL = "trainyard_stall_action"
+
+_LONGEST_LIMIT_S = 30 * 86400
+_ALIKE = 3  # innermost frames that two replicas which do the same have in common
+_FRAMES = (
+    re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$'),  # faulthandler
+    re.compile(r"^    (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$"),  # py-spy
+)
+_THREAD = re.compile(r"^(?:Current thread|Thread) \S+")
+_MAIN_THREAD = re.compile(r'^Current thread |^Thread .*"MainThread"')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<")
+
+
+class Action(StrEnum):
+    """What the server does when a run stalls."""
+
+    RESTART = "restart"  # stop the run: an infrastructure failure, so a new run follows by budget
+    REPORT = "report"  # say it, and nothing else
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        """`trainer/data.py:88 load`"""
+        return f"{'/'.join(self.file.split('/')[-2:])}:{self.line} {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A replica of a run that stands still: itself (`stall`), or beside one that does. `steps`: its program reports
+    steps at all."""
+
+    task: str
+    stall: Stall | None = None
+    stacks: str = ""
+    steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Which replica holds the run up, as far as can be told, and all of it in a sentence or two."""
+
+    task: str
+    message: str
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raises InvalidArgument for a label of ours that says nothing that can be followed."""
+    limit, action = labels.get(LIMIT_LABEL), labels.get(ACTION_LABEL)
+    found = []
+    if limit is not None and _limit_s(limit) is None:
+        text = f"must be a whole number of seconds from 1 to {_LONGEST_LIMIT_S}; this is {limit!r}."
+        found.append(Violation(f"labels.{LIMIT_LABEL}", text))
+    if action is not None and action not in list(Action):
+        text = f"must be {' or '.join(Action)}; this is {action!r}."
+        found.append(Violation(f"labels.{ACTION_LABEL}", text))
+    if found:
+        raise InvalidArgument(found)
+
+
+def policy_of(labels: Mapping[str, str], default: StallPolicy) -> StallPolicy:
+    """When a replica of this job counts as stalled."""
+    limit_s = _limit_s(labels.get(LIMIT_LABEL, ""))
+    return default if limit_s is None else default.model_copy(update={"limit_s": float(limit_s)})
+
+
+def said_action(labels: Mapping[str, str]) -> Action | None:
+    """What the job itself wants, if it says so."""
+    said = labels.get(ACTION_LABEL)
+    return Action(said) if said in list(Action) else None
+
+
+def diagnose(members: Sequence[Member]) -> Finding | None:
+    """What holds the run up; None while no replica of it stands still."""
+    standing = [(member, member.stall) for member in members if member.stall is not None]
+    if not standing:
+        return None
+    odd = _odd_one_out(members)
+    named = odd or next((m for m, _ in standing if m.task == PRIMARY.name), standing[0][0])
+    stall = named.stall or max((s for _, s in standing), key=lambda stall: stall.for_s)
+    if named.stall is not None:
+        text = f"{named.task} {_stands(stall)}"
+    else:  # it reports no steps: another one tells that the run stands still
+        first = next(member for member, its in standing if its is stall)
+        text = f"{named.task} holds the run up: {first.task} {_stands(stall)}"
+    others = [s for m, s in standing if m is not named and s is not stall]
+    going_on = [member for member in members if member.steps and member.stall is None]
+    text += _of_others(stall, others, len(going_on)) + "."
+    if odd is None and len(members) > 1:
+        text += " Which replica holds it up cannot be told: no step and no stack differs from the rest."
+    frames = main_stack(named.stacks)
+    where = next((frame for frame in frames if not _LIBRARY.search(frame.file)), None)
+    if frames:
+        text += f" It is in {where or frames[0]}."
+    return Finding(named.task, text)
+
+
+def main_stack(stacks: str) -> tuple[Frame, ...]:
+    """The frames of the main thread, the innermost first, of what faulthandler or py-spy wrote; of the last thread
+    where none is marked as the main one. Empty for anything else."""
+    threads: list[tuple[bool, list[Frame]]] = []
+    for line in stacks.splitlines():
+        if _THREAD.match(line):
+            threads.append((bool(_MAIN_THREAD.match(line)), []))
+            continue
+        match = next(filter(None, (pattern.match(line) for pattern in _FRAMES)), None)
+        if match is not None and threads:
+            threads[-1][1].append(Frame(match["function"], match["file"], int(match["line"])))
+    with_frames = [thread for thread in threads if thread[1]]
+    mains = [frames for is_main, frames in with_frames if is_main]
+    if mains:
+        return tuple(mains[0])
+    return tuple(with_frames[-1][1]) if with_frames else ()
+
+
+def _odd_one_out(members: Sequence[Member]) -> Member | None:
+    """The one that the others wait for, if it can be told."""
+    steps = [member.stall.step for member in members if member.stall is not None]
+    behind = [m for m in members if m.stall is not None and m.stall.step == min(steps)]
+    if len(behind) == 1 and len(steps) > 1:
+        return behind[0]
+    # A replica that reports no steps may be it as well; servers of parameters and evaluators do other things anyway.
+    suspects = [m for m in members if m in behind or (m.stall is None and not m.steps and _computes(m.task))]
+    if len(suspects) == 1:
+        return suspects[0]
+    doing = {member.task: _doing(member.stacks) for member in suspects}
+    known = Counter(what for what in doing.values() if what)
+    if len(known) != 2:
+        return None
+    (_, most), (rare, once) = known.most_common()
+    if once != 1 or most < 2:
+        return None
+    return next(member for member in suspects if doing[member.task] == rare)
+
+
+def _doing(stacks: str) -> tuple[tuple[str, str], ...]:
+    return tuple((frame.file, frame.function) for frame in main_stack(stacks)[:_ALIKE])
+
+
+def _computes(task: str) -> bool:
+    return Task.parse(task).type in ("master", "worker")
+
+
+def _stands(stall: Stall) -> str:
+    before = f" (it never took more than {_seconds(stall.longest_s)} before)" if stall.longest_s else ""
+    return f"stands still at step {stall.step} for {_seconds(stall.for_s)}{before}"
+
+
+def _of_others(stall: Stall, others: Sequence[Stall], going_on: int) -> str:
+    if not others:
+        return f"; {going_on} other{'s go' if going_on > 1 else ' goes'} on" if going_on else ""
+    low, high = min(other.step for other in others), max(other.step for other in others)
+    where = "at the same step" if low == high == stall.step else f"at step {low}"
+    if low != high:
+        where = f"at steps {low} to {high}"
+    return f"; the other{'s' if len(others) > 1 else ''} wait{'' if len(others) > 1 else 's'} {where}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
+
+
+def _limit_s(text: str) -> int | None:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        return None
+    return int(text) if 1 <= int(text) <= _LONGEST_LIMIT_S else None

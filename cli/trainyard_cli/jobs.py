@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from trainyard_cli import formats
+from trainyard_cli import formats, steps
 from trainyard_cli.client import Client
 from trainyard_cli.formats import Output
 from trainyard_cli.render import elapsed, moment
@@ -42,6 +42,7 @@ def summary(detail: JobDetail, now: datetime) -> list[str]:
         lines.append(f"Waiting: {detail.waiting}")
     if detail.runs:
         lines += _run_lines(detail.runs[-1], len(detail.runs), now)
+        lines += steps.lines(detail, now)
     if detail.verdict and detail.state is JobState.FAILED and detail.verdict.replica:
         lines.append(f"{detail.verdict.replica} failed first ({detail.verdict.reason}).")
     job_id = detail.job.get("jobId")

@@ -75,6 +75,7 @@ def create_app(
             for loop in loops:
                 with suppress(asyncio.CancelledError):
                     await loop
+            if loops:
                 await run_in_threadpool(leadership.release)
             use_cases.health.close()
             if bus is not None:

@@ -24,8 +24,9 @@ _FRAMES = (
     re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$'),  # faulthandler
     re.compile(r"^    (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$"),  # py-spy
 )
-_THREAD = re.compile(r"^(?:Current thread|Thread) \S+")
-_MAIN_THREAD = re.compile(r'^Current thread |^Thread .*"MainThread"')
+_PROCESS = re.compile(r"^Process (\d+): ")  # py-spy's thread of the same number is the main one
+_THREAD = re.compile(r"^(Current thread|Thread) (\S+)")
+_STOPPED = re.compile(r"^Process \d+ is stopped, ", re.MULTILINE)  # the agent's words
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<")
 
 
@@ -108,8 +109,10 @@ def diagnose(members: Sequence[Member]) -> Finding | None:
     others = [s for m, s in standing if m is not named and s is not stall]
     going_on = [member for member in members if member.steps and member.stall is None]
     text += _of_others(stall, others, len(going_on)) + "."
-    if odd is None and len(members) > 1:
+    if odd is None:
         text += " Which replica holds it up cannot be told: no step and no stack differs from the rest."
+    if _STOPPED.search(named.stacks):
+        text += " A process of it is stopped, by SIGSTOP or a debugger."
     frames = main_stack(named.stacks)
     where = next((frame for frame in frames if not _LIBRARY.search(frame.file)), None)
     if frames:
@@ -121,9 +124,13 @@ def main_stack(stacks: str) -> tuple[Frame, ...]:
     """The frames of the main thread, the innermost first, of what faulthandler or py-spy wrote; of the last thread
     where none is marked as the main one. Empty for anything else."""
     threads: list[tuple[bool, list[Frame]]] = []
+    process = ""
     for line in stacks.splitlines():
-        if _THREAD.match(line):
-            threads.append((bool(_MAIN_THREAD.match(line)), []))
+        if begin := _PROCESS.match(line):
+            process = begin[1]
+        if thread := _THREAD.match(line):
+            is_main = thread[1] == "Current thread" or thread[2] == process or '"MainThread"' in line
+            threads.append((is_main, []))
             continue
         match = next(filter(None, (pattern.match(line) for pattern in _FRAMES)), None)
         if match is not None and threads:
@@ -145,6 +152,9 @@ def _odd_one_out(members: Sequence[Member]) -> Member | None:
     suspects = [m for m in members if m in behind or (m.stall is None and not m.steps and _computes(m.task))]
     if len(suspects) == 1:
         return suspects[0]
+    stopped = [member for member in suspects if _STOPPED.search(member.stacks)]
+    if len(stopped) == 1:
+        return stopped[0]
     doing = {member.task: _doing(member.stacks) for member in suspects}
     known = Counter(what for what in doing.values() if what)
     if len(known) != 2:

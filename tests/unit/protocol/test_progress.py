@@ -1,0 +1,60 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard_protocol.progress import MAX_LINE, MAX_STEP, Mark, parse
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"),
+    [
+        ('{"event": "progress", "step": 120, "steps": 5000, "loss": 0.5}', Mark("progress", 120, 5000)),
+        ('{"step":0,"event":"x"}', Mark("x", 0)),
+        ('{"event": "saved", "model": "gs://b/d"}', Mark("saved")),
+        ('{"event": "start", "stacks": "SIGUSR1"}', Mark("start", stacks="SIGUSR1")),
+        ('{"event": "x", "step": 3, "steps": "many"}', Mark("x", 3)),
+        (f'{{"event": "x", "step": {MAX_STEP}}}', Mark("x", MAX_STEP)),
+    ],
+)
+def test_parse_of_a_report(line: str, mark: Mark) -> None:
+    assert parse(line) == mark
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "step 3",
+        ' {"event": "x", "step": 3}',
+        '{"event": "x", "step": 3',
+        '{"event": "x", "step": 3.0}',
+        '{"event": "x", "step": true}',
+        '{"event": "x", "step": -1}',
+        '{"event": "x", "step": "3"}',
+        f'{{"event": "x", "step": {MAX_STEP + 1}}}',
+        '{"event": 7, "step": 3}',
+        '{"event": "", "step": 3}',
+        '{"step": 3, "of": "event"}',
+        '{"event": ' + "[" * (MAX_LINE - 20),
+        '{"event": "x", "step": 3, "more": "' + "x" * MAX_LINE + '"}',
+    ],
+)
+def test_parse_of_anything_else_is_none(line: str) -> None:
+    assert parse(line) is None
+
+
+@given(st.one_of(st.text(), st.text().map(lambda text: '{"event"' + text), st.binary().map(repr)))
+def test_parse_never_raises(line: str) -> None:
+    parse(line)
+
+
+@given(
+    st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none(), st.floats()), max_size=5),
+    st.integers(0, MAX_STEP),
+)
+def test_parse_finds_the_step_among_whatever_else_is_said(fields: dict[str, object], step: int) -> None:
+    line = json.dumps({**fields, "event": "progress", "step": step})
+    mark = parse(line)
+    assert (mark.step if mark else None) == (step if len(line) <= MAX_LINE else None)

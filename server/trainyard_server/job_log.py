@@ -42,13 +42,12 @@ class LogMismatch(Exception):
 
 
 class Appended(NamedTuple):
-    """`next`: the line that the stream wants now; `new`: how many lines were taken, from number `begin` on; `full`:
-    the quota is used up and more were there."""
+    """`next`: the line that the stream wants now; `new`: how many lines were taken; `full`: the quota is used up
+    and more were there."""
 
     next: int
     new: int
     full: bool = False
-    begin: int = 0
 
 
 @dataclass(slots=True)
@@ -171,12 +170,11 @@ class JobLog:
             for line in fresh[:taken]:
                 add_to(sha, line.stream, line.text)
             self._digests[stream] = (hashed + len(data), sha)
-        begin = position.count
         position.count += taken
         position.size += len(data)
         self.positions[stream] = position
         self.total += taken
-        return Appended(self.next(stream), taken, full, begin)
+        return Appended(self.next(stream), taken, full)
 
     def verify(self, stream: Stream, end: LogEnd) -> bool:
         position = self.positions.get(stream) or Position()

@@ -161,8 +161,9 @@ class Syncing:
         quota = backend.settings.log_quota
         taken = logs.append(job.project, job.job_id, stream, chunk.start, chunk.lines, quota)
         if taken.new:
-            first = taken.begin - chunk.start
-            backend.steps.take(run_id, task, taken.begin, chunk.lines[first : first + taken.new])
+            begin = taken.next - taken.new  # of damaged logs another one: those are read anew at their end
+            first = max(0, begin - chunk.start)
+            backend.steps.take(run_id, task, begin, chunk.lines[first : first + taken.new])
             backend.notifier.publish(log_topic(job.key))
         complete, kept, event = False, None, None
         if taken.full:

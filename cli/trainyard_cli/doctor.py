@@ -19,6 +19,7 @@ from trainyard_cli.local import LocalState
 from trainyard_cli.settings import Server, Where, remote_server
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
+from trainyard_protocol.views import AgentView
 
 _TIMEOUT_S = 120.0  # SQLite's file is read from one end to the other
 _CLOCK_S = 2.0
@@ -104,11 +105,13 @@ class Looked:
                 if fix:
                     yield from client.mend().findings
                 deep = client.health(deep=True)
+                agents = client.status().agents
             except TrainyardError as error:
                 yield Finding(
                     check="server", status="unknown", found=f"It could not look at itself: {error.message}"
                 )
                 return
+            yield from of_agents(agents, health.version)
             yield from deep.findings
             self.live_runs = deep.live_runs
 
@@ -124,6 +127,22 @@ def of_version(health: ServerHealth) -> Iterator[Finding]:
         "What the one says the other may not understand.",
         "Upgrade the older; on one machine: `trainyard down`, then `trainyard up`. Jobs go on.",
     )
+
+
+def of_agents(agents: Sequence[AgentView], version: str) -> Iterator[Finding]:
+    """Those that are alive; of a silent one nothing is known."""
+    others = [agent for agent in agents if agent.alive and agent.version != version]
+    for agent in others:
+        yield _problem(
+            "agents",
+            f"The agent {agent.name} is of version {agent.version}, and the server of {version}.",
+            "What the one says the other may not understand.",
+            "Start the agent again from the same version; on one machine: `trainyard down`, then `trainyard up`.",
+        )
+    alive = sum(agent.alive for agent in agents)
+    if alive and not others:
+        found = f"{_things(alive, 'agent')} alive, of the server's version."
+        yield Finding(check="agents", status="ok", found=found)
 
 
 def of_checks(health: ServerHealth) -> Iterator[Finding]:
@@ -174,8 +193,8 @@ def _summary(findings: Sequence[Finding]) -> str:
     return f"{words}; `trainyard doctor --fix` mends {fixable} of them." if fixable else f"{words}."
 
 
-def _things(number: int) -> str:
-    return f"{number} thing" if number == 1 else f"{number} things"
+def _things(number: int, thing: str = "thing") -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _wrapped(text: str, width: int, first: str, rest: str) -> list[str]:

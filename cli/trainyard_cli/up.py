@@ -229,7 +229,8 @@ def _wait_until_ready(
                 return
             if time.monotonic() > deadline:
                 tail = _tail(state, missing, logged.get(missing, 0))
-                raise Unavailable(f"The local {missing} was not ready within {timeout_s:.0f} s.{tail}")
+                said = _trouble(client)
+                raise Unavailable(f"The local {missing} was not ready within {timeout_s:.0f} s.{said}{tail}")
             time.sleep(_POLL_S)
 
 
@@ -254,6 +255,16 @@ def _missing(client: Client, options: Options, agent_since: datetime | None) -> 
         return "server"
     heard = agent_since or datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
     return None if any(a.alive and a.last_seen >= heard for a in agents) else "agent"
+
+
+def _trouble(client: Client) -> str:
+    """What a server that is there says of itself."""
+    try:
+        checks = client.health().checks
+    except TrainyardError:
+        return ""
+    down = [f"{name}: {check.message}" for name, check in checks.items() if check.status is CheckStatus.DOWN]
+    return f" The server says: {'; '.join(down)}." if down else ""
 
 
 def _running_jobs(state: LocalState) -> list[str]:

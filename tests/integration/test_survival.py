@@ -29,6 +29,7 @@ from trainyard_server import probes, store
 from trainyard_server.health import Probe, Pulse
 from trainyard_server.leadership import Leadership
 from trainyard_server.loops import tick_forever
+from trainyard_server.main import main
 
 PATIENT = 60
 
@@ -79,6 +80,22 @@ def let_go(api: Server) -> None:
     """No connection of the pools is open, so that the disk can be made read-only."""
     api.use_cases.backend.store.close()
     api.use_cases.health.close()
+
+
+@pytest.mark.parametrize("how", ["full", "read-only"])
+def test_server_that_starts_on_a_disk_that_takes_nothing_says_so_in_one_line(
+    disk: SmallDisk, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    (disk.path / "data").mkdir()
+    disk.fill() if how == "full" else disk.forbid_writes()
+    try:
+        assert main(["--data-dir", str(disk.path / "data"), "--port", "0"]) == 1
+    finally:
+        disk.allow_writes()
+    said = capsys.readouterr().err
+    assert said.startswith(f"trainyard_server: cannot use the data directory {disk.path / 'data'}: ")
+    assert ("full" in said or "No space left" in said) if how == "full" else "Read-only" in said
+    assert said.count("\n") == 1
 
 
 def test_healthz_of_a_server_with_an_agent_is_ok_without_a_name(api: Server) -> None:

@@ -17,6 +17,8 @@ from trainyard_cli.local import PROCESSES, LocalState, Options, ProcessName
 from trainyard_cli.main import run
 from trainyard_cli.settings import Where
 from trainyard_protocol.health import Check, CheckStatus, Finding, ServerHealth
+from trainyard_protocol.sync import Capacity
+from trainyard_protocol.views import AgentView
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 Begin = Callable[[ProcessName], "subprocess.Popen[bytes]"]
@@ -169,6 +171,28 @@ def test_version_and_checks_that_are_not_ok_are_problems() -> None:
     ]
     (old,) = problems(doctor.of_version(health))
     assert old.startswith("It is of version 0.0.1, and this command of ")
+
+
+def test_agents_of_another_version_are_a_problem_unless_they_are_silent() -> None:
+    def agent(name: str, version: str, alive: bool = True) -> AgentView:
+        return AgentView(
+            agent_id=name,
+            name=name,
+            runtime="process",
+            capacity_mode="fit",
+            version=version,
+            capacity=Capacity(cpus=(0,), memory_bytes=1),
+            alive=alive,
+            last_seen=NOON,
+        )
+
+    same, old, gone = agent("same", "2"), agent("old", "1"), agent("gone", "1", alive=False)
+    assert problems(doctor.of_agents([same, old, gone], "2")) == [
+        "The agent old is of version 1, and the server of 2."
+    ]
+    (found,) = doctor.of_agents([same, gone], "2")
+    assert (found.status, found.found) == ("ok", "1 agent alive, of the server's version.")
+    assert list(doctor.of_agents([], "2")) == []
 
 
 def test_text_says_what_it_means_and_what_to_do_within_the_width() -> None:

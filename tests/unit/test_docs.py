@@ -56,3 +56,15 @@ def test_example_configs_are_valid() -> None:
     assert len(configs) >= 2
     for path in configs:
         check(parse_training_input(yaml.safe_load(path.read_text())["trainingInput"]), default_catalog())
+
+
+NAMED_TESTS = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
+
+
+def test_promises_name_tests() -> None:
+    assert len(NAMED_TESTS) > 20
+
+
+@pytest.mark.parametrize(("path", "name"), NAMED_TESTS)
+def test_test_that_shows_a_promise_exists(path: str, name: str) -> None:
+    assert re.search(rf"^ *(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE)

@@ -36,7 +36,7 @@ class Conductor:
         self._policy = lifecycle.Policy(
             settings.retries, settings.backoff_first_s, settings.backoff_max_s, settings.stall_action
         )
-        self._said: set[int] = set()
+        self._said: set[int] = set()  # jobs whose service log this process has brought up to date
         self._unsaid: set[int] = set()  # jobs whose service log could not be written
         self._troubles = Troubles(logger)
 
@@ -47,7 +47,7 @@ class Conductor:
         with self._backend.store.read() as reader:
             unfinished = job_snapshots(reader)
         for job in unfinished:
-            # What a process that died left unsaid is said at the first tick; later ones find it said.
+            # What a process that died left unsaid is said at the first tick that this one makes.
             try:
                 if job.key not in self._said or lifecycle.step(job, now, self._policy) is not None:
                     self.advance(job.key)
@@ -55,7 +55,7 @@ class Conductor:
                 if is_database(error):
                     raise  # the next job would meet the same
                 self._troubles.note(f"Job {job.job_id} of {job.project} could not be moved forward", error)
-        self._said = {job.key for job in unfinished}
+        self._said &= {job.key for job in unfinished}
         self._say_unsaid()
         self.schedule()
 
@@ -64,6 +64,7 @@ class Conductor:
         with self._backend.store.read() as reader:
             for agent in reader.agents():
                 self._backend.hearing.silent_s(agent)
+        self._said.clear()  # the one that ticks may die in between
         self._say_unsaid()
 
     def advance(self, key: int) -> None:
@@ -132,6 +133,7 @@ class Conductor:
             self._troubles.note("The service's lines of a job cannot be written", error)
         else:
             self._unsaid.discard(key)
+            self._said.add(key)
 
     def _say_unsaid(self) -> None:
         for key in list(self._unsaid):

@@ -1,5 +1,6 @@
 """What must be true after every history. Each check raises AssertionError with what it found, or says nothing."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,6 +16,9 @@ from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry, ReplicaV
 
 _STREAMS = ("stdout", "stderr")
 _PATIENCE_S = 15.0
+_TRACEBACK = re.compile(r"Traceback.*?(?=^\d{4}-|\Z)", re.M | re.S)
+_KNOWN_TROUBLE = ("do not go away",)
+"""An engine on a busy machine takes its time to remove a container; the agent says so, and tries again."""
 
 
 def check(outcome: Outcome) -> None:
@@ -175,9 +179,8 @@ def nothing_is_left(outcome: Outcome) -> None:
 def nobody_stumbled(outcome: Outcome) -> None:
     """Neither servers nor agents met anything that they had not expected."""
     for path in [*outcome.root.glob("server-*.log"), *outcome.root.glob("agent-*.log")]:
-        text = path.read_text(errors="replace")
-        at = text.find("Traceback")
-        assert at < 0, f"{path}:\n{text[max(0, at - 300) : at + 3000]}"
+        for trouble in _TRACEBACK.findall(path.read_text(errors="replace")):
+            assert any(known in trouble for known in _KNOWN_TROUBLE), f"{path}:\n{trouble[:3000]}"
 
 
 INVARIANTS: tuple[Callable[[Outcome], None], ...] = (

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import threading
@@ -197,7 +198,7 @@ class History:
         told.submitted = answer = self.person.submit(job.name, self.training_input(job))
         assert answer.status in (200, 409), f"{job.name} was refused: {answer}"
         self._is_submitted[job.name].set()
-        self.person.follow(job.name, told.followed)
+        self.person.follow(job.name, told.followed, random.Random(f"{job.name} {self.plan.seed}"))
 
     def _operate(self, operation: Operation) -> None:
         getattr(self, f"do_{operation.kind}")(**operation.values)

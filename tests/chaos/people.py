@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from trainyard_protocol.views import JobDetail, LogEntry, LogSummary
 PROJECT = "chaos"
 _TIMEOUT_S = 3.0
 _PAUSE_S = 0.05
+_EVERYTHING = 10**9
 
 
 class GaveUp(Exception):
@@ -71,17 +73,17 @@ class Person:
         """All that the server has of it now."""
         log = Log()
         while log.summary is None:
-            self._read(name, log, follow=False)
+            self._read(name, log, False, _EVERYTHING)
             if self._over.is_set() and log.summary is None:
                 raise GaveUp(f"the log of {name}")
         return log
 
-    def follow(self, name: str, log: "Log") -> None:
-        """Until its end has come, or everything is over."""
+    def follow(self, name: str, log: "Log", random_: random.Random) -> None:
+        """Until its end has come, or everything is over. Now and then it hangs up in the middle, and resumes."""
         while log.summary is None and not self._over.is_set():
-            self._read(name, log, follow=True)
+            self._read(name, log, True, random_.choice([1, 4, 50, _EVERYTHING]))
 
-    def _read(self, name: str, log: "Log", follow: bool) -> None:
+    def _read(self, name: str, log: "Log", follow: bool, most: int) -> None:
         path = f"/trainyard/v1/projects/{PROJECT}/jobs/{name}/logs?follow={str(follow).lower()}"
         headers = {**self._headers, **({"Last-Event-ID": str(log.cursor)} if log.cursor else {})}
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
@@ -89,7 +91,7 @@ class Person:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
             if answer.status == 200:
-                log.take(answer.readline)
+                log.take(answer.readline, most)
         except (OSError, http.client.HTTPException):
             pass  # cut: it is resumed
         finally:
@@ -120,10 +122,12 @@ class Log:
     def cursor(self) -> int:
         return self.entries[-1].cursor if self.entries else 0
 
-    def take(self, readline: Callable[[], bytes]) -> None:
-        """Server-sent events until the stream ends. One that breaks off in the middle was not sent."""
+    def take(self, readline: Callable[[], bytes], most: int) -> None:
+        """Server-sent events until the stream ends, or so many lines came. An event that breaks off in the middle was
+        not sent."""
         kind, data = "", ""
-        while text := readline().decode():
+        enough = len(self.entries) + most
+        while len(self.entries) < enough and (text := readline().decode()):
             if not text.endswith("\n"):
                 return
             name, _, value = text.rstrip("\r\n").partition(": ")

@@ -75,6 +75,7 @@ class History:
 
     def __init__(self, plan: Plan, place: Place, root: Path) -> None:
         self.plan = plan
+        self.patience_s = _PATIENCE_S[plan.runtime] + _PATIENCE_FOR_A_JOB_S * len(plan.jobs)
         self.root = root
         self._over = threading.Event()
         self._started = 0.0
@@ -191,7 +192,7 @@ class History:
     def _join(self) -> None:
         """All that was planned has happened. Who asks is heard at the latest when everything is healed."""
         for thread in self._threads[len(self.plan.jobs) :]:
-            thread.join(600)
+            thread.join(10 * self.patience_s)
 
     def _submit(self, job: PlannedJob) -> None:
         told = self.told[job.name]
@@ -299,8 +300,7 @@ class History:
 
     def _settle(self) -> dict[str, JobDetail]:
         """Wait until every job has ended, everybody has heard of it, and the machines are clear."""
-        patience_s = _PATIENCE_S[self.plan.runtime] + _PATIENCE_FOR_A_JOB_S * len(self.plan.jobs)
-        give_up_at = time.monotonic() + patience_s
+        give_up_at = time.monotonic() + self.patience_s
         details: dict[str, JobDetail] = {}
         while time.monotonic() < give_up_at:
             if self._trouble:
@@ -315,7 +315,7 @@ class History:
         states = {name: (detail.state.value, detail.waiting) for name, detail in details.items()}
         followed = {name: told.followed.summary is not None for name, told in self.told.items()}
         raise NeverSettled(
-            f"after {patience_s} s: {states}, followed to the end: {followed}, left: {self._left()}"
+            f"after {self.patience_s} s: {states}, followed to the end: {followed}, left: {self._left()}"
         )
 
     def _left(self) -> list[str]:

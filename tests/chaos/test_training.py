@@ -27,7 +27,7 @@ pytestmark = pytest.mark.e2e
 KILLS = 4
 VICTIMS = ("master-replica-0", "server", "worker-replica-0", "agent")
 EPOCHS_FOR_A_KILL = 3
-PATIENCE_S = 240.0
+PATIENCE_S = 1200.0
 ALONE, KILLED = "left_alone", "killed"
 
 
@@ -45,6 +45,8 @@ class Training(History):
 
     def do_kill_in_turn(self, times: int) -> None:
         random_ = random.Random(self.plan.seed)
+        self.patience_s = PATIENCE_S
+        until(lambda: self.told[ALONE].followed.summary, PATIENCE_S, "the training that is left alone")
         run, lines = 1, 0
         for number in range(times):
             until(lambda run=run, lines=lines: self._goes_on(run, lines), PATIENCE_S, "the training to go on")

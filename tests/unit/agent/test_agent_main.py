@@ -39,7 +39,14 @@ class Machine:
 
     def start_agent(self, *flags: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "trainyard_agent", "--server", self.url]
-        command += ["--token-file", str(self.token_file), "--state-dir", str(self.state_dir)]
+        command += [
+            "--token-file",
+            str(self.token_file),
+            "--state-dir",
+            str(self.state_dir),
+            "--runtime",
+            "process",
+        ]
         command += ["--replica-env", f"PYTHONPATH={self.modules}", *flags]
         with (self.state_dir.parent / "agent.log").open("ab") as log:
             agent = subprocess.Popen(command, stderr=log, env={**os.environ, "TRAINYARD_SECRET": "s"})

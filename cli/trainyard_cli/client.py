@@ -6,7 +6,7 @@ the last line it has, over as many restarts of the server as there are.
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -61,6 +61,23 @@ class Away:
 class Back:
     """The server answers again; the stream goes on where it was cut."""
 
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which lines of a log: of one replica, of at least a severity, since a moment (RFC 3339), with a text."""
+
+    task: str = ""
+    severity: str = ""
+    since: str = ""
+    search: str = ""
+
+    @property
+    def hides(self) -> bool:
+        """Whether it leaves out some of a replica's lines, so that what arrives cannot be counted."""
+        return bool(self.severity or self.since or self.search)
+
+
+EVERYTHING = LogQuery()
 
 LogEvent = LogEntry | JobDetail | LogSummary | Away | Back
 
@@ -195,7 +212,9 @@ class Client:
 
         return self._read(Staged, "POST", f"{self._packages}/{quote(path.name, safe='')}", content=chunks)
 
-    def logs(self, job: str, *, task: str = "", follow: bool = True) -> Generator[LogEvent, None, None]:
+    def logs(
+        self, job: str, *, wanted: LogQuery = EVERYTHING, follow: bool = True
+    ) -> Generator[LogEvent, None, None]:
         """The job's log from its first line, each line once; ends with a LogSummary.
 
         `Away` comes once for each time the server is gone, `Back` when it answers again. Raises what the
@@ -205,7 +224,7 @@ class Client:
         while True:
             reason = "it ended the stream"
             try:
-                for event in self._stream(job, task, follow, cursor):
+                for event in self._stream(job, wanted, follow, cursor):
                     if away:
                         away = False
                         yield Back()
@@ -228,9 +247,10 @@ class Client:
             self._sleep(pause)
 
     def _stream(
-        self, job: str, task: str, follow: bool, cursor: int
+        self, job: str, wanted: LogQuery, follow: bool, cursor: int
     ) -> Iterator[LogEntry | JobDetail | LogSummary]:
-        params = {"follow": str(follow).lower(), **({"task": task} if task else {})}
+        asked = {name: value for name, value in asdict(wanted).items() if value}
+        params = {"follow": str(follow).lower(), **asked}
         headers = {"Last-Event-ID": str(cursor)} if cursor else {}
         path = f"{self._ours}/{quote(job, safe='')}/logs"
         with httpx_sse.connect_sse(

@@ -306,19 +306,41 @@ def cancel(where: Where, job: str) -> None:
     shell_complete=task_names,
     help="Only the lines of this replica, such as worker-0.",
 )
+@click.option(
+    "--severity",
+    default="",
+    metavar="LEVEL",
+    help="Only lines of at least this severity: DEBUG, INFO, NOTICE, WARNING, ERROR or CRITICAL.",
+)
+@click.option(
+    "--since",
+    default="",
+    metavar="WHEN",
+    help="Only lines from then on: 10m, 2h or 1d ago, or an RFC 3339 time.",
+)
+@click.option("--search", default="", metavar="TEXT", help="Only lines with this text, in whatever case.")
 @click.option("--follow/--no-follow", default=True, help="Wait for what is still to come.  [default: follow]")
 @server_options
 @output_options
-def stream_logs(where: Where, output: "Output", job: str, task: str, follow: bool) -> int:
+def stream_logs(
+    where: Where,
+    output: "Output",
+    job: str,
+    task: str,
+    severity: str,
+    since: str,
+    search: str,
+    follow: bool,
+) -> int:
     """Show a job's log until the job ends; exit with its code."""
     from trainyard_cli import connect, jobs
     from trainyard_cli.render import screen_for
     from trainyard_cli.stream import stream
 
-    task = jobs.task_name(task) if task else ""
+    wanted = jobs.log_query(task, severity, since, search)
     with connect.connect(where) as client:
         screen = screen_for(sys.stdout, sys.stderr, as_json=output.kind == "json")
-        return stream(client, job, screen, task=task, follow=follow)
+        return stream(client, job, screen, wanted=wanted, follow=follow)
 
 
 @jobs_group.command()

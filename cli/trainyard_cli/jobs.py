@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainyard_cli import formats, steps
-from trainyard_cli.client import Client
+from trainyard_cli.client import Client, LogQuery
 from trainyard_cli.formats import Output
 from trainyard_cli.render import elapsed, moment
 from trainyard_protocol.cluster import TASK_TYPES
-from trainyard_protocol.errors import Aborted, InvalidArgument
+from trainyard_protocol.errors import Aborted, InvalidArgument, Violation
+from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.log_query import SEVERITIES, since_moment
 from trainyard_protocol.machines import GIGABYTE, Catalog, gang, replicas_of
 from trainyard_protocol.states import JobState, ReplicaState
 from trainyard_protocol.training_input import TrainingInput
@@ -65,7 +67,8 @@ def _run_lines(run: RunView, count: int, now: datetime) -> list[str]:
                 f"{replica.reason or ''} {code}".strip() if over else "",
                 replica.machine_type,
                 f"CPU {','.join(map(str, replica.cpus))}" if replica.cpus else "",
-                f"{replica.log_lines} lines",
+                f"{replica.log_lines} lines"
+                + (", cut by the log quota" if replica.log_kept is not None else ""),
             ]
         )
     return [headline, formats.table([], rows)] if rows else [headline]
@@ -182,6 +185,24 @@ def gang_text(groups: Sequence[Mapping[str, Any]]) -> str:
     replicas = sum(group["count"] for group in groups)
     total = f"{replicas} replica{'s' if replicas > 1 else ''}, {vcpus} vCPUs, {memory:g} GB in all"
     return f"{formats.table(['TASK', 'COUNT', 'MACHINE_TYPE', 'VCPUS', 'MEMORY', 'ACCELERATORS'], rows)}\n{total}"
+
+
+def log_query(task: str, severity: str, since: str, search: str) -> LogQuery:
+    """What stream-logs asks for. A time that counts from now is fixed here, so that it stays the same over
+    reconnections. Raises InvalidArgument with everything that is wrong."""
+    wrong = []
+    if severity and severity.upper() not in SEVERITIES:
+        wrong.append(
+            Violation("", f"--severity must be one of {', '.join(SEVERITIES)}; this is {severity!r}.")
+        )
+    moment = ""
+    try:
+        moment = rfc3339(since_moment(since, datetime.now(UTC))) if since else ""
+    except ValueError as error:
+        wrong.append(Violation("", f"--since {error}."))
+    if wrong:
+        raise InvalidArgument(wrong)
+    return LogQuery(task_name(task) if task else "", severity.upper(), moment, search)
 
 
 def task_name(replica: str) -> str:

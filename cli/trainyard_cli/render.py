@@ -35,6 +35,7 @@ _STATE_STYLES = {
 _ESCAPES = re.compile(r"\x1b(?:\[(?![0-9;]*m)[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[^\[\]])")
 _BROKEN_ESCAPE = re.compile(r"\x1b(?!\[[0-9;]*m)")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f\x80-\x9f]")
+_PLAIN = "\x1b[0m"
 _PROGRESS_KEYS = ("epoch", "step")
 
 
@@ -54,7 +55,8 @@ class Screen(Protocol):
 
 
 class PlainScreen:
-    """Plain aligned lines: the log into `out`, everything else into `err`. Each line is flushed."""
+    """Plain aligned lines: the log into `out`, everything else into `err`. Each line is flushed. Into a pipe or a file
+    they go as they are; a terminal gets nothing that would move its cursor or rename its window."""
 
     def __init__(self, out: IO[str], err: IO[str]) -> None:
         self._out = out
@@ -64,14 +66,17 @@ class PlainScreen:
     def line(self, entry: LogEntry) -> None:
         task = task_label(entry)
         self._width = max(self._width, len(task))
+        text = entry.text
+        if self._out.isatty():
+            text = without_control(text) + (_PLAIN if "\x1b" in text else "")
         print(
-            f"{entry.severity:<{SEVERITY_WIDTH}}  {local_time(entry.time)}  {task:<{self._width}}  {entry.text}",
+            f"{entry.severity:<{SEVERITY_WIDTH}}  {local_time(entry.time)}  {task:<{self._width}}  {text}",
             file=self._out,
             flush=True,
         )
 
     def note(self, text: str) -> None:
-        print(text, file=self._err, flush=True)
+        print(without_control(text) if self._err.isatty() else text, file=self._err, flush=True)
 
     def status(self, detail: JobDetail) -> None:
         for run in detail.runs[-1:]:
@@ -129,7 +134,8 @@ class LiveScreen:
         self._console.print(text, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        self._console.print(self._text(text), soft_wrap=True)
+        # The last lines of a replica are among what is noted.
+        self._console.print(self._text.from_ansi(without_control(text)), soft_wrap=True)
 
     def status(self, detail: JobDetail) -> None:
         self._detail = detail

@@ -1,14 +1,15 @@
 """Following a job to its end: its log on a screen, each line once, then the verdict and the exit code."""
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from types import MappingProxyType
 
-from trainyard_cli.client import Away, Back, Client
+from trainyard_cli.client import EVERYTHING, Away, Back, Client, LogQuery
 from trainyard_cli.render import Screen, elapsed, moment
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_protocol.sync import LogDigest
 from trainyard_protocol.views import JobDetail, LogEntry, LogSummary
 
 INTERRUPTED = 130
@@ -17,20 +18,24 @@ TAIL_LINES = 10
 _SHOWN = 8
 
 
-def stream(client: Client, job: str, screen: Screen, *, task: str = "", follow: bool = True) -> int:
+def stream(
+    client: Client, job: str, screen: Screen, *, wanted: LogQuery = EVERYTHING, follow: bool = True
+) -> int:
     """Show the job's log until it has ended; without `follow`, what there is now. Returns the job's exit code
-    (0 where it has none yet); 130 after Ctrl-C, which leaves the job as it is. Raises NotFound for a `task`
-    that the job turns out not to have."""
-    received: Counter[str] = Counter()
+    (0 where it has none yet); 130 after Ctrl-C, which leaves the job as it is. Raises NotFound for a task
+    that the job turns out not to have. What arrived is counted and digested, and compared with what the agents say: a
+    difference is a warning, and no other exit code."""
+    received: defaultdict[str, LogDigest] = defaultdict(LogDigest)
+    task = wanted.task
     tails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
     detail: JobDetail | None = None
     summary: LogSummary | None = None
     try:
-        with closing(client.logs(job, task=task, follow=follow)) as events:
+        with closing(client.logs(job, wanted=wanted, follow=follow)) as events:
             for event in events:
                 match event:
                     case LogEntry():
-                        received[f"{event.run}/{event.task}"] += 1
+                        received[f"{event.run}/{event.task}"].add(event.stream, event.text)
                         tails[event.task].append(event.text)
                         screen.line(event)
                     case JobDetail():
@@ -56,7 +61,7 @@ def stream(client: Client, job: str, screen: Screen, *, task: str = "", follow: 
     finally:
         screen.close()
     if summary is not None:
-        for line in missing_lines(summary, received, task):
+        for line in complaints(summary, received, wanted):
             screen.note(line)
     if not follow and detail.state not in FINAL_JOB_STATES:
         return 0
@@ -73,17 +78,34 @@ def come_back(job: str) -> str:
     )
 
 
-def missing_lines(summary: LogSummary, received: Counter[str], task: str = "") -> list[str]:
-    """One complaint for each replica of which fewer (or more) lines came than the server has."""
-    complaints = []
+def complaints(
+    summary: LogSummary, received: Mapping[str, LogDigest], wanted: LogQuery = EVERYTHING
+) -> list[str]:
+    """What is to be said of each replica whose log is not what it wrote: fewer or more lines came, or others, or
+    a quota has cut it. Pure."""
+    said = []
     for name, count in summary.lines.items():
         run, _, replica = name.partition("/")
-        if received[name] == count or (task and replica != task):
+        if wanted.task and replica != wanted.task:
             continue
-        complaints.append(
-            f"WARNING: the log of {replica} (run {run}) has {count} lines; {received[name]} arrived here."
-        )
-    return complaints
+        whose = f"the log of {replica} (run {run})"
+        if name in summary.kept:
+            said.append(
+                f"NOTE: {whose} went on, but the job's log quota was used up: "
+                f"its lines from number {summary.kept[name]} on were not kept."
+            )
+        if wanted.hides:
+            continue
+        arrived = received.get(name) or LogDigest()
+        expected = summary.sha256.get(name, "")
+        if arrived.count != count:
+            said.append(f"WARNING: {whose} has {count} lines; {arrived.count} arrived here.")
+        elif expected and arrived.hexdigest() != expected:
+            said.append(
+                f"WARNING: {whose} is not what the replica wrote: {count} lines arrived, as many as there should be, "
+                "but not with the digest that its agent computed of them. Some were damaged on the way or on a disk."
+            )
+    return said
 
 
 def _check_replica(detail: JobDetail, job: str, task: str) -> None:

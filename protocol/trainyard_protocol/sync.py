@@ -206,9 +206,24 @@ class LogReceipt(Wire):
     complete: bool
 
 
+class LogDigest:
+    """The digest of a log whose lines come one after the other, and how many there were."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sha = hashlib.sha256()
+
+    def add(self, stream: Stream, text: str) -> None:
+        self._sha.update(f"{stream} {text}\n".encode("utf-8", "surrogatepass"))
+        self.count += 1
+
+    def hexdigest(self) -> str:
+        return self._sha.hexdigest()
+
+
 def digest(lines: Iterable[LogLine]) -> str:
     """The digest of a whole log: SHA-256 over stream, text and newline of each line in order, in hex."""
-    total = hashlib.sha256()
+    total = LogDigest()
     for line in lines:
-        total.update(f"{line.stream} {line.text}\n".encode("utf-8", "surrogatepass"))
+        total.add(line.stream, line.text)
     return total.hexdigest()

@@ -85,13 +85,15 @@ class Explaining:
             events=tuple(map(_event_view, events)),
         )
 
-    def summary(self, project: str, job_id: str) -> LogSummary:
-        """What the job's log should come to, by what is here and by what the agents have said. Raises NotFound."""
+    def summary(self, project: str, job_id: str) -> tuple[LogSummary, int]:
+        """What the job's log comes to by now, by what is here and by what the agents have said, and the cursor of its
+        last line. Raises NotFound."""
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
             runs = {run.run_id: run.number for run in reader.runs(job.key)}
             gangs = reader.replicas(list(runs))
-        lines = {stream.name: n for stream, n in self._backend.logs.counts(project, job_id).items()}
+        counts, last = self._backend.logs.standing(project, job_id)
+        lines = {stream.name: count for stream, count in counts.items()}
         sha256, kept = {}, {}
         for replica in gangs:
             name = Stream(runs[replica.run_id], replica.task).name
@@ -100,7 +102,7 @@ class Explaining:
             if replica.log_lines is not None:
                 lines[name] = replica.log_lines
                 sha256[name] = replica.log_sha256
-        return LogSummary(state=job.state, lines=lines, sha256=sha256, kept=kept)
+        return LogSummary(state=job.state, lines=lines, sha256=sha256, kept=kept), last
 
     def explain(
         self, project: str, job_id: str, task_name: str = "", run_number: int | None = None

@@ -1,6 +1,5 @@
 """One job's log as one process of the server knows it, and how it is written under the lock of all of them."""
 
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -9,9 +8,9 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
-from trainyard_protocol.sync import LogEnd, LogLine
+from trainyard_protocol.sync import LogDigest, LogEnd, LogLine
 from trainyard_server import log_repair
-from trainyard_server.log_lines import add_to, decode, encode
+from trainyard_server.log_lines import decode, encode
 from trainyard_server.log_lock import Held
 from trainyard_server.log_records import (
     INDEX,
@@ -84,7 +83,7 @@ class JobLog:
         self.checked = False
         """Whether this process has compared the index with the files."""
         self._note = note
-        self._digests: dict[Stream, tuple[int, hashlib._Hash]] = {}  # of each stream's first so many bytes
+        self._digests: dict[Stream, tuple[int, LogDigest]] = {}  # of each stream's first so many bytes
         self._doubts: dict[Stream, Doubt] = {}
         self._asked: set[Stream] = set()  # whose lines have been asked for again because of their digest
         self._lost: dict[Stream, list[range]] = {}  # lines that were asked for again, and did not come back
@@ -165,10 +164,10 @@ class JobLog:
         if not taken:
             return Appended(self.next(stream), 0, full)
         self._write(lock, stream, position, data, index)
-        hashed, sha = self._digests.get(stream, (0, hashlib.sha256()))
+        hashed, sha = self._digests.get(stream, (0, LogDigest()))
         if hashed == position.size:
             for line in fresh[:taken]:
-                add_to(sha, line.stream, line.text)
+                sha.add(line.stream, line.text)
             self._digests[stream] = (hashed + len(data), sha)
         position.count += taken
         position.size += len(data)
@@ -298,7 +297,7 @@ class JobLog:
 
     def _digest(self, stream: Stream, position: Position) -> str:
         """Of the lines on the disk, but for those that were hashed when they came; "" where one is damaged."""
-        hashed, sha = self._digests.pop(stream, (0, hashlib.sha256()))
+        hashed, sha = self._digests.pop(stream, (0, LogDigest()))
         try:
             if hashed < position.size:
                 with (self.directory / stream.filename).open("rb") as file:
@@ -308,7 +307,7 @@ class JobLog:
                         line = decode(raw)
                         if line is None:
                             return ""
-                        add_to(sha, line["stream"], line["text"])
+                        sha.add(line["stream"], line["text"])
         except OSError:
             logger.exception("The log %s of %s cannot be read", stream.filename, self.directory)
             return ""

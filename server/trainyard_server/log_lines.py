@@ -1,6 +1,5 @@
 """One line of a log as it lies in its stream's file: a line of JSON, ASCII alone, that says which one it is."""
 
-import hashlib
 import json
 from typing import Any
 
@@ -65,8 +64,3 @@ def damaged_entry(cursor: int, stream: Stream, number: int) -> LogEntry:
         severity="ERROR",
         text=DAMAGED,
     )
-
-
-def add_to(sha: "hashlib._Hash", stream: str, text: str) -> None:
-    """One line more, as `sync.digest` counts it."""
-    sha.update(f"{stream} {text}\n".encode("utf-8", "surrogatepass"))

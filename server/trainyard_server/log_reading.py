@@ -9,10 +9,12 @@ from typing import IO
 
 from trainyard_protocol.sync import LogLine
 from trainyard_protocol.views import LogEntry
+from trainyard_server.log_filter import LogFilter
 from trainyard_server.log_lines import damaged_entry, decode, entry
 from trainyard_server.log_records import INDEX, LOST, Stream, records
 
 _SCAN = 20_000  # records that one read looks at, at most
+_LOOK = 4 * 2**20  # bytes that one read looks at, at most, and the rest of a line
 _TAIL_BLOCK = 64 * 1024
 _OBJECT = b'"text": "{'  # in what `encode` makes of a line that begins with a brace
 
@@ -38,40 +40,46 @@ def scan(
     directory: Path,
     total: int,
     after: int,
-    task: str,
+    wanted: LogFilter,
     max_lines: int,
     max_bytes: int,
     number: Callable[[Stream, int], int],
 ) -> tuple[Batch, Damage]:
-    """The lines after a cursor, of the `total` that there are. `number` knows which line of its stream one is that
-    cannot say so itself any more."""
+    """The lines after a cursor, of the `total` that there are: no more than the limits, and no more looked at than
+    takes a moment. `number` knows which line of its stream one is that cannot say so itself any more."""
     damage = Damage()
     if after >= total:
         return Batch((), after, more=False), damage
     entries: list[LogEntry] = []
-    cursor, size = after, 0
+    cursor, size, looked_at = after, 0, 0
     with ExitStack() as stack:
         files: dict[Stream, IO[bytes] | None] = {}
         for stream, offset, length, _ in islice(records(directory / INDEX, after), min(total - after, _SCAN)):
             if stream is None:
                 damage.index = True
                 return Batch(tuple(entries), cursor, more=False), damage
-            if stream == LOST or (task and stream.task != task):
+            if stream == LOST or (wanted.task and stream.task != wanted.task):
                 cursor += 1
                 continue
-            if len(entries) >= max_lines or (entries and size + length > max_bytes):
+            if len(entries) >= max_lines or looked_at > _LOOK or (entries and size + length > max_bytes):
                 break
             if stream not in files:
                 files[stream] = _opened(stack, directory / stream.filename)
-            line = decode(_read(files[stream], offset, length))
-            if line is None:
-                which = number(stream, cursor + 1)
-                damage.lines.append((stream, which))
-                entries.append(damaged_entry(cursor + 1, stream, which))
-            else:
-                entries.append(entry(cursor + 1, stream, line))
+            raw = _read(files[stream], offset, length)
             cursor += 1
-            size += length
+            looked_at += length
+            if wanted.reads and len(raw) == length and raw.endswith(b"\n") and not wanted.maybe(raw):
+                continue
+            line = decode(raw)
+            if line is None:
+                which = number(stream, cursor)
+                damage.lines.append((stream, which))
+                shown = damaged_entry(cursor, stream, which)
+            else:
+                shown = entry(cursor, stream, line)
+            if not wanted.reads or wanted.wants(shown, damaged=line is None):
+                entries.append(shown)
+                size += length
     return Batch(tuple(entries), cursor, more=cursor < total), damage
 
 

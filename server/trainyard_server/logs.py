@@ -24,11 +24,12 @@ from threading import Lock
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.sync import LogEnd, LogLine
 from trainyard_server.job_log import Appended, JobLog, LogMismatch
+from trainyard_server.log_filter import EVERYTHING, LogFilter
 from trainyard_server.log_lock import Held, LogBusy, held
 from trainyard_server.log_reading import Batch, Damage, objects, scan, tail
 from trainyard_server.log_records import INDEX, SERVICE, Stream, sync
 
-__all__ = ["SERVICE", "Appended", "Batch", "LogBusy", "LogMismatch", "LogStore", "Stream"]
+__all__ = ["SERVICE", "Appended", "Batch", "LogBusy", "LogFilter", "LogMismatch", "LogStore", "Stream"]
 
 _OPEN_JOBS = 512  # whose positions are kept in memory
 _PROBLEMS = 1000  # that are remembered
@@ -102,11 +103,14 @@ class LogStore:
         project: str,
         job_id: str,
         after: int = 0,
-        task: str = "",
+        wanted: LogFilter = EVERYTHING,
+        until: int | None = None,
         max_lines: int = 500,
         max_bytes: int = 2**20,
     ) -> Batch:
-        """The lines after a cursor in the order of arrival, a bounded number of them; of one task if given.
+        """The lines after a cursor in the order of arrival that are wanted, a bounded number of them, up to the one at
+        the cursor `until` if that is given. A filter that finds little looks at a bounded number as well, so that
+        a batch may be empty and have more behind it.
 
         Waits for nobody: what is damaged is shown as such, also where it cannot be repaired now.
         """
@@ -116,12 +120,12 @@ class LogStore:
             scan,
             log.directory,
             after=after,
-            task=task,
+            wanted=wanted,
             max_lines=max_lines,
             max_bytes=max_bytes,
             number=log.number,
         )
-        batch, damage = look(log.total)
+        batch, damage = look(_least(log.total, until))
         if damage.index or damage.lines:
             if damage.index:
                 with log.view:
@@ -129,7 +133,7 @@ class LogStore:
             try:
                 with self._held(log, self._read_wait_s):
                     # Once more: it may have been put back, or written, at this very moment.
-                    batch, damage = look(log.total)
+                    batch, damage = look(_least(log.total, until))
                     _doubt(log, damage)
             except OSError as error:
                 logger.warning("The damaged log in %s cannot be repaired now: %s", log.directory, error)
@@ -154,9 +158,13 @@ class LogStore:
 
     def counts(self, project: str, job_id: str) -> dict[Stream, int]:
         """How many lines each stream of the job has."""
+        return self.standing(project, job_id)[0]
+
+    def standing(self, project: str, job_id: str) -> tuple[dict[Stream, int], int]:
+        """How many lines each stream has, and the cursor of the last one of them all, at one moment."""
         log = self._seen(project, job_id)
         with log.view:
-            return {stream: position.count for stream, position in sorted(log.positions.items())}
+            return {stream: position.count for stream, position in sorted(log.positions.items())}, log.total
 
     def problems(self) -> list[tuple[str, str, str, str]]:
         """What is damaged, as far as it was met: project, job, file, and what is wrong with it."""
@@ -222,6 +230,10 @@ class LogStore:
             logger.error("The log of job %s of %s is damaged: %s: %s", job_id, project, name, what)
         elif known and not what:
             logger.warning("The log of job %s of %s, %s, is whole again", job_id, project, name)
+
+
+def _least(total: int, until: int | None) -> int:
+    return total if until is None else min(total, until)
 
 
 def _doubt(log: JobLog, damage: Damage) -> None:

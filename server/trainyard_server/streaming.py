@@ -1,17 +1,17 @@
 """A job's log as it comes, and the changes of its states in between."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from starlette.concurrency import run_in_threadpool
 
-from trainyard_protocol.cluster import Task
-from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry, LogSummary
+from trainyard_protocol.views import JobDetail, LogEntry, LogSummary
 from trainyard_server.backend import Backend
 from trainyard_server.conductor import Conductor
 from trainyard_server.explaining import Explaining
 from trainyard_server.jobs import known_job
+from trainyard_server.log_filter import EVERYTHING, LogFilter, parse_filter
 from trainyard_server.notify import job_topic, log_topic
 
 
@@ -23,18 +23,24 @@ class LogStreaming:
         self._conductor = conductor
         self._explaining = explaining
 
-    def check(self, project: str, job_id: str, task: str) -> int:
-        """The key of the job that is to be followed. Raises NotFound, and InvalidArgument for a bad task."""
-        if task and task != SERVICE_TASK:
-            try:
-                Task.parse(task)
-            except ValueError as error:
-                raise InvalidArgument(Violation("task", f"{error}, or {SERVICE_TASK}")) from None
+    def check(self, project: str, job_id: str) -> int:
+        """The key of the job that is to be followed. Raises NotFound."""
         with self._backend.store.read() as reader:
             return known_job(reader, project, job_id).key
 
+    def filter(self, task: str, severity: str, since: str, search: str) -> LogFilter:
+        """Raises InvalidArgument with everything that is wrong."""
+        return parse_filter(task, severity, since, search, self._backend.clock())
+
     async def stream(
-        self, project: str, job_id: str, *, key: int, task: str, after: int, follow: bool
+        self,
+        project: str,
+        job_id: str,
+        *,
+        key: int,
+        after: int,
+        follow: bool,
+        wanted: LogFilter = EVERYTHING,
     ) -> AsyncIterator[LogEntry | JobDetail | LogSummary | None]:
         """Details, entries, and at the end the summary; None whenever nothing has happened for a while.
 
@@ -43,6 +49,9 @@ class LogStreaming:
         """
         backend = self._backend
         shown: JobDetail | None = None
+        summary: LogSummary | None = None
+        until: int | None = None
+        now = asyncio.get_running_loop().time
         topics = frozenset({job_topic(key)})
         with backend.notifier.subscribe(job_topic(key), log_topic(key)) as news:
             await run_in_threadpool(self._conductor.write_service_lines, key)
@@ -55,16 +64,23 @@ class LogStreaming:
                     shown = detail
                     if shown.state in FINAL_JOB_STATES:
                         await run_in_threadpool(self._conductor.write_service_lines, key)
-                more = True
+                if not follow or shown.state in FINAL_JOB_STATES:
+                    # What comes from now on belongs to the next look: neither counted nor shown.
+                    summary, until = await run_in_threadpool(self._explaining.summary, project, job_id)
+                more, said = True, now()
                 while more and not backend.notifier.closed:
-                    batch = await run_in_threadpool(backend.logs.read, project, job_id, after, task)
+                    batch = await run_in_threadpool(backend.logs.read, project, job_id, after, wanted, until)
                     for entry in batch.entries:
                         yield entry
                     after, more = batch.cursor, batch.more
+                    if batch.entries:
+                        said = now()
+                    elif more and now() - said > backend.settings.ping_s:
+                        said = now()
+                        yield None
                 if backend.notifier.closed:
                     return
-                if not follow or shown.state in FINAL_JOB_STATES:
-                    summary = await run_in_threadpool(self._explaining.summary, project, job_id)
+                if summary is not None:
                     yield summary.model_copy(update={"state": shown.state})
                     return
                 while (

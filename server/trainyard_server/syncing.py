@@ -10,6 +10,7 @@ from pathlib import Path
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
+from trainyard_protocol.health import sized
 from trainyard_protocol.states import ReplicaState, RunState
 from trainyard_protocol.sync import (
     LogChunk,
@@ -262,18 +263,8 @@ def _news(run: RunRow, activity: str) -> list[Event]:
 
 
 def _quota_notice(task: str, kept: int, quota: int) -> str:
-    of = f" of {_size(quota)}" if quota else ""
+    of = f" of {sized(quota)}" if quota else ""
     return (
         f"The log of {task} goes on, but the job's log quota{of} is used up: "
         f"its lines from number {kept} on are not kept."
     )
-
-
-def _size(size: int) -> str:
-    """A number of bytes for a person: `1.0 GiB`."""
-    amount, unit = float(size), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{amount:.1f} {unit}" if unit != "bytes" else f"{size} bytes"

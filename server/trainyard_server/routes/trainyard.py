@@ -17,6 +17,9 @@ from trainyard_server.trouble import Troubles, reason
 
 router = APIRouter(prefix="/trainyard/v1")
 
+# Some readers of server-sent events take these for the end of a line; in JSON they may be written as escapes.
+_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+
 _troubles = Troubles(logging.getLogger(__name__))
 
 
@@ -65,15 +68,20 @@ async def logs(
     cases: Cases,
     follow: bool = False,
     task: str = "",
+    severity: str = "",
+    since: str = "",
+    search: str = "",
     after: int = 0,
     last_event_id: Annotated[str, Header(alias="Last-Event-ID")] = "",
 ) -> EventSourceResponse:
-    """Resumes after the cursor in `Last-Event-ID`, else in `after`."""
+    """Resumes after the cursor in `Last-Event-ID`, else in `after`. Of all lines those that `task`, `severity` (at
+    least), `since` (a time, or how long ago) and `search` (any case) leave."""
     cursor = _cursor(last_event_id) if last_event_id else after
     if cursor < 0:
         raise InvalidArgument(Violation("after", f"must be 0 or more; this is {cursor}."))
-    key = await run_in_threadpool(cases.streaming.check, project, job_id, task)
-    news = cases.streaming.stream(project, job_id, key=key, task=task, after=cursor, follow=follow)
+    wanted = cases.streaming.filter(task, severity, since, search)
+    key = await run_in_threadpool(cases.streaming.check, project, job_id)
+    news = cases.streaming.stream(project, job_id, key=key, after=cursor, follow=follow, wanted=wanted)
     return EventSourceResponse(
         _events(news), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
@@ -98,7 +106,8 @@ async def _events(news: AsyncIterator[LogEntry | JobDetail | LogSummary | None])
         async for item in news:
             match item:
                 case LogEntry():
-                    yield format_sse_event(event="log", id=str(item.cursor), data_str=item.model_dump_json())
+                    data = item.model_dump_json().translate(_LINE_ENDS)
+                    yield format_sse_event(event="log", id=str(item.cursor), data_str=data)
                 case JobDetail():
                     yield format_sse_event(event="job", data_str=item.model_dump_json())
                 case LogSummary():

@@ -3,15 +3,30 @@
 import asyncio
 import logging
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from httpx_sse import ServerSentEvent, connect_sse
 
-from integration.api.api_support import ADMIN, ScriptedAgent, Server, eventually, serving
-from trainyard_protocol.sync import SyncRequest
+from integration.api.api_support import (
+    ADMIN,
+    AGENT,
+    Clock,
+    ScriptedAgent,
+    Server,
+    eventually,
+    line,
+    server,
+    serving,
+)
+from trainyard_protocol.sync import LogChunk, LogEnd, SyncRequest, digest
+from trainyard_protocol.views import LogEntry
+from trainyard_server.log_lines import DAMAGED
 
 LOGS = "/trainyard/v1/projects/p/jobs/job/logs"
 
@@ -26,6 +41,19 @@ def agent(api: Server) -> ScriptedAgent:
     agent.sync()
     agent.start()
     return agent
+
+
+@contextmanager
+def started(data_dir: Path, clock: Clock, **changes: Any) -> Iterator[tuple[Server, ScriptedAgent]]:
+    """A server of its own with an agent that has a running job."""
+    with server(data_dir, clock, **changes) as api:
+        agent = ScriptedAgent(api)
+        agent.sync()
+        api.create()
+        api.tick()
+        agent.sync()
+        agent.start()
+        yield api, agent
 
 
 @contextmanager
@@ -109,6 +137,201 @@ def test_stream_with_a_bad_last_event_id_is_400(api: Server, agent: ScriptedAgen
     assert api.client.get(LOGS, headers=ADMIN | {"Last-Event-ID": "x"}).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("params", "found"),
+    [
+        ({"search": "ONE"}, ["one"]),
+        ({"severity": "warning"}, ["ERROR:root:two"]),
+        ({"search": "o", "severity": "ERROR"}, ["ERROR:root:two"]),
+        ({"since": "2026-11-20T12:00:01Z"}, []),
+        ({"since": "1h", "task": "master-replica-0"}, ["one", "ERROR:root:two"]),
+    ],
+)
+def test_stream_with_a_filter_is_what_it_leaves(
+    api: Server, agent: ScriptedAgent, params: dict[str, str], found: list[str]
+) -> None:
+    agent.log("one", "ERROR:root:two")
+    assert [
+        data["text"]
+        for kind, data, _ in api.stream(**params)
+        if kind == "log" and data["task"] == "master-replica-0"
+    ] == found
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"severity": "LOUD"}, "severity"),
+        ({"since": "yesterday"}, "since"),
+        ({"search": "x" * 1001}, "search"),
+    ],
+)
+def test_stream_with_a_bad_filter_says_what_is_allowed(
+    api: Server, agent: ScriptedAgent, params: dict[str, str], field: str
+) -> None:
+    answer = api.client.get(LOGS, params=params, headers=ADMIN)
+    assert answer.status_code == 400
+    (violation,) = answer.json()["error"]["details"][0]["fieldViolations"]
+    assert violation["field"] == field
+
+
+def test_summary_has_the_count_and_the_digest_of_the_agent(api: Server, agent: ScriptedAgent) -> None:
+    agent.log("one", "two")
+    agent.exit()
+    summary = api.stream()[-1][1]
+    assert summary["lines"]["1/master-replica-0"] == 2
+    assert summary["sha256"] == {"1/master-replica-0": digest([line("one"), line("two")])}
+    assert summary["kept"] == {}
+
+
+def test_lines_that_say_anything_come_as_they_were_sent(api: Server, agent: ScriptedAgent) -> None:
+    texts_sent = [
+        "\0 NUL",
+        "\ufffd no UTF-8",
+        "10%\r20%",
+        "\x1b[31mred\x1b[0m \x9b",
+        "event: end",
+        "data: x",
+        "\u2028 \u2029 \x85",
+        "\U0001f600",
+        "",
+        " ",
+        '"',
+    ]
+    partial = [line("x" * 2**20).model_copy(update={"partial": True}), line("the rest")]
+    lines = (*map(line, texts_sent), *partial)
+    end = LogEnd(count=len(lines), sha256=digest(lines))
+    receipt = agent.ship("master-replica-0", LogChunk(start=0, lines=lines, end=end), agent.run)
+    assert (receipt.next, receipt.complete) == (len(lines), True)
+    got = [data for kind, data, _ in api.stream(task="master-replica-0") if kind == "log"]
+    assert [(data["text"], data["partial"]) for data in got] == [(one.text, one.partial) for one in lines]
+
+
+def test_line_with_half_a_surrogate_pair_is_refused_and_nothing_of_its_chunk_counts(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    body = (
+        '{"start": 0, "lines": [{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "text": "a"}, '
+        '{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "text": "\\ud800"}]}'
+    )
+    path = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs"
+    assert api.client.post(path, content=body, headers=AGENT).status_code == 400
+    assert agent.log("one").next == 1
+
+
+def test_burst_of_lines_reaches_readers_alike_and_costs_a_slow_one_nothing(
+    tmp_path: Path, clock: Clock
+) -> None:
+    count = 100_000
+    with started(tmp_path, clock) as (api, agent):
+        cases, run_id = api.use_cases, agent.run.run_id
+        key = cases.streaming.check("p", "job")
+
+        def burst() -> int:
+            """How much more memory there is in use after it."""
+            before = 0
+            for start in range(0, count, 2000):
+                lines = tuple(line(f"line {n}") for n in range(start, start + 2000))
+                cases.syncing.append_logs(run_id, "master-replica-0", LogChunk(start=start, lines=lines))
+                if start == 2000:
+                    tracemalloc.start()
+                    before = tracemalloc.get_traced_memory()[0]
+            return tracemalloc.get_traced_memory()[0] - before
+
+        async def read(after: int = 0) -> list[LogEntry]:
+            stream = cases.streaming.stream("p", "job", key=key, after=after, follow=False)
+            return [item async for item in stream if isinstance(item, LogEntry)]
+
+        async def all_of_them() -> None:
+            slow = cases.streaming.stream("p", "job", key=key, after=5, follow=True)
+            await anext(slow)  # the job
+            got = [await anext(slow)]
+            try:
+                assert await asyncio.to_thread(burst) < 2**21, "nothing is kept for one that does not read"
+            finally:
+                tracemalloc.stop()
+            first, second = await asyncio.gather(read(), read())
+            assert first == second
+            assert [entry.text for entry in first[6:]] == [f"line {n}" for n in range(count)]
+            assert [entry.cursor for entry in first] == list(range(1, count + 7))
+            assert await read(after=99_000) == first[99_000:], "one that comes back goes on exactly"
+            while len(got) <= count:
+                got += [item] if isinstance(item := await anext(slow), LogEntry) else []
+            assert got == first[5:]
+            await slow.aclose()  # type: ignore[attr-defined]
+
+        asyncio.run(all_of_them())
+
+
+def test_log_over_its_quota_is_cut_with_a_notice(tmp_path: Path, clock: Clock) -> None:
+    with started(tmp_path, clock, log_quota=3000) as (api, agent):
+        receipt = agent.log(*["x" * 100] * 50)
+        assert receipt.complete
+        kept = receipt.next
+        assert 0 < kept < 50
+        assert agent.log("more") == receipt
+        notice = (
+            "The log of master-replica-0 goes on, but the job's log quota of 3.0 kB is used up: "
+            f"its lines from number {kept} on are not kept."
+        )
+        (event,) = [event for event in api.detail()["events"] if event["kind"] == "log-quota"]
+        assert (event["message"], event["task"], event["run"]) == (notice, "master-replica-0", 1)
+        agent.exit(logs=False)
+        assert api.job()["state"] == "SUCCEEDED", "a job does not hang on a log that was cut"
+        stream = api.stream()
+        assert notice in [
+            data["text"] for kind, data, _ in stream if kind == "log" and data["task"] == "service"
+        ]
+        summary = stream[-1][1]
+        assert summary["kept"] == {"1/master-replica-0": kept}
+        assert summary["lines"]["1/master-replica-0"] == kept
+        (replica,) = api.detail()["runs"][0]["replicas"]
+        assert (replica["log_kept"], replica["log_lines"]) == (kept, kept)
+
+
+def test_log_that_its_agent_cut_is_verified_and_noticed_the_same_way(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    lines = (line("one"), line("two"))
+    end = LogEnd(count=2, sha256=digest(lines), cut=True)
+    assert agent.ship("master-replica-0", LogChunk(start=0, lines=lines, end=end), agent.run).complete
+    assert "its lines from number 2 on are not kept." in api.events()[-1]
+    summary = api.stream()[-1][1]
+    assert (summary["kept"], summary["sha256"]) == (
+        {"1/master-replica-0": 2},
+        {"1/master-replica-0": end.sha256},
+    )
+    assert agent.run.log_quota_bytes == 2**30
+
+
+def test_log_that_the_disk_damaged_is_fetched_again_from_its_agent(tmp_path: Path, clock: Clock) -> None:
+    with started(tmp_path, clock) as (api, agent):
+        agent.log("one", "two", "three")
+        whole = [data for kind, data, _ in api.stream() if kind == "log"]
+        log = tmp_path / "logs" / "p" / "job" / "1.master-replica-0.jsonl"
+        log.write_bytes(log.read_bytes().replace(b"two", b"\0\0\0"))
+        damaged = [data for kind, data, _ in api.stream() if kind == "log"]
+        assert [data["text"] for data in damaged][-3:] == ["one", DAMAGED, "three"]
+        assert [data["cursor"] for data in damaged] == [data["cursor"] for data in whole]
+        assert api.use_cases.backend.logs.problems()
+        lines = tuple(map(line, ("one", "two", "three", "four")))
+        assert agent.ship("master-replica-0", LogChunk(start=3, lines=lines[3:]), agent.run).next == 1
+        end = LogEnd(count=4, sha256=digest(lines))
+        assert agent.ship("master-replica-0", LogChunk(start=1, lines=lines[1:], end=end), agent.run).complete
+        healed = [data for kind, data, _ in api.stream(task="master-replica-0") if kind == "log"]
+        assert healed[:3] == whole[-3:]
+        assert api.use_cases.backend.logs.problems() == []
+
+
+def test_service_lines_that_the_disk_damaged_are_written_again(tmp_path: Path, clock: Clock) -> None:
+    with started(tmp_path, clock) as (api, _agent):
+        whole = [data for kind, data, _ in api.stream(task="service") if kind == "log"]
+    (tmp_path / "logs" / "p" / "job" / "0.service.jsonl").unlink()
+    with server(tmp_path, clock) as api:
+        api.tick()
+        assert [data for kind, data, _ in api.stream(task="service") if kind == "log"][: len(whole)] == whole
+
+
 def test_severity_is_what_the_line_says_of_itself(api: Server, agent: ScriptedAgent) -> None:
     agent.log('{"severity": "warning", "loss": 1}', "ERROR:root:no", "plain")
     logs = [data for kind, data, _ in api.stream(task="master-replica-0") if kind == "log"]
@@ -147,8 +370,8 @@ def test_follower_is_let_go_when_the_server_stops(api: Server, agent: ScriptedAg
 def test_quiet_stream_says_that_it_lives(api: Server, agent: ScriptedAgent) -> None:
     async def first_pause() -> None:
         cases = api.use_cases
-        key = cases.streaming.check("p", "job", "")
-        stream = cases.streaming.stream("p", "job", key=key, task="", after=6, follow=True)
+        key = cases.streaming.check("p", "job")
+        stream = cases.streaming.stream("p", "job", key=key, after=6, follow=True)
         assert (await anext(stream)) is not None  # the job
         object.__setattr__(cases.backend.settings, "ping_s", 0.001)
         assert (await anext(stream)) is None

@@ -1,4 +1,5 @@
 import io
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -61,6 +62,20 @@ def test_plain_screen_keeps_the_text_as_it_is() -> None:
     out = io.StringIO()
     PlainScreen(out, out).line(entry('{"loss": 0.5}  \x1b[31mred\x1b[0m'))
     assert out.getvalue().endswith('  {"loss": 0.5}  \x1b[31mred\x1b[0m\n')
+
+
+@pytest.mark.parametrize("make", [lambda out: render.PlainScreen(out, out), render.LiveScreen])
+def test_line_cannot_play_tricks_with_a_terminal(make: Callable[[Terminal], render.Screen]) -> None:
+    out = Terminal()
+    screen = make(out)
+    screen.line(entry("a\x1b]0;owned\x07b\x1b[31mred\x1b[2Jc\x00\x08\x1bPq\x1b\\d"))
+    screen.note("    last\x1b]52;c;xx\x1b\\ line")
+    screen.close()
+    shown = out.getvalue()
+    for trick in ("owned", "\x1b]", "\x1b[2J", "\x00", "\x08", "\x1bP", "52;c"):
+        assert trick not in shown
+    assert "red" in shown
+    assert "last line" in shown
 
 
 def test_json_screen_prints_entries_that_can_be_read_back() -> None:

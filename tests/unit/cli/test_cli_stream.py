@@ -1,16 +1,16 @@
 import io
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from trainyard_cli.client import Client
+from trainyard_cli.client import Client, LogQuery
 from trainyard_cli.render import PlainScreen
 from trainyard_cli.settings import Server
-from trainyard_cli.stream import conclusion, exit_code, missing_lines, stream
+from trainyard_cli.stream import complaints, conclusion, exit_code, stream
 from trainyard_protocol.errors import NotFound, Unavailable
 from trainyard_protocol.states import JobState, Outcome, Reason
+from trainyard_protocol.sync import LogDigest, LogLine, digest
 from trainyard_protocol.views import JobDetail, LogEntry, LogSummary, Verdict
 from unit.cli.scripted_server import CUT, ScriptedServer, events, ok, refused, scripted_server
 
@@ -37,8 +37,13 @@ def job(state: JobState, **changes: Any) -> tuple[str, JobDetail]:
     return "job", JobDetail(**({"job": resource, "state": state} | changes))
 
 
-def end(lines: int, state: JobState = JobState.SUCCEEDED) -> tuple[str, LogSummary]:
-    return "end", LogSummary(state=state, lines={f"1/{WORKER}": lines})
+def end(lines: int, state: JobState = JobState.SUCCEEDED, **said: Any) -> tuple[str, LogSummary]:
+    return "end", LogSummary(state=state, lines={f"1/{WORKER}": lines}, **said)
+
+
+def of_texts(*texts: str) -> str:
+    """The digest that the agent computes of a replica's lines."""
+    return digest(LogLine(time="2026-11-20T12:00:00Z", stream="stdout", text=text) for text in texts)
 
 
 FAILED = job(
@@ -62,11 +67,11 @@ def script() -> Iterator[ScriptedServer]:
 
 
 class Followed:
-    def __init__(self, script: ScriptedServer, *, task: str = "", follow: bool = True) -> None:
+    def __init__(self, script: ScriptedServer, *, follow: bool = True, **wanted: str) -> None:
         out, err = io.StringIO(), io.StringIO()
         self.waits: list[float] = []
         with Client(Server(script.url, "t"), "p", sleep=self.waits.append) as client:
-            self.code = stream(client, "j", PlainScreen(out, err), task=task, follow=follow)
+            self.code = stream(client, "j", PlainScreen(out, err), wanted=LogQuery(**wanted), follow=follow)
         self.texts = [text.rpartition("  ")[2] for text in out.getvalue().splitlines()]
         self.notes = err.getvalue()
 
@@ -120,9 +125,57 @@ def test_stream_with_a_line_missing_says_so(script: ScriptedServer) -> None:
     assert f"WARNING: the log of {WORKER} (run 1) has 3 lines; 2 arrived here." in Followed(script).notes
 
 
+def test_stream_whose_lines_have_the_digest_of_the_agent_says_nothing(script: ScriptedServer) -> None:
+    said = {f"1/{WORKER}": of_texts("line 1", "ü\0\ufffd")}
+    lines = [line(1), line(2, "ü\0\ufffd"), job(JobState.SUCCEEDED), end(2, sha256=said)]
+    script.answers = [events(*lines[:1]), events(*lines)]
+    followed = Followed(script)
+    assert followed.code == 0
+    assert "WARNING" not in followed.notes
+
+
+@pytest.mark.parametrize("tampered", [line(2, "other"), line(2, "line 2 "), line(2, "Line 2")])
+@pytest.mark.parametrize("last", [job(JobState.SUCCEEDED), FAILED])
+def test_stream_with_a_line_that_was_tampered_with_says_so_and_exits_with_the_jobs_code(
+    script: ScriptedServer, tampered: tuple[str, LogEntry], last: tuple[str, JobDetail]
+) -> None:
+    said = {f"1/{WORKER}": of_texts("line 1", "line 2")}
+    script.answers = [events(line(1), tampered, last, end(2, last[1].state, sha256=said))]
+    followed = Followed(script)
+    assert (
+        f"WARNING: the log of {WORKER} (run 1) is not what the replica wrote: 2 lines arrived"
+        in followed.notes
+    )
+    assert followed.code == (0 if last[1].state is JobState.SUCCEEDED else 3)
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"search": "x"}, {"severity": "ERROR"}, {"since": "2026-11-20T12:00:00Z"}]
+)
+def test_stream_with_a_filter_misses_nothing_and_asks_for_the_same_again(
+    script: ScriptedServer, wanted: dict[str, str]
+) -> None:
+    said = {f"1/{WORKER}": of_texts("a", "b", "c")}
+    script.answers = [events(line(2)), events(line(4), job(JobState.SUCCEEDED), end(9, sha256=said))]
+    followed = Followed(script, **wanted)
+    assert "WARNING" not in followed.notes
+    ((name, _),) = wanted.items()
+    assert [f"{name}=" in request.path for request in script.requests] == [True, True]
+    assert script.requests[1].headers["Last-Event-ID"] == "2"
+
+
+def test_stream_that_a_quota_cut_says_so_and_is_no_warning(script: ScriptedServer) -> None:
+    script.answers = [events(line(1), job(JobState.SUCCEEDED), end(1, kept={f"1/{WORKER}": 1}))]
+    followed = Followed(script)
+    assert "its lines from number 1 on were not kept." in followed.notes
+    assert "WARNING" not in followed.notes
+
+
 def test_stream_of_one_task_does_not_miss_the_others(script: ScriptedServer) -> None:
     summary = LogSummary(state=JobState.SUCCEEDED, lines={f"1/{WORKER}": 1, "1/master-replica-0": 5})
-    assert missing_lines(summary, Counter({f"1/{WORKER}": 1}), WORKER) == []
+    received = LogDigest()
+    received.add("stdout", "x")
+    assert complaints(summary, {f"1/{WORKER}": received}, LogQuery(task=WORKER)) == []
     script.answers = [events(line(1), job(JobState.SUCCEEDED), ("end", summary))]
     assert "WARNING" not in Followed(script, task=WORKER).notes
     assert f"task={WORKER}" in script.requests[0].path

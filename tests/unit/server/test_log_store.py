@@ -9,7 +9,7 @@ from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.sync import LogEnd, LogLine, digest
 from trainyard_protocol.views import LogEntry
 from trainyard_server.log_lines import DAMAGED
-from trainyard_server.logs import SERVICE, LogMismatch, LogStore, Stream
+from trainyard_server.logs import SERVICE, LogFilter, LogMismatch, LogStore, Stream
 
 MASTER, WORKER = Stream(1, "master-replica-0"), Stream(1, "worker-replica-0")
 
@@ -87,7 +87,7 @@ def test_read_of_one_task_keeps_the_cursors(tmp_path: Path) -> None:
     for number in range(3):
         store.append("p", "j", MASTER, number, lines(f"m{number}"))
         store.append("p", "j", WORKER, number, lines(f"w{number}"))
-    entries = everything(store, task="worker-replica-0", max_lines=1)
+    entries = everything(store, wanted=LogFilter(task="worker-replica-0"), max_lines=1)
     assert [(e.cursor, e.text) for e in entries] == [(2, "w0"), (4, "w1"), (6, "w2")]
 
 

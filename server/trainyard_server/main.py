@@ -19,9 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from trainyard_protocol.errors import TrainyardError
 from trainyard_server.app import create_app
+from trainyard_server.database import UnusableUrl
 from trainyard_server.notify import Notifier
 from trainyard_server.settings import Role, Settings
-from trainyard_server.store import UnusableUrl
 
 _BACKLOG = 2048
 _DRAIN_S = 5  # what requests that are under way get when the server is told to stop

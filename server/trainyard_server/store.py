@@ -14,11 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import ColumnElement, Engine, bindparam, create_engine, delete, event, func, select, update
-from sqlalchemy.engine import URL, Connection, CursorResult, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import URL, ColumnElement, CursorResult, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import Update
 
@@ -33,6 +29,7 @@ from trainyard_protocol.states import (
     check_move,
 )
 from trainyard_protocol.sync import AgentInfo, LogEnd, Stall
+from trainyard_server import database
 from trainyard_server.gangs import Assignment
 from trainyard_server.lifecycle import ReplicaChange
 from trainyard_server.scheduler import Waiting
@@ -46,17 +43,6 @@ from trainyard_server.schema import (
     RunRow,
 )
 
-_BUSY_MS = 20_000  # shorter than an agent waits for its answer: it is told why there is none
-_POSTGRESQL = "postgresql+psycopg"
-_PATIENCE = {
-    "connect_timeout": 5,
-    # A host that is gone without a word is noticed within half a minute, not within two hours.
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 25_000,
-}
-_WRITER = 0x7472_6169_6E79_6472  # the number of our lock in a database: "trainydr"
 _LIVE_RUNS = (RunState.PREPARING, RunState.RUNNING, RunState.STOPPING)
 
 
@@ -74,23 +60,12 @@ class Event:
     task: str = ""
 
 
-class UnusableUrl(ValueError):
-    """No database can be meant by it; the message says what can."""
-
-
 class Store:
     """A database that is at the newest schema."""
 
     def __init__(self, url: str, durable: bool = True) -> None:
         """Raises UnusableUrl; SQLAlchemyError where the database cannot be used."""
-        self._engine = _engine(url)
-        match self._engine.dialect.name:
-            case "sqlite":
-                _prepare_sqlite(self._engine, durable)
-            case "postgresql":
-                _prepare_postgresql(self._engine, durable)
-        with self._engine.connect().execution_options(trainyard_write=True) as connection:
-            migrate(connection)
+        self._engine = database.opened(url, durable)
 
     @classmethod
     def at(cls, directory: Path, durable: bool = True) -> "Store":
@@ -121,20 +96,12 @@ class Store:
     def write(self) -> Iterator["Writer"]:
         """A transaction: all of it is durable when the block ends, nothing when it raises."""
         with (
-            self._engine.connect().execution_options(trainyard_write=True) as connection,
+            self._engine.connect().execution_options(**database.WRITES) as connection,
             connection.begin(),
             Session(connection, autoflush=True, expire_on_commit=False) as session,
         ):
             yield Writer(session)
             session.flush()
-
-
-def migrate(connection: Connection) -> None:
-    """Brings the schema up to date; does nothing when it is."""
-    config = Config()
-    config.set_main_option("script_location", "trainyard_server:migrations")
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
 
 
 class Reader:
@@ -505,62 +472,3 @@ class Writer(Reader):
 
 def _rows(result: Any) -> int:
     return result.rowcount if isinstance(result, CursorResult) else 0
-
-
-def _engine(url: str) -> Engine:
-    try:
-        parsed = make_url(url)
-        if parsed.drivername not in ("sqlite", _POSTGRESQL):
-            raise UnusableUrl(f"it must look like {_POSTGRESQL}://user:password@host/database")
-        if parsed.drivername == "sqlite":
-            return create_engine(parsed)
-        patience = {name: value for name, value in _PATIENCE.items() if name not in parsed.query}
-        return create_engine(parsed, pool_pre_ping=True, connect_args=patience)
-    except ArgumentError as error:
-        raise UnusableUrl(f"it must look like {_POSTGRESQL}://user:password@host/database") from error
-    except ModuleNotFoundError as error:
-        raise UnusableUrl(
-            f"its driver is not installed: pip install 'trainyard[postgresql]' ({error})"
-        ) from error
-
-
-def _prepare_postgresql(engine: Engine, durable: bool) -> None:
-    """The same two promises as for SQLite. One writer at a time: whoever else writes waits for a lock that
-    ends with the transaction. Readers see the database as it was at their first statement."""
-
-    @event.listens_for(engine, "connect")
-    def _connected(connection: Any, _record: object) -> None:
-        if not durable:
-            connection.execute("SET synchronous_commit = off")
-            connection.commit()
-
-    @event.listens_for(engine, "begin")
-    def _began(connection: Connection) -> None:
-        if connection.get_execution_options().get("trainyard_write", False):
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITER})")
-        else:
-            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-
-
-def _prepare_sqlite(engine: Engine, durable: bool) -> None:
-    """WAL, so that readers and the writer do not wait for each other; a write transaction is one from its
-    first statement on (BEGIN IMMEDIATE), so that what it has read cannot change before it writes."""
-
-    @event.listens_for(engine, "connect")
-    def _connected(connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # the driver begins nothing by itself
-        cursor = connection.cursor()
-        for pragma in (
-            "journal_mode=WAL",
-            f"synchronous={'FULL' if durable else 'OFF'}",
-            f"busy_timeout={_BUSY_MS}",
-            "foreign_keys=ON",
-            "case_sensitive_like=ON",
-        ):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def _began(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("trainyard_write", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

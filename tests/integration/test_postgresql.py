@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from trainyard_server.database import UnusableUrl
 from trainyard_server.main import main
-from trainyard_server.store import Store, UnusableUrl
+from trainyard_server.store import Store
 
 
 def test_writers_of_two_stores_never_write_beside_each_other(database: str) -> None:

@@ -1,1 +1,1 @@
-"""The schema's history, applied by `store.migrate` when the server starts."""
+"""The schema's history, applied by `database.opened` when the server starts."""

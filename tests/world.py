@@ -136,7 +136,12 @@ class World:
             return await client.request(method, path, json=body)
 
     async def submit(
-        self, job_id: str, workers: int = 0, module: str = "prog.task", **fields: object
+        self,
+        job_id: str,
+        workers: int = 0,
+        module: str = "prog.task",
+        labels: Mapping[str, str] | None = None,
+        **fields: object,
     ) -> None:
         training_input: Mapping[str, object] = {
             "scaleTier": "CUSTOM",
@@ -145,7 +150,7 @@ class World:
             "pythonModule": module,
             **fields,
         }
-        body = {"jobId": job_id, "trainingInput": training_input}
+        body = {"jobId": job_id, "trainingInput": training_input, "labels": dict(labels or {})}
         answer = await self.call("POST", "/v1/projects/p/jobs", body)
         assert answer.status_code == 200, answer.text
 

@@ -17,7 +17,7 @@ from trainyard_agent.runtimes.fake import (
     Script,
     by_module,
 )
-from trainyard_protocol.states import JobState, Reason, ReplicaState
+from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
 from trainyard_protocol.views import JobDetail
 from world import World
 
@@ -318,3 +318,168 @@ async def test_max_running_time_counts_from_the_first_run_not_from_the_last(worl
     detail = await after(world, 20, "j")
     assert detail.state is JobState.CANCELLED
     assert "maxRunningTime of 100s" in detail.job["errorMessage"]
+
+
+def steps(*times: float, of: int = 1000, first: int = 1) -> tuple[tuple[float, Say], ...]:
+    """A program that reports its next step at each of these times."""
+    return tuple(
+        (at, Say(json.dumps({"event": "progress", "step": step, "steps": of})))
+        for step, at in enumerate(times, first)
+    )
+
+
+def checkpoint(at: float, step: int) -> tuple[float, Say]:
+    return (at, Say(json.dumps({"event": "checkpoint", "step": step})))
+
+
+async def minutes(world: World, count: int, job_id: str, stop: JobState | None = None) -> JobDetail:
+    """So many minutes, in which everybody looks every twenty seconds; until the job is in a state."""
+    for _ in range(3 * count):
+        world.clock.advance(20.0)
+        await world.settle(1)
+        if stop is not None and (await world.detail(job_id)).state is stop:
+            break
+    return await world.detail(job_id)
+
+
+async def test_steps_of_a_replica_are_known_while_it_runs_and_exact_at_the_verdict(world: World) -> None:
+    script = Script((*steps(1, 2, 3, 4), checkpoint(4.5, 4), *steps(5, 6, first=5), (7.0, Exit(3))))
+    world.machine("m", by_module({"t.task": {"*": script}}))
+    await world.settle()
+    await world.submit("j", module="t.task")
+    await world.settle()
+    (replica,) = (await after(world, 2.5, "j")).runs[0].replicas
+    assert (replica.first_step, replica.step, replica.steps, replica.durable_step) == (1, 2, 1000, None)
+    (replica,) = (await after(world, 2.5, "j")).runs[0].replicas
+    assert (replica.step, replica.durable_step) == (5, 4)
+    assert replica.step_at is not None
+    assert replica.durable_at is not None
+    assert (replica.step_at - replica.durable_at).total_seconds() == 0.5
+    detail = await after(world, 5.0, "j")
+    assert detail.verdict is not None
+    assert (detail.verdict.reason, detail.verdict.step) == (Reason.PROGRAM_ERROR, 6)
+    assert detail.runs[0].replicas[0].durable_step == 4
+
+
+async def test_steps_are_right_at_the_verdict_though_the_server_died_before_it_wrote_any(
+    world: World,
+) -> None:
+    script = Script((*steps(1, 2, 3), checkpoint(3.5, 3), (4.0, Exit(3))))
+    machine = world.machine("m", by_module({"t.task": {"*": script}}))
+    await world.settle()
+    await world.submit("j", module="t.task")
+    await world.settle()
+    world.clock.advance(3.7)
+    await machine.step(2)  # the lines are delivered; nothing of them was written yet
+    world.restart_server()
+    assert (await world.detail("j")).runs[0].replicas[0].step is None
+    detail = await after(world, 5.0, "j")
+    (replica,) = detail.runs[0].replicas
+    assert (replica.first_step, replica.step, replica.durable_step) == (1, 3, 3)
+    assert detail.verdict is not None
+    assert detail.verdict.step == 3
+
+
+async def test_run_that_stands_still_is_stopped_named_and_started_anew_until_the_budget_is_spent(
+    world: World,
+) -> None:
+    hangs, waits = Script(steps(1, 2, 3, 4)), Script(steps(1, 2, 3, 4, 5))
+    world.machine("m", by_module({"t.task": {"worker-replica-0": hangs, "*": waits}}))
+    await world.settle()
+    await world.submit("j", workers=2, module="t.task")
+    assert (await minutes(world, 4, "j")).state is JobState.RUNNING
+    detail = await minutes(world, 4, "j", JobState.QUEUED)
+    (first, *_) = detail.runs
+    assert first.verdict is not None
+    assert (first.verdict.reason, first.verdict.replica, first.verdict.step) == (
+        Reason.STALLED,
+        "worker-replica-0",
+        4,
+    )
+    assert "stands still at step 4 for 3" in first.verdict.message
+    assert "the others wait at step 5" in first.verdict.message
+    assert all("cannot be told" in replica.stacks for replica in first.replicas)
+    detail = await minutes(world, 60, "j", JobState.FAILED)
+    assert detail.state is JobState.FAILED
+    assert len(detail.runs) == 1 + world.settings.retries
+    assert detail.job["errorMessage"].startswith(
+        "The replica worker 0 stalled: worker-replica-0 stands still"
+    )
+    assert [event.kind for event in detail.events].count("stalled") == len(detail.runs)
+
+
+async def test_cancel_of_a_run_that_is_stopped_for_standing_still_is_a_cancellation(world: World) -> None:
+    machine = world.machine("m", by_module({"t.task": {"*": Script(steps(1, 2, 3, 4))}}))
+    machine.runtime = IgnoresSigterm(machine.host)
+    machine.boot()
+    await world.settle()
+    await world.submit("j", module="t.task")
+    while (await minutes(world, 1, "j")).runs[0].state is not RunState.STOPPING:
+        pass
+    verdict = (await world.detail("j")).runs[0].verdict
+    assert verdict is not None
+    assert verdict.reason is Reason.STALLED  # why it is being stopped is known already
+    await world.cancel("j")
+    detail = await after(world, world.settings.grace_s + 1, "j")
+    assert detail.state is JobState.CANCELLED
+    assert len(detail.runs) == 1
+
+
+async def test_stall_that_is_only_reported_is_told_once_and_again_when_it_ends(world: World) -> None:
+    script = Script((*steps(1, 2, 3, 4, 800, 801), (900.0, Exit(0))))
+    world.machine("m", by_module({"t.task": {"*": script}}))
+    await world.settle()
+    await world.submit("j", module="t.task", labels={"trainyard_stall_action": "report"})
+    detail = await minutes(world, 60, "j", JobState.SUCCEEDED)
+    assert detail.state is JobState.SUCCEEDED
+    assert len(detail.runs) == 1
+    kinds = [event.kind for event in detail.events if event.kind in ("stalled", "moves-on")]
+    assert kinds == ["stalled", "moves-on"]
+
+
+async def test_server_that_is_away_is_no_stall(world: World) -> None:
+    machine = world.machine("m", by_module({"t.task": {"*": Script(steps(*range(1, 2000, 10)))}}))
+    await world.settle()
+    await world.submit("j", module="t.task")
+    await after(world, 10.0, "j")
+    machine.network.cut = True
+    for _ in range(50):
+        world.clock.advance(20.0)
+        await machine.step()
+    machine.network.cut = False
+    detail = await after(world, 1.0, "j")
+    assert len(detail.runs) == 1
+    assert all(event.kind != "stalled" for event in detail.events)
+
+
+async def test_new_agent_reads_the_steps_of_before_and_finds_a_run_that_stands_still(world: World) -> None:
+    machine = world.machine("m", by_module({"t.task": {"*": Script(steps(1, 2, 3, 4))}}))
+    await world.settle()
+    await world.submit("j", module="t.task")
+    await minutes(world, 2, "j")
+    machine.boot()
+    detail = await minutes(world, 10, "j", JobState.QUEUED)
+    assert detail.runs[0].verdict is not None
+    assert detail.runs[0].verdict.reason is Reason.STALLED
+
+
+async def test_agent_that_slept_does_not_take_its_own_sleep_for_a_stall(world: World) -> None:
+    world.machine("m", by_module({"t.task": {"*": Script(steps(1, 2, 3, 4, 90_000))}}))
+    await world.settle()
+    await world.submit("j", module="t.task")
+    await after(world, 10.0, "j")
+    detail = await after(world, 80_000.0, "j")
+    assert all(event.kind != "stalled" for event in detail.events)
+
+
+async def test_replica_whose_log_quota_is_used_up_is_not_judged(tmp_path: Path) -> None:
+    world = World(tmp_path, log_quota=2000)
+    try:
+        world.machine("m", by_module({"t.task": {"*": Script(steps(*range(1, 2000, 10)))}}))
+        await world.settle()
+        await world.submit("j", module="t.task")
+        detail = await minutes(world, 30, "j")
+        assert detail.runs[0].replicas[0].step in range(4, 60)
+        assert detail.state is JobState.RUNNING
+    finally:
+        await world.close()

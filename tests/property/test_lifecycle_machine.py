@@ -4,6 +4,7 @@ everything has ended, and every line that a program wrote is there once.
 """
 
 import asyncio
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -39,6 +40,9 @@ PROGRAMS = {
     "vanishes.task": Script((*LINES, (0.7, Exit(None)))),
     "stubborn.task": Script(LINES, ignores_sigterm=True),
     "forever.task": FOREVER,
+    "stalls.task": Script(
+        tuple((0.3 * n, Say(json.dumps({"event": "progress", "step": n}))) for n in range(1, 4))
+    ),
 }
 ENDLESS = ("stubborn.task", "forever.task")
 
@@ -53,7 +57,7 @@ class TrainyardMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="trainyard-"))
-        self.world = World(self.directory, retries=2)
+        self.world = World(self.directory, retries=2, stall_limit_s=8.0)
         self.modules: dict[str, str] = {}
         self.last: dict[str, JobDetail] = {}
         self.loop = asyncio.new_event_loop()

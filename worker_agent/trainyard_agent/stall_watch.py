@@ -34,10 +34,12 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Log:
-    """How far a log was read, and what it told. `at_end`: when (monotonic) it was last read to its end."""
+    """How far a log was read, and what it told. `at_end`: when (monotonic) it was last read to its end; `cut`: its
+    quota is used up, so nobody knows what the replica says by now."""
 
     next: int = 0
     at_end: float | None = None
+    cut: bool = False
     watched: Watched = field(default_factory=Watched)
 
 
@@ -100,7 +102,8 @@ class StallWatch:
     async def _look(self, run_id: str, policy: StallPolicy, reports: Sequence[ReplicaReport]) -> None:
         tasks = [report.task for report in reports if report.state is ReplicaState.RUNNING]
         read = await self._catch_up(run_id, tasks, policy)
-        known = {task: self._logs[(run_id, task)].watched for task in read if _is_judged(task)}
+        logs = {task: self._logs[(run_id, task)] for task in read if _is_judged(task)}
+        known = {task: log.watched for task, log in logs.items() if not log.cut}
         found = self._found.get(run_id)
         if found is not None:
             self._follow(run_id, found, known, policy)
@@ -148,10 +151,11 @@ class StallWatch:
         """True if nothing is left to be read."""
         for _ in range(_CHUNKS):
             start = log.next
-            lines = self._runtime.read_log(*key, start, _LINES, _BYTES).lines
-            if not lines:
+            found = self._runtime.read_log(*key, start, _LINES, _BYTES)
+            if not found.lines:
+                log.cut = found.cut
                 return True
-            self.take(key, start, lines)
+            self.take(key, start, found.lines)
         return False
 
     async def _examine(self, run_id: str, tasks: Sequence[str]) -> dict[str, str]:

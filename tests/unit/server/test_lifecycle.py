@@ -12,9 +12,10 @@ from trainyard_protocol.states import (
     ReplicaState,
     RunState,
 )
-from trainyard_protocol.sync import ExitReport, ReplicaReport, RunReport
+from trainyard_protocol.sync import ExitReport, ReplicaReport, RunReport, Stall
 from trainyard_server import lifecycle, sentences
 from trainyard_server.lifecycle import Job, Policy, Replica, Run, decider, observe, step, verdict_of
+from trainyard_server.stalls import Action
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 POLICY = Policy(retries=2, backoff_first_s=1, backoff_max_s=3)
@@ -381,3 +382,129 @@ def test_run_of_an_agent_without_lease_is_given_up_only_where_no_other_follows(
     assert lonely.run is not None
     lost = lifecycle.host_lost(lonely.run, "a", 30, after(60))
     assert lifecycle.may_give_up(lonely, lost, after(60), POLICY) is gives_up
+
+
+def standing(task: str, step: int = 7) -> Replica:
+    stall = Stall(step=step, since=T0, limit_s=300, for_s=301, longest_s=2)
+    return replace(up(task), step=step, stall=stall)
+
+
+def stalled_run(*replicas: Replica, state: JobState = JobState.RUNNING) -> Job:
+    """A run that is being stopped because its worker stood still."""
+    before = job(up(MASTER), standing(WORKER), run=RunState.RUNNING)
+    taken = step(before, T0, POLICY)
+    assert taken is not None
+    stopping = job(*replicas, state=state)
+    assert stopping.run is not None
+    return replace(stopping, run=replace(stopping.run, stalled=taken.verdict))
+
+
+def test_step_stops_a_run_that_stands_still_and_says_who_held_it_up() -> None:
+    taken = step(job(standing(MASTER, 8), standing(WORKER, 7), run=RunState.RUNNING), T0, POLICY)
+    assert taken is not None
+    assert taken.run is RunState.STOPPING
+    assert taken.verdict is not None
+    assert (taken.verdict.reason, taken.verdict.replica, taken.verdict.step) == (Reason.STALLED, WORKER, 7)
+    assert "the other waits at step 8" in taken.verdict.message
+
+
+@pytest.mark.parametrize(
+    ("policy", "wish", "stops"),
+    [
+        (Action.RESTART, None, True),
+        (Action.REPORT, None, False),
+        (Action.RESTART, Action.REPORT, False),
+        (Action.REPORT, Action.RESTART, True),
+    ],
+)
+def test_step_does_what_the_job_wants_or_else_the_server(
+    policy: Action, wish: Action | None, stops: bool
+) -> None:
+    stalled = replace(job(standing(MASTER), run=RunState.RUNNING), stall_action=wish)
+    assert (step(stalled, T0, replace(POLICY, stall_action=policy)) is not None) is stops
+
+
+def test_step_does_not_stop_a_run_for_a_stall_before_all_of_it_is_up() -> None:
+    preparing = job(
+        standing(MASTER),
+        Replica(WORKER, ReplicaState.STARTING),
+        state=JobState.PREPARING,
+        run=RunState.PREPARING,
+    )
+    assert step(preparing, T0, POLICY) is None
+
+
+def test_exit_that_came_before_a_stall_decides() -> None:
+    both = job(standing(MASTER), crashed(WORKER), run=RunState.RUNNING)
+    taken = step(both, T0, POLICY)
+    assert taken is not None
+    assert taken.verdict is None
+    assert decider(both) is not None
+    assert decider(both).task == WORKER  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "reason", "replica"),
+    [
+        ((stopped(MASTER), stopped(WORKER)), Reason.STALLED, WORKER),
+        ((crashed(MASTER), stopped(WORKER)), Reason.STALLED, WORKER),  # of what it waited for
+        ((ended(MASTER, Reason.KILLED_BY_SIGNAL, 134), stopped(WORKER)), Reason.STALLED, WORKER),
+        ((stopped(MASTER), done(WORKER)), Reason.STALLED, WORKER),
+        ((done(MASTER), stopped(WORKER)), Reason.COMPLETED, MASTER),  # it had ended well after all
+        (
+            (ended(MASTER, Reason.HOST_SHUTDOWN, after_stop=True), stopped(WORKER)),
+            Reason.HOST_SHUTDOWN,
+            MASTER,
+        ),
+    ],
+)
+def test_verdict_of_a_run_that_was_stopped_for_standing_still(
+    replicas: tuple[Replica, ...], reason: Reason, replica: str
+) -> None:
+    run = stalled_run(*replicas)
+    verdict = verdict_of(run, ["last"])
+    assert (verdict.reason, verdict.replica) == (reason, replica)
+    taken = step(run, T0, POLICY, ["last"])
+    assert taken is not None
+    assert taken.job is (JobState.SUCCEEDED if reason is Reason.COMPLETED else JobState.QUEUED)
+    if reason is Reason.STALLED:
+        assert verdict.last_lines == ("last",)
+        assert taken.retries_used == 1
+        assert taken.not_before == after(1)
+
+
+def test_stall_that_spends_the_budget_fails_the_job() -> None:
+    run = replace(stalled_run(stopped(MASTER), stopped(WORKER)), retries_used=POLICY.retries)
+    taken = step(run, T0, POLICY)
+    assert taken is not None
+    assert taken.job is JobState.FAILED
+    assert taken.error_message.startswith(
+        "The replica worker 0 stalled: worker-replica-0 stands still at step 7"
+    )
+
+
+def test_cancel_is_above_a_stall() -> None:
+    run = stalled_run(stopped(MASTER), stopped(WORKER), state=JobState.CANCELLING)
+    taken = step(run, T0, POLICY)
+    assert taken is not None
+    assert taken.job is JobState.CANCELLED
+
+
+def test_notice_takes_what_is_news_and_leaves_what_is_decided_alone() -> None:
+    stall = standing(WORKER).stall
+    told = RunReport(
+        run_id="r",
+        replicas=(
+            ReplicaReport(task=MASTER, state=ReplicaState.RUNNING, stacks="waits"),
+            ReplicaReport(task=WORKER, state=ReplicaState.RUNNING, stall=stall, stacks="hangs"),
+        ),
+    )
+    run = job(up(MASTER), up(WORKER), run=RunState.RUNNING).run
+    assert run is not None
+    changes, seen = lifecycle.notice(run, told)
+    assert changes == [(MASTER, None, "waits"), (WORKER, stall, "hangs")]
+    assert [(r.stall, r.stacks) for r in seen.replicas] == [(None, "waits"), (stall, "hangs")]
+    assert lifecycle.notice(seen, told)[0] == []
+    moved_on = RunReport(run_id="r", replicas=(ReplicaReport(task=WORKER, state=ReplicaState.RUNNING),))
+    assert lifecycle.notice(seen, moved_on)[0] == [(WORKER, None, "")]
+    assert lifecycle.notice(replace(seen, state=RunState.STOPPING), moved_on)[0] == []

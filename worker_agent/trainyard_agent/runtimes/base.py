@@ -60,8 +60,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """Consecutive lines of one replica. `complete`: nothing can ever follow them; then `cut` says that the replica
-    wrote more than its quota let be kept."""
+    """Consecutive lines of one replica. `complete`: nothing can ever follow them. `cut`, where they are the last that
+    are kept: the replica has written more, or still does, than its quota lets be kept."""
 
     lines: tuple[LogLine, ...]
     complete: bool

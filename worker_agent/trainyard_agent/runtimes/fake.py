@@ -173,7 +173,8 @@ class FakeRuntime:
                 break
             lines.append(line)
         complete = end[0] <= now and start + len(lines) >= len(said)
-        return LogSlice(tuple(lines), complete, cut=complete and len(said) < len(written))
+        at_end = start + len(lines) >= len(said)
+        return LogSlice(tuple(lines), complete, cut=at_end and len(said) < len(written))
 
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:  # noqa: ARG002 - it has none
         return ()

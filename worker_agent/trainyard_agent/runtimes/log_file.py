@@ -59,7 +59,7 @@ class LogFile:
         lines = self.read(start, max_lines, max_bytes)
         more = finished and bool(self.read(start + len(lines), 1, 0))
         complete = finished and not more
-        return LogSlice(lines, complete, cut=complete and done.with_name(CUT).exists())
+        return LogSlice(lines, complete, cut=(complete or not lines) and done.with_name(CUT).exists())
 
     def _remember(self, number: int, offset: int) -> None:
         self._offsets.pop(number, None)

@@ -100,7 +100,7 @@ class History:
                 service.start()
             for service in self.agents:
                 service.start()
-            operations = [(job.at, self._submit, (job,)) for job in self.plan.jobs]
+            operations = [(job.at, self.submit, (job,)) for job in self.plan.jobs]
             operations += [(o.at, self._operate, (o,)) for o in self.plan.operations]  # type: ignore[misc]
             for at, work, values in operations:
                 self._spawn(at, work, *values)
@@ -194,7 +194,7 @@ class History:
         for thread in self._threads[len(self.plan.jobs) :]:
             thread.join(10 * self.patience_s)
 
-    def _submit(self, job: PlannedJob) -> None:
+    def submit(self, job: PlannedJob) -> None:
         told = self.told[job.name]
         told.submitted = answer = self.person.submit(job.name, self.training_input(job))
         assert answer.status in (200, 409), f"{job.name} was refused: {answer}"

@@ -43,10 +43,14 @@ class Training(History):
         gang = {"scaleTier": "CUSTOM", "masterType": "local-1", "workerType": "local-1", "workerCount": "1"}
         return {**gang, "pythonModule": "trainer.task", "args": flags, "jobDir": str(directory)}
 
+    def submit(self, job: PlannedJob) -> None:
+        if job.name == KILLED:
+            until(lambda: self.told[ALONE].followed.summary, PATIENCE_S, "the training that is left alone")
+        super().submit(job)
+
     def do_kill_in_turn(self, times: int) -> None:
         random_ = random.Random(self.plan.seed)
         self.patience_s = PATIENCE_S
-        until(lambda: self.told[ALONE].followed.summary, PATIENCE_S, "the training that is left alone")
         run, lines = 1, 0
         for number in range(times):
             until(lambda run=run, lines=lines: self._goes_on(run, lines), PATIENCE_S, "the training to go on")

@@ -376,6 +376,7 @@ def test_images_are_decoded_converted_and_resized(tmp_path: Path) -> None:
         (b"\xff" * 9, "is not a tf.train.Example"),
         (b"", "none of the features inputs, .*; its features: none"),
     ],
+    ids=lambda value: "" if isinstance(value, bytes) else None,  # protobuf writes the same in another order
 )
 @pytest.mark.parametrize("name", RECORD_NAMES)
 def test_wrong_record_is_named(tmp_path: Path, name: str, record: bytes, message: str) -> None:

@@ -22,7 +22,7 @@ from trainyard_server.hearing import Hearing, Stopwatch
 from trainyard_server.jobs import Jobs
 from trainyard_server.leadership import Leadership
 from trainyard_server.logs import LogStore
-from trainyard_server.loops import flush_forever, tick_forever
+from trainyard_server.loops import flush_forever, scrub_forever, tick_forever
 from trainyard_server.notify import Notifier
 from trainyard_server.quota_file import load_quotas
 from trainyard_server.routes import agent, trainyard, upload, v1
@@ -66,6 +66,9 @@ def create_app(
             )
             flushing = flush_forever(backend.steps, backend.notifier, settings.tick_s)
             loops = [asyncio.create_task(ticking), asyncio.create_task(flushing)]
+            if settings.scrub_every_s:
+                scrubbing = scrub_forever(backend.logs, backend.notifier, settings.scrub_every_s)
+                loops.append(asyncio.create_task(scrubbing))
         if bus is not None:
             bus.start()
         try:

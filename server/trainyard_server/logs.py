@@ -166,6 +166,12 @@ class LogStore:
         with log.view:
             return {stream: position.count for stream, position in sorted(log.positions.items())}, log.total
 
+    def jobs(self) -> list[tuple[str, str]]:
+        """The project and the name of every job that has a log."""
+        return [
+            (path.parent.name, path.name) for path in sorted(self._directory.glob("*/*")) if path.is_dir()
+        ]
+
     def problems(self) -> list[tuple[str, str, str, str]]:
         """What is damaged, as far as it was met: project, job, file, and what is wrong with it."""
         with self._lock:

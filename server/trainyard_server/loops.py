@@ -7,6 +7,8 @@ from starlette.concurrency import run_in_threadpool
 from trainyard_server.conductor import Conductor
 from trainyard_server.health import Pulse
 from trainyard_server.leadership import Leadership
+from trainyard_server.log_scrub import Scrub
+from trainyard_server.logs import LogStore
 from trainyard_server.notify import QUEUE_TOPIC, Notifier
 from trainyard_server.steps import Steps
 from trainyard_server.trouble import Troubles
@@ -54,3 +56,20 @@ async def flush_forever(steps: Steps, notifier: Notifier, every_s: float) -> Non
                 troubles.note("Steps cannot be written", error)
             else:
                 troubles.over("Steps cannot be written", "Steps are written again.")
+
+
+async def scrub_forever(logs: LogStore, notifier: Notifier, pause_s: float, step_s: float = 1.0) -> None:
+    """Reads all logs, a step each `step_s`, then rests for `pause_s`. Each of several servers does it: what is damaged
+    is to be known to all. Ends when it is cancelled, or everything closes."""
+    troubles = Troubles(logger)
+    scrub = Scrub(logs)
+    with notifier.subscribe("scrub") as close:  # a topic without news: only the end wakes it
+        while not notifier.closed:
+            try:
+                more = await run_in_threadpool(scrub.step)
+            except Exception as error:  # noqa: BLE001 - logged, and the next round tries again
+                troubles.note("The logs cannot be checked", error)
+                more = False
+            if not more:
+                scrub = Scrub(logs)
+            await close.wait(step_s if more else pause_s)

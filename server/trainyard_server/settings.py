@@ -94,6 +94,9 @@ class Settings:
     log_quota: int = 2**30
     """How many bytes of log are kept of one job; 0: all. What goes over it is not kept, with a notice."""
 
+    scrub_every_s: float = 86400.0
+    """How long all logs stand between two rounds in which they are read to find what the disk has damaged; 0: never."""
+
     last_lines: int = 10
     """How many of the failed replica's last log lines a verdict quotes."""
 

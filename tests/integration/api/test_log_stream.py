@@ -220,9 +220,9 @@ def test_line_with_half_a_surrogate_pair_is_refused_and_nothing_of_its_chunk_cou
 
 
 def test_burst_of_lines_reaches_readers_alike_and_costs_a_slow_one_nothing(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: Clock, every_database: str
 ) -> None:
-    count = 100_000
+    count = 100_000 if every_database == "sqlite" else 6000  # the lines are not in the database
     with started(tmp_path, clock) as (api, agent):
         cases, run_id = api.use_cases, agent.run.run_id
         key = cases.streaming.check("p", "job")
@@ -254,7 +254,9 @@ def test_burst_of_lines_reaches_readers_alike_and_costs_a_slow_one_nothing(
             assert first == second
             assert [entry.text for entry in first[6:]] == [f"line {n}" for n in range(count)]
             assert [entry.cursor for entry in first] == list(range(1, count + 7))
-            assert await read(after=99_000) == first[99_000:], "one that comes back goes on exactly"
+            assert await read(after=count - 1000) == first[count - 1000 :], (
+                "one that comes back goes on exactly"
+            )
             while len(got) <= count:
                 got += [item] if isinstance(item := await anext(slow), LogEntry) else []
             assert got == first[5:]

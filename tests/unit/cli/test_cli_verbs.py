@@ -9,10 +9,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from integration.api.api_support import Clock, ScriptedAgent, Server, server, serving
+from integration.api.api_support import Clock, ScriptedAgent, Server, line, server, serving
 from trainyard_cli import commands
 from trainyard_cli.main import COMPLETION_VARIABLE, run
 from trainyard_cli.shell_init import guess_shell
+from trainyard_protocol.sync import LogChunk, LogEnd, digest
 
 CONFIG = """\
 trainingInput:
@@ -279,6 +280,59 @@ def test_stream_logs_of_a_job_that_is_over_prints_its_log_and_exits_with_its_cod
         for line in typed("jobs stream-logs j -o json --task master-replica-0").out.splitlines()
     ]
     assert [entry["text"] for entry in entries] == ["one", "two"]
+
+
+def test_stream_logs_shows_the_lines_that_filters_leave(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.create("j")
+    app.tick()
+    agent.sync()
+    agent.start()
+    agent.log("loss 3", "WARNING:root:Loss is high", "bye")
+    agent.exit()
+    app.tick()
+
+    def texts(words: str, *more: str) -> list[str]:
+        said = typed(f"jobs stream-logs j -o json --task master-0 {words}", *more)
+        assert said.code == 0
+        assert "WARNING" not in said.err
+        return [json.loads(line)["text"] for line in said.out.splitlines()]
+
+    assert texts("--search LOSS") == ["loss 3", "WARNING:root:Loss is high"]
+    assert texts("--severity warning --no-follow") == ["WARNING:root:Loss is high"]
+    assert texts("--since 2026-11-20T12:00:01Z") == []
+    assert texts("--since 2026-11-20T11:59:59Z", "--search", "loss 3") == ["loss 3"]
+
+
+def test_stream_logs_with_a_bad_filter_says_what_is_allowed(typed: Type, app: Server) -> None:
+    app.create("j")
+    said = typed("jobs stream-logs j --severity LOUD --since yesterday")
+    assert said.code != 0
+    assert (
+        "--severity must be one of DEBUG, INFO, NOTICE, WARNING, ERROR, CRITICAL; this is 'LOUD'." in said.err
+    )
+    assert "--since must be a time such as" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_log_that_a_quota_cut_is_said_by_describe_and_by_stream_logs(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.create("j")
+    app.tick()
+    agent.sync()
+    agent.start()
+    lines = (line("one"),)
+    end = LogEnd(count=1, sha256=digest(lines), cut=True)
+    agent.ship("master-replica-0", LogChunk(start=0, lines=lines, end=end), agent.run)
+    assert "1 lines, cut by the log quota" in typed("jobs describe j").err
+    agent.exit(logs=False)
+    said = typed("jobs stream-logs j")
+    assert said.code == 0
+    assert "NOTE: the log of master-replica-0 (run 1) went on" in said.err
+    assert "its lines from number 1 on were not kept." in said.err
+    assert "WARNING" not in said.err
 
 
 def test_status_of_a_server_with_an_agent_exits_0_and_without_one_3(typed: Type, app: Server) -> None:

@@ -1,5 +1,6 @@
 """What the disk does to logs: nothing of it breaks a writer or a reader, or moves a cursor."""
 
+import asyncio
 import errno
 import os
 import random
@@ -13,7 +14,10 @@ from trainyard_server import job_log
 from trainyard_server.log_lines import DAMAGED
 from trainyard_server.log_lock import held
 from trainyard_server.log_records import SIZE
+from trainyard_server.log_scrub import Scrub
 from trainyard_server.logs import SERVICE, LogBusy, LogStore
+from trainyard_server.loops import scrub_forever
+from trainyard_server.notify import Notifier
 from unit.server.test_log_store import MASTER, WORKER, everything, lines, shown
 
 JOB = Path("p") / "j"
@@ -257,3 +261,49 @@ def test_quota_keeps_whole_lines_up_to_it_and_never_cuts_the_service(tmp_path: P
     assert store.append("p", "j", SERVICE, 0, lines("z" * 2000), 1000) == (1, 1, False)
     assert (tmp_path / JOB / MASTER.filename).stat().st_size <= 1000
     assert len(everything(store)) == taken.new + 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b"2026-", b"20x6-"), (b'"stdout"', b'"stdouu"'), (b'"text": "', b'"text": 7'), (b"}", b" ")],
+)
+def test_line_that_makes_no_sense_any_more_is_a_damaged_one(tmp_path: Path, old: bytes, new: bytes) -> None:
+    before = written(tmp_path)
+    path = tmp_path / JOB / WORKER.filename
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    (entry,) = [entry for entry in everything(LogStore(tmp_path)) if entry.text == DAMAGED]
+    assert (entry.task, entry.number, entry.severity) == (WORKER.task, 0, "ERROR")
+    assert len(shown(LogStore(tmp_path))) == len(before)
+
+
+def test_scrub_finds_what_nobody_has_read(tmp_path: Path) -> None:
+    before = written(tmp_path)
+    store = LogStore(tmp_path)
+    store.append("p", "other", MASTER, 0, lines(*map(str, range(5000))))
+    flip(tmp_path / JOB / MASTER.filename, 30, 5)
+    (tmp_path / "p" / "other" / MASTER.filename).write_bytes(
+        (tmp_path / "p" / "other" / MASTER.filename).read_bytes()[:-3]
+    )
+    scrub = Scrub(store)
+    assert store.problems() == []
+    steps = 0
+    while scrub.step():
+        steps += 1
+    assert steps == 2 + 2, "a bounded number of lines in each, and one for the end of each job's"
+    assert {problem[:3] for problem in store.problems()} == {
+        ("p", "j", MASTER.filename),
+        ("p", "other", MASTER.filename),
+    }
+    assert store.next("p", "j", MASTER) < len(sent(before, MASTER.task))
+    assert scrub.step() is False
+
+
+async def test_scrubbing_goes_on_round_after_round_until_all_closes(tmp_path: Path) -> None:
+    written(tmp_path)
+    store, notifier = LogStore(tmp_path), Notifier()
+    task = asyncio.create_task(scrub_forever(store, notifier, 0.01, 0.001))
+    while not store.problems():
+        flip(tmp_path / JOB / MASTER.filename, 40, 5, 0)
+        await asyncio.sleep(0.01)
+    notifier.close()
+    await task

@@ -99,6 +99,18 @@ def test_heart_says_where_a_silent_process_stands(monkeypatch: pytest.MonkeyPatc
     assert 0 <= said[0]["seconds"] <= said[1]["seconds"]
 
 
+def test_whenever_says_the_same_as_often_as_it_may(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(report.time, "monotonic", lambda: now)
+    tell, never = report.Whenever(30, "evaluating", step=7), report.Whenever(0, "evaluating", step=7)
+    for now in (29.0, 30.0, 59.0, 61.0, 500.0):  # noqa: B007 - the clock reads it
+        tell()
+        never()
+    assert lines(capsys) == [{"event": "evaluating", "step": 7}] * 3
+
+
 def curves(folder: str) -> dict[str, list[tuple[int, float]]]:
     """The scalars in a directory of event files."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

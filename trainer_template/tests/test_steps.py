@@ -82,7 +82,11 @@ def test_evaluate_counts_each_example_once(name: str) -> None:
     expected = float(np.mean(np.argmax(logits, axis=-1) == labels))
     split, variables = Split((Arrays(inputs, labels),), (50,)), (model.params.split(params), statistics)
     step = steps.make_evaluation_step(model, OneDevice())
-    _, accuracy = steps.evaluate(model, step, variables, split, 16, Share(0, 1, 1), OneDevice())
+    told: list[None] = []
+    _, accuracy = steps.evaluate(
+        model, step, variables, split, 16, Share(0, 1, 1), OneDevice(), lambda: told.append(None)
+    )
+    assert len(told) == -(-len(split) // 16)
     assert accuracy == pytest.approx(expected)
 
 

@@ -82,6 +82,8 @@ def test_alone_learns_the_digits_and_says_where_the_model_is(trained: tuple[Trai
     assert len(trainer.parameters_sha256) == 64
     assert sorted(path.name for path in job_dir.iterdir()) == ["checkpoints", "logs", "model"]
     assert [line["step"] for line in trainer.events("checkpoint")] == [90, 180, 270, 360, 450]
+    assert json.loads(trainer.stdout.splitlines()[0]) == {"event": "start", "stacks": "SIGUSR1"}
+    assert trainer.events("begin") == [{"event": "begin", "step": 0, "steps": 450}]
 
 
 def test_alone_reports_every_ten_steps_and_at_the_end_of_each_epoch(trained: tuple[Trainer, Path]) -> None:

@@ -95,6 +95,7 @@ def train(arguments: "Arguments", cluster: Cluster, strategy: Strategy) -> None:
         pulled.version,
         course.steps,
     )
+    report("begin", step=pulled.version, steps=course.steps)
     summaries: Summaries = TensorBoard(arguments.job_dir, pulled.version) if chief else NoSummaries()
     progress = Progress(
         pulled.version, course.steps, arguments.epochs, arguments.log_every, arguments.heartbeat, summaries

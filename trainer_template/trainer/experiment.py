@@ -8,7 +8,7 @@ import optax
 from trainer import data, distribute, models, state, steps
 from trainer.cluster import Cluster
 from trainer.export import export
-from trainer.report import report
+from trainer.report import Whenever, report
 from trainer.saving import Saver
 from trainer.sharding import Batches, epoch_order, steps_for
 from trainer.state import Position, State
@@ -115,8 +115,9 @@ class Experiment:
         # A small held-out set in large batches would be mostly padding.
         most = max(1, -(-len(self.dataset.held_out) // self.share.replicas))
         batch_size = min(most, max(self.batch_size, steps.EVALUATION_BATCH))
+        tell = Whenever(self.arguments.heartbeat, "evaluating", step=position.steps)
         loss, accuracy = steps.evaluate(
-            self.model, step, variables, self.dataset.held_out, batch_size, self.share, self.strategy
+            self.model, step, variables, self.dataset.held_out, batch_size, self.share, self.strategy, tell
         )
         if self.share.process_id == 0:
             measured = {"held_out_loss": round(loss, 6), "held_out_accuracy": round(accuracy, 6)}

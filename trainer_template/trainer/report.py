@@ -1,8 +1,11 @@
 """What a running trainer says: one JSON object a line on stdout, as soon as it is known.
 
+    {"event": "start", "stacks": "SIGUSR1"}          at once: on this signal every stack is written to stderr (task.py)
+    {"event": "begin", "step", "steps"}              training goes on from here: step 0, or that of the checkpoint
     {"event": "progress", "step", "steps", "epoch", "epochs", "loss", "accuracy", "examples_per_second"}
                                      with parameter servers also "staleness_mean" and "staleness_max"
     {"event": "heartbeat", "step", "seconds"}      nothing else was said for a while; so long since the step changed
+    {"event": "evaluating", "step"}                  by the evaluation itself, while it lasts: as often as a heartbeat
     {"event": "evaluation", "step", "epoch", "held_out_loss", "held_out_accuracy"}   the chief and the evaluator
     {"event": "checkpoint", "step"}                                                  visible in job-dir; the chief
     {"event": "stopped", "step", "steps"}                                            by SIGTERM: saved, not finished
@@ -41,6 +44,22 @@ class DivergenceError(TrainerError):
 def report(event: str, **fields: str | float) -> None:
     tqdm.write(json.dumps({"event": event, **fields}), file=sys.stdout)  # above the bar, where there is one
     sys.stdout.flush()
+
+
+class Whenever:
+    """Reports the same at every call, but not more often than so many seconds; 0: never."""
+
+    def __init__(self, seconds: float, event: str, **fields: str | float) -> None:
+        self._seconds = seconds
+        self._event = event
+        self._fields = fields
+        self._spoke = time.monotonic()
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if self._seconds and now - self._spoke >= self._seconds:
+            self._spoke = now
+            report(self._event, **self._fields)
 
 
 class BarHandler(logging.StreamHandler[Any]):

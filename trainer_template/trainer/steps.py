@@ -98,19 +98,20 @@ def evaluate(
     batch_size: int,
     share: Share,
     strategy: Strategy,
+    tell: Callable[[], None],
 ) -> tuple[float, float]:
     """Mean loss and accuracy over a split, each process having taken its part of it.
 
     Args:
         variables: parameters and statistics, as the strategy has them.
+        tell: called after each batch: this gets on.
     """
     batches = Batches(split, plain_order(split), batch_size, share, model.classes)
-    sums = [
-        strategy.on_host(
-            step(variables, *(strategy.put(a) for a in (batch.inputs, batch.labels, batch.weights)))
-        )
-        for batch in read(batches, split.in_memory)
-    ]
+    sums = []
+    for batch in read(batches, split.in_memory):
+        parts = (strategy.put(part) for part in (batch.inputs, batch.labels, batch.weights))
+        sums.append(strategy.on_host(step(variables, *parts)))
+        tell()
     loss, correct, examples = np.sum(sums, axis=0).tolist()
     return loss / examples, correct / examples
 

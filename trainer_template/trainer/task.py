@@ -2,13 +2,14 @@
 
 stdout carries one JSON object a line (see report.py), stderr everything meant for reading. Exit codes: 0 trained, or
 stopped by SIGTERM with its work saved; 1 failed, with a traceback; 2 used wrongly; 130 interrupted. SIGUSR1 writes the
-stack of every thread to stderr and changes nothing.
+stack of every thread to stderr and changes nothing; the first line on stdout says so.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import faulthandler
+import json
 import logging
 import math
 import os
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, all_threads=True)
+        print(json.dumps({"event": "start", "stacks": signal.SIGUSR1.name}), flush=True)
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
     )

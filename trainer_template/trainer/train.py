@@ -34,6 +34,7 @@ def train(arguments: "Arguments", cluster: Cluster, strategy: Strategy) -> None:
     train_step = make_train_step(experiment.model, optimizer, strategy)
     evaluation_step = make_evaluation_step(experiment.model, strategy)
     steps = position.steps + experiment.steps_left(position)
+    report("begin", step=position.steps, steps=steps)
     log.info("Replicas in sync: %d, of them here: %d.", strategy.replicas_in_sync, strategy.local_replicas)
     global_batch = arguments.batch_size * share.replicas
     log.info("%d of %d steps done; the global batch is %d examples.", position.steps, steps, global_batch)

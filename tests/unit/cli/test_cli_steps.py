@@ -1,0 +1,97 @@
+"""What `jobs describe` says of steps: how far, what is at risk, what was lost."""
+
+from datetime import UTC, datetime, timedelta
+
+from trainyard_cli.steps import lines
+from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
+from trainyard_protocol.sync import Stall
+from trainyard_protocol.views import JobDetail, ReplicaView, RunView, Verdict
+
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+CHIEF, WORKER = "master-replica-0", "worker-replica-0"
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def replica(task: str = CHIEF, **fields: object) -> ReplicaView:
+    return ReplicaView(
+        task=task,
+        state=ReplicaState.RUNNING,
+        machine_type="local-1",
+        cpus=(0,),
+        gpus=(),
+        memory_bytes=1,
+        **fields,
+    )
+
+
+def run(number: int, *replicas: ReplicaView, failed: bool = False) -> RunView:
+    verdict = Verdict(outcome=Outcome.FAILED, reason=Reason.STALLED, message="why.") if failed else None
+    return RunView(
+        run_id=f"r{number}",
+        number=number,
+        state=RunState.ENDED if failed else RunState.RUNNING,
+        agent="laptop",
+        created_at=T0,
+        verdict=verdict,
+        replicas=replicas,
+    )
+
+
+def shown(*runs: RunView, state: JobState = JobState.RUNNING) -> list[str]:
+    return lines(JobDetail(job={}, state=state, runs=runs), at(100))
+
+
+def test_job_that_reports_no_steps_has_no_line() -> None:
+    assert shown(run(1, replica()), run(2, replica(), failed=True)) == []
+    assert shown() == []
+
+
+def test_what_is_at_risk_are_the_steps_and_the_time_since_the_last_checkpoint() -> None:
+    chief = replica(step=120, steps=5000, step_at=at(95), durable_step=100, durable_at=at(40))
+    (line,) = shown(run(1, chief, replica(WORKER, step=119)))
+    assert line.startswith("Step 120 of 5000. Step 100 is durable since ")
+    assert line.endswith(" At risk: 20 steps, 01:00.")
+
+
+def test_without_a_checkpoint_all_is_at_risk() -> None:
+    assert shown(run(1, replica(step=3))) == [
+        "Step 3. No checkpoint was reported yet: all of it would be lost."
+    ]
+
+
+def test_right_after_a_checkpoint_nothing_is_at_risk() -> None:
+    (line,) = shown(run(1, replica(step=100, durable_step=100, durable_at=at(99))))
+    assert line.endswith("Nothing is at risk.")
+
+
+def test_run_that_failed_says_what_was_lost_and_where_the_next_one_goes_on() -> None:
+    first = run(
+        1, replica(step=121, steps=500, durable_step=100, durable_at=at(10)), replica(WORKER), failed=True
+    )
+    second = run(2, replica(first_step=100, step=101, steps=500))
+    lost, now = shown(first, second)
+    assert lost == (
+        "Run 1 ended at step 121 of 500. Durable was step 100: 21 steps lost. Run 2 goes on from step 100."
+    )
+    assert now.startswith("Step 101 of 500. Step 100 is durable since ")  # of the run before
+
+
+def test_job_that_failed_says_what_was_lost() -> None:
+    failed = run(1, replica(step=5), failed=True)
+    assert shown(failed, state=JobState.FAILED) == ["Run 1 ended at step 5. It had reported no checkpoint."]
+    saved = run(1, replica(step=5, durable_step=5, durable_at=at(9)), failed=True)
+    assert shown(saved, state=JobState.FAILED) == ["Run 1 ended at step 5. Durable was step 5: nothing lost."]
+
+
+def test_replicas_that_stand_still_are_named_with_what_they_do_and_cannot_move_the_cursor() -> None:
+    stall = Stall(step=7, since=at(1), limit_s=30)
+    hanging = replica(step=7, stall=stall, stacks="Thread 1\n\x1b[2J    load (data.py:88)\n" + "x\n" * 50)
+    _, stands, was, *stack = shown(run(1, hanging))
+    assert stands.startswith("master-replica-0 stands still at step 7 since ")
+    assert was == "master-replica-0 was doing:"
+    assert stack[:2] == ["  Thread 1", "      load (data.py:88)"]
+    assert stack[-1] == "  ..."
+    assert len(stack) == 13

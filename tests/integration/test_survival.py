@@ -25,7 +25,7 @@ from integration.api.api_support import (
 )
 from mounts import SmallDisk, small_disk
 from trainyard_protocol.health import Check, CheckStatus
-from trainyard_server import probes, store
+from trainyard_server import database, probes
 from trainyard_server.health import Probe, Pulse
 from trainyard_server.leadership import Leadership
 from trainyard_server.loops import tick_forever
@@ -170,7 +170,7 @@ def test_read_only_disk_refuses_and_all_goes_on_once_it_can_be_written(api: Serv
 def test_database_that_another_process_locks_is_waited_for_and_then_refused(
     api: Server, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_BUSY_MS", 50)
+    monkeypatch.setattr(database, "_BUSY_MS", 50)
     monkeypatch.setattr(probes, "PATIENCE_S", 0.05)
     api.use_cases.health._probe = probes.DatabaseProbe(api.use_cases.backend.store.url)
     api.use_cases.backend.store.close()  # connections of the new patience

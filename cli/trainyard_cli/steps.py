@@ -77,7 +77,8 @@ def _lost(run: RunView, kept: Durable | None, following: RunView | None) -> list
     failed = run.verdict is not None and run.verdict.outcome is not Outcome.SUCCEEDED
     if first is None or first.step is None or not failed:
         return []
-    said = [f"Run {run.number} ended at step {_of(first)}."]
+    why = f" ({run.verdict.reason}, {run.verdict.replica})" if run.verdict and run.verdict.replica else ""
+    said = [f"Run {run.number}{why} ended at step {_of(first)}."]
     if kept is None:
         said.append("It had reported no checkpoint.")
     else:

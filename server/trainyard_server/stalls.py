@@ -27,7 +27,7 @@ _FRAMES = (
 _PROCESS = re.compile(r"^Process (\d+): ")  # py-spy's thread of the same number is the main one
 _THREAD = re.compile(r"^(Current thread|Thread) (\S+)")
 _STOPPED = re.compile(r"^Process \d+ is stopped, ", re.MULTILINE)  # the agent's words
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<")
+_PYTHON = re.compile(r"/lib/python3\.\d+/(?!(?:site|dist)-packages/)|^<")
 
 
 class Action(StrEnum):
@@ -113,10 +113,9 @@ def diagnose(members: Sequence[Member]) -> Finding | None:
         text += " Which replica holds it up cannot be told: no step and no stack differs from the rest."
     if _STOPPED.search(named.stacks):
         text += " A process of it is stopped, by SIGSTOP or a debugger."
-    frames = main_stack(named.stacks)
-    where = next((frame for frame in frames if not _LIBRARY.search(frame.file)), None)
-    if frames:
-        text += f" It is in {where or frames[0]}."
+    where = _own_frame(main_stack(named.stacks))
+    if where is not None:
+        text += f" It is in {where}."
     return Finding(named.task, text)
 
 
@@ -140,6 +139,16 @@ def main_stack(stacks: str) -> tuple[Frame, ...]:
     if mains:
         return tuple(mains[0])
     return tuple(with_frames[-1][1]) if with_frames else ()
+
+
+def _own_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of the program's own code: what lies beside, or below, the file that it began with. Where
+    it was installed as a package, libraries lie beside that package, not in it. Else the innermost of all."""
+    began = next((frame for frame in reversed(frames) if not _PYTHON.search(frame.file)), None)
+    if began is None:
+        return frames[0] if frames else None
+    place = began.file.rpartition("/")[0]
+    return next(frame for frame in frames if frame.file.startswith(f"{place}/") or frame.file == began.file)
 
 
 def _odd_one_out(members: Sequence[Member]) -> Member | None:

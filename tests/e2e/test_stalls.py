@@ -65,7 +65,8 @@ def check_gang_that_stalled_and_was_started_anew(service: Service, job: str) -> 
     assert [r.durable_step for r in first.replicas] == [6, None, None]
     assert [event.task for event in told.events if event.kind == "stalled"] == ["worker-replica-1"]
     said = service.run("jobs", "describe", job).stderr
-    assert "Run 1 ended at step 8 of 12. Durable was step 6: 2 steps lost. Run 2 goes on from step 6." in said
+    assert "Run 1 (STALLED, worker-replica-1) ended at step 8 of 12. " in said
+    assert "Durable was step 6: 2 steps lost. Run 2 goes on from step 6." in said
 
 
 def test_gang_whose_worker_hangs_is_started_anew_and_the_worker_is_named_by_the_stacks_that_all_write(

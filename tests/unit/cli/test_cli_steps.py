@@ -28,14 +28,14 @@ def replica(task: str = CHIEF, **fields: object) -> ReplicaView:
 
 
 def run(number: int, *replicas: ReplicaView, failed: bool = False) -> RunView:
-    verdict = Verdict(outcome=Outcome.FAILED, reason=Reason.STALLED, message="why.") if failed else None
+    verdict = Verdict(outcome=Outcome.FAILED, reason=Reason.STALLED, message="why.", replica=WORKER)
     return RunView(
         run_id=f"r{number}",
         number=number,
         state=RunState.ENDED if failed else RunState.RUNNING,
         agent="laptop",
         created_at=T0,
-        verdict=verdict,
+        verdict=verdict if failed else None,
         replicas=replicas,
     )
 
@@ -74,16 +74,21 @@ def test_run_that_failed_says_what_was_lost_and_where_the_next_one_goes_on() -> 
     second = run(2, replica(first_step=100, step=101, steps=500))
     lost, now = shown(first, second)
     assert lost == (
-        "Run 1 ended at step 121 of 500. Durable was step 100: 21 steps lost. Run 2 goes on from step 100."
+        "Run 1 (STALLED, worker-replica-0) ended at step 121 of 500. "
+        "Durable was step 100: 21 steps lost. Run 2 goes on from step 100."
     )
     assert now.startswith("Step 101 of 500. Step 100 is durable since ")  # of the run before
 
 
 def test_job_that_failed_says_what_was_lost() -> None:
     failed = run(1, replica(step=5), failed=True)
-    assert shown(failed, state=JobState.FAILED) == ["Run 1 ended at step 5. It had reported no checkpoint."]
+    assert shown(failed, state=JobState.FAILED) == [
+        "Run 1 (STALLED, worker-replica-0) ended at step 5. It had reported no checkpoint."
+    ]
     saved = run(1, replica(step=5, durable_step=5, durable_at=at(9)), failed=True)
-    assert shown(saved, state=JobState.FAILED) == ["Run 1 ended at step 5. Durable was step 5: nothing lost."]
+    assert shown(saved, state=JobState.FAILED) == [
+        "Run 1 (STALLED, worker-replica-0) ended at step 5. Durable was step 5: nothing lost."
+    ]
 
 
 def test_replicas_that_stand_still_are_named_with_what_they_do_and_cannot_move_the_cursor() -> None:

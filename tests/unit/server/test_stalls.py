@@ -130,6 +130,19 @@ def test_lone_replica_is_the_one() -> None:
     )
 
 
+def test_program_that_is_installed_as_a_package_is_told_from_libraries_beside_it() -> None:
+    stacks = """\
+Current thread 0x00007f0000000001 (most recent call first):
+  File "/env/lib/python3.11/site-packages/jax/_src/api.py", line 2512 in block_until_ready
+  File "/env/lib/python3.11/site-packages/trainer/report.py", line 134 in add
+  File "/env/lib/python3.11/site-packages/trainer/task.py", line 270 in <module>
+  File "<frozen runpy>", line 88 in _run_code
+"""
+    found = diagnose([stands(CHIEF, stacks=stacks)])
+    assert found is not None
+    assert found.message.endswith(" It is in trainer/report.py:134 add.")
+
+
 def test_main_stack_of_anything_else_is_empty() -> None:
     assert main_stack("") == ()
     assert main_stack("Its stacks cannot be told: py-spy is not installed.") == ()

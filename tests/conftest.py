@@ -1,5 +1,6 @@
 """What tests of every kind share: a container engine, where there can be one."""
 
+import fcntl
 import os
 import random
 import signal
@@ -97,9 +98,15 @@ def every_database(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """Shared by all tests: each removes what it made."""
     with ExitStack() as stack:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            lock = stack.enter_context((tmp_path_factory.getbasetemp().parent / "engine.lock").open("w"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pytest.fail("two processes of tests want the engine: mark this test `containers`")
         yield _usable(engines.found(), stack)
 
 

@@ -7,7 +7,10 @@ import pytest
 from contract.runtimes.runtime_labs import DockerLab, Driver, FakeLab, process_lab
 
 
-@pytest.fixture(params=["fake", "process", "docker"])
+DOCKER = pytest.param("docker", marks=pytest.mark.containers)
+
+
+@pytest.fixture(params=["fake", "process", DOCKER])
 def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
     if request.param == "fake":
         yield Driver(FakeLab())
@@ -16,7 +19,7 @@ def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
         yield driver
 
 
-@pytest.fixture(params=["process", "docker"])
+@pytest.fixture(params=["process", DOCKER])
 def real_driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
     """Of a runtime that starts programs."""
     with _driver(request, tmp_path) as driver:

@@ -6,7 +6,6 @@ import pytest
 
 from contract.runtimes.runtime_labs import DockerLab, Driver, FakeLab, process_lab
 
-
 DOCKER = pytest.param("docker", marks=pytest.mark.containers)
 
 

@@ -50,7 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which tests stay in one process when several run beside each other (pytest-xdist's `--dist loadgroup`): those
     of a file, since they share its fixtures; all with a container engine, of which there is one; all that train,
-    since each of them takes every core. The last two take longest and begin first."""
+    since each of them takes every core; all that run replicas of the same run, which is found by its id on the whole
+    machine. Engine and training take longest and begin first."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     if hasattr(config, "workerinput"):
@@ -64,6 +65,7 @@ _TRAINING = (
     "tests/chaos/test_training.py",
     "tests/unit/test_benchmarks.py",
 )
+_REPLICAS = ("tests/unit/agent/", "tests/contract/runtimes/")
 
 
 def _group(item: pytest.Item) -> str:
@@ -71,7 +73,10 @@ def _group(item: pytest.Item) -> str:
     asks_for = {"engine", "own_engine"} & set(getattr(item, "fixturenames", ()))
     if asks_for or item.get_closest_marker("containers"):
         return "engine"
-    return "training" if path.startswith(_TRAINING) else path
+    for group, paths in {"training": _TRAINING, "replicas": _REPLICAS}.items():
+        if path.startswith(paths):
+            return group
+    return path
 
 
 @pytest.fixture(scope="session")

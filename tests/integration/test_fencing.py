@@ -105,3 +105,4 @@ def test_containers_of_an_agent_that_does_nothing_are_stopped_by_its_fence(
         home.agent.wait(60)
         home.start()
         assert_that_it_went_well(found, home)
+        until(lambda: not engine.leftovers(), "the agents to remove what is over")

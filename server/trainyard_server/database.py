@@ -44,10 +44,16 @@ def opened(url: str, durable: bool) -> Engine:
     return engine
 
 
-def _migrate(connection: Connection) -> None:
-    """Brings the schema up to date; does nothing when it is."""
+def migrations() -> Config:
+    """Where alembic finds the schema's history."""
     config = Config()
     config.set_main_option("script_location", "trainyard_server:migrations")
+    return config
+
+
+def _migrate(connection: Connection) -> None:
+    """Brings the schema up to date; does nothing when it is."""
+    config = migrations()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
 

@@ -6,12 +6,12 @@ They are asked on a connection of their own, so that neither they nor the reques
 import time
 from dataclasses import dataclass
 
-from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, event, func, select, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
+from trainyard_server.database import migrations
 from trainyard_server.schema import LeaseRow
 
 PATIENCE_S = 2.0
@@ -98,9 +98,7 @@ class DatabaseProbe:
 
 def newest_schema() -> str:
     """The revision that this program brings a database to."""
-    config = Config()
-    config.set_main_option("script_location", "trainyard_server:migrations")
-    return str(ScriptDirectory.from_config(config).get_current_head())
+    return str(ScriptDirectory.from_config(migrations()).get_current_head())
 
 
 def _damage(connection: Connection) -> tuple[str, ...]:

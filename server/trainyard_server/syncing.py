@@ -103,14 +103,15 @@ class Syncing:
                 if report.run_id not in mine:
                     continue  # over, or never here: the answer does not list it and the agent drops it
                 run, gang = mine[report.run_id]
-                changes = lifecycle.observe(run_snapshot(run, gang), report, now)
+                seen = run_snapshot(run, gang)
+                changes = lifecycle.observe(seen, report, now)
                 if not run.acknowledged or run.activity != report.activity:
                     writer.note_run(run, report.activity, now, _news(run, report.activity))
                     touched.add(run.job_key)
                 for change in changes:
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)
-                if self._note_stalls(writer, run, run_snapshot(run, gang), report, now):
+                if self._note_stalls(writer, run, seen, report, now):
                     touched.add(run.job_key)
             others = [agent.agent_id for agent in writer.agents() if agent.agent_id != request.agent.agent_id]
         if news:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from alembic import command
-from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 import databases
 import trainyard_server.migrations.versions as versions
 from integration.api.api_support import Clock, ScriptedAgent, package_job, server
 from trainyard_protocol.sync import ReplicaOrder, RunOrder
+from trainyard_server import database
 
 RELEASED = {"0001": "9cc2619f62e7d1e6157ef4b4724e750782bcc079a6a991cd4f49ba82ed409278"}
 RUN = "0123456789abcdef0123456789abcdef"
@@ -37,9 +37,7 @@ def test_released_migration_is_as_it_was_released(revision: str) -> None:
 
 
 def test_migrations_are_one_line() -> None:
-    config = Config()
-    config.set_main_option("script_location", "trainyard_server:migrations")
-    script = ScriptDirectory.from_config(config)
+    script = ScriptDirectory.from_config(database.migrations())
     assert [revision.revision for revision in script.walk_revisions()][::-1] == list(migrations())
 
 
@@ -87,8 +85,7 @@ def _fill(url: str, revision: str) -> None:
     """A database as a server of that release left it: a job that runs, one that is over, their agent."""
     engine = sa.create_engine(url)
     with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", "trainyard_server:migrations")
+        config = database.migrations()
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
         tables = sa.MetaData()

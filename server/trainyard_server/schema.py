@@ -75,11 +75,21 @@ class JobRow(Table):
     """A job, for ever: ids are unique in a project and nothing is deleted."""
 
     __tablename__ = "jobs"
-    __table_args__ = (UniqueConstraint("project", "job_id"), Index(None, "state"))
+    __table_args__ = (
+        UniqueConstraint("project", "job_id"),
+        Index(None, "state"),
+        # Each covers a list of jobs, so that the jobs themselves are read for one page alone.
+        Index("ix_jobs_by_state", "state", "key", "project", "job_id", "owner"),
+        Index("ix_jobs_by_id", "job_id", "project", "key", "state", "owner"),
+        Index("ix_jobs_by_owner", "owner", "key"),
+        Index("ix_jobs_by_started_at", "started_at", "key"),
+        Index("ix_jobs_by_ended_at", "ended_at", "key"),
+    )
 
     key: Mapped[int] = mapped_column(primary_key=True)
     project: Mapped[str] = mapped_column(String(128))
     job_id: Mapped[str] = mapped_column(String(128))
+    owner: Mapped[str] = mapped_column(String(128), default="")  # who submitted it; "": nobody knows
     state: Mapped[JobState]
     training_input: Mapped[dict[str, Any]]  # canonical: as it was sent
     gang: Mapped[list[Any]]  # the replicas it asks for, as the catalogue stood when it was created
@@ -98,6 +108,17 @@ class JobRow(Table):
     waiting_kind: Mapped[str] = mapped_column(String(32), default="")
     position: Mapped[int] = mapped_column(default=0)
     verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+
+
+class JobLabelRow(Table):
+    """One label of a job, as `JobRow.labels` has it, to find jobs by."""
+
+    __tablename__ = "job_labels"
+    __table_args__ = (Index("ix_job_labels_by_value", "name", "value", "job_key"),)
+
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    value: Mapped[str] = mapped_column(String(63))
 
 
 class RunRow(Table):
@@ -148,6 +169,7 @@ class ReplicaRow(Table):
     durable_at: Mapped[datetime | None]
     stall: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     stacks: Mapped[str] = mapped_column(Text, default="")  # what it was doing when the run stalled
+    metrics: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # a digest of its curves
 
 
 class EventRow(Table):

@@ -37,6 +37,7 @@ from trainyard_server.schema import (
     AgentRow,
     EventRow,
     InstallationRow,
+    JobLabelRow,
     JobRow,
     LeaseRow,
     ReplicaRow,
@@ -203,6 +204,7 @@ class Writer(Reader):
         """A new job in QUEUED. The caller has made sure that its id is free."""
         self._session.add(job)
         self._session.flush()
+        self._add_labels(job)
         for one in events:
             self.add_event(job.key, one, now)
 
@@ -388,6 +390,8 @@ class Writer(Reader):
         guard = update(JobRow).where(JobRow.key == job.key, JobRow.revision == job.revision)
         self._guarded(guard.values(labels=labels, revision=job.revision + 1))
         self._session.refresh(job)
+        self._session.execute(delete(JobLabelRow).where(JobLabelRow.job_key == job.key))
+        self._add_labels(job)
         self.add_event(job.key, Event("labels"), now)
 
     def save_agent(self, info: AgentInfo, leftovers: Sequence[str], now: datetime) -> None:
@@ -436,6 +440,11 @@ class Writer(Reader):
 
     def add_event(self, job_key: int, one: Event, now: datetime) -> None:
         self._add_event(job_key, now, one.kind, one.message, one.run, one.task)
+
+    def _add_labels(self, job: JobRow) -> None:
+        labels = job.labels.items()
+        self._session.add_all(JobLabelRow(job_key=job.key, name=name, value=value) for name, value in labels)
+        self._session.flush()
 
     def _add_event(
         self,

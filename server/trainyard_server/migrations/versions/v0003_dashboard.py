@@ -1,0 +1,45 @@
+"""What people look for jobs by: their owner, their labels, their name; and what programs measure of themselves."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    with op.batch_alter_table("jobs") as jobs:
+        jobs.add_column(sa.Column("owner", sa.String(length=128), nullable=False, server_default=""))
+    with op.batch_alter_table("replicas") as replicas:
+        replicas.add_column(sa.Column("metrics", sa.JSON(), nullable=True))
+    # Each covers a list of jobs, so that the jobs themselves are read for one page alone.
+    op.create_index("ix_jobs_by_state", "jobs", ["state", "key", "project", "job_id", "owner"])
+    op.create_index("ix_jobs_by_id", "jobs", ["job_id", "project", "key", "state", "owner"])
+    op.create_index("ix_jobs_by_owner", "jobs", ["owner", "key"])
+    op.create_index("ix_jobs_by_started_at", "jobs", ["started_at", "key"])
+    op.create_index("ix_jobs_by_ended_at", "jobs", ["ended_at", "key"])
+    op.create_table(
+        "job_labels",
+        sa.Column("job_key", sa.Integer(), nullable=False),
+        sa.Column("name", sa.String(length=63), nullable=False),
+        sa.Column("value", sa.String(length=63), nullable=False),
+        sa.ForeignKeyConstraint(["job_key"], ["jobs.key"], name=op.f("fk_job_labels_job_key")),
+        sa.PrimaryKeyConstraint("job_key", "name", name=op.f("pk_job_labels")),
+    )
+    op.create_index("ix_job_labels_by_value", "job_labels", ["name", "value", "job_key"])
+    _copy_labels()
+
+
+def _copy_labels() -> None:
+    connection = op.get_bind()
+    jobs = sa.table("jobs", sa.column("key", sa.Integer), sa.column("labels", sa.JSON))
+    labels = sa.table("job_labels", sa.column("job_key"), sa.column("name"), sa.column("value"))
+    rows = [
+        {"job_key": key, "name": name, "value": value}
+        for key, said in connection.execute(sa.select(jobs.c.key, jobs.c.labels))
+        for name, value in (said or {}).items()
+    ]
+    if rows:
+        connection.execute(sa.insert(labels), rows)

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The programs that tests need beside Python: the shells in which `jobs` is typed, and a container engine with what
-# its base image is made by, and a browser for the dashboard. Root on Debian gets them; elsewhere the tests that miss one are skipped and named at
-# the end (with CI=true they fail).
+# The programs that tests need beside Python: the shells in which `jobs` is typed, a container engine with what its base
+# image is made by, and a browser for the dashboard. Root on Debian gets them; elsewhere the tests that miss one are
+# skipped and named at the end (with CI=true they fail).
 set -eu
 missing=
 need() { # PROGRAM PACKAGE
@@ -13,7 +13,7 @@ need docker-init tini
 need iptables iptables
 need ip iproute2
 need debootstrap debootstrap
-need chromium chromium
+need chromium "chromium fonts-dejavu-core"
 
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

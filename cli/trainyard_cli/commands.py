@@ -30,7 +30,9 @@ runtimes_option = click.option(
     help="A file with images for runtime versions of your own.",
 )
 config_option = click.option(
-    "--config", type=click.Path(path_type=Path), help="The job's YAML or JSON file; flags override it."
+    "--config",
+    type=click.Path(path_type=Path),
+    help="The job's YAML or JSON file, or - for standard input; flags override it.",
 )
 
 

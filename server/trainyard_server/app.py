@@ -15,6 +15,7 @@ from trainyard_server import errors, installation
 from trainyard_server.auth import Authentication
 from trainyard_server.backend import Backend, Clock, system_clock
 from trainyard_server.conductor import Conductor
+from trainyard_server.configs import Configs
 from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
 from trainyard_server.health import HealthChecks
@@ -143,14 +144,16 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
     )
     conductor = Conductor(backend)
     explaining = Explaining(backend)
+    jobs = Jobs(backend, conductor)
     return UseCases(
         backend=backend,
         conductor=conductor,
-        jobs=Jobs(backend, conductor),
+        jobs=jobs,
         syncing=Syncing(backend, conductor),
         explaining=explaining,
         streaming=LogStreaming(backend, conductor, explaining),
         health=HealthChecks(backend, stopwatch),
         diagnosis=Diagnosis(backend),
         why=Why(backend),
+        configs=Configs(backend, jobs, explaining),
     )

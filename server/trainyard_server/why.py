@@ -5,13 +5,12 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from trainyard_protocol.fields import rfc3339
-from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views import AheadView, ChangeView, FitView, HolderView, WhyView
+from trainyard_protocol.views import AheadView, ChangeView, HolderView, WhyView
 from trainyard_server.backend import Backend
 from trainyard_server.changes import Situation, changes
-from trainyard_server.gangs import Agent, Gang, by_type, describe, has, needs
-from trainyard_server.hosts import Home, Host, Yard
+from trainyard_server.fits import fits
+from trainyard_server.gangs import Agent, Gang, by_type, describe, needs
 from trainyard_server.jobs import known_job
 from trainyard_server.scheduler import Queued, Waiting, in_order, plan
 from trainyard_server.schema import JobRow
@@ -63,8 +62,8 @@ class Why:
             ChangeView(kind=change.kind, message=change.message)
             for change in islice(changes(job, situation, name_of), _MAX_CHANGES)
         )
-        fits = _fits(job, situation)
-        homes = {fit.agent for fit in fits if fit.home}
+        places = fits(job, situation.agents, situation.limits)
+        homes = {fit.agent for fit in places if fit.home}
         return _view(
             row,
             needs=needs(job.gang),
@@ -72,7 +71,7 @@ class Why:
             kind=waiting.kind,
             position=waiting.position,
             ahead=_ahead(queue, rows, result.waiting, waiting.position),
-            agents=fits,
+            agents=places,
             holders=tuple(
                 one
                 for one in holders
@@ -155,43 +154,6 @@ def _ahead(
         )
         for one in first[:_MAX_AHEAD]
     )
-
-
-def _fits(job: Queued, situation: Situation) -> tuple[FitView, ...]:
-    """Each agent, and what it lacks for the job just now."""
-    yard = Yard(situation.agents, situation.limits)
-    homes = {
-        home.host.agent.agent_id: home
-        for alive in (True, False)
-        for home in yard.homes(job.gang, job.needs_images, alive)
-    }
-    return tuple(
-        FitView(
-            agent=host.agent.name,
-            alive=host.agent.alive,
-            has=has(host.agent.capacity),
-            free=describe(len(host.free_cpus), max(0, host.free_memory), by_type(host.free_gpus)),
-            home=host.agent.agent_id in homes,
-            lacks=_lacks(job, host, homes.get(host.agent.agent_id)),
-        )
-        for host in yard.hosts
-    )
-
-
-def _lacks(job: Queued, host: Host, home: Home | None) -> str:
-    agent = host.agent
-    if job.needs_images and not agent.runs_images:
-        return "cannot run container images"
-    if home is None:
-        return "too small for it, also when nothing else runs there"
-    if not agent.alive:
-        return "silent: nothing is started there until it is heard of again"
-    missing = [max(0, wanted - free) for wanted, free in zip(home.amounts, host.ledger.free, strict=True)]
-    cpus, memory, devices, *of_types = missing
-    types = [f"{count} x {kind}" for kind, count in zip(host.types, of_types, strict=True) if count]
-    parts = [f"{cpus} vCPU"] * bool(cpus) + [f"{memory / GIGABYTE:.1f} GB"] * bool(memory)
-    parts += types or [f"{devices} GPUs"] * bool(devices)
-    return f"lacks {', '.join(parts)}" if parts else ""
 
 
 def _nothing(waiting: Waiting, job: Queued) -> str:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from trainyard_protocol.errors import InvalidArgument, TooLarge, Violation
 from trainyard_server.backend import Backend
 from trainyard_server.conductor import Conductor
+from trainyard_server.configs import Configs
 from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
 from trainyard_server.health import HealthChecks
@@ -34,6 +35,7 @@ class UseCases:
     health: HealthChecks
     diagnosis: Diagnosis
     why: Why
+    configs: Configs
 
 
 def _use_cases(request: Request) -> UseCases:

@@ -9,10 +9,11 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
+from trainyard_protocol.config_views import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.views import Explanation, JobDetail, LogEntry, LogSummary, ServerStatus, WhyView
-from trainyard_server.routes.common import Cases, UseCases
+from trainyard_server.routes.common import Cases, RawBody, UseCases, parse_wire
 from trainyard_server.trouble import Troubles, reason
 
 router = APIRouter(prefix="/trainyard/v1")
@@ -59,6 +60,24 @@ def explain(
     run: Annotated[int | None, Query()] = None,
 ) -> Explanation:
     return cases.explaining.explain(project, job_id, task, run)
+
+
+@router.get("/projects/{project}/jobs/{job_id}/config")
+def config(project: str, job_id: str, cases: Cases) -> JobConfig:
+    """As it was sent, as it was resolved, and what to type to have it once more."""
+    return cases.configs.config(project, job_id)
+
+
+@router.post("/projects/{project}/configs:check")
+def check_config(project: str, body: RawBody, cases: Cases) -> ConfigCheck:
+    """What submit would say of a config's text, each problem with its line and column. Nothing is created."""
+    return cases.configs.check(project, parse_wire(ConfigCheckRequest, body))
+
+
+@router.get("/projects/{project}/jobs:suggest")
+def suggest(project: str, like: str, cases: Cases) -> SuggestedId:
+    """A job id that is free in the project."""
+    return cases.configs.suggest(project, like)
 
 
 @router.get("/projects/{project}/jobs/{job_id}/logs")

@@ -1,5 +1,6 @@
 """The verbs as a user types them, against the real server on a real port."""
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -91,6 +92,35 @@ def test_submit_prints_id_and_state_on_stdout_and_the_rest_on_stderr(typed: Type
         "region": "here",
     }
     assert app.job("first")["labels"] == {"team": "vision"}
+
+
+def test_submit_config_from_standard_input_is_the_same_job(
+    typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(CONFIG.encode())))
+    said = typed("jobs submit training first --config -")
+    assert (said.code, said.out) == (0, "jobId: first\nstate: QUEUED\n")
+    assert "Packaging ./trainer" in said.err
+    assert app.job("first")["trainingInput"]["args"] == ["--lr", "0.1"]
+    assert app.job("first")["labels"] == {"team": "vision"}
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("trainingInput:\n  scaleTier: HUGE\n", "<stdin>:2: scaleTier: must be one of"),
+        ('{"trainingInput":\n\t{"workerCount": "x"}}', "<stdin>:2: workerCount: must be"),
+        ("trainingInput: [\n", "<stdin>:2: is not YAML"),
+        ("", "<stdin>: is empty"),
+    ],
+)
+def test_validate_bad_config_from_standard_input_names_its_line(
+    typed: Type, monkeypatch: pytest.MonkeyPatch, text: str, place: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    said = typed("jobs validate --config -")
+    assert said.code == 1
+    assert place in said.err
 
 
 def test_submit_the_same_source_twice_uploads_it_once(typed: Type, app: Server) -> None:

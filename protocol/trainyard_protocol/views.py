@@ -87,9 +87,11 @@ class EventView(Wire):
 
 
 class JobDetail(Wire):
-    """`job` is the v1 Job; `waiting` says what a queued job waits for; `exit_code` mirrors a final state."""
+    """`job` is the v1 Job; `owner` is who submitted it ("" where nobody knows); `waiting` says what a queued job waits
+    for; `exit_code` mirrors a final state."""
 
     job: dict[str, Any]
+    owner: str = ""
     state: JobState
     waiting: str = ""
     verdict: Verdict | None = None

@@ -16,12 +16,15 @@ from trainyard_server.auth import Authentication
 from trainyard_server.backend import Backend, Clock, system_clock
 from trainyard_server.conductor import Conductor
 from trainyard_server.configs import Configs
+from trainyard_server.dashboard import job_page, jobs_page, static_files
+from trainyard_server.dashboard.pages import Dashboard
 from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
 from trainyard_server.health import HealthChecks
 from trainyard_server.hearing import Hearing, Stopwatch
 from trainyard_server.jobs import Jobs
 from trainyard_server.leadership import Leadership
+from trainyard_server.listing import Listings
 from trainyard_server.logs import LogStore
 from trainyard_server.loops import flush_forever, scrub_forever, tick_forever
 from trainyard_server.notify import Notifier
@@ -95,9 +98,10 @@ def create_app(
         openapi_url=None,
     )
     app.state.use_cases = use_cases
+    app.state.dashboard = Dashboard(backend.notifier, settings.ping_s)
     app.add_middleware(Authentication, tokens=settings.tokens)
     errors.install(app)
-    for module in (v1, trainyard, upload, agent):
+    for module in (v1, trainyard, upload, agent, static_files, jobs_page, job_page):
         app.include_router(module.router)
 
     @app.get("/healthz", response_model_exclude_none=True)
@@ -156,4 +160,5 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         diagnosis=Diagnosis(backend),
         why=Why(backend),
         configs=Configs(backend, jobs, explaining),
+        listings=Listings(backend),
     )

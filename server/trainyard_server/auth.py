@@ -7,6 +7,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trainyard_protocol.errors import PermissionDenied, TrainyardError, Unauthenticated
+from trainyard_server import access
+from trainyard_server.access import Caller
 from trainyard_server.errors import answer
 from trainyard_server.settings import Role
 
@@ -27,11 +29,14 @@ class Authentication:
         self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != _OPEN:
+        if scope["type"] == "http" and scope["path"] != _OPEN and not scope["path"].startswith("/static/"):
             error = self._refusal(scope["path"], Headers(scope=scope).get("authorization", ""))
             if error is not None:
                 await answer(error)(scope, receive, send)
                 return
+            role = role_of(Headers(scope=scope)["authorization"].partition(" ")[2].strip(), self._tokens)
+            assert role is not None
+            scope.setdefault("state", {})["caller"] = Caller(access.Role(role.value), role.value)
         await self._app(scope, receive, send)
 
     def _refusal(self, path: str, authorization: str) -> TrainyardError | None:

@@ -76,6 +76,7 @@ class Explaining:
         return JobDetail(
             job=v1_job(job),
             state=job.state,
+            owner=job.owner,
             waiting=job.waiting,
             verdict=verdict,
             exit_code=_exit_code(job.state, verdict),

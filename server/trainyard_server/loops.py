@@ -9,7 +9,7 @@ from trainyard_server.health import Pulse
 from trainyard_server.leadership import Leadership
 from trainyard_server.log_scrub import Scrub
 from trainyard_server.logs import LogStore
-from trainyard_server.notify import QUEUE_TOPIC, Notifier
+from trainyard_server.notify import PROGRESS_TOPIC, QUEUE_TOPIC, Notifier
 from trainyard_server.steps import Steps
 from trainyard_server.trouble import Troubles
 
@@ -51,7 +51,8 @@ async def flush_forever(steps: Steps, notifier: Notifier, every_s: float) -> Non
         while not notifier.closed:
             await end.wait(every_s)
             try:
-                await run_in_threadpool(steps.flush)
+                if await run_in_threadpool(steps.flush):
+                    notifier.publish(PROGRESS_TOPIC)
             except Exception as error:  # noqa: BLE001 - logged, and the next one tries again
                 troubles.note("Steps cannot be written", error)
             else:

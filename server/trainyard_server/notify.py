@@ -39,6 +39,9 @@ class Notifier:
             for topic in topics:
                 for subscription in self._subscriptions.get(topic, ()):
                     subscription._wake(topic)
+                if topic.startswith(_JOB):
+                    for subscription in self._subscriptions.get(JOBS_TOPIC, ()):
+                        subscription._wake(JOBS_TOPIC)
 
     def wake_all(self) -> None:
         """Wakes everyone in this process for all that they are subscribed to: something may have been missed."""
@@ -112,9 +115,19 @@ class Subscription:
             self._loop.call_soon_threadsafe(self._event.set)
 
 
+_JOB = "job:"
+
+JOBS_TOPIC = "jobs"
+"""News: a state of any job changed; whoever publishes the topic of a job publishes this."""
+
+
 def job_topic(key: int) -> str:
     """News: a state of the job, of a run or of a replica changed."""
-    return f"job:{key}"
+    return f"{_JOB}{key}"
+
+
+PROGRESS_TOPIC = "progress"
+"""News: what replicas of some jobs have reported of themselves has been written."""
 
 
 def log_topic(key: int) -> str:

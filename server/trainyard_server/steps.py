@@ -70,8 +70,8 @@ class Steps:
             for line in lines:
                 known.progress = _after(known.progress, line)
 
-    def flush(self) -> None:
-        """Writes what is new, in one transaction."""
+    def flush(self) -> bool:
+        """Writes what is new, in one transaction; whether there was anything."""
         with self._lock:
             news = {key: r.progress for key, r in self._replicas.items() if r.progress != r.written}
             if len(self._replicas) > _REMEMBERED:
@@ -79,7 +79,7 @@ class Steps:
                 for key in oldest:
                     del self._replicas[key]
         if not news:
-            return
+            return False
         with self._store.write() as writer:
             for (run_id, task), progress in news.items():
                 writer.note_steps(run_id, task, _values(progress), complete=False)
@@ -87,6 +87,7 @@ class Steps:
             for key, progress in news.items():
                 if key in self._replicas:
                     self._replicas[key].written = progress
+        return True
 
     def whole(self, project: str, job_id: str, stream: Stream, run_id: str, count: int) -> dict[str, object]:
         """What the log of a replica, which is complete with `count` lines, says: the values of its row. It is

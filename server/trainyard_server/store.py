@@ -44,7 +44,7 @@ from trainyard_server.schema import (
     RunRow,
 )
 
-_LIVE_RUNS = (RunState.PREPARING, RunState.RUNNING, RunState.STOPPING)
+LIVE_RUNS = (RunState.PREPARING, RunState.RUNNING, RunState.STOPPING)
 
 
 class Overtaken(Exception):
@@ -109,6 +109,11 @@ class Reader:
     def __init__(self, session: Session) -> None:
         self._session = session
 
+    @property
+    def session(self) -> Session:
+        """For questions that are kept apart from here, such as `job_list`."""
+        return self._session
+
     def job(self, project: str, job_id: str) -> JobRow | None:
         return self._session.scalar(select(JobRow).filter_by(project=project, job_id=job_id))
 
@@ -152,12 +157,12 @@ class Reader:
 
     def live_run(self, job_key: int) -> RunRow | None:
         return self._session.scalar(
-            select(RunRow).where(RunRow.job_key == job_key, RunRow.state.in_(_LIVE_RUNS))
+            select(RunRow).where(RunRow.job_key == job_key, RunRow.state.in_(LIVE_RUNS))
         )
 
     def live_runs(self, agent_id: str | None = None) -> Sequence[RunRow]:
         """All runs that are not over, or those of one agent, in a fixed order."""
-        query = select(RunRow).where(RunRow.state.in_(_LIVE_RUNS)).order_by(RunRow.created_at, RunRow.run_id)
+        query = select(RunRow).where(RunRow.state.in_(LIVE_RUNS)).order_by(RunRow.created_at, RunRow.run_id)
         if agent_id is not None:
             query = query.where(RunRow.agent_id == agent_id)
         return self._session.scalars(query).all()

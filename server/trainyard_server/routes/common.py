@@ -15,6 +15,7 @@ from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
 from trainyard_server.health import HealthChecks
 from trainyard_server.jobs import Jobs
+from trainyard_server.listing import Listings
 from trainyard_server.streaming import LogStreaming
 from trainyard_server.syncing import Syncing
 from trainyard_server.why import Why
@@ -36,6 +37,7 @@ class UseCases:
     diagnosis: Diagnosis
     why: Why
     configs: Configs
+    listings: Listings
 
 
 def _use_cases(request: Request) -> UseCases:

@@ -1,0 +1,67 @@
+"""What every tab of a job's page has above it: what the job is, how it stands, and what can be done with it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request
+
+from trainyard_protocol.states import FINAL_JOB_STATES
+from trainyard_protocol.views import JobDetail
+from trainyard_server.dashboard.pages import View, caller_of
+from trainyard_server.notify import PROGRESS_TOPIC, job_topic
+from trainyard_server.routes.common import UseCases
+
+JOB = "/projects/{project}/jobs/{job_id}"
+"""Where a job's page is; its tabs are below."""
+
+TABS = {"": "Overview", "/logs": "Logs", "/metrics": "Metrics", "/config": "Config", "/files": "Files"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    word: str
+    path: str
+    current: bool
+
+
+def job_view(
+    request: Request,
+    cases: UseCases,
+    project: str,
+    job_id: str,
+    *,
+    tab: str,
+    template: str,
+    more: Callable[[JobDetail], Mapping[str, Any]] = lambda _detail: {},
+    topics: tuple[str, ...] = (),
+    with_events: bool = False,
+) -> View:
+    """A tab of a job's page. The template extends job/base.html, and gets `detail` and what `more` says.
+
+    Raises NotFound for a job that is not there.
+    """
+    key = cases.streaming.check(project, job_id)
+    caller = caller_of(request)
+
+    def look() -> Mapping[str, Any]:
+        detail = cases.explaining.detail(project, job_id, with_events)
+        return {
+            "detail": detail,
+            "job_id": job_id,
+            "job_path": job_path(project, job_id),
+            "may_cancel": detail.state not in FINAL_JOB_STATES and caller.may_change(detail.owner),
+            "now": cases.backend.clock(),
+            "project": project,
+            "tabs": [
+                Tab(word, job_path(project, job_id) + below, below == tab) for below, word in TABS.items()
+            ],
+            **more(detail),
+        }
+
+    return View(template, look, (job_topic(key), PROGRESS_TOPIC, *topics))
+
+
+def job_path(project: str, job_id: str) -> str:
+    return f"/projects/{quote(project, safe='')}/jobs/{quote(job_id, safe='')}"

@@ -1,0 +1,118 @@
+"""What all pages share: how one is described, served, and kept up to date."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from starlette.concurrency import run_in_threadpool
+
+from trainyard_protocol.errors import TrainyardError
+from trainyard_server.access import Caller, Role
+from trainyard_server.dashboard.live import Key, Live, Parts, encode
+from trainyard_server.dashboard.rendering import Rendering
+from trainyard_server.dashboard.static_files import static_version
+from trainyard_server.notify import Notifier
+
+THEMES = ("light", "dark")
+THEME_COOKIE = "trainyard_theme"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One page as one reader asked for it.
+
+    `look` reads what the template shows, anew each time; it may block. News of one of `topics` calls for another look,
+    and so does the end of `every_s`, for what time alone changes.
+    """
+
+    template: str
+    look: Callable[[], Mapping[str, Any]]
+    topics: tuple[str, ...] = ()
+    every_s: float = 5.0
+
+
+class Dashboard:
+    """What the pages stand on, as `app.state.dashboard`."""
+
+    def __init__(self, notifier: Notifier, ping_s: float) -> None:
+        self.rendering = Rendering()
+        self.live = Live(notifier, ping_s)
+
+    def page(self, request: Request, view: View) -> str:
+        return self.rendering.page(view.template, {**_reader(request), **view.look()})
+
+    def parts(self, request: Request, view: View) -> Parts:
+        return self.rendering.parts(view.template, {**_reader(request), **view.look()})
+
+    def error(self, request: Request, error: TrainyardError) -> HTMLResponse:
+        """What a person sees in place of a page."""
+        html = self.rendering.page("error.html", {**_reader(request), "error": error})
+        return HTMLResponse(html, error.http_status)
+
+
+def dashboard_of(request: Request) -> Dashboard:
+    dashboard: Dashboard = request.app.state.dashboard
+    return dashboard
+
+
+Pages = Annotated[Dashboard, Depends(dashboard_of)]
+
+
+def add_page(router: APIRouter, path: str, describe: Callable[..., View]) -> None:
+    """Serves a page at `path`, and its changes at `/live` + `path`. `describe` is a dependency that takes what it
+    needs of the path and the query; the page's own errors are raised by it or by the view's first look."""
+
+    def page(request: Request, pages: Pages, view: Annotated[View, Depends(describe)]) -> HTMLResponse:
+        return HTMLResponse(pages.page(request, view))
+
+    async def live(
+        request: Request, pages: Pages, view: Annotated[View, Depends(describe)]
+    ) -> EventSourceResponse:
+        await run_in_threadpool(
+            view.look
+        )  # what is not there is said with a status, before the stream begins
+        key = _key(request)
+        stream = pages.live.stream(key, lambda: pages.parts(request, view), view.topics, view.every_s)
+        return EventSourceResponse(
+            _events(stream), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        )
+
+    router.add_api_route(path, page, methods=["GET"], response_class=HTMLResponse)
+    router.add_api_route(f"/live{path}", live, methods=["GET"])
+
+
+def caller_of(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def _events(parts: AsyncIterator[Parts | None]) -> AsyncIterator[bytes]:
+    """`hello` says which version of the scripts the server has; each `parts` has what changed."""
+    yield format_sse_event(event="hello", data_str=static_version())
+    async for changed in parts:
+        yield (
+            KEEPALIVE_COMMENT
+            if changed is None
+            else format_sse_event(event="parts", data_str=encode(changed))
+        )
+
+
+def _key(request: Request) -> Key:
+    caller = caller_of(request)
+    return (request.url.path, request.url.query, caller.role.value, caller.name)
+
+
+def _reader(request: Request) -> dict[str, Any]:
+    """Who reads, and how he likes it."""
+    theme = request.cookies.get(THEME_COOKIE, "")
+    caller: Caller | None = getattr(request.state, "caller", None)
+    return {
+        "caller": caller,
+        "csrf": getattr(request.state, "csrf", ""),
+        "may_submit": caller is not None and caller.may(Role.SUBMITTER),
+        "path": request.url.path.removeprefix("/live") or "/",
+        "theme": theme if theme in THEMES else "",
+    }

@@ -1,0 +1,145 @@
+"""From what is known to HTML. Everything that is put into a page is escaped, but for what this module itself makes."""
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+import trainyard_protocol
+from trainyard_server.dashboard.static_files import static_url, static_version
+
+LIVE = "live_"
+"""What the names of blocks start with that change while a page is open."""
+
+
+class Rendering:
+    """The templates. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._environment = Environment(
+            loader=PackageLoader("trainyard_server.dashboard"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters.update(
+            bytes=size,
+            clock=clock,
+            duration=duration,
+            number=number,
+            spark=spark,
+            time=time,
+            to_json=to_json,
+        )
+        self._environment.globals.update(
+            static_url=static_url, static_version=static_version(), version=trainyard_protocol.__version__
+        )
+
+        # Known in every block, also where one is rendered by itself.
+        self._environment.globals["ui"] = self._environment.get_template("_macros.html").module
+
+    def page(self, template: str, context: Mapping[str, Any]) -> str:
+        return self._environment.get_template(template).render(context)
+
+    def parts(self, template: str, context: Mapping[str, Any]) -> dict[str, str]:
+        """The template's live blocks by their names, without the `live_`."""
+        loaded = self._environment.get_template(template)
+        shared = loaded.new_context(dict(context))
+        return {
+            name.removeprefix(LIVE): "".join(block(shared))
+            for name, block in loaded.blocks.items()
+            if name.startswith(LIVE)
+        }
+
+
+def time(moment: datetime | None, form: str = "ago") -> Markup:
+    """A moment as the reader's clock and zone have it, which times.js fills in; `form` is ago, time or date-time.
+    Without scripts it is the moment in UTC."""
+    if moment is None:
+        return Markup("")
+    at = moment.astimezone(UTC)
+    return Markup('<time datetime="{}" data-form="{}">{} UTC</time>').format(
+        at.isoformat(timespec="milliseconds").replace("+00:00", "Z"), form, at.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def clock(since: datetime | None, until: datetime | None = None, now: datetime | None = None) -> Markup:
+    """How long it took from `since` to `until`; without an end it is still running, and so is the clock on the page."""
+    if since is None:
+        return Markup("")
+    if until is not None:
+        return Markup("<span>{}</span>").format(duration((until - since).total_seconds()))
+    said = duration((now - since).total_seconds()) if now is not None else ""
+    at = since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Markup('<span data-since="{}">{}</span>').format(at, said)
+
+
+def duration(seconds: float | None) -> str:
+    """`47s`, `3m 12s`, `5h 02m`, `3d 4h`: two units at most."""
+    if seconds is None:
+        return ""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600}h"
+
+
+def size(count: float | None) -> str:
+    """`512 B`, `1.5 MiB`."""
+    if count is None:
+        return ""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def number(value: float | None) -> str:
+    """A measured value in four significant digits."""
+    if value is None:
+        return ""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == int(value) and abs(value) < 1e6:
+        return f"{int(value):,}"
+    return f"{value:.4g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+
+
+_SPARK_WIDTH, _SPARK_HEIGHT, _MARGIN = 72.0, 18.0, 1.5
+
+
+def spark(points: list[tuple[float, float]], label: str) -> Markup:
+    """A small curve, 72 by 18, of (step, value); nothing where there are fewer than two finite points."""
+    finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    if len(finite) < 2:
+        return Markup("")
+    xs, ys = [x for x, _ in finite], [y for _, y in finite]
+    x_span, y_span = (max(xs) - min(xs)) or 1.0, (max(ys) - min(ys)) or 1.0
+    path = " ".join(
+        f"{_MARGIN + (x - min(xs)) / x_span * (_SPARK_WIDTH - 2 * _MARGIN):.1f},"
+        f"{_SPARK_HEIGHT - _MARGIN - (y - min(ys)) / y_span * (_SPARK_HEIGHT - 2 * _MARGIN):.1f}"
+        for x, y in finite
+    )
+    return Markup(
+        '<svg class="spark" viewBox="0 0 72 18" width="72" height="18" role="img" aria-label="{}">'
+        '<polyline points="{}" fill="none"/></svg>'
+    ).format(label, path)
+
+
+def to_json(value: object) -> Markup:
+    """For `<script type="application/json">`: no text in it can end the element."""
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704 - escaped here

@@ -1,0 +1,36 @@
+// The server's own API, as this page's reader.
+
+export class ApiError extends Error {
+  /** @param {number} status of HTTP, 0 where the server did not answer @param {object} body the error's envelope */
+  constructor(status, message, body) {
+    super(message);
+    this.status = status;
+    this.body = body;
+  }
+}
+
+/** Calls the API and answers with its JSON. Throws ApiError with the server's own sentence. */
+export async function call(method, path, body = undefined, { signal } = {}) {
+  const headers = { Accept: "application/json", "X-CSRF-Token": document.querySelector('meta[name="csrf-token"]').content };
+  let payload = body;
+  if (body !== undefined && !(body instanceof Blob)) {
+    headers["Content-Type"] = "application/json";
+    payload = JSON.stringify(body);
+  }
+  let answer;
+  try {
+    answer = await fetch(path, { method, headers, body: payload, signal, cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "The server does not answer.", {});
+  }
+  const said = await answer.json().catch(() => ({}));
+  if (answer.status === 401) location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
+  if (!answer.ok) throw new ApiError(answer.status, said.error?.message ?? `The server answered with ${answer.status}.`, said);
+  return said;
+}
+
+/** `projects/P/jobs/J` with both names safe in a path. */
+export function jobPath(project, job) {
+  return `projects/${encodeURIComponent(project)}/jobs/${encodeURIComponent(job)}`;
+}

@@ -1,0 +1,69 @@
+"""Style sheets, scripts and pictures: ours, and the chart library out of its installed package.
+
+They lie below a digest of all of them, so a browser keeps them for ever and a new version is fetched at once.
+"""
+
+import gzip
+import hashlib
+import mimetypes
+from functools import cache
+from importlib.resources import files
+
+from fastapi import APIRouter, Request, Response
+
+from trainyard_protocol.errors import NotFound
+
+_VENDOR = {"vendor/plotly.min.js": ("plotly", "package_data/plotly.min.js")}
+_FOR_EVER = "public, max-age=31536000, immutable"
+_COMPRESSED = ("text/", "image/svg+xml")
+
+router = APIRouter()
+
+
+@router.get("/static/{version}/{name:path}")
+def static_file(version: str, name: str, request: Request) -> Response:
+    """An older version than this server's gets what is here now, and is not to keep it."""
+    content, media_type = _read(name)
+    headers = {
+        "Cache-Control": _FOR_EVER if version == static_version() else "no-cache",
+        "Vary": "Accept-Encoding",
+    }
+    if media_type.startswith(_COMPRESSED) and "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        content = _compressed(name)
+    return Response(content, media_type=media_type, headers=headers)
+
+
+@cache
+def static_version() -> str:
+    """The digest of everything that is served here."""
+    digest = hashlib.sha256()
+    for name in sorted(_names()):
+        digest.update(name.encode() + b"\0")
+        digest.update(hashlib.sha256(_read(name)[0]).digest())
+    return digest.hexdigest()[:12]
+
+
+def static_url(name: str) -> str:
+    return f"/static/{static_version()}/{name}"
+
+
+@cache
+def _names() -> frozenset[str]:
+    ours = {entry.name for entry in files(__package__).joinpath("static").iterdir() if entry.is_file()}
+    return frozenset(ours | _VENDOR.keys())
+
+
+@cache
+def _read(name: str) -> tuple[bytes, str]:
+    """Raises NotFound, for everything that is not meant to be served, too."""
+    if name not in _names():
+        raise NotFound(f"There is nothing at /static/{name}.")
+    package, path = _VENDOR.get(name, (__package__, f"static/{name}"))
+    media_type = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0]
+    return files(package).joinpath(path).read_bytes(), media_type or "application/octet-stream"
+
+
+@cache
+def _compressed(name: str) -> bytes:
+    return gzip.compress(_read(name)[0], mtime=0)

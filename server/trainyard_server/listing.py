@@ -1,0 +1,221 @@
+"""The list of jobs as people look at it: over all projects, with what each one is doing."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.states import JobState
+from trainyard_protocol.views import Verdict
+from trainyard_server.backend import Backend
+from trainyard_server.job_list import JobList, Order, Wanted
+from trainyard_server.schema import JobRow, ReplicaRow, RunRow
+
+PAGE_SIZE = 50
+
+TROUBLE_S = 24 * 3600.0
+"""How long a failed job counts as one to look at."""
+
+_AGO = re.compile(r"(\d{1,6})([smhdw])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_NO_LABELS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a reader asks for. `since` and `until` are times or how long ago; `page` counts from 1."""
+
+    text: str = ""
+    project: str = ""
+    owner: str = ""
+    states: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    since: str = ""
+    until: str = ""
+    trouble: bool = False
+    order: str = "-created"
+    page: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """One job of the list. `trouble` is "", stalled, silent or restarted; `shape` says what it asks for, in short and
+    in full."""
+
+    key: int
+    project: str
+    job_id: str
+    owner: str
+    state: JobState
+    labels: Mapping[str, str]
+    shape: str
+    shape_in_full: str
+    created_at: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    waiting: str
+    position: int
+    verdict: Verdict | None
+    retries_used: int
+    trouble: str
+    run: RunRow | None
+    primary: ReplicaRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page of the list. `total` counts the jobs that match, `counts` those of each state that match but for it."""
+
+    jobs: Sequence[JobLine]
+    total: int
+    counts: Mapping[JobState, int]
+    troubled: int
+    pages: int
+    now: datetime
+
+
+class Listings:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def find(self, question: Question) -> Listing:
+        """Raises InvalidArgument with everything that is wrong with the question."""
+        now = self._backend.clock()
+        wanted, order, descending = _understood(question, now)
+        with self._backend.store.read() as reader:
+            jobs = JobList(reader)
+            found = jobs.find(
+                wanted,
+                order,
+                descending=descending,
+                offset=(question.page - 1) * PAGE_SIZE,
+                limit=PAGE_SIZE,
+            )
+            keys = [job.key for job in found.jobs]
+            runs, unwell = jobs.newest_runs(keys), jobs.troubled(keys)
+            troubled = jobs.in_trouble(now - timedelta(seconds=TROUBLE_S))
+        total = found.total(wanted.states)
+        return Listing(
+            jobs=[_line(job, runs.get(job.key), unwell.get(job.key, "")) for job in found.jobs],
+            total=total,
+            counts=found.counts,
+            troubled=troubled,
+            pages=max(1, -(-total // PAGE_SIZE)),
+            now=now,
+        )
+
+    def choices(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Every project and every owner that there are jobs of."""
+        with self._backend.store.read() as reader:
+            jobs = JobList(reader)
+            return jobs.projects(), jobs.owners()
+
+
+def shape_of(job: JobRow) -> tuple[str, str]:
+    """What the job asks for, as its tier or the kinds of its machines, and in full:
+    `CUSTOM 1+4`, `1 × n1-standard-8 (master), 4 × n1-highmem-8 (worker)`."""
+    tier = str(job.training_input.get("scaleTier", "BASIC"))
+    kinds: dict[tuple[str, str], int] = {}
+    accelerators = 0
+    for replica in job.gang:
+        kind = str(replica["task"]).partition("-replica-")[0]
+        what = str(replica["machine_type"])
+        if replica["accelerator_count"]:
+            accelerators += int(replica["accelerator_count"])
+            what += f" + {replica['accelerator_count']} {replica['accelerator_type']}"
+        kinds[kind, what] = kinds.get((kind, what), 0) + 1
+    counts: dict[str, int] = {}
+    for (kind, _), count in kinds.items():
+        counts[kind] = counts.get(kind, 0) + count
+    short = tier if len(job.gang) == 1 else f"{tier} {'+'.join(map(str, counts.values()))}"
+    if accelerators:
+        short += f" · {accelerators} GPU"
+    return short, ", ".join(f"{count} × {what} ({kind})" for (kind, what), count in kinds.items())
+
+
+def _line(job: JobRow, latest: tuple[RunRow, ReplicaRow] | None, unwell: str) -> JobLine:
+    short, full = shape_of(job)
+    run, primary = latest or (None, None)
+    over = job.ended_at is not None
+    return JobLine(
+        key=job.key,
+        project=job.project,
+        job_id=job.job_id,
+        owner=job.owner,
+        state=job.state,
+        labels=job.labels or _NO_LABELS,
+        shape=short,
+        shape_in_full=full,
+        created_at=job.created_at,
+        queued_at=job.queued_at,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        waiting=job.waiting,
+        position=job.position,
+        verdict=Verdict.model_validate(job.verdict) if job.verdict else None,
+        retries_used=job.retries_used,
+        trouble=unwell or ("restarted" if job.retries_used and not over else ""),
+        run=run,
+        primary=primary,
+    )
+
+
+def _understood(question: Question, now: datetime) -> tuple[Wanted, Order, bool]:
+    wrong: list[Violation] = []
+    order = question.order.removeprefix("-")
+    if order not in list(Order):
+        wrong.append(Violation("sort", f"{question.order!r} is no order; orders are {', '.join(Order)}."))
+    states = tuple(state.upper() for state in question.states if state)
+    unknown = [state for state in states if state not in JobState.__members__]
+    if unknown:
+        wrong.append(
+            Violation(
+                "state", f"{unknown[0]!r} is not a state; states are {', '.join(JobState.__members__)}."
+            )
+        )
+    if question.page < 1 or question.page > 10_000_000:
+        wrong.append(Violation("page", f"counts from 1; this is {question.page}."))
+    moments = {}
+    for name, said in (("since", question.since), ("until", question.until)):
+        try:
+            moments[name] = moment(said, now)
+        except (ValueError, OverflowError):
+            wrong.append(
+                Violation(name, f"{said!r} is no time; 2026-11-20, 2026-11-20T10:00:00Z or 24h (ago) are.")
+            )
+    if wrong:
+        raise InvalidArgument(wrong)
+    labels = tuple(_label(label) for label in question.labels if label.strip())
+    return (
+        Wanted(
+            project=question.project.strip(),
+            text=question.text.strip(),
+            owner=question.owner.strip(),
+            states=tuple(JobState[state] for state in states),
+            labels=labels,
+            created_after=moments["since"],
+            created_before=moments["until"],
+            trouble_since=now - timedelta(seconds=TROUBLE_S) if question.trouble else None,
+        ),
+        Order(order),
+        question.order.startswith("-"),
+    )
+
+
+def moment(text: str, now: datetime) -> datetime | None:
+    """`24h` before now, or a time of its own; without a zone it is UTC. Raises ValueError."""
+    said = text.strip()
+    if not said:
+        return None
+    if match := _AGO.fullmatch(said):
+        return now - timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+    found = datetime.fromisoformat(said)
+    return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    """`team=vision`, or `team` for any value."""
+    name, separator, value = text.strip().partition("=")
+    return name.strip(), value.strip() if separator else None

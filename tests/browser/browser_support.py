@@ -1,0 +1,72 @@
+"""What the tests in a browser share: a yard to look at, how it is looked at, and what keeps people out of a page."""
+
+from enum import Enum
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, Page
+
+from integration.api.api_support import ADMIN, ScriptedAgent, Server
+
+_STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+class Look(Enum):
+    """How a reader's window is."""
+
+    LIGHT = (1280, 860, "light")
+    DARK = (1280, 860, "dark")
+    NARROW = (380, 800, "light")
+    NARROW_DARK = (380, 800, "dark")
+
+    @property
+    def width(self) -> int:
+        return self.value[0]
+
+    @property
+    def height(self) -> int:
+        return self.value[1]
+
+    @property
+    def scheme(self) -> Any:
+        return self.value[2]
+
+
+class Yard:
+    """A server to look at, with an agent that does what the test says."""
+
+    def __init__(self, api: Server, url: str) -> None:
+        self.api = api
+        self.url = url
+
+    def sign_in(self, context: BrowserContext, role: str) -> None:
+        assert role == "admin"
+        context.set_extra_http_headers(ADMIN)
+
+    def agent(self, name: str = "laptop", **given: Any) -> ScriptedAgent:
+        agent = ScriptedAgent(self.api, name, **given)
+        agent.sync()
+        return agent
+
+    def submit(
+        self, job_id: str, *, project: str = "p", labels: dict[str, str] | None = None, **training_input: Any
+    ) -> None:
+        given = {"scaleTier": "CUSTOM", "masterType": "local-1", "pythonModule": "trainer.task"}
+        body = {"jobId": job_id, "trainingInput": given | training_input, "labels": labels or {}}
+        answer = self.api.client.post(f"/v1/projects/{project}/jobs", json=body, headers=ADMIN)
+        assert answer.status_code == 200, answer.text
+
+    def placed(self, agent: ScriptedAgent, job_id: str) -> Any:
+        """The run of a job that the agent has been given."""
+        agent.sync()
+        return next(run for run in agent.runs.values() if run.job_id == job_id)
+
+
+def axe(page: Page) -> list[str]:
+    """What axe-core finds wrong with the page as it stands."""
+    results = Axe().run(page, options={"runOnly": {"type": "tag", "values": _STANDARDS}})
+    return [
+        f"{violation['id']}: {violation['help']}: {node['html'][:160]}"
+        for violation in results.response["violations"]
+        for node in violation["nodes"]
+    ]

@@ -1,0 +1,122 @@
+"""Pages in a real browser: Debian's Chromium, driven by Playwright, before a server with a scripted agent.
+
+Every page fails its test that logs an error, breaks the Content-Security-Policy, or asks another host for anything.
+Screenshots are kept below $SCREENSHOTS, or test-artefacts/ where that is not set.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+
+from browser.browser_support import Look, Yard
+from integration.api.api_support import server, serving
+
+SHOTS = Path(os.environ.get("SCREENSHOTS", "test-artefacts/screenshots"))
+
+
+class RealClock:
+    """The time as the browser has it, too."""
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC)
+
+    def stopwatch(self) -> float:
+        return time.monotonic()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("There is no Chromium here: scripts/test-tools.sh installs it.")
+        pytest.skip("no Chromium on this machine")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    """A server that ticks by itself, behind a socket, and nothing in it."""
+    changes: dict[str, Any] = {"run_loops": True, "tick_s": 0.1, "silent_after_s": 3600.0}
+    with server(tmp_path / "server", RealClock(), **changes) as api, serving(api.app) as url:  # type: ignore[arg-type]
+        yield Yard(api, url)
+
+
+@pytest.fixture
+def open_page(chromium: Browser, yard: Yard) -> Iterator[Callable[..., Page]]:
+    """Opens a page as somebody: `open_page("/", role="viewer", look=Look.DARK)`. What goes wrong in it fails the test
+    at its end, unless the test has taken it out of `page.troubles`."""
+    with ExitStack() as stack:
+        opened: list[tuple[Page, list[str]]] = []
+
+        def open_one(path: str = "/", *, role: str = "admin", look: Look = Look.LIGHT) -> Page:
+            context = stack.enter_context(_context(chromium, yard, role, look))
+            page = context.new_page()
+            troubles: list[str] = []
+            page.troubles = troubles  # type: ignore[attr-defined]
+            _watch(page, yard.url, troubles)
+            opened.append((page, troubles))
+            page.goto(path)
+            return page
+
+        yield open_one
+        wrong = [trouble for _, troubles in opened for trouble in troubles]
+    assert wrong == []
+
+
+@pytest.fixture
+def shot(request: pytest.FixtureRequest) -> Callable[..., Path]:
+    """Keeps a picture of a page: `shot(page, "jobs-dark")`."""
+
+    def keep(page: Page, name: str, *, full_page: bool = True) -> Path:
+        path = SHOTS / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=path, full_page=full_page)
+        return path
+
+    return keep
+
+
+@contextmanager
+def _context(chromium: Browser, yard: Yard, role: str, look: Look) -> Iterator[BrowserContext]:
+    context = chromium.new_context(
+        base_url=yard.url,
+        viewport={"width": look.width, "height": look.height},
+        color_scheme=look.scheme,
+        locale="en-GB",
+        timezone_id="Europe/Berlin",
+    )
+    context.set_default_timeout(15_000)
+    try:
+        yard.sign_in(context, role)
+        yield context
+    finally:
+        context.close()
+
+
+def _watch(page: Page, url: str, troubles: list[str]) -> None:
+    here = urlparse(url).netloc
+
+    def asked(request: Request) -> None:
+        there = urlparse(request.url)
+        if there.scheme in ("http", "https") and there.netloc != here:
+            troubles.append(f"asks another host: {request.url}")
+
+    page.on("request", asked)
+    page.on("pageerror", lambda error: troubles.append(f"script: {error}"))
+    page.on(
+        "console",
+        lambda said: troubles.append(f"console: {said.text}") if said.type in ("error", "warning") else None,
+    )

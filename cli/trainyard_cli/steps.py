@@ -1,4 +1,4 @@
-"""How far a job's runs are, what of it a failure would cost, and what a failure did cost. Pure."""
+"""How far a job's runs are, what they measure, what of it a failure would cost, and what a failure did cost. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from trainyard_protocol.states import FINAL_JOB_STATES, Outcome
 from trainyard_protocol.views import JobDetail, ReplicaView, RunView
 
 _STACK_LINES = 12  # of each replica
+_METRICS = 8  # in a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ def lines(detail: JobDetail, now: datetime) -> list[str]:
         last, kept = detail.runs[-1], durable(detail.runs)
         over = detail.state in FINAL_JOB_STATES
         found += _lost(last, kept, None) if over else _at_risk(last, kept, now)
+        found += _measured(last)
         found += _stacks(last)
     return found
 
@@ -88,6 +90,22 @@ def _lost(run: RunView, kept: Durable | None, following: RunView | None) -> list
     if following is not None and begins:
         said.append(f"Run {following.number} goes on from step {min(begins)}.")
     return [" ".join(said)]
+
+
+def _measured(run: RunView) -> list[str]:
+    """The newest values, each of the first replica that has it: those of the evaluator are among them."""
+    values: dict[str, str] = {}
+    epoch = ""
+    for replica in run.replicas:
+        said = replica.metrics
+        for one in said.metrics if said is not None else ():
+            values.setdefault(one.name, f"{without_control(one.name)} {one.value:.6g}")
+        if said is not None and said.epoch is not None and not epoch:
+            total = f" of {said.epochs:.10g}" if said.epochs is not None else ""
+            epoch = f" (epoch {said.epoch:.10g}{total})"
+    if not values:
+        return []
+    return [f"Measured: {', '.join(list(values.values())[:_METRICS])}{epoch}."]
 
 
 def _stacks(run: RunView) -> list[str]:

@@ -1,11 +1,12 @@
 """What the server tells people beyond the v1 API (`/trainyard/v1/...`): the command line and the dashboard read it."""
 
 import json
+import math
 import re
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer
 
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.sync import Capacity, Stall, Stream, Wire
@@ -17,6 +18,18 @@ _LEVEL = re.compile(r"(?:\S+ ){0,3}?\[?(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)
 _ABSL = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d\d")
 _ABSL_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _LEVELS = frozenset({"DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL"})
+
+
+def number(value: float) -> float | str:
+    """As JSON has it: what is no finite number is a string, "NaN", "Infinity" or "-Infinity", as in all of Google's
+    APIs."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+Number = Annotated[float, PlainSerializer(number, return_type=float | str, when_used="json")]
+"""A float that may be none: see `number`."""
 
 
 class Verdict(Wire):
@@ -33,6 +46,69 @@ class Verdict(Wire):
     exit_code: int | None = None
     last_lines: tuple[str, ...] = ()
     step: int | None = None
+
+
+class CurveDigest(Wire):
+    """One metric in short: its newest value, and some points (step, value) spread over all of its steps."""
+
+    name: str
+    step: int
+    value: Number
+    points: tuple[tuple[int, Number], ...] = ()
+
+
+class MetricsDigest(Wire):
+    """What a replica's program has measured of itself, in short (`digests.py` of the server): 8 metrics at most, what
+    matters most first, 40 points of each. `main` is the one to show where there is room for one, or "". `epoch`
+    counts as the program does, of `epochs`."""
+
+    main: str = ""
+    epoch: int | float | None = None
+    epochs: int | float | None = None
+    metrics: tuple[CurveDigest, ...] = ()
+
+    def curve(self, name: str = "") -> CurveDigest | None:
+        """Of this metric, or of the main one; None where there is none."""
+        return next((one for one in self.metrics if one.name == (name or self.main)), None)
+
+
+class MetricSeries(Wire):
+    """One metric of one replica in one run: point i is `values[i]` at `steps[i]`, `times[i]` seconds after the `start`
+    of its MetricsView. Its steps rise. Of `total` points those that show its course, when there were too many."""
+
+    name: str
+    task: str
+    run: int
+    steps: tuple[int, ...]
+    values: tuple[Number, ...]
+    times: tuple[float, ...]
+    total: int
+
+
+class MetricsView(Wire):
+    """The curves of a job. A step that a later run has trained again is that run's alone.
+
+    `names` are those of all its metrics, what matters most first; `main` is the first of them, or "". `step`, `steps`,
+    `epoch`, `epochs`: as the newest lines say. `epoch_starts`: the first step that was reported in an epoch.
+    `version`: given as `after`, only those series come that have changed since. `complete`: false while there is more
+    in the log that has not been read: ask again. `thinned`: there were so many points that only those are kept that
+    show their course; `left_out`: there were too many curves.
+    """
+
+    metrics: tuple[MetricSeries, ...] = ()
+    names: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    main: str = ""
+    start: datetime | None = None
+    step: int | None = None
+    steps: int | None = None
+    epoch: int | float | None = None
+    epochs: int | float | None = None
+    epoch_starts: tuple[tuple[int, float], ...] = ()
+    version: str = ""
+    complete: bool = True
+    thinned: bool = False
+    left_out: bool = False
 
 
 class ReplicaView(Wire):
@@ -59,6 +135,7 @@ class ReplicaView(Wire):
     durable_at: datetime | None = None
     stall: Stall | None = None
     stacks: str = ""
+    metrics: MetricsDigest | None = None
 
 
 class RunView(Wire):

@@ -27,6 +27,7 @@ from trainyard_server.leadership import Leadership
 from trainyard_server.listing import Listings
 from trainyard_server.logs import LogStore
 from trainyard_server.loops import flush_forever, scrub_forever, tick_forever
+from trainyard_server.metrics import Metrics
 from trainyard_server.notify import Notifier
 from trainyard_server.quota_file import load_quotas
 from trainyard_server.routes import agent, trainyard, upload, v1
@@ -161,4 +162,5 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         why=Why(backend),
         configs=Configs(backend, jobs, explaining),
         listings=Listings(backend),
+        metrics=Metrics(backend),
     )

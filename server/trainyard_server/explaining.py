@@ -1,6 +1,7 @@
 """What people are told beyond the v1 API: how a job stands in full, what a replica sees, how the server is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import trainyard_protocol
 from trainyard_protocol.cluster import (
@@ -23,6 +24,7 @@ from trainyard_protocol.views import (
     Explanation,
     JobDetail,
     LogSummary,
+    MetricsDigest,
     ReplicaView,
     RunView,
     ServerStatus,
@@ -64,12 +66,13 @@ class Explaining:
         return ServerStatus(version=trainyard_protocol.__version__, agents=tuple(agents), jobs=counts)
 
     def detail(self, project: str, job_id: str, with_events: bool = True) -> JobDetail:
-        """Raises NotFound."""
+        """With its history and what its replicas have measured, or without. Raises NotFound."""
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
             runs = reader.runs(job.key)
             gangs = reader.replicas([run.run_id for run in runs])
             events = reader.events(job.key) if with_events else ()
+            digests = reader.digests([run.run_id for run in runs]) if with_events else {}
             names = _agent_names(reader)
         counts = self._backend.logs.counts(project, job_id)
         verdict = Verdict.model_validate(job.verdict) if job.verdict else None
@@ -81,7 +84,8 @@ class Explaining:
             verdict=verdict,
             exit_code=_exit_code(job.state, verdict),
             runs=tuple(
-                _run_view(run, [r for r in gangs if r.run_id == run.run_id], names, counts) for run in runs
+                _run_view(run, [r for r in gangs if r.run_id == run.run_id], names, counts, digests)
+                for run in runs
             ),
             events=tuple(map(_event_view, events)),
         )
@@ -160,7 +164,11 @@ def _exit_code(state: JobState, verdict: Verdict | None) -> int | None:
 
 
 def _run_view(
-    run: RunRow, gang: Sequence[ReplicaRow], agents: dict[str, str], counts: dict[Stream, int]
+    run: RunRow,
+    gang: Sequence[ReplicaRow],
+    agents: dict[str, str],
+    counts: dict[Stream, int],
+    digests: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> RunView:
     return RunView(
         run_id=run.run_id,
@@ -196,10 +204,15 @@ def _run_view(
                 durable_at=replica.durable_at,
                 stall=Stall.model_validate(replica.stall) if replica.stall else None,
                 stacks=replica.stacks,
+                metrics=_digest_view(digests.get((run.run_id, replica.task))),
             )
             for replica in gang
         ),
     )
+
+
+def _digest_view(kept: Mapping[str, Any] | None) -> MetricsDigest | None:
+    return MetricsDigest.model_validate(kept) if kept else None
 
 
 def _event_view(event: EventRow) -> EventView:

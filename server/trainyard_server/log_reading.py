@@ -1,6 +1,6 @@
 """Reading a job's log from a cursor on, a bounded share at a time, beside those who write it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
@@ -101,17 +101,22 @@ def tail(path: Path, size: int, lines: int) -> tuple[str, ...]:
     return tuple(line["text"] for line in found if line is not None)
 
 
-def objects(path: Path, size: int) -> Iterator[LogLine]:
-    """Of the lines among a file's first `size` bytes those that begin with a brace; what can be read of them."""
+def objects(path: Path, start: int, end: int) -> tuple[list[LogLine], int]:
+    """Of the lines in these bytes of a file, or of the first of them, those that begin with a brace, as far as they can
+    be read; and where the next ones lie. Of a file that is missing: none. Raises OSError."""
+    found = []
+    until = min(end, start + _LOOK)
     try:
         with path.open("rb") as file:
-            while size > 0 and (raw := file.readline(size)):
-                size -= len(raw)
+            file.seek(start)
+            while start < until and (raw := file.readline(end - start)):
+                start += len(raw)
                 line = decode(raw) if _OBJECT in raw else None
                 if line is not None:
-                    yield LogLine.model_validate(line)
-    except OSError:
-        return
+                    found.append(LogLine.model_validate(line))
+    except FileNotFoundError:
+        return [], end
+    return found, start if start >= until else end
 
 
 def _opened(stack: ExitStack, path: Path) -> IO[bytes] | None:

@@ -150,11 +150,26 @@ class LogStore:
     def objects(self, project: str, job_id: str, stream: Stream) -> Iterator[LogLine]:
         """Those of the stream's lines that begin with a brace, in their order; what can be read of them. Writers do
         not wait for it."""
+        start, end = 0, self.ends(project, job_id).get(stream, 0)
+        while start < end:
+            try:
+                found, start = self.objects_from(project, job_id, stream, start, end)
+            except OSError:
+                return
+            yield from found
+
+    def objects_from(
+        self, project: str, job_id: str, stream: Stream, start: int, end: int
+    ) -> tuple[list[LogLine], int]:
+        """As `objects`: no more of them than a few megabytes hold, and where the next ones lie. `start` is 0 or such a
+        place, `end` is of `ends`. Raises OSError."""
+        return objects(self._job(project, job_id).directory / stream.filename, start, end)
+
+    def ends(self, project: str, job_id: str) -> dict[Stream, int]:
+        """Where each stream of the job ends, in bytes: lines that come later lie behind."""
         log = self._seen(project, job_id)
         with log.view:
-            position = log.positions.get(stream)
-            size = position.size if position is not None else 0
-        yield from objects(log.directory / stream.filename, size)
+            return {stream: position.size for stream, position in sorted(log.positions.items())}
 
     def counts(self, project: str, job_id: str) -> dict[Stream, int]:
         """How many lines each stream of the job has."""

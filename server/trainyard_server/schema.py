@@ -169,7 +169,10 @@ class ReplicaRow(Table):
     durable_at: Mapped[datetime | None]
     stall: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     stacks: Mapped[str] = mapped_column(Text, default="")  # what it was doing when the run stalled
-    metrics: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # a digest of its curves
+    # A digest of its curves (`digests.py`), some kilobytes: read by `Reader.digests`, not with the row.
+    metrics: Mapped[dict[str, Any] | None] = mapped_column(
+        JSON(none_as_null=True), deferred=True, deferred_raiseload=True
+    )
 
 
 class EventRow(Table):

@@ -1,4 +1,5 @@
-"""How far each replica is, by its own lines: read as the lines come, written to the database every while.
+"""How far each replica is and what it measures, by its own lines: read as the lines come, written to the database
+every while.
 
 What is in memory is a second's worth at most. A process that has not seen all lines of a replica (it was started later,
 or another server process took some) reads them once more when the log is complete, so what the verdict of a run stands
@@ -6,12 +7,14 @@ on is exact, whatever happened in between.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from trainyard_protocol.progress import CHECKPOINT, Mark, parse
 from trainyard_protocol.sync import LogLine
+from trainyard_server.digests import Digest
 from trainyard_server.logs import LogStore, Stream
 from trainyard_server.store import Store
 
@@ -51,6 +54,32 @@ class _Replica:
     next: int | None = 0
     progress: Progress = field(default_factory=Progress)
     written: Progress = field(default_factory=Progress)
+    digest: Digest = field(default_factory=Digest)
+    digest_news: bool = False
+
+    def take(self, line: LogLine) -> None:
+        mark = parse(line.text) if line.stream == "stdout" and not line.partial else None
+        if mark is None:
+            return
+        try:
+            at = datetime.fromisoformat(line.time)
+        except ValueError:
+            return
+        if at.tzinfo is None:
+            return
+        self.progress = self.progress.after(mark, at)
+        if mark.metrics or mark.epoch is not None or mark.epochs is not None:
+            self.digest.add(mark)
+            self.digest_news = True
+
+    def values(self) -> dict[str, object]:
+        """Those of its row."""
+        values: dict[str, object] = {name: getattr(self.progress, name) for name in Progress.__slots__}
+        return values | {"metrics": self.digest.json()}
+
+
+def _nothing() -> None:
+    """No digest is kept yet."""
 
 
 class Steps:
@@ -62,29 +91,56 @@ class Steps:
         self._lock = threading.Lock()
         self._replicas: dict[tuple[str, str], _Replica] = {}
 
-    def take(self, run_id: str, task: str, start: int, lines: Sequence[LogLine]) -> None:
-        """Lines `start`, `start + 1`, ... of a replica are in its log."""
+    def take(
+        self,
+        run_id: str,
+        task: str,
+        start: int,
+        lines: Sequence[LogLine],
+        kept: Callable[[], Mapping[str, Any] | None] = _nothing,
+    ) -> None:
+        """Lines `start`, `start + 1`, ... of a replica are in its log. `kept` reads the digest that its row has: it is
+        asked where lines before these were not seen here."""
+        with self._lock:
+            known = self._replicas.get((run_id, task))
+            seen = start == 0 if known is None else known.next == start
+        before = Digest() if seen else Digest.of(kept())
         with self._lock:
             known = self._replicas.setdefault((run_id, task), _Replica())
+            if before.taken > known.digest.taken:
+                known.digest = before
             known.next = start + len(lines) if known.next == start else None
             for line in lines:
-                known.progress = _after(known.progress, line)
+                known.take(line)
 
     def flush(self) -> bool:
         """Writes what is new, in one transaction; whether there was anything."""
         with self._lock:
-            news = {key: r.progress for key, r in self._replicas.items() if r.progress != r.written}
+            news = {
+                key: (r.progress, r.values())
+                for key, r in self._replicas.items()
+                if r.progress != r.written or r.digest_news
+            }
+            for key in news:
+                self._replicas[key].digest_news = False
             if len(self._replicas) > _REMEMBERED:
                 oldest = [key for key in self._replicas if key not in news][: -_REMEMBERED // 2]
                 for key in oldest:
                     del self._replicas[key]
         if not news:
             return False
-        with self._store.write() as writer:
-            for (run_id, task), progress in news.items():
-                writer.note_steps(run_id, task, _values(progress), complete=False)
+        try:
+            with self._store.write() as writer:
+                for (run_id, task), (_, values) in news.items():
+                    writer.note_steps(run_id, task, values, complete=False)
+        except BaseException:
+            with self._lock:
+                for key in news:
+                    if key in self._replicas:
+                        self._replicas[key].digest_news = True
+            raise
         with self._lock:
-            for key, progress in news.items():
+            for key, (progress, _) in news.items():
                 if key in self._replicas:
                     self._replicas[key].written = progress
         return True
@@ -94,24 +150,8 @@ class Steps:
         forgotten here."""
         with self._lock:
             known = self._replicas.pop((run_id, stream.task), _Replica())
-        if known.next == count:
-            return _values(known.progress)
-        progress = Progress()
-        for line in self._logs.objects(project, job_id, stream):
-            progress = _after(progress, line)
-        return _values(progress)
-
-
-def _after(progress: Progress, line: LogLine) -> Progress:
-    mark = parse(line.text) if line.stream == "stdout" else None
-    if mark is None or line.partial:
-        return progress
-    try:
-        at = datetime.fromisoformat(line.time)
-    except ValueError:
-        return progress
-    return progress.after(mark, at) if at.tzinfo is not None else progress
-
-
-def _values(progress: Progress) -> dict[str, object]:
-    return {name: getattr(progress, name) for name in Progress.__slots__}
+        if known.next != count:
+            known = _Replica()
+            for line in self._logs.objects(project, job_id, stream):
+                known.take(line)
+        return known.values()

@@ -176,6 +176,16 @@ class Reader:
     def replica(self, run_id: str, task: str) -> ReplicaRow | None:
         return self._session.get(ReplicaRow, (run_id, task))
 
+    def digests(self, run_ids: Iterable[str]) -> dict[tuple[str, str], Mapping[str, Any]]:
+        """What the replicas of some runs have measured, by run and task, as `digests.Digest` keeps it; those that have
+        measured something."""
+        rows = self._session.execute(
+            select(ReplicaRow.run_id, ReplicaRow.task, ReplicaRow.metrics).where(
+                ReplicaRow.run_id.in_(list(run_ids)), ReplicaRow.metrics.is_not(None)
+            )
+        )
+        return {(run_id, task): metrics for run_id, task, metrics in rows}
+
     def events(self, job_key: int) -> Sequence[EventRow]:
         return self._session.scalars(
             select(EventRow).filter_by(job_key=job_key).order_by(EventRow.number)

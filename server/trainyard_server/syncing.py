@@ -3,9 +3,11 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
@@ -165,7 +167,8 @@ class Syncing:
         if taken.new:
             begin = taken.next - taken.new  # of damaged logs another one: those are read anew at their end
             first = max(0, begin - chunk.start)
-            backend.steps.take(run_id, task, begin, chunk.lines[first : first + taken.new])
+            fresh = chunk.lines[first : first + taken.new]
+            backend.steps.take(run_id, task, begin, fresh, partial(self._kept_digest, run_id, task))
             backend.notifier.publish(log_topic(job.key))
         complete, kept, event = False, None, None
         if taken.full:
@@ -192,6 +195,10 @@ class Syncing:
             self._conductor.advance(job.key)
             self._conductor.schedule()  # what this run held may be free now
         return LogReceipt(next=logs.next(job.project, job.job_id, stream), complete=complete)
+
+    def _kept_digest(self, run_id: str, task: str) -> Mapping[str, Any] | None:
+        with self._backend.store.read() as reader:
+            return reader.digests([run_id]).get((run_id, task))
 
     @staticmethod
     def _note_stalls(

@@ -4,7 +4,8 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
@@ -13,6 +14,7 @@ from trainyard_protocol.config_views import ConfigCheck, ConfigCheckRequest, Job
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.views import Explanation, JobDetail, LogEntry, LogSummary, ServerStatus, WhyView
+from trainyard_server.metrics import DEFAULT_POINTS, Wanted, csv_blocks
 from trainyard_server.routes.common import Cases, RawBody, UseCases, parse_wire
 from trainyard_server.trouble import Troubles, reason
 
@@ -103,6 +105,41 @@ async def logs(
     news = cases.streaming.stream(project, job_id, key=key, after=cursor, follow=follow, wanted=wanted)
     return EventSourceResponse(
         _events(news), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    )
+
+
+@router.get("/projects/{project}/jobs/{job_id}/metrics", response_model=None)
+def metrics(
+    project: str,
+    job_id: str,
+    cases: Cases,
+    name: Annotated[tuple[str, ...], Query()] = (),
+    task: str = "",
+    from_step: int | None = None,
+    to_step: int | None = None,
+    points: int = DEFAULT_POINTS,
+    after: str = "",
+) -> Response:
+    """A `MetricsView`. Of each curve between two steps (both included) at most `points`, such that its peaks stay;
+    ask for a part of it to see more there."""
+    wanted = Wanted(name, task, from_step, to_step, points, after)
+    view = cases.metrics.view(project, job_id, wanted)
+    return Response(
+        view.model_dump_json(), media_type="application/json", headers={"Cache-Control": "no-store"}
+    )
+
+
+@router.get("/projects/{project}/jobs/{job_id}/metrics.csv", response_model=None)
+def metrics_csv(project: str, job_id: str, cases: Cases) -> StreamingResponse:
+    """Every point of every run: run, task, name, step, time, value."""
+    rows = cases.metrics.rows(project, job_id)
+    return StreamingResponse(
+        csv_blocks(rows),
+        media_type="text/csv; charset=utf-8",
+        headers={
+            "Cache-Control": "no-store",
+            "Content-Disposition": f'attachment; filename="{job_id}-metrics.csv"',
+        },
     )
 
 

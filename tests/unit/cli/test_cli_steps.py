@@ -1,11 +1,19 @@
 """What `jobs describe` says of steps: how far, what is at risk, what was lost."""
 
+import math
 from datetime import UTC, datetime, timedelta
 
 from trainyard_cli.steps import lines
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.sync import Stall
-from trainyard_protocol.views import JobDetail, ReplicaView, RunView, Verdict
+from trainyard_protocol.views import (
+    CurveDigest,
+    JobDetail,
+    MetricsDigest,
+    ReplicaView,
+    RunView,
+    Verdict,
+)
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
@@ -100,3 +108,16 @@ def test_replicas_that_stand_still_are_named_with_what_they_do_and_cannot_move_t
     assert stack[:2] == ["  Thread 1", "      load (data.py:88)"]
     assert stack[-1] == "  ..."
     assert len(stack) == 13
+
+
+def test_what_was_measured_last_is_one_line_of_all_replicas() -> None:
+    loss = CurveDigest(name="loss", step=120, value=0.31)
+    rate = CurveDigest(name="examples_per_second", step=120, value=1203.4567)
+    chief = replica(step=120, metrics=MetricsDigest(main="loss", epoch=2, epochs=5, metrics=(loss, rate)))
+    other = CurveDigest(name="loss", step=120, value=7)
+    held_out = CurveDigest(name="held_out_loss", step=100, value=math.nan)
+    evaluator = replica("evaluator-replica-0", metrics=MetricsDigest(metrics=(other, held_out)))
+    assert shown(run(1, chief, evaluator))[1:] == [
+        "Measured: loss 0.31, examples_per_second 1203.46, held_out_loss nan (epoch 2 of 5)."
+    ]
+    assert shown(run(1, replica(metrics=MetricsDigest(epoch=1)))) == []

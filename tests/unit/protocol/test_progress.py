@@ -1,16 +1,40 @@
 import json
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_protocol.progress import MAX_LINE, MAX_STEP, Mark, parse
+from trainyard_protocol.progress import MAX_LINE, MAX_METRICS, MAX_NAME, MAX_STEP, Mark, parse
 
 
 @pytest.mark.parametrize(
     ("line", "mark"),
     [
-        ('{"event": "progress", "step": 120, "steps": 5000, "loss": 0.5}', Mark("progress", 120, 5000)),
+        (
+            '{"event": "progress", "step": 120, "steps": 5000, "loss": 0.5}',
+            Mark("progress", 120, 5000, metrics={"loss": 0.5}),
+        ),
+        (
+            '{"event": "x", "step": 3, "epoch": 1.5, "epochs": 5, "a": 1, "b": true, "c": "2", "d": null, "e": [3]}',
+            Mark("x", 3, epoch=1.5, epochs=5, metrics={"a": 1.0}),
+        ),
+        (
+            '{"event": "x", "step": 3, "a": Infinity, "b": -Infinity, "c": 1e999}',
+            Mark("x", 3, metrics={"a": math.inf, "b": -math.inf, "c": math.inf}),
+        ),
+        (
+            f'{{"event": "x", "step": 3, "a": 1{"0" * 400}, "b": -1{"0" * 400}}}',
+            Mark("x", 3, metrics={"a": math.inf, "b": -math.inf}),
+        ),
+        ('{"event": "x", "epoch": 2, "loss": 0.5}', Mark("x", epoch=2)),
+        ('{"event": "x", "step": 3, "epoch": NaN, "epochs": -1}', Mark("x", 3)),
+        ('{"event": "heartbeat", "step": 3, "seconds": 60.1}', Mark("heartbeat", 3)),
+        ('{"event": "x", "step": 3, "": 1, "a\\u0000": 1, "\\ud800": 1, "\\u202e": 1}', Mark("x", 3)),
+        (
+            f'{{"event": "x", "step": 3, "{"n" * MAX_NAME}": 1, "{"n" * (MAX_NAME + 1)}": 1}}',
+            Mark("x", 3, metrics={"n" * MAX_NAME: 1.0}),
+        ),
         ('{"step":0,"event":"x"}', Mark("x", 0)),
         ('{"event": "saved", "model": "gs://b/d"}', Mark("saved")),
         ('{"event": "start", "stacks": "SIGUSR1"}', Mark("start", stacks="SIGUSR1")),
@@ -58,3 +82,17 @@ def test_parse_finds_the_step_among_whatever_else_is_said(fields: dict[str, obje
     line = json.dumps({**fields, "event": "progress", "step": step})
     mark = parse(line)
     assert (mark.step if mark else None) == (step if len(line) <= MAX_LINE else None)
+
+
+def test_not_a_number_is_kept_as_such() -> None:
+    mark = parse('{"event": "x", "step": 3, "loss": NaN}')
+    assert mark is not None
+    assert math.isnan(mark.metrics["loss"])
+
+
+def test_of_very_many_metrics_the_first_are_taken() -> None:
+    fields = {f"m{number}": number for number in range(300)}
+    mark = parse(json.dumps({"event": "x", "step": 3} | fields))
+    assert mark is not None
+    assert list(mark.metrics) == [f"m{number}" for number in range(MAX_METRICS)]
+    assert list(mark.metrics.values()) == [float(number) for number in range(MAX_METRICS)]

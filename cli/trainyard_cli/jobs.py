@@ -15,11 +15,12 @@ from trainyard_cli.render import elapsed, moment
 from trainyard_protocol.cluster import TASK_TYPES
 from trainyard_protocol.errors import Aborted, InvalidArgument, Violation
 from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.health import sized
 from trainyard_protocol.log_query import SEVERITIES, since_moment
 from trainyard_protocol.machines import GIGABYTE, Catalog, gang, replicas_of
 from trainyard_protocol.states import JobState, ReplicaState
 from trainyard_protocol.training_input import TrainingInput
-from trainyard_protocol.views import Explanation, JobDetail, RunView
+from trainyard_protocol.views import Explanation, JobDetail, ReplicaView, RunView
 
 Say = Callable[[str], None]
 
@@ -67,11 +68,24 @@ def _run_lines(run: RunView, count: int, now: datetime) -> list[str]:
                 f"{replica.reason or ''} {code}".strip() if over else "",
                 replica.machine_type,
                 f"CPU {','.join(map(str, replica.cpus))}" if replica.cpus else "",
+                _used(replica),
                 f"{replica.log_lines} lines"
                 + (", cut by the log quota" if replica.log_kept is not None else ""),
             ]
         )
     return [headline, formats.table([], rows)] if rows else [headline]
+
+
+def _used(replica: ReplicaView) -> str:
+    """What a replica that runs uses, of what it was given."""
+    if replica.memory_used_bytes is None:
+        return ""
+    of_cpus = f" of {len(replica.cpus)}" if replica.cpus else ""
+    of_memory = f" of {sized(replica.memory_bytes)}" if replica.memory_bytes else ""
+    cpu = "" if replica.cpu_used is None else f"{replica.cpu_used:.1f}{of_cpus} cores, "
+    busy = [gpu.utilization for gpu in replica.gpus_used if gpu.utilization is not None]
+    gpus = f", GPU {' '.join(f'{share:.0%}' for share in busy)}" if busy else ""
+    return f"{cpu}{sized(replica.memory_used_bytes)}{of_memory}{gpus}"
 
 
 def list_jobs(

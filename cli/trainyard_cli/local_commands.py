@@ -82,7 +82,7 @@ def _status_text(now: service.Status) -> str:
     if now.server is None:
         return "\n\n".join([*blocks, now.problem])
     if now.server.agents:
-        headers = ["AGENT", "STATE", "RUNTIME", "CAPACITY", "CPUS", "MEMORY", "GPUS", "RUNS"]
+        headers = ["AGENT", "STATE", "RUNTIME", "CAPACITY", "CPUS", "MEMORY", "GPUS", "RUNS", "USED"]
         blocks.append(formats.table(headers, [_agent_row(agent) for agent in now.server.agents]))
     else:
         blocks.append("No agent has registered yet; jobs wait.")
@@ -104,6 +104,7 @@ def _agent_row(agent: AgentView) -> list[str]:
         f"{agent.capacity.memory_bytes / GIGABYTE:.1f} GB",
         str(len(agent.capacity.gpus)),
         str(agent.runs),
+        f"{agent.cpu_used:.1f} cores, {agent.memory_used_bytes / GIGABYTE:.1f} GB" if agent.runs else "-",
     ]
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, PlainSerializer
 
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.sync import Capacity, Stall, Stream, Wire
+from trainyard_protocol.usage import GpuUsage
 
 SERVICE_TASK = "service"
 """The task name of the service's own lines in a job's log."""
@@ -112,6 +113,9 @@ class MetricsView(Wire):
 
 
 class ReplicaView(Wire):
+    """`cpu_used` (cores), `memory_used_bytes` and `gpus_used` are what was measured last, at `used_at`, of a replica
+    that runs; None where nothing was."""
+
     task: str
     state: ReplicaState
     machine_type: str
@@ -136,6 +140,10 @@ class ReplicaView(Wire):
     stall: Stall | None = None
     stacks: str = ""
     metrics: MetricsDigest | None = None
+    cpu_used: float | None = None
+    memory_used_bytes: int | None = None
+    gpus_used: tuple[GpuUsage, ...] = ()
+    used_at: datetime | None = None
 
 
 class RunView(Wire):
@@ -283,6 +291,9 @@ class LogSummary(Wire):
 
 
 class AgentView(Wire):
+    """`cpus_given`, `memory_given_bytes` and `gpus_given` are what its live runs hold. `cpu_used` (cores),
+    `memory_used_bytes` and `gpus_used` are what was measured last of the replicas that run there, all together."""
+
     agent_id: str
     name: str
     runtime: str
@@ -292,6 +303,12 @@ class AgentView(Wire):
     alive: bool
     last_seen: datetime
     runs: int = 0
+    cpus_given: int = 0
+    memory_given_bytes: int = 0
+    gpus_given: tuple[str, ...] = ()
+    cpu_used: float = 0.0
+    memory_used_bytes: int = 0
+    gpus_used: tuple[GpuUsage, ...] = ()
 
 
 class ServerStatus(Wire):

@@ -27,6 +27,7 @@ from trainyard_server.leadership import Leadership
 from trainyard_server.listing import Listings
 from trainyard_server.logs import LogStore
 from trainyard_server.loops import flush_forever, scrub_forever, tick_forever
+from trainyard_server.measuring import Measuring
 from trainyard_server.metrics import Metrics
 from trainyard_server.notify import Notifier
 from trainyard_server.quota_file import load_quotas
@@ -38,6 +39,7 @@ from trainyard_server.steps import Steps
 from trainyard_server.store import Store
 from trainyard_server.streaming import LogStreaming
 from trainyard_server.syncing import Syncing
+from trainyard_server.usage import UsageStore
 from trainyard_server.why import Why
 
 
@@ -140,6 +142,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         store=store,
         logs=logs,
         steps=Steps(store, logs),
+        usage=UsageStore(settings.data_dir / "usage", settings.usage_points),
         staging=Staging(settings.data_dir / "staging", settings.upload_limit),
         notifier=Notifier(),
         catalog=catalog,
@@ -163,4 +166,5 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         configs=Configs(backend, jobs, explaining),
         listings=Listings(backend),
         metrics=Metrics(backend),
+        measuring=Measuring(backend),
     )

@@ -13,6 +13,7 @@ from trainyard_server.settings import Settings
 from trainyard_server.staging import Staging
 from trainyard_server.steps import Steps
 from trainyard_server.store import Store
+from trainyard_server.usage import UsageStore
 
 Clock = Callable[[], datetime]
 """Answers with the present moment, aware of its zone."""
@@ -28,6 +29,7 @@ class Backend:
     store: Store
     logs: LogStore
     steps: Steps
+    usage: UsageStore
     staging: Staging
     notifier: Notifier
     catalog: Catalog

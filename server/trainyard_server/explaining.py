@@ -18,6 +18,7 @@ from trainyard_protocol.machines import config_of
 from trainyard_protocol.states import JobState, Outcome
 from trainyard_protocol.sync import AgentInfo, Stall
 from trainyard_protocol.training_input import TrainingInput
+from trainyard_protocol.usage import UsageSample
 from trainyard_protocol.views import (
     AgentView,
     EventView,
@@ -33,6 +34,7 @@ from trainyard_protocol.views import (
 from trainyard_server.backend import Backend
 from trainyard_server.jobs import known_job, v1_job
 from trainyard_server.logs import Stream
+from trainyard_server.measuring import newest
 from trainyard_server.schema import EventRow, JobRow, ReplicaRow, RunRow
 from trainyard_server.store import Reader
 
@@ -43,12 +45,23 @@ class Explaining:
 
     def status(self) -> ServerStatus:
         with self._backend.store.read() as reader:
-            held: dict[str, int] = {}
+            held: dict[str, list[RunRow]] = {}
             for run in reader.live_runs():
-                held[run.agent_id] = held.get(run.agent_id, 0) + 1
+                held.setdefault(run.agent_id, []).append(run)
+            gangs = _by_run(reader.replicas([run.run_id for runs in held.values() for run in runs]))
+            names = reader.names(run.job_key for runs in held.values() for run in runs)
             agents = []
             for row in reader.agents():
                 info = AgentInfo.model_validate(row.info)
+                runs = held.get(info.agent_id, [])
+                given = [replica for run in runs for replica in gangs.get(run.run_id, ())]
+                used = [
+                    sample
+                    for run in runs
+                    for sample in newest(
+                        self._backend, *names[run.job_key], run, gangs.get(run.run_id, ())
+                    ).values()
+                ]
                 agents.append(
                     AgentView(
                         agent_id=info.agent_id,
@@ -59,7 +72,13 @@ class Explaining:
                         capacity=info.capacity,
                         alive=self._backend.hearing.is_alive(row),
                         last_seen=row.last_seen,
-                        runs=held.get(info.agent_id, 0),
+                        runs=len(runs),
+                        cpus_given=sum(len(replica.cpus) for replica in given),
+                        memory_given_bytes=sum(replica.memory_bytes for replica in given),
+                        gpus_given=tuple(gpu for replica in given for gpu in replica.gpus),
+                        cpu_used=sum(sample.cpu or 0.0 for sample in used),
+                        memory_used_bytes=sum(sample.memory_bytes for sample in used),
+                        gpus_used=tuple(gpu for sample in used for gpu in sample.gpus),
                     )
                 )
             counts = reader.job_counts()
@@ -70,7 +89,7 @@ class Explaining:
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
             runs = reader.runs(job.key)
-            gangs = reader.replicas([run.run_id for run in runs])
+            gangs = _by_run(reader.replicas([run.run_id for run in runs]))
             events = reader.events(job.key) if with_events else ()
             digests = reader.digests([run.run_id for run in runs]) if with_events else {}
             names = _agent_names(reader)
@@ -84,7 +103,14 @@ class Explaining:
             verdict=verdict,
             exit_code=_exit_code(job.state, verdict),
             runs=tuple(
-                _run_view(run, [r for r in gangs if r.run_id == run.run_id], names, counts, digests)
+                _run_view(
+                    run,
+                    gangs.get(run.run_id, []),
+                    names,
+                    counts,
+                    digests,
+                    newest(self._backend, project, job_id, run, gangs.get(run.run_id, [])),
+                )
                 for run in runs
             ),
             events=tuple(map(_event_view, events)),
@@ -163,12 +189,20 @@ def _exit_code(state: JobState, verdict: Verdict | None) -> int | None:
             return None
 
 
+def _by_run(replicas: Sequence[ReplicaRow]) -> dict[str, list[ReplicaRow]]:
+    gangs: dict[str, list[ReplicaRow]] = {}
+    for replica in replicas:
+        gangs.setdefault(replica.run_id, []).append(replica)
+    return gangs
+
+
 def _run_view(
     run: RunRow,
     gang: Sequence[ReplicaRow],
     agents: dict[str, str],
     counts: dict[Stream, int],
     digests: Mapping[tuple[str, str], Mapping[str, Any]],
+    used: Mapping[str, UsageSample],
 ) -> RunView:
     return RunView(
         run_id=run.run_id,
@@ -205,8 +239,13 @@ def _run_view(
                 stall=Stall.model_validate(replica.stall) if replica.stall else None,
                 stacks=replica.stacks,
                 metrics=_digest_view(digests.get((run.run_id, replica.task))),
+                cpu_used=sample.cpu if sample is not None else None,
+                memory_used_bytes=sample.memory_bytes if sample is not None else None,
+                gpus_used=sample.gpus if sample is not None else (),
+                used_at=sample.time if sample is not None else None,
             )
             for replica in gang
+            for sample in [used.get(replica.task)]
         ),
     )
 

@@ -135,10 +135,18 @@ def log_topic(key: int) -> str:
     return f"log:{key}"
 
 
+def usage_topic(key: int) -> str:
+    """News: it was measured what the job's replicas use."""
+    return f"usage:{key}"
+
+
 def agent_topic(agent_id: str) -> str:
     """News: the agent should have other runs, or a newer sync of it has arrived."""
     return f"agent:{agent_id}"
 
+
+USAGE_TOPIC = "usage"
+"""News: it was measured what the replicas of some job use."""
 
 QUEUE_TOPIC = "queue"
 """News: there is something to schedule."""

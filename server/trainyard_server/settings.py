@@ -97,6 +97,9 @@ class Settings:
     scrub_every_s: float = 86400.0
     """How long all logs stand between two rounds in which they are read to find what the disk has damaged; 0: never."""
 
+    usage_points: int = 2000
+    """How many points are kept of what one replica uses; of more, neighbours become one."""
+
     last_lines: int = 10
     """How many of the failed replica's last log lines a verdict quotes."""
 

@@ -145,6 +145,12 @@ class Reader:
         rows = self._session.execute(select(JobRow.key, JobRow.project).where(JobRow.key.in_(list(keys))))
         return {key: project for key, project in rows}  # noqa: C416 - rows are tuples by name
 
+    def names(self, keys: Iterable[int]) -> dict[int, tuple[str, str]]:
+        """The project and the id of each of these jobs."""
+        wanted = JobRow.key.in_(list(keys))
+        rows = self._session.execute(select(JobRow.key, JobRow.project, JobRow.job_id).where(wanted))
+        return {key: (project, job_id) for key, project, job_id in rows}
+
     def job_counts(self) -> dict[JobState, int]:
         rows = self._session.execute(select(JobRow.state, func.count()).group_by(JobRow.state))
         return {state: count for state, count in rows}  # noqa: C416 - rows are tuples by name

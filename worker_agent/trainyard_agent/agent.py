@@ -5,6 +5,7 @@
     watch     looks for such changes
     ship      sends the replicas' logs
     examine   looks whether the replicas get on, and at what they do where they do not
+    measure   tells the server what they use
 
 The agent decides nothing about a job: it reports what it observes and does what `reconcile` concludes.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 
 from trainyard_agent.clock import Clock
 from trainyard_agent.control_plane import ControlPlane
+from trainyard_agent.devices import Devices
 from trainyard_agent.launch import launches
 from trainyard_agent.lease import Lease
 from trainyard_agent.log_shipper import LogShipper
@@ -27,6 +29,7 @@ from trainyard_agent.runtimes.exits import never_ran
 from trainyard_agent.stacks import Stacks
 from trainyard_agent.staging import Stager, Staging
 from trainyard_agent.stall_watch import LOOK_S, StallWatch
+from trainyard_agent.usage_watch import USAGE_S, UsageWatch
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import (
@@ -74,7 +77,9 @@ class Agent:
         clock: Clock,
         info: AgentInfo,
         lease: Lease | None = None,
+        usage_s: float = USAGE_S,
     ) -> None:
+        """`usage_s`: between two measurements of what the replicas use; 0: none."""
         self._runtime = runtime
         self._control_plane = control_plane
         self._stager = stager
@@ -82,6 +87,9 @@ class Agent:
         self._info = info
         self._lease = lease or Lease(clock)
         self._stall_watch = StallWatch(runtime, clock, Stacks(runtime))
+        driver = Devices() if info.capacity.gpus else None
+        self._usage_watch = UsageWatch(runtime, control_plane, clock, driver)
+        self._usage_s = usage_s
         self._shipper = LogShipper(control_plane, runtime, watch=self._stall_watch.take)
         self._recovered = False
         self._handles: dict[str, Handle] = {}
@@ -105,6 +113,8 @@ class Agent:
                 loops.create_task(self._repeat(self._watch_round, WATCH_S))
                 loops.create_task(self._repeat(self._ship, SHIP_S))
                 loops.create_task(self._repeat(self._examine, LOOK_S))
+                if self._usage_s:
+                    loops.create_task(self._repeat(self._measure, self._usage_s))
         finally:
             await self._stager.close()
 
@@ -123,6 +133,8 @@ class Agent:
         with contextlib.suppress(TrainyardError):  # the same server, and the same trouble, as above
             await self._ship()
         await self._examine()
+        if self._usage_s:
+            await self._measure()
         return answered
 
     async def _recover(self) -> None:
@@ -134,7 +146,7 @@ class Agent:
         if handles:
             _log.info("found %d run(s) of an earlier time", len(handles))
 
-    # The three loops.
+    # The loops.
 
     async def _repeat(self, work: Callable[[], Awaitable[bool | None]], pause_s: float) -> None:
         """For ever, with a pause between; a longer one after a failure, none where a round says that there is
@@ -219,6 +231,9 @@ class Agent:
 
     async def _examine(self) -> None:
         await self._stall_watch.look(list(self._orders.values()), self._observed)
+
+    async def _measure(self) -> None:
+        await self._usage_watch.look(list(self._orders.values()), self._observed)
 
     # What is here.
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard_protocol.errors import Internal, Unavailable, from_body
 from trainyard_protocol.sync import LogChunk, LogReceipt, SyncRequest, SyncResponse
+from trainyard_protocol.usage import UsageBatch, UsageReceipt
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
 _CONNECT_S = 5.0
@@ -52,6 +53,10 @@ class ControlPlane:
     async def send_log(self, run_id: str, task: str, chunk: LogChunk) -> LogReceipt:
         """Raises NotFound where the run is not this server's."""
         return await self._post(f"/agent/v1/runs/{run_id}/replicas/{task}/logs", chunk, LogReceipt)
+
+    async def send_usage(self, batch: UsageBatch) -> UsageReceipt:
+        """Raises NotFound where the server is one that takes no measurements."""
+        return await self._post("/agent/v1/usage", batch, UsageReceipt)
 
     async def download(self, sha256: str, filename: str, target: Path) -> None:
         """Fetch a staged package. Raises ChecksumMismatch, and leaves no file, if it is not that package."""

@@ -29,6 +29,9 @@ import urllib3
 CALL_S = 60.0
 """How long the engine may take for an answer."""
 
+STATS_S = 5.0
+"""How long it may take to say what a container uses."""
+
 _POOL = 64  # connections kept: a log that is followed holds one for as long as its container lives
 _DIRECTORY, _SYMLINK, _EXECUTABLE = 1 << 31, 1 << 27, 0o111  # Go's file modes
 
@@ -167,6 +170,20 @@ class Engine:
     def inspect(self, container: str) -> dict[str, Any] | None:
         """All about it; None if there is no such container."""
         return self._found(lambda api: dict(api.inspect_container(container)))
+
+    def stats(self, container: str) -> dict[str, Any] | None:
+        """What it uses now, as the engine counts it; None if there is no such container."""
+        with self._asked() as api:
+            response = api.get(
+                self._url(api, f"/containers/{container}/stats"),
+                params={"stream": 0, "one-shot": 1},  # one-shot: not a second look a second later
+                timeout=STATS_S,
+            )
+            if response.status_code == 404:
+                return None
+            _check(response)
+            said: dict[str, Any] = response.json()
+            return said
 
     def program_trouble(self, container: str, program: str, path: str, directory: str) -> str:
         """Why a created container could not execute `program`, looked up in `path`, or in its working

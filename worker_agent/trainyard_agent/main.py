@@ -127,7 +127,7 @@ async def _serve(options: argparse.Namespace) -> None:
                 replica_environment=place.replica_environment,
             )
             lease = Lease(clock, state_dir / lease_file.NAME, fencing.FenceKeeper(state_dir).keep)
-            agent = Agent(place.runtime, control_plane, place.stager, clock, info, lease)
+            agent = Agent(place.runtime, control_plane, place.stager, clock, info, lease, options.usage_every)
             running = asyncio.create_task(agent.run())
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, running.cancel)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard_agent.runtimes.docker import PIDS_LIMIT
+from trainyard_agent.usage_watch import USAGE_S
 
 STOP_ALL_GRACE_S = 10.0
 
@@ -51,6 +52,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=sys.executable,
         metavar="PROGRAM",
         help="the interpreter whose packages every job sees; default: the one that runs the agent",
+    )
+    parser.add_argument(
+        "--usage-every",
+        type=_seconds,
+        default=USAGE_S,
+        metavar="SECONDS",
+        help="how often what replicas use (CPU, memory, GPUs) is measured, 0 for never; default: %(default)g",
     )
     parser.add_argument(
         "--stop-all",
@@ -134,6 +142,10 @@ def _positive(text: str) -> float:
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number above 0; this is {text!r}")
     return number
+
+
+def _seconds(text: str) -> float:
+    return 0.0 if text == "0" else _positive(text)
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse
 
 from trainyard_protocol.sync import LogChunk, LogReceipt, SyncRequest, SyncResponse
+from trainyard_protocol.usage import UsageBatch, UsageReceipt
 from trainyard_server.routes.common import Cases, RawBody, parse_wire
 
 router = APIRouter(prefix="/agent/v1")
@@ -20,6 +21,11 @@ async def sync(body: RawBody, request: Request, cases: Cases) -> SyncResponse:
 @router.post("/runs/{run_id}/replicas/{task}/logs")
 def append_logs(run_id: str, task: str, body: RawBody, cases: Cases) -> LogReceipt:
     return cases.syncing.append_logs(run_id, task, parse_wire(LogChunk, body))
+
+
+@router.post("/usage")
+def usage(body: RawBody, cases: Cases) -> UsageReceipt:
+    return cases.measuring.take(parse_wire(UsageBatch, body))
 
 
 @router.get("/staging/{sha256}/{filename}")

@@ -16,6 +16,7 @@ from trainyard_server.explaining import Explaining
 from trainyard_server.health import HealthChecks
 from trainyard_server.jobs import Jobs
 from trainyard_server.listing import Listings
+from trainyard_server.measuring import Measuring
 from trainyard_server.metrics import Metrics
 from trainyard_server.streaming import LogStreaming
 from trainyard_server.syncing import Syncing
@@ -40,6 +41,7 @@ class UseCases:
     configs: Configs
     listings: Listings
     metrics: Metrics
+    measuring: Measuring
 
 
 def _use_cases(request: Request) -> UseCases:

@@ -13,7 +13,9 @@ import trainyard_protocol
 from trainyard_protocol.config_views import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
+from trainyard_protocol.usage import UsageView
 from trainyard_protocol.views import Explanation, JobDetail, LogEntry, LogSummary, ServerStatus, WhyView
+from trainyard_server.measuring import DEFAULT_POINTS as USAGE_POINTS
 from trainyard_server.metrics import DEFAULT_POINTS, Wanted, csv_blocks
 from trainyard_server.routes.common import Cases, RawBody, UseCases, parse_wire
 from trainyard_server.trouble import Troubles, reason
@@ -51,6 +53,17 @@ def detail(project: str, job_id: str, cases: Cases) -> JobDetail:
 @router.get("/projects/{project}/jobs/{job_id}/why")
 def why(project: str, job_id: str, cases: Cases) -> WhyView:
     return cases.why.why(project, job_id)
+
+
+@router.get("/projects/{project}/jobs/{job_id}/usage")
+def usage(
+    project: str,
+    job_id: str,
+    cases: Cases,
+    run: Annotated[int | None, Query()] = None,
+    points: int = USAGE_POINTS,
+) -> UsageView:
+    return cases.measuring.view(project, job_id, run, points)
 
 
 @router.get("/projects/{project}/jobs/{job_id}/explain")

@@ -21,6 +21,7 @@ from trainyard_agent.runtimes.containers import Owner
 from trainyard_agent.runtimes.docker import DockerRuntime
 from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Say, Script
 from trainyard_agent.runtimes.process import ProcessRuntime
+from trainyard_agent.usage import Use
 from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RunOrder
 
 DEADLINE_S = 60.0
@@ -29,7 +30,7 @@ DEADLINE_S = 60.0
 @dataclass(frozen=True)
 class Program:
     """Says its lines, then ends with a code or by a signal, or runs until it is stopped. `python` is the source of a
-    program that does something else; the fake runtime knows nothing of it."""
+    program that does something else, `shell` a command after what it says; the fake runtime knows nothing of them."""
 
     says: tuple[Say, ...] = ()
     code: int | None = None
@@ -38,11 +39,16 @@ class Program:
     leaves_orphans: bool = False
     missing: bool = False
     python: str = ""
+    shell: str = ""
 
 
 FOREVER = Program((Say("up"),))
 STUBBORN = Program((Say("up"),), ignores_sigterm=True)
 FINE = Program((Say("done"),), code=0)
+BUSY = Program((Say("up"),), shell="while :; do :; done")
+MANY = Program(
+    (Say("up"),), shell="while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done"
+)
 MISSING = Program(missing=True)
 
 
@@ -114,6 +120,13 @@ class Driver:
             lines += found.lines
             if found.complete:
                 return LogSlice(tuple(lines), True, found.cut)
+
+    def usage(self, run_id: str, task: str) -> Use:
+        """Of a replica that runs: as soon as it can be measured."""
+        self.until(lambda: self.runtime.observe(run_id) and self.runtime.usage(run_id, task))
+        use = self.runtime.usage(run_id, task)
+        assert use is not None
+        return use
 
     def texts(self, run_id: str, task: str) -> list[str]:
         return [line.text for line in self.runtime.read_log(run_id, task, 0, 10_000, 1 << 24).lines]
@@ -265,6 +278,8 @@ def _shell(program: Program) -> str:
         ]
     for say in program.says:
         lines.append(f"printf '%s\\n' {shlex.quote(say.text)}" + (" >&2" if say.stream == "stderr" else ""))
+    if program.shell:
+        lines.append(program.shell)
     if program.dies_of is not None:
         lines.append(f"kill -{program.dies_of.value} $$")
     lines.append(f"exit {program.code}" if program.code is not None else "sleep 1000 & wait; sleep 1000")

@@ -4,7 +4,17 @@ import signal
 
 import pytest
 
-from contract.runtimes.runtime_labs import FINE, FOREVER, MISSING, STUBBORN, Driver, Program, order
+from contract.runtimes.runtime_labs import (
+    BUSY,
+    FINE,
+    FOREVER,
+    MANY,
+    MISSING,
+    STUBBORN,
+    Driver,
+    Program,
+    order,
+)
 from trainyard_agent.runtimes.base import LogSlice, StartFailed
 from trainyard_agent.runtimes.fake import Say
 from trainyard_protocol.states import Reason, ReplicaState
@@ -184,6 +194,49 @@ def test_log_beyond_its_end_is_empty(driver: Driver) -> None:
     assert driver.runtime.read_log(RUN, CHIEF, 99, 10, 1 << 20) == LogSlice((), complete=True)
 
 
+def test_usage_counts_cpu_time_up_and_tells_memory(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: BUSY, WORKER: FOREVER})
+    first = driver.usage(RUN, CHIEF)
+    assert first.cpu_s >= 0
+    assert first.memory_bytes > 0
+
+    driver.until(lambda: driver.usage(RUN, CHIEF).cpu_s > first.cpu_s)
+
+    assert driver.usage(RUN, WORKER).memory_bytes > 0
+    assert driver.runtime.usage(RUN, "worker-replica-7") is None
+
+
+def test_usage_never_loses_what_processes_that_are_over_have_used(driver: Driver) -> None:
+    """A shell that starts one short, busy program after the other."""
+    driver.start_and_wait(RUN, {CHIEF: MANY})
+    counted: list[float] = []
+
+    def counted_enough() -> bool:
+        counted.append(driver.usage(RUN, CHIEF).cpu_s)
+        return len(set(counted)) > 5
+
+    driver.until(counted_enough)
+    assert counted == sorted(counted)
+
+
+def test_usage_of_what_has_ended_is_none(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: FINE})
+    driver.wait_for_exits(RUN)
+    driver.until(lambda: driver.runtime.usage(RUN, CHIEF) is None)
+    driver.runtime.remove(RUN)
+    assert driver.runtime.usage(RUN, CHIEF) is None
+
+
+def test_usage_is_told_by_an_agent_that_comes_back(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: BUSY})
+    driver.until(lambda: driver.usage(RUN, CHIEF).cpu_s > 0)
+    before = driver.usage(RUN, CHIEF)
+
+    driver.lab.reopen().recover()
+
+    assert driver.usage(RUN, CHIEF).cpu_s >= before.cpu_s
+
+
 def test_stop_ends_every_replica_with_sigterm(driver: Driver) -> None:
     driver.start_and_wait(RUN, {CHIEF: FOREVER, WORKER: FOREVER})
 
@@ -346,6 +399,7 @@ def test_unknown_run_is_harmless(driver: Driver) -> None:
     assert driver.runtime.recover() == []
     assert driver.runtime.observe(RUN) == ()
     assert driver.runtime.read_log(RUN, CHIEF, 0, 10, 100) == LogSlice((), complete=True)
+    assert driver.runtime.usage(RUN, CHIEF) is None
     driver.runtime.stop(RUN, 1.0)
     driver.runtime.remove(RUN)
     assert driver.runtime.recover() == []

@@ -24,6 +24,7 @@ from trainyard_protocol.sync import (
     SyncResponse,
     digest,
 )
+from trainyard_protocol.usage import UsageBatch, UsageReceipt, UsageSample
 
 TOKEN = "agent-token"
 _LOGS = re.compile(r"/agent/v1/runs/([^/]+)/replicas/([^/]+)/logs")
@@ -41,6 +42,10 @@ class StubServer:
         self.complete: set[tuple[str, str]] = set()
         self.chunks: list[LogChunk] = []
         self.packages: dict[str, bytes] = {}
+        self.samples: list[UsageSample] = []
+        self.batches = 0
+        self.knows_usage = True
+        self.calls = 0
         self.down = False
         self.foreign: set[str] = set()
         self.before_chunk: Callable[[LogChunk], None] = lambda chunk: None
@@ -54,6 +59,7 @@ class StubServer:
             return error.http_status, json.dumps(to_body(error)).encode()
 
     def _answer(self, path: str, body: bytes) -> bytes:
+        self.calls += 1
         if self.down:
             raise Unavailable("The server is down.")
         if path == "/agent/v1/sync":
@@ -61,6 +67,8 @@ class StubServer:
         if match := _LOGS.fullmatch(path):
             chunk = LogChunk.model_validate_json(body)
             return self._log((match[1], match[2]), chunk).model_dump_json().encode()
+        if path == "/agent/v1/usage" and self.knows_usage:
+            return self._usage(UsageBatch.model_validate_json(body)).model_dump_json().encode()
         if (match := _STAGING.fullmatch(path)) and match[1] in self.packages:
             return self.packages[match[1]]
         raise NotFound(f"There is nothing at {path}.")
@@ -72,6 +80,11 @@ class StubServer:
         answer = SyncResponse(version="", lease_s=self.lease_s, runs=tuple(self.orders.values()))
         version = hashlib.sha256(answer.model_dump_json().encode()).hexdigest()
         return answer.model_copy(update={"version": version})
+
+    def _usage(self, batch: UsageBatch) -> UsageReceipt:
+        self.batches += 1
+        self.samples += batch.samples
+        return UsageReceipt(taken=len(batch.samples))
 
     def _log(self, key: tuple[str, str], chunk: LogChunk) -> LogReceipt:
         if key[0] in self.foreign:

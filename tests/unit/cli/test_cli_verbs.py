@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from integration.api.api_support import Clock, ScriptedAgent, Server, line, server, serving
+from integration.api.api_support import AGENT, Clock, ScriptedAgent, Server, line, server, serving
 from trainyard_cli import commands
 from trainyard_cli.main import COMPLETION_VARIABLE, run
 from trainyard_cli.shell_init import guess_shell
@@ -224,6 +224,20 @@ def test_describe_prints_the_v1_job_as_yaml_and_a_summary_on_stderr(typed: Type,
     said = typed("jobs describe j")
     assert yaml.safe_load(said.out) == app.job("j")
     assert "jobs stream-logs j" in said.err
+
+
+def test_describe_says_what_each_replica_uses_of_what_it_was_given(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    app.create("j")
+    agent.sync()
+    app.tick()
+    agent.sync()
+    agent.start()
+    assert "cores" not in typed("jobs describe j").err
+    sample = {"run_id": agent.run.run_id, "task": "master-replica-0", "time": "2026-11-20T12:00:00Z"}
+    used = sample | {"cpu": 0.87, "memory_bytes": 1_500_000_000}
+    assert app.client.post("/agent/v1/usage", json={"samples": [used]}, headers=AGENT).status_code == 200
+    assert "0.9 of 1 cores, 1.5 GB of 2.0 GB" in typed("jobs describe j").err
 
 
 def test_describe_for_scripts_prints_nothing_else(typed: Type, app: Server) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from trainyard_agent.usage import Use
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import LogLine, ReplicaReport, RunOrder, RuntimeName
 
@@ -126,6 +127,13 @@ class Runtime(Protocol):
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:
         """The replica's processes by their ids in our own pid namespace, the program first. Empty where it has
         ended, is unknown, or lives where we do not see it.
+        """
+        ...
+
+    def usage(self, run_id: str, task: str) -> Use | None:
+        """What the replica with all its descendants uses now. Its CPU time never counts what has not been used, and
+        includes those of its processes that are over. None where it has ended, is unknown, or cannot be measured
+        now; takes a few seconds at most, and changes nothing.
         """
         ...
 

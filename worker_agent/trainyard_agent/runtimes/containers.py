@@ -12,6 +12,7 @@ from typing import Any
 
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.exits import message_of_code
+from trainyard_agent.usage import Use
 from trainyard_protocol.cluster import PRIMARY, Task
 from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
 from trainyard_protocol.sync import ExitReport, RunOrder
@@ -266,6 +267,18 @@ def exit_of(state: Mapping[str, Any], memory_bytes: int) -> ExitReport:
     return ExitReport(
         code=code, reason=reason_of_exit(code), message=message_of_code(code), finished_at=finished_at
     )
+
+
+def use_of(stats: Mapping[str, Any]) -> Use | None:
+    """What a container uses, by the engine's statistics of it; None where there are none: it has ended. Files that the
+    kernel has read for it, and may forget at once, are not its memory."""
+    cpu_ns = int(((stats.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage") or 0)
+    memory = stats.get("memory_stats") or {}
+    if not cpu_ns:
+        return None
+    parts = memory.get("stats") or {}
+    spare = int(parts.get("total_inactive_file", parts.get("inactive_file", 0)))  # cgroups 1 and 2
+    return Use(cpu_ns / 1e9, max(0, int(memory.get("usage") or 0) - spare))
 
 
 def refused_start(status: int, message: str) -> tuple[str, Reason]:

@@ -23,6 +23,7 @@ from trainyard_agent.runtimes.container_log import LogCopier
 from trainyard_agent.runtimes.containers import ImageInfo, Owner
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
 from trainyard_agent.runtimes.run_files import Key, Record, RunFiles
+from trainyard_agent.usage import Use
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import ExitReport, ReplicaReport, RunOrder, RuntimeName
 
@@ -155,6 +156,17 @@ class DockerRuntime:
         if seen is None or not first or not process_table.is_in_container(first, str(seen["Id"])):
             return ()
         return process_table.tree(first)
+
+    def usage(self, run_id: str, task: str) -> Use | None:
+        container = self._snapshot.containers.get((run_id, task))
+        if container is None or containers.STATES[container.state] is not ReplicaState.RUNNING:
+            return None
+        try:
+            said = self._engine.stats(container.id)
+        except EngineError as error:
+            self._say(error)
+            return None
+        return containers.use_of(said) if said is not None else None
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         record = self._files.record(run_id)

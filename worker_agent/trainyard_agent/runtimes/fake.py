@@ -6,13 +6,14 @@ the clock. The runtimes that misbehave have names at the end of this file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
 
 from trainyard_agent.clock import Clock
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
 from trainyard_agent.runtimes.exits import StopOrder, exit_report
+from trainyard_agent.usage import Use
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import LogLine, ReplicaReport, RunOrder, RuntimeName, Stream
 
@@ -40,13 +41,15 @@ class Script:
     """What one replica does, by seconds after its start, in rising order. Without an Exit it runs for ever.
 
     `starts_after_s` is how long it stays STARTING. On SIGTERM it ends at once, with `code_on_sigterm`,
-    unless it `ignores_sigterm`.
+    unless it `ignores_sigterm`. All the time `cores` are busy with it, and it has so many bytes of memory.
     """
 
     steps: tuple[tuple[float, Say | Exit], ...] = ()
     starts_after_s: float = 0.0
     ignores_sigterm: bool = False
     code_on_sigterm: int = _SIGTERM_CODE
+    cores: float = 1.0
+    memory_bytes: int = 1 << 20
 
 
 FOREVER = Script()
@@ -179,6 +182,17 @@ class FakeRuntime:
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:  # noqa: ARG002 - it has none
         return ()
 
+    def usage(self, run_id: str, task: str) -> Use | None:
+        run = self._host.runs.get(run_id)
+        replica = run.replicas.get(task) if run is not None else None
+        if run is None or replica is None:
+            return None
+        script, now = replica.script, self._host.clock.monotonic()
+        started = run.began + script.starts_after_s
+        if not started <= now < self._end(run, replica)[0]:
+            return None
+        return Use((now - started) * script.cores, script.memory_bytes)
+
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         run = self._host.runs.get(run_id)
         now = self._host.clock.monotonic()
@@ -265,7 +279,7 @@ class IgnoresSigterm(FakeRuntime):
 
     def _script(self, launch: Launch) -> Script:
         script = super()._script(launch)
-        return Script(script.steps, script.starts_after_s, ignores_sigterm=True)
+        return replace(script, ignores_sigterm=True)
 
 
 class Vanishes(FakeRuntime):
@@ -280,4 +294,4 @@ class Vanishes(FakeRuntime):
         if self._host.launches:
             return script
         steps = tuple(step for step in script.steps if step[0] < self._after_s)
-        return Script((*steps, (self._after_s, Exit(None))), script.starts_after_s)
+        return replace(script, steps=(*steps, (self._after_s, Exit(None))))

@@ -29,6 +29,7 @@ from trainyard_agent.runtimes import shim
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
 from trainyard_agent.runtimes.log_file import LogFile
+from trainyard_agent.usage import Use
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import ReplicaReport, RunOrder, RuntimeName
@@ -180,6 +181,19 @@ class ProcessRuntime:
             return ()
         below = process_table.tree(started.pid)
         return (*below, *sorted(set(marks.marked(run_id, task)) - set(below)))
+
+    def usage(self, run_id: str, task: str) -> Use | None:
+        record = self._record(run_id)
+        directory = self._runs / run_id / task
+        if record is None or not self._alive(run_id, task) or (directory / "exit.json").exists():
+            return None
+        supervisor = record.pids.get(task)
+        if supervisor is None or not (directory / "started.json").exists():
+            return None
+        # All of it descends from the supervisor, which buries what was orphaned: nothing that was used is lost.
+        below = process_table.tree(supervisor)[1:]
+        cpu_s = process_table.cpu_s(supervisor, own=False) + sum(map(process_table.cpu_s, below))
+        return Use(cpu_s, sum(map(process_table.resident_bytes, below))) if below else None
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ from trainyard_protocol.states import JobState
 from trainyard_protocol.views import Verdict
 from trainyard_server.backend import Backend
 from trainyard_server.job_list import JobList, Order, Wanted
+from trainyard_server.jobs import known_job
 from trainyard_server.schema import JobRow, ReplicaRow, RunRow
 
 PAGE_SIZE = 50
@@ -105,6 +106,11 @@ class Listings:
             pages=max(1, -(-total // PAGE_SIZE)),
             now=now,
         )
+
+    def shape(self, project: str, job_id: str) -> tuple[str, str]:
+        """What the job asks for, in short and in full. Raises NotFound."""
+        with self._backend.store.read() as reader:
+            return shape_of(known_job(reader, project, job_id))
 
     def choices(self) -> tuple[Sequence[str], Sequence[str]]:
         """Every project and every owner that there are jobs of."""

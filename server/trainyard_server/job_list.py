@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_server.schema import JobLabelRow, JobRow, ReplicaRow, RunRow
@@ -100,6 +100,7 @@ class JobList:
             select(RunRow, ReplicaRow)
             .join(newest, and_(RunRow.job_key == newest.c.job_key, RunRow.number == newest.c.number))
             .join(ReplicaRow, and_(ReplicaRow.run_id == RunRow.run_id, ReplicaRow.position == 0))
+            .options(undefer(ReplicaRow.metrics))
         )
         return {run.job_key: (run, replica) for run, replica in rows}
 

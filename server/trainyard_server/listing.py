@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views import Verdict
+from trainyard_protocol.views import MetricsDigest, Verdict
 from trainyard_server.backend import Backend
 from trainyard_server.job_list import JobList, Order, Wanted
 from trainyard_server.jobs import known_job
@@ -63,6 +63,7 @@ class JobLine:
     trouble: str
     run: RunRow | None
     primary: ReplicaRow | None
+    digest: MetricsDigest
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,7 @@ def _line(job: JobRow, latest: tuple[RunRow, ReplicaRow] | None, unwell: str) ->
         trouble=unwell or ("restarted" if job.retries_used and not over else ""),
         run=run,
         primary=primary,
+        digest=MetricsDigest.model_validate((primary.metrics if primary is not None else None) or {}),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Page
 
-from integration.api.api_support import ADMIN, ScriptedAgent, Server
+from integration.api.api_support import ADMIN, ScriptedAgent, Server, eventually
 
 _STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
@@ -57,8 +57,13 @@ class Yard:
         assert answer.status_code == 200, answer.text
 
     def placed(self, agent: ScriptedAgent, job_id: str) -> Any:
-        """The run of a job that the agent has been given."""
-        agent.sync()
+        """The run of a job, once the agent has been given it."""
+
+        def given() -> bool:
+            agent.sync()
+            return any(run.job_id == job_id for run in agent.runs.values())
+
+        eventually(given)
         return next(run for run in agent.runs.values() if run.job_id == job_id)
 
 

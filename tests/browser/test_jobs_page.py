@@ -28,7 +28,11 @@ def busy(yard: Yard) -> Yard:
     yard.submit("transformer_lr4", labels={"team": "language"})
     running = yard.placed(agent, "transformer_lr3")
     agent.start(running)
-    agent.log('{"event": "progress", "step": 1200, "steps": 5000, "epoch": 2, "loss": 0.31}', run=running)
+    for step in range(100, 1300, 100):
+        loss = 2.3 / (1 + step / 150) + 0.05 * (step % 300 == 0)
+        agent.log(
+            f'{{"event": "progress", "step": {step}, "steps": 5000, "epoch": 2, "loss": {loss}}}', run=running
+        )
     yard.submit("waits", workerCount="1", workerType="local-1")
     return yard
 

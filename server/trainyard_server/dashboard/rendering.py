@@ -2,11 +2,13 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.nodes import Const, Extends
+from jinja2.runtime import Context
 from markupsafe import Markup
 
 import trainyard_protocol
@@ -20,6 +22,7 @@ class Rendering:
     """The templates. Safe to use from any thread."""
 
     def __init__(self) -> None:
+        self._blocks: dict[str, dict[str, Callable[[Context], Iterator[str]]]] = {}
         self._environment = Environment(
             loader=PackageLoader("trainyard_server.dashboard"),
             autoescape=True,
@@ -47,14 +50,27 @@ class Rendering:
         return self._environment.get_template(template).render(context)
 
     def parts(self, template: str, context: Mapping[str, Any]) -> dict[str, str]:
-        """The template's live blocks by their names, without the `live_`."""
-        loaded = self._environment.get_template(template)
-        shared = loaded.new_context(dict(context))
+        """The live blocks of the template and of those it extends, by their names without the `live_`."""
+        shared = self._environment.get_template(template).new_context(dict(context))
         return {
             name.removeprefix(LIVE): "".join(block(shared))
-            for name, block in loaded.blocks.items()
-            if name.startswith(LIVE)
+            for name, block in self._live_blocks(template).items()
         }
+
+    def _live_blocks(self, template: str) -> dict[str, Callable[[Context], Iterator[str]]]:
+        known = self._blocks.get(template)
+        if known is None:
+            blocks = self._environment.get_template(template).blocks
+            known = {name: block for name, block in blocks.items() if name.startswith(LIVE)}
+            assert self._environment.loader is not None
+            source = self._environment.loader.get_source(self._environment, template)[0]
+            for parent in self._environment.parse(source).find_all(Extends):
+                assert isinstance(parent.template, Const), (
+                    f"{template} extends what is known only when it is shown"
+                )
+                known = self._live_blocks(parent.template.value) | known
+            self._blocks[template] = known
+        return known
 
 
 def time(moment: datetime | None, form: str = "ago") -> Markup:
@@ -121,7 +137,7 @@ def number(value: float | None) -> str:
 _SPARK_WIDTH, _SPARK_HEIGHT, _MARGIN = 72.0, 18.0, 1.5
 
 
-def spark(points: list[tuple[float, float]], label: str) -> Markup:
+def spark(points: Sequence[tuple[float, float]], label: str) -> Markup:
     """A small curve, 72 by 18, of (step, value); nothing where there are fewer than two finite points."""
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if len(finite) < 2:

@@ -1,0 +1,47 @@
+"""The overview of one job."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.browser_support import Look, Yard, axe
+
+Open = Callable[..., Page]
+GANG = {"workerCount": "2", "workerType": "local-1"}
+
+
+@pytest.mark.parametrize("look", Look)
+def test_failed_job_says_why_on_top(
+    yard: Yard, open_page: Open, shot: Callable[..., Path], look: Look
+) -> None:
+    agent = yard.agent(cpus=4)
+    yard.submit("cnn_large", labels={"team": "vision"}, jobDir="gs://models/cnn_large", **GANG)
+    run = yard.placed(agent, "cnn_large")
+    agent.start(run)
+    agent.log('{"event": "progress", "step": 1200, "steps": 5000, "loss": 0.31}', run=run)
+    agent.log("Traceback (most recent call last):", "ValueError: no data", task="worker-replica-0", run=run)
+    agent.exit("worker-replica-0", code=1, run=run, message="It exited with 1.")
+    agent.stopped("worker-replica-1", run=run)
+    agent.stopped("master-replica-0", run=run)
+    page = open_page("/projects/p/jobs/cnn_large", look=look)
+    expect(page.get_by_role("heading", name="Why it failed")).to_be_visible()
+    expect(page.locator("#live-verdict")).to_contain_text("ValueError: no data")
+    shot(page, f"job-failed-{look.name.lower()}")
+    assert axe(page) == []
+
+
+def test_job_that_goes_on_is_followed(yard: Yard, open_page: Open, shot: Callable[..., Path]) -> None:
+    agent = yard.agent(cpus=2)
+    yard.submit("digits")
+    page = open_page("/projects/p/jobs/digits")
+    run = yard.placed(agent, "digits")
+    agent.start(run)
+    expect(page.locator("#live-head")).to_contain_text("Running")
+    agent.log('{"event": "progress", "step": 1200, "steps": 5000, "loss": 0.31}', run=run)
+    expect(page.locator("#live-progress")).to_contain_text("1,200 of 5,000 steps")
+    shot(page, "job-running-light")
+    agent.exit(run=run)
+    expect(page.locator("#live-head")).to_contain_text("Succeeded")
+    assert axe(page) == []

@@ -33,6 +33,7 @@ class Rendering:
         self._environment.filters.update(
             bytes=size,
             clock=clock,
+            count=count,
             duration=duration,
             number=number,
             spark=spark,
@@ -74,7 +75,8 @@ class Rendering:
 
 
 def time(moment: datetime | None, form: str = "ago") -> Markup:
-    """A moment as the reader's clock and zone have it, which times.js fills in; `form` is ago, time or date-time.
+    """A moment as the reader's clock and zone have it, which times.js fills in; `form` is ago, time, date-time
+    or exact.
     Without scripts it is the moment in UTC."""
     if moment is None:
         return Markup("")
@@ -119,6 +121,11 @@ def size(count: float | None) -> str:
             return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
         value /= 1024
     raise AssertionError("unreachable")
+
+
+def count(many: int, word: str) -> str:
+    """`1 line`, `1,200 lines`."""
+    return f"{many:,} {word}{'' if many == 1 else 's'}"
 
 
 def number(value: float | None) -> str:

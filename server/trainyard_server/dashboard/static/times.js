@@ -4,6 +4,7 @@ const RELATIVE = new Intl.RelativeTimeFormat(undefined, { numeric: "always", sty
 const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
 const SHORT = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
 const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const WITH_SECONDS = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 
 export function followTimes() {
@@ -30,6 +31,7 @@ export function localize(root) {
 
 function said(moment, form) {
   if (form === "time") return TIME.format(moment);
+  if (form === "exact") return WITH_SECONDS.format(moment);
   if (form === "date-time") return SHORT.format(moment);
   const seconds = (Date.now() - moment.getTime()) / 1000;
   if (seconds > 7 * 86400) return SHORT.format(moment);

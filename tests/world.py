@@ -19,8 +19,9 @@ from trainyard_agent.runtimes.fake import FakeHost, FakeRuntime, Programs
 from trainyard_agent.staging import ReadyAtOnce
 from trainyard_protocol.sync import AgentInfo, Capacity
 from trainyard_protocol.views import JobDetail, LogEntry
+from trainyard_server.access import Role, Token
 from trainyard_server.app import create_app
-from trainyard_server.settings import Role, Settings
+from trainyard_server.settings import Settings
 
 TOKENS = {Role.ADMIN: "admin-secret", Role.AGENT: "agent-secret"}
 
@@ -88,7 +89,7 @@ class World:
         self.settings = Settings(
             data_dir=directory,
             database=databases.current.url(directory),
-            tokens=TOKENS,
+            tokens=tuple(Token(role, role, secret) for role, secret in TOKENS.items()),
             run_loops=False,
             durable=False,
             **settings,

@@ -40,7 +40,7 @@ def describe(client: Client, job: str, output: Output, say: Say, *, everything: 
 
 def summary(detail: JobDetail, now: datetime) -> list[str]:
     """A few lines for a person: what it waits for, what runs where, and why it ended. Pure."""
-    lines = []
+    lines = [f"Owner: {detail.owner}"] if detail.owner else []
     if detail.waiting:
         lines.append(f"Waiting: {detail.waiting}")
     if detail.runs:

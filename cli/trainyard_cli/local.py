@@ -6,6 +6,7 @@ Everything in it belongs to one user and is readable by nobody else.
 import fcntl
 import json
 import os
+import pwd
 import re
 import secrets
 import signal
@@ -81,6 +82,7 @@ class LocalState:
         self.root = root.absolute()
         self.token_file = self.root / "token"
         self.agent_token_file = self.root / "agent-token"
+        self.user = user_name()
         self.jobs = self.root / "jobs"
         self._options_file = self.root / "local.json"
 
@@ -261,6 +263,15 @@ class LocalState:
             )
 
 
+def user_name() -> str:
+    """Who jobs submitted here are owned by: this user's name, as far as it can be one; "" where it has none."""
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container may run as a number that nobody has
+        return ""
+    return re.sub(r"[^A-Za-z0-9_.@+-]+", "-", name, flags=re.ASCII).lstrip("_.@+-")[:128]
+
+
 def check_cpus(text: str, usable: Set[int]) -> None:
     """Raises InvalidArgument unless `text` is a list such as `0,2-5` of CPUs that are `usable`. Pure."""
     for part in text.split(","):
@@ -287,7 +298,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         *(sys.executable, "-m", "trainyard_server"),
         *("--data-dir", str(state.root / "server")),
         *("--host", loopback, "--port", str(options.server_port)),
-        *("--token-file", f"admin={state.token_file}"),
+        *("--token-file", f"admin{':' if state.user else ''}{state.user}={state.token_file}"),
         *("--token-file", f"agent={state.agent_token_file}"),
     ]
     if options.machine_types:

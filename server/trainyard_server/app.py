@@ -12,6 +12,7 @@ import trainyard_protocol
 from trainyard_protocol.health import CheckStatus, Health
 from trainyard_protocol.machines import load_catalog
 from trainyard_server import errors, installation
+from trainyard_server.access import check_tokens
 from trainyard_server.auth import Authentication
 from trainyard_server.backend import Backend, Clock, system_clock
 from trainyard_server.conductor import Conductor
@@ -20,6 +21,7 @@ from trainyard_server.dashboard import job_page, jobs_page, static_files
 from trainyard_server.dashboard.pages import Dashboard
 from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
+from trainyard_server.headers import SecurityHeaders
 from trainyard_server.health import HealthChecks
 from trainyard_server.hearing import Hearing, Stopwatch
 from trainyard_server.jobs import Jobs
@@ -33,6 +35,7 @@ from trainyard_server.notify import Notifier
 from trainyard_server.quota_file import load_quotas
 from trainyard_server.routes import agent, trainyard, upload, v1
 from trainyard_server.routes.common import UseCases
+from trainyard_server.sessions import Sessions
 from trainyard_server.settings import Settings
 from trainyard_server.staging import Staging
 from trainyard_server.steps import Steps
@@ -49,7 +52,8 @@ def create_app(
     """The whole server as an ASGI application; `app.state.use_cases` is the same without HTTP.
 
     Opens the data directory at once and closes it when the application shuts down. Raises InvalidArgument
-    for a bad machine types or quotas file, OSError for a directory that cannot be used.
+    for a bad machine types or quotas file and for two tokens with the same text, OSError for a directory that cannot
+    be used.
     """
     use_cases = build(settings, clock, stopwatch)
     backend = use_cases.backend
@@ -102,7 +106,8 @@ def create_app(
     )
     app.state.use_cases = use_cases
     app.state.dashboard = Dashboard(backend.notifier, settings.ping_s)
-    app.add_middleware(Authentication, tokens=settings.tokens)
+    app.add_middleware(Authentication, sessions=use_cases.sessions, clock=clock)
+    app.add_middleware(SecurityHeaders)  # what is added last stands outermost
     errors.install(app)
     for module in (v1, trainyard, upload, agent, static_files, jobs_page, job_page):
         app.include_router(module.router)
@@ -127,6 +132,7 @@ def _store(settings: Settings) -> Store:
 
 def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch = time.monotonic) -> UseCases:
     """The use cases over an opened data directory. Whoever calls this closes `backend.store`."""
+    check_tokens(settings.tokens)
     catalog = load_catalog(settings.machine_types)
     quotas = load_quotas(settings.quotas)
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -167,4 +173,5 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         listings=Listings(backend),
         metrics=Metrics(backend),
         measuring=Measuring(backend),
+        sessions=Sessions(settings.tokens),
     )

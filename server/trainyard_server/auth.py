@@ -1,61 +1,128 @@
-"""Who may call what: bearer tokens, one for each role. Nothing but `/healthz` is open."""
+"""Who calls, and whether they may: bearer tokens for programs, the session's cookie for browsers.
 
-import hmac
-from collections.abc import Mapping
+It stands before the routes, so that a route that was forgotten is closed and not open. Routes find the `Caller` in
+`request.state.caller` (None only where a call is open to all) and what their forms must send in `request.state.csrf`.
+"""
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainyard_protocol.errors import PermissionDenied, TrainyardError, Unauthenticated
-from trainyard_server import access
-from trainyard_server.access import Caller
+from trainyard_server.access import SAFE_METHODS, SIGN_IN, Caller, Role, is_page, needed
+from trainyard_server.backend import Clock
+from trainyard_server.browser import check_csrf, check_origin, cookie_value, name_of_cookie, session_cookie
 from trainyard_server.errors import answer
-from trainyard_server.settings import Role
+from trainyard_server.sessions import Session, Sessions
 
-_OPEN = "/healthz"
-_AREAS: Mapping[str, Role] = {
-    "/v1/": Role.ADMIN,
-    "/trainyard/": Role.ADMIN,
-    "/upload/": Role.ADMIN,
-    "/agent/": Role.AGENT,
-}
+_WEBSOCKET_REFUSED = 1008
+
+
+@dataclass(frozen=True, slots=True)
+class _Visitor:
+    """Who calls, if anybody knows it; and how: with a session, or not."""
+
+    caller: Caller | None = None
+    session: Session | None = None
+    bearer: bool = False
 
 
 class Authentication:
-    """Stands before the routes, so that a route that was forgotten is closed and not open."""
-
-    def __init__(self, app: ASGIApp, tokens: Mapping[Role, str]) -> None:
+    def __init__(self, app: ASGIApp, sessions: Sessions, clock: Clock) -> None:
         self._app = app
-        self._tokens = tokens
+        self._sessions = sessions
+        self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != _OPEN and not scope["path"].startswith("/static/"):
-            error = self._refusal(scope["path"], Headers(scope=scope).get("authorization", ""))
-            if error is not None:
-                await answer(error)(scope, receive, send)
-                return
-            role = role_of(Headers(scope=scope)["authorization"].partition(" ")[2].strip(), self._tokens)
-            assert role is not None
-            scope.setdefault("state", {})["caller"] = Caller(access.Role(role.value), role.value)
-        await self._app(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        else:  # nothing here speaks WebSocket
+            await send({"type": "websocket.close", "code": _WEBSOCKET_REFUSED})
 
-    def _refusal(self, path: str, authorization: str) -> TrainyardError | None:
-        scheme, _, token = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
-            return Unauthenticated("This call needs a token: Authorization: Bearer TOKEN.")
-        role = role_of(token.strip(), self._tokens)
-        if role is None:
-            return Unauthenticated("The token is none that this server was started with.")
-        wanted = next((area for prefix, area in _AREAS.items() if path.startswith(prefix)), role)
-        if role is not wanted:
-            return PermissionDenied(f"The {role} token may not call {path}; it takes the {wanted} token.")
-        return None
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = HTTPConnection(scope)
+        visitor = self._visitor(request)
+        role = needed(scope["method"], scope["path"])
+        refusal: Response | None = None
+        try:
+            if role is not None:
+                _check_role(visitor, role, scope)
+            if scope["method"] not in SAFE_METHODS and not visitor.bearer:
+                check_origin(request)
+                if role is not None and visitor.session is not None:
+                    receive = await check_csrf(visitor.session, request, receive)
+        except Unauthenticated as error:
+            refusal = _to_sign_in(scope) if _is_visit(visitor, request) else answer(error)
+        except TrainyardError as error:
+            refusal = answer(error)
+        except ClientDisconnect:
+            return
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        session = visitor.session
+        state = scope.setdefault("state", {})
+        state["caller"] = visitor.caller
+        state["csrf"] = session.csrf if session is not None else ""
+        await self._app(scope, receive, self._renewing(request, session, send))
+
+    def _visitor(self, request: HTTPConnection) -> _Visitor:
+        scheme, _, text = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            token = self._sessions.token(text.strip())
+            return _Visitor(token.caller if token else None, bearer=True)
+        value = cookie_value(request)
+        session = self._sessions.read(value, self._clock()) if value else None
+        return _Visitor(session.caller, session) if session is not None else _Visitor()
+
+    def _renewing(self, request: HTTPConnection, session: Session | None, send: Send) -> Send:
+        """Gives a session that is used more time, unless the answer itself sets its cookie (signing out does)."""
+        now = self._clock()
+        renewed = self._sessions.renewed(session, now) if session is not None else None
+        if renewed is None:
+            return send
+        line = session_cookie(request, renewed, now)
+        name = name_of_cookie(request)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                if not any(said.startswith(f"{name}=") for said in headers.getlist("set-cookie")):
+                    headers.append("Set-Cookie", line)
+            await send(message)
+
+        return sending
 
 
-def role_of(token: str, tokens: Mapping[Role, str]) -> Role | None:
-    """The role that the token speaks for. Takes the same time for every wrong token."""
-    found = None
-    for role, secret in tokens.items():
-        if secret and hmac.compare_digest(token.encode(), secret.encode()):
-            found = role
-    return found
+def _check_role(visitor: _Visitor, role: Role, scope: Scope) -> None:
+    """Raises Unauthenticated and PermissionDenied."""
+    caller = visitor.caller
+    if caller is None:
+        raise Unauthenticated(
+            "The token is none that this server was started with."
+            if visitor.bearer
+            else "This call needs a token, Authorization: Bearer TOKEN; in a browser, sign in first."
+        )
+    if not caller.may(role):
+        raise PermissionDenied(f"You are {caller}. {scope['method']} {scope['path']} takes the role {role}.")
+
+
+def _is_visit(visitor: _Visitor, request: HTTPConnection) -> bool:
+    """Whether somebody wants to look at a page, so that signing in helps."""
+    wants_page = "text/html" in request.headers.get("accept", "")
+    looks = request.scope["method"] in SAFE_METHODS and is_page(request.scope["path"])
+    return looks and wants_page and not visitor.bearer
+
+
+def _to_sign_in(scope: Scope) -> Response:
+    wanted = quote(scope["path"])
+    if query := scope.get("query_string", b"").decode("latin-1"):
+        wanted += f"?{query}"
+    where = f"{SIGN_IN}?next={quote(wanted, safe='/')}" if wanted != "/" else SIGN_IN
+    return RedirectResponse(where, 303)

@@ -25,6 +25,7 @@ from trainyard_protocol.machines import gang
 from trainyard_protocol.states import JobState
 from trainyard_protocol.training_input import Job, TrainingInput, parse_job
 from trainyard_server import cloning, resolving
+from trainyard_server.access import Caller
 from trainyard_server.backend import Backend
 from trainyard_server.drafts import Draft, unreadable
 from trainyard_server.explaining import Explaining
@@ -50,8 +51,9 @@ class Configs:
         self._jobs = jobs
         self._explaining = explaining
 
-    def check(self, project: str, request: ConfigCheckRequest) -> ConfigCheck:
-        """What submit would say. Nothing is created, and nothing that is wrong is raised: it is in the answer."""
+    def check(self, caller: Caller, project: str, request: ConfigCheckRequest) -> ConfigCheck:
+        """What submit would say to the caller. Nothing is created, and nothing that is wrong is raised: it is in the
+        answer."""
         if len(request.config.encode(errors="replace")) > MAX_BYTES:
             said = f"is larger than {MAX_BYTES // 2**10} KiB: give it to the command line."
             return ConfigCheck(ok=False, problems=(Problem(message=f"The config {said}"),))
@@ -68,7 +70,7 @@ class Configs:
         body = draft.body()
         warnings = tuple(draft.replaced())
         try:
-            created = self._jobs.create(project, body, validate_only=True)
+            created = self._jobs.create(caller, project, body, validate_only=True)
         except (InvalidArgument, ResourceExhausted) as error:
             found = tuple(draft.problems(error))
             free = ""

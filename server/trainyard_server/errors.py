@@ -23,6 +23,7 @@ from trainyard_protocol.errors import (
     Violation,
     to_body,
 )
+from trainyard_server import headers
 from trainyard_server.store import Overtaken
 from trainyard_server.trouble import Troubles, reason
 
@@ -120,4 +121,7 @@ async def _gone(_request: Request, _error: Exception) -> JSONResponse:
 
 
 async def _unexpected(_request: Request, _error: Exception) -> JSONResponse:
-    return answer(_OF_OURS)
+    """This alone is answered outside of all middleware."""
+    response = answer(_OF_OURS)
+    headers.complete(response.headers)
+    return response

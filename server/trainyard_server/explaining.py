@@ -97,8 +97,8 @@ class Explaining:
         verdict = Verdict.model_validate(job.verdict) if job.verdict else None
         return JobDetail(
             job=v1_job(job),
-            state=job.state,
             owner=job.owner,
+            state=job.state,
             waiting=job.waiting,
             verdict=verdict,
             exit_code=_exit_code(job.state, verdict),

@@ -1,7 +1,7 @@
 """The filter of a list request: `jobId:rnn* AND (state:FAILED OR labels.team=vision) AND NOT state=QUEUED`.
 
 `parse` is pure; `to_sql` turns what it returns into a condition on the table of jobs.
-Fields are jobId, state, labels.KEY, createTime, startTime and endTime. `=` compares whole values, `:` too
+Fields are jobId, state, owner, labels.KEY, createTime, startTime and endTime. `=` compares whole values, `:` too
 where there is no `*`; a `*` stands for any text. `!=` is the opposite of `=`; `<`, `<=`, `>`, `>=` compare
 times. AND binds tighter than OR, and terms side by side are joined by AND; NOT or `-` negates.
 """
@@ -30,7 +30,7 @@ _SPELLINGS = {
     "start_time": "startTime",
     "end_time": "endTime",
 }
-_FIELDS = ("jobId", "state", *_TIMES)
+_FIELDS = ("jobId", "state", "owner", *_TIMES)
 _MAX_TERMS = 200
 
 
@@ -238,6 +238,8 @@ def _condition(field: str, op: str, value: str) -> ColumnElement[bool]:
         matches: ColumnElement[bool] = JobRow.state.in_(states) if states else false()
     elif field == "jobId":
         matches = _like(JobRow.job_id, value)
+    elif field == "owner":
+        matches = _like(JobRow.owner, value)
     else:
         label = JobRow.labels[field.removeprefix("labels.")].as_string()
         present = label.is_not(None)

@@ -18,6 +18,7 @@ from trainyard_protocol.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    PermissionDenied,
     ResourceExhausted,
     Violation,
 )
@@ -28,6 +29,7 @@ from trainyard_protocol.sync import AgentInfo
 from trainyard_protocol.training_input import Job, LabelsPatch, TrainingInput, parse, parse_job
 from trainyard_protocol.validation import check
 from trainyard_server import filters
+from trainyard_server.access import Caller
 from trainyard_server.backend import Backend
 from trainyard_server.conductor import Conductor
 from trainyard_server.lifecycle import CANCELLED_BY_USER
@@ -54,8 +56,10 @@ class Jobs:
         self._backend = backend
         self._conductor = conductor
 
-    def create(self, project: str, body: object, validate_only: bool = False) -> dict[str, Any]:
-        """A new job in QUEUED, durable when this returns. With `validate_only` nothing is created.
+    def create(
+        self, caller: Caller, project: str, body: object, validate_only: bool = False
+    ) -> dict[str, Any]:
+        """A new job of the caller's in QUEUED, durable when this returns. With `validate_only` nothing is created.
 
         Raises InvalidArgument with everything that is wrong, FailedPrecondition for packages that were never
         uploaded, AlreadyExists for an id that the project has ever had, ResourceExhausted for a job that alone is
@@ -70,7 +74,7 @@ class Jobs:
         check(job.training_input, self._backend.catalog)
         self._check_packages(job.training_input)
         now = self._backend.clock()
-        row = _new_row(project, job, now)
+        row = _new_row(caller, project, job, now)
         row.gang = list(gang_to_json(gang(job.training_input, self._backend.catalog)))
         if validate_only:
             with self._backend.store.read() as reader:
@@ -116,17 +120,21 @@ class Jobs:
             answer["nextPageToken"] = _token(rows[size - 1].key, filter_text)
         return answer
 
-    def cancel(self, project: str, job_id: str) -> dict[str, Any]:
-        """Wants the job ended. For one that is over or being cancelled already this changes nothing."""
+    def cancel(self, caller: Caller, project: str, job_id: str) -> dict[str, Any]:
+        """Wants the job ended. For one that is over or being cancelled already this changes nothing.
+
+        Raises PermissionDenied for a job that is not the caller's to change, NotFound.
+        """
         with self._backend.store.write() as writer:
             job = known_job(writer, project, job_id)
+            _check_change(caller, job)
             if job.state in FINAL_JOB_STATES or job.state is JobState.CANCELLING:
                 return {}
             writer.move_job(
                 job,
                 JobState.CANCELLING,
                 self._backend.clock(),
-                "The user asked to cancel the job.",
+                f"{caller.name} asked to cancel the job.",
                 stop_message=CANCELLED_BY_USER,
                 waiting="",
                 waiting_kind="",
@@ -143,8 +151,13 @@ class Jobs:
             )
         return {}
 
-    def patch(self, project: str, job_id: str, body: object, update_mask: str) -> dict[str, Any]:
-        """Replaces the labels. With `etag` in the mask it must be the job's: Aborted if it is an old one."""
+    def patch(
+        self, caller: Caller, project: str, job_id: str, body: object, update_mask: str
+    ) -> dict[str, Any]:
+        """Replaces the labels. With `etag` in the mask it must be the job's: Aborted if it is an old one.
+
+        Raises PermissionDenied for a job that is not the caller's to change, NotFound.
+        """
         mask = [to_camel(path.strip()) for path in update_mask.split(",") if path.strip()]
         unknown = [path for path in mask if path not in _PATCHABLE]
         if unknown or not mask:
@@ -157,6 +170,7 @@ class Jobs:
         patch = parse(LabelsPatch, _without_the_rest(body), "job")
         with self._backend.store.write() as writer:
             job = known_job(writer, project, job_id)
+            _check_change(caller, job)
             if "etag" in mask and patch.etag != etag(job):
                 raise Aborted(
                     f"Field: job.etag Error: the job has changed since it was read (its etag is {etag(job)}): "
@@ -202,6 +216,15 @@ def known_job(reader: Reader, project: str, job_id: str) -> JobRow:
     return job
 
 
+def _check_change(caller: Caller, job: JobRow) -> None:
+    """Raises PermissionDenied."""
+    if caller.may_change(job.owner):
+        return
+    whose = f"belongs to {job.owner}" if job.owner else "has no owner that anybody knows"
+    who = "A submitter of that name, or an admin," if job.owner else "An admin"
+    raise PermissionDenied(f"You are {caller}; the job {job.job_id} {whose}. {who} may change it.")
+
+
 def v1_job(job: JobRow) -> dict[str, Any]:
     """The job as the v1 API returns it: `trainingInput` exactly as it was sent."""
     answer: dict[str, Any] = {
@@ -231,11 +254,12 @@ def etag(job: JobRow) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()[:9]).decode()
 
 
-def _new_row(project: str, job: Job, now: datetime) -> JobRow:
+def _new_row(caller: Caller, project: str, job: Job, now: datetime) -> JobRow:
     scheduling = job.training_input.scheduling
     return JobRow(
         project=project,
         job_id=job.job_id,
+        owner=caller.name,
         state=JobState.QUEUED,
         training_input=job.training_input.canonical(),
         priority=scheduling.priority if scheduling else 0,

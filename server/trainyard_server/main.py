@@ -18,10 +18,11 @@ from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 
 from trainyard_protocol.errors import TrainyardError
+from trainyard_server.access import Role, Token, is_name
 from trainyard_server.app import create_app
 from trainyard_server.database import UnusableUrl
 from trainyard_server.notify import Notifier
-from trainyard_server.settings import Role, Settings
+from trainyard_server.settings import Settings
 
 _BACKLOG = 2048
 _DRAIN_S = 5  # what requests that are under way get when the server is told to stop
@@ -103,8 +104,9 @@ def _parser() -> argparse.ArgumentParser:
         "--token-file",
         action="append",
         default=[],
-        metavar="ROLE=FILE",
-        help="the file with the token of a role: admin or agent; once for each",
+        metavar="ROLE[:NAME]=FILE",
+        help="the file with a token: of a viewer, a submitter, an admin or an agent, and who has it, as in "
+        "submitter:alice=FILE; once for each token",
     )
     parser.add_argument("--machine-types", type=Path, help="the site's own machine types (YAML)")
     parser.add_argument("--quotas", type=Path, help="what each project may use at the same time (YAML)")
@@ -136,7 +138,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     return Settings(
         data_dir=options.data_dir,
         database=options.database,
-        tokens=dict(map(_token, options.token_file)),
+        tokens=tuple(map(_token, options.token_file)),
         machine_types=options.machine_types,
         quotas=options.quotas,
         lease_s=options.lease_seconds,
@@ -145,18 +147,26 @@ def _settings(options: argparse.Namespace) -> Settings:
     )
 
 
-def _token(option: str) -> tuple[Role, str]:
-    name, separator, path = option.partition("=")
-    if not separator or name not in list(Role):
-        roles = " or ".join(Role)
-        raise UsageError(f"--token-file takes ROLE=FILE, the role being {roles}; this is {option!r}.")
+def _token(option: str) -> Token:
+    who, separator, path = option.partition("=")
+    role, named, name = who.partition(":")
+    if not separator or role not in list(Role):
+        roles = f"{', '.join(list(Role)[:-1])} or {list(Role)[-1]}"
+        raise UsageError(
+            f"--token-file takes ROLE=FILE or ROLE:NAME=FILE, the role being {roles}; this is {option!r}."
+        )
+    name = name if named else role
+    if not is_name(name):
+        raise UsageError(
+            f"--token-file {option!r}: {name!r} is no name; a name has letters, digits, '_', '.', '@', '+' and '-'."
+        )
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the {name} token: {error}.") from error
+        raise UsageError(f"cannot read the {who} token: {error}.") from error
     if not token:
-        raise UsageError(f"the {name} token in {path} is empty.")
-    return Role(name), token
+        raise UsageError(f"the {who} token in {path} is empty.")
+    return Token(Role(role), name, token)
 
 
 def _lock(data_dir: Path, *, shared: bool) -> int:

@@ -1,19 +1,11 @@
 """Every knob of the server, in one frozen value that the composition root hands down."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 from trainyard_protocol.sync import StallPolicy
+from trainyard_server.access import Token
 from trainyard_server.stalls import Action
-
-
-class Role(StrEnum):
-    """Who a token speaks for."""
-
-    ADMIN = "admin"  # people and their tools: /v1, /trainyard/v1, /upload
-    AGENT = "agent"  # worker agents: /agent/v1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +19,8 @@ class Settings:
     """Where jobs, runs and events are, as `postgresql+psycopg://user:password@host/database`; "": SQLite, in
     `data_dir`. Several server processes may share it, if they share `data_dir`, too."""
 
-    tokens: Mapping[Role, str] = field(default_factory=dict, repr=False)
-    """The secret of each role. A role without one cannot call."""
+    tokens: tuple[Token, ...] = ()
+    """Who may call, and as what: several of each role, each with a name. Without any nobody may."""
 
     machine_types: Path | None = None
     """The site's own machine types and scale tiers, laid over the shipped ones."""

@@ -11,7 +11,7 @@ import googleapiclient
 import pytest
 from pydantic import TypeAdapter
 
-from integration.api.api_support import Clock, ScriptedAgent, Server, server
+from integration.api.api_support import BOSS, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.states import JobState
 from trainyard_protocol.training_input import (
     AcceleratorConfig,
@@ -178,7 +178,7 @@ def test_answers_have_the_documents_fields_and_types_in_every_state(api: Server)
                 "scheduling": {"maxRunningTime": "60s", "maxWaitTime": "1800s", "priority": 3},
             },
         }
-        api.use_cases.jobs.create("p", body)
+        api.use_cases.jobs.create(BOSS, "p", body)
     for act in (
         lambda: None,
         api.tick,

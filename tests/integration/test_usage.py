@@ -17,7 +17,7 @@ from trainyard_agent.runtimes.process import ProcessRuntime
 from trainyard_agent.staging import ReadyAtOnce
 from trainyard_protocol.sync import AgentInfo, Capacity
 from trainyard_protocol.usage import UsageSeries, UsageView
-from trainyard_server.settings import Role
+from trainyard_server.access import Role
 from world import TOKENS, World
 
 PATIENCE_S = 120.0

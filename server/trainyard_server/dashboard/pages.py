@@ -102,7 +102,7 @@ async def _events(parts: AsyncIterator[Parts | None]) -> AsyncIterator[bytes]:
 
 def _key(request: Request) -> Key:
     caller = caller_of(request)
-    return (request.url.path, request.url.query, caller.role.value, caller.name)
+    return (request.url.path, request.url.query, caller.role.value, caller.name, request.state.csrf)
 
 
 def _reader(request: Request) -> dict[str, Any]:

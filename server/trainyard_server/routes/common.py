@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 
 from trainyard_protocol.errors import InvalidArgument, TooLarge, Violation
+from trainyard_server.access import Caller
 from trainyard_server.backend import Backend
 from trainyard_server.conductor import Conductor
 from trainyard_server.configs import Configs
@@ -18,6 +19,7 @@ from trainyard_server.jobs import Jobs
 from trainyard_server.listing import Listings
 from trainyard_server.measuring import Measuring
 from trainyard_server.metrics import Metrics
+from trainyard_server.sessions import Sessions
 from trainyard_server.streaming import LogStreaming
 from trainyard_server.syncing import Syncing
 from trainyard_server.why import Why
@@ -42,6 +44,7 @@ class UseCases:
     listings: Listings
     metrics: Metrics
     measuring: Measuring
+    sessions: Sessions
 
 
 def _use_cases(request: Request) -> UseCases:
@@ -50,6 +53,15 @@ def _use_cases(request: Request) -> UseCases:
 
 
 Cases = Annotated[UseCases, Depends(_use_cases)]
+
+
+def _asker(request: Request) -> Caller:
+    """Not for what is open to all: there may be nobody."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+Asker = Annotated[Caller, Depends(_asker)]
 
 
 async def _raw_body(request: Request, cases: Cases) -> bytes:

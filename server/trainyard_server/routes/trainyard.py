@@ -17,7 +17,7 @@ from trainyard_protocol.usage import UsageView
 from trainyard_protocol.views import Explanation, JobDetail, LogEntry, LogSummary, ServerStatus, WhyView
 from trainyard_server.measuring import DEFAULT_POINTS as USAGE_POINTS
 from trainyard_server.metrics import DEFAULT_POINTS, Wanted, csv_blocks
-from trainyard_server.routes.common import Cases, RawBody, UseCases, parse_wire
+from trainyard_server.routes.common import Asker, Cases, RawBody, UseCases, parse_wire
 from trainyard_server.trouble import Troubles, reason
 
 router = APIRouter(prefix="/trainyard/v1")
@@ -84,9 +84,9 @@ def config(project: str, job_id: str, cases: Cases) -> JobConfig:
 
 
 @router.post("/projects/{project}/configs:check")
-def check_config(project: str, body: RawBody, cases: Cases) -> ConfigCheck:
+def check_config(project: str, body: RawBody, cases: Cases, caller: Asker) -> ConfigCheck:
     """What submit would say of a config's text, each problem with its line and column. Nothing is created."""
-    return cases.configs.check(project, parse_wire(ConfigCheckRequest, body))
+    return cases.configs.check(caller, project, parse_wire(ConfigCheckRequest, body))
 
 
 @router.get("/projects/{project}/jobs:suggest")

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from trainyard_server.routes.common import Cases, JsonBody, JsonOnly
+from trainyard_server.routes.common import Asker, Cases, JsonBody, JsonOnly
 
 router = APIRouter(prefix="/v1/projects/{project}", dependencies=[JsonOnly])
 
@@ -14,11 +14,12 @@ def create(
     project: str,
     body: JsonBody,
     cases: Cases,
+    caller: Asker,
     validate_only: Annotated[bool, Query(alias="validateOnly")] = False,
 ) -> dict[str, Any]:
     if not validate_only:
         cases.health.admit()
-    return cases.jobs.create(project, body, validate_only)
+    return cases.jobs.create(caller, project, body, validate_only)
 
 
 @router.get("/jobs")
@@ -43,12 +44,13 @@ def patch(
     job_id: str,
     body: JsonBody,
     cases: Cases,
+    caller: Asker,
     update_mask: Annotated[str, Query(alias="updateMask")] = "",
 ) -> dict[str, Any]:
-    return cases.jobs.patch(project, job_id, body, update_mask)
+    return cases.jobs.patch(caller, project, job_id, body, update_mask)
 
 
 @router.post("/jobs/{job_id}:cancel")
-def cancel(project: str, job_id: str, cases: Cases) -> dict[str, Any]:
+def cancel(project: str, job_id: str, cases: Cases, caller: Asker) -> dict[str, Any]:
     """The body says nothing that the path does not say: `{}`, empty or `{"name": ...}`."""
-    return cases.jobs.cancel(project, job_id)
+    return cases.jobs.cancel(caller, project, job_id)

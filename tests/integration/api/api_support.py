@@ -33,13 +33,21 @@ from trainyard_protocol.sync import (
     SyncResponse,
     digest,
 )
+from trainyard_server.access import Caller, Role, Token
 from trainyard_server.app import create_app
 from trainyard_server.logs import Stream
 from trainyard_server.routes.common import UseCases
-from trainyard_server.settings import Role, Settings
+from trainyard_server.settings import Settings
 
-ADMIN = {"Authorization": "Bearer admin-secret"}
-AGENT = {"Authorization": "Bearer agent-secret"}
+TOKENS = (
+    Token(Role.ADMIN, "admin", "admin-secret"),
+    Token(Role.AGENT, "agent", "agent-secret"),
+    Token(Role.SUBMITTER, "alice", "alices-secret"),
+    Token(Role.SUBMITTER, "bob", "bobs-secret"),
+    Token(Role.VIEWER, "vera", "veras-secret"),
+)
+ADMIN, AGENT, ALICE, BOB, VERA = ({"Authorization": f"Bearer {token.secret}"} for token in TOKENS)
+BOSS = Caller(Role.ADMIN, "admin")
 GB = 10**9
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -70,7 +78,7 @@ def settings(data_dir: Path, **changes: Any) -> Settings:
     given: dict[str, Any] = {
         "data_dir": data_dir,
         "database": databases.current.url(data_dir),
-        "tokens": {Role.ADMIN: "admin-secret", Role.AGENT: "agent-secret"},
+        "tokens": TOKENS,
         "run_loops": False,
         "durable": False,
     }
@@ -106,6 +114,10 @@ class Client:
 
     def request(self, method: str, path: str, **given: Any) -> httpx.Response:
         return self._portal.call(partial(self._client.request, method, path, **given))
+
+    def run(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Calls something asynchronous in the application's loop."""
+        return self._portal.call(function, *given)
 
     def get(self, path: str, **given: Any) -> httpx.Response:
         return self.request("GET", path, **given)

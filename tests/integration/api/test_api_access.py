@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from integration.api.api_support import ADMIN, AGENT, Clock, Server, server
+from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, Clock, Server, package_job, server
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_server.access import Role, Token
 
 ADMIN_PATHS = ("/v1/projects/p/jobs", "/trainyard/v1/status", "/upload/x")
 AGENT_PATHS = ("/agent/v1/sync", f"/agent/v1/staging/{'0' * 64}/x.whl")
@@ -39,8 +41,93 @@ def test_admin_token_on_an_agent_path_is_403(api: Server, path: str) -> None:
     assert (answer.status_code, answer.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
 
 
+JOBS = "/v1/projects/p/jobs"
+
+
+def submit(api: Server, job_id: str, who: dict[str, str]) -> None:
+    body = {"jobId": job_id, "trainingInput": package_job(), "labels": {"team": "x"}}
+    assert api.client.post(JOBS, json=body, headers=who).status_code == 200
+
+
+def change(api: Server, job_id: str, who: dict[str, str]) -> tuple[int, int]:
+    """What patching the labels, then cancelling, is answered with."""
+    patched = api.client.patch(
+        f"{JOBS}/{job_id}", params={"updateMask": "labels"}, json={"labels": {"a": "b"}}, headers=who
+    )
+    cancelled = api.client.post(f"{JOBS}/{job_id}:cancel", headers=who)
+    return patched.status_code, cancelled.status_code
+
+
+def test_submitter_changes_its_own_jobs_and_no_others(api: Server) -> None:
+    submit(api, "hers", ALICE)
+    before = api.job("hers")
+    assert change(api, "hers", BOB) == (403, 403)
+    assert api.job("hers") == before
+    answer = api.client.post(f"{JOBS}/hers:cancel", headers=BOB)
+    assert answer.json()["error"]["message"] == (
+        "You are bob (submitter); the job hers belongs to alice. "
+        "A submitter of that name, or an admin, may change it."
+    )
+    assert change(api, "hers", ALICE) == (200, 200)
+    assert "alice asked to cancel the job." in api.events("hers")
+
+
+def test_admin_changes_everybodys_jobs(api: Server) -> None:
+    submit(api, "hers", ALICE)
+    assert change(api, "hers", ADMIN) == (200, 200)
+    assert "admin asked to cancel the job." in api.events("hers")
+
+
+def test_viewer_sees_everything_and_changes_nothing(api: Server) -> None:
+    submit(api, "hers", ALICE)
+    assert api.client.get(f"{JOBS}/hers", headers=VERA).json() == api.job("hers")
+    assert api.client.get("/trainyard/v1/projects/p/jobs/hers", headers=VERA).json() == api.detail("hers")
+    assert change(api, "hers", VERA) == (403, 403)
+    answer = api.client.post(JOBS, json={}, headers=VERA)
+    assert answer.json()["error"]["message"] == (
+        "You are vera (viewer). POST /v1/projects/p/jobs takes the role submitter."
+    )
+
+
+def test_admins_alone_mend(api: Server) -> None:
+    mend = "/trainyard/v1/health:mend"
+    assert [api.client.post(mend, headers=who).status_code for who in (VERA, ALICE, AGENT, ADMIN)] == [
+        403,
+        403,
+        403,
+        200,
+    ]
+
+
+def test_job_says_whose_it_is_and_is_found_by_that(api: Server) -> None:
+    submit(api, "hers", ALICE)
+    submit(api, "his", BOB)
+    assert api.detail("hers")["owner"] == "alice"
+    for text in ("owner=alice", "owner:al*", "NOT owner=bob", "owner!=bob"):
+        assert [job["jobId"] for job in api.get(JOBS, filter=text)["jobs"]] == ["hers"]
+    assert "owner" not in api.job("hers")  # the v1 API has no such field
+
+
+def test_job_from_before_there_were_owners_is_an_admins_to_change(api: Server) -> None:
+    submit(api, "old", ALICE)
+    with api.use_cases.backend.store.write() as writer:
+        job = writer.job("p", "old")
+        assert job is not None
+        job.owner = ""
+    assert change(api, "old", ALICE) == (403, 403)
+    answer = api.client.post(f"{JOBS}/old:cancel", headers=ALICE)
+    assert "the job old has no owner that anybody knows. An admin may change it." in answer.text
+    assert change(api, "old", ADMIN) == (200, 200)
+
+
+def test_server_with_one_secret_for_two_does_not_start(tmp_path: Path, clock: Clock) -> None:
+    same = (Token(Role.VIEWER, "v", "same"), Token(Role.ADMIN, "a", "same"))
+    with pytest.raises(InvalidArgument, match="have the same token"), server(tmp_path, clock, tokens=same):
+        pass
+
+
 def test_server_without_tokens_lets_nobody_in(tmp_path: Path, clock: Clock) -> None:
-    with server(tmp_path, clock, tokens={}) as api:
+    with server(tmp_path, clock, tokens=()) as api:
         assert api.client.get("/v1/projects/p/jobs", headers=ADMIN).status_code == 401
 
 

@@ -16,6 +16,7 @@ from httpx_sse import ServerSentEvent, connect_sse
 from integration.api.api_support import (
     ADMIN,
     AGENT,
+    BOSS,
     Clock,
     ScriptedAgent,
     Server,
@@ -400,7 +401,7 @@ async def test_sync_with_nothing_to_say_is_held_until_there_is(api: Server) -> N
         held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version)))
         await asyncio.sleep(0.05)
         assert not held.done()
-        await asyncio.to_thread(api.use_cases.jobs.create, "p", {"jobId": "j", "trainingInput": BASIC})
+        await asyncio.to_thread(api.use_cases.jobs.create, BOSS, "p", {"jobId": "j", "trainingInput": BASIC})
         await asyncio.to_thread(api.use_cases.conductor.tick)
         answer = await held
     assert [order.job_id for order in answer.runs] == ["j"]

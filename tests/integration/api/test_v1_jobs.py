@@ -10,6 +10,7 @@ import pytest
 from integration.api.api_support import (
     ADMIN,
     AGENT,
+    BOSS,
     Clock,
     ScriptedAgent,
     Server,
@@ -226,7 +227,7 @@ def test_list_pages_through_everything_newest_first(api: Server) -> None:
 
 def test_list_page_is_20_by_default_and_100_at_most(api: Server) -> None:
     for number in range(101):
-        api.use_cases.jobs.create("p", {"jobId": f"j{number}", "trainingInput": package_job()})
+        api.use_cases.jobs.create(BOSS, "p", {"jobId": f"j{number}", "trainingInput": package_job()})
     assert len(api.get(JOBS)["jobs"]) == 20
     assert len(api.get(JOBS, pageSize=5000)["jobs"]) == 100
 
@@ -286,7 +287,7 @@ def test_list_with_a_filter_finds_what_matches(api: Server, text: str, expected:
         ("rnn_2", {"team": "vision"}),
     ):
         body = {"jobId": job_id, "trainingInput": package_job(), "labels": labels}
-        api.use_cases.jobs.create("p", body)
+        api.use_cases.jobs.create(BOSS, "p", body)
         api.clock.advance(1)
     api.cancel("rnn_1")
     assert [job["jobId"] for job in api.get(JOBS, filter=text).get("jobs", [])] == expected

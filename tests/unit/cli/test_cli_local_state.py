@@ -1,5 +1,6 @@
 import json
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -179,6 +180,8 @@ def test_commands_hand_tokens_over_as_files_and_bind_to_loopback(state: LocalSta
     made = local.commands(state, options)
     token = state.token_file.read_text().strip()
     assert not any(token in word for command in made.values() for word in command)
+    who = pwd.getpwuid(os.geteuid()).pw_name
+    assert f"--token-file admin:{who}={state.token_file}" in " ".join(made["server"])
     assert "--host 127.0.0.1 --port 1" in " ".join(made["server"])
     assert made["server"][-2:] == ["--machine-types", "/m"]
     limited = local.commands(state, replace(options, quotas="/q"))
@@ -187,6 +190,34 @@ def test_commands_hand_tokens_over_as_files_and_bind_to_loopback(state: LocalSta
     assert "--capacity strict" in agent
     assert "--cpus 0,1 --memory-gb 4" in agent
     assert "--replica-env STORAGE_EMULATOR_HOST=http://127.0.0.1:2" in agent
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        ("alice", "alice"),
+        ("DOMAIN\\al ice", "DOMAIN-al-ice"),
+        ("_daemon", "daemon"),
+        ("é", ""),
+        ("a" * 200, "a" * 128),
+    ],
+)
+def test_jobs_submitted_here_are_owned_by_the_user(
+    monkeypatch: pytest.MonkeyPatch, name: str, owner: str
+) -> None:
+    monkeypatch.setattr(
+        pwd, "getpwuid", lambda uid: pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh"))
+    )
+    assert local.user_name() == owner
+
+
+def test_user_without_a_name_owns_jobs_as_the_admin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    state = LocalState(tmp_path)
+    assert f"admin={state.token_file}" in local.commands(state, Options())["server"]
 
 
 def test_commands_for_containers_name_what_may_be_mounted_and_open_the_storage_to_them(

@@ -26,6 +26,7 @@ from trainyard_server.filters import And, Not, Or, Term, parse, to_sql
         ),
         ("NOT state=QUEUED", Not(Term("state", "=", "QUEUED"))),
         ("-state:QUEUED", Not(Term("state", ":", "QUEUED"))),
+        ("owner=alice@example.com", Term("owner", "=", "alice@example.com")),
         ("labels.team=vision", Term("labels.team", "=", "vision")),
         ("labels.a-b:*", Term("labels.a-b", ":", "*")),
         ('jobId="a b"', Term("jobId", "=", "a b")),

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_server.main import main
+from trainyard_server.access import Role, Token
+from trainyard_server.main import _parser, _settings, main
 
 
 @pytest.fixture
@@ -68,15 +69,46 @@ def test_machine_types_that_are_wrong_are_said(
     ("option", "says"),
     [
         ("admin", "--token-file takes ROLE=FILE"),
-        ("root=x", "the role being admin or agent"),
+        ("root=x", "the role being viewer, submitter, admin or agent"),
         ("admin=/nonexistent/token", "cannot read the admin token"),
         ("admin=/dev/null", "the admin token in /dev/null is empty"),
+        ("submitter:alice=/dev/null", "the submitter:alice token in /dev/null is empty"),
+        ("submitter:=/dev/null", "'' is no name; a name has letters"),
+        ("submitter:al ice=/dev/null", "'al ice' is no name; a name has letters"),
     ],
 )
 def test_token_file_that_cannot_be_used_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, says: str
 ) -> None:
     assert says in refused(capsys, "--data-dir", tmp_path, "--port", 0, "--token-file", option)
+
+
+def test_two_tokens_with_one_text_are_refused(
+    tmp_path: Path, tokens: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other").write_text("secret")
+    more = ["--token-file", f"submitter:alice={tmp_path / 'other'}"]
+    error = refused(capsys, "--data-dir", tmp_path / "data", "--port", 0, *tokens, *more)
+    assert error == (
+        "trainyard_server: the admin and alice (submitter) have the same token: each needs one of its own.\n"
+    )
+
+
+def test_token_files_name_who_has_them(tmp_path: Path) -> None:
+    for name in ("admin", "alice", "old", "new"):
+        (tmp_path / name).write_text(f"{name}'s secret\n")
+    words = ["--data-dir", str(tmp_path)]
+    for option in ("admin=admin", "submitter:alice@example.com=alice", "viewer:v=old", "viewer:v=new"):
+        who, _, file = option.partition("=")
+        words += ["--token-file", f"{who}={tmp_path / file}"]
+    settings = _settings(_parser().parse_args(words))
+    assert settings.tokens == (
+        Token(Role.ADMIN, "admin", "admin's secret"),
+        Token(Role.SUBMITTER, "alice@example.com", "alice's secret"),
+        Token(Role.VIEWER, "v", "old's secret"),
+        Token(Role.VIEWER, "v", "new's secret"),
+    )
+    assert "secret" not in repr(settings)
 
 
 @pytest.mark.parametrize(("option", "value"), [("--lease-seconds", 0), ("--retries", -1)])

@@ -91,11 +91,13 @@ class CommandView(Wire):
 
 
 class CloneView(Wire):
-    """What the form of a new job is filled with: the config's text, and what stands in fields of their own."""
+    """What the form of a new job is filled with: the config's text, and what stands in fields of their own.
+    `args_text` is the arguments as shell words."""
 
     job_id: str
     config: str
     args: tuple[str, ...] = ()
+    args_text: str = ""
     job_dir: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
 

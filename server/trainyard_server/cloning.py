@@ -36,11 +36,13 @@ def next_id(like: str, is_taken: Callable[[str], bool]) -> str:
 
 def clone(job_id: str, new_id: str, sent: Mapping[str, Any], labels: Mapping[str, str]) -> CloneView:
     """The form of a new job, filled with an old one. `sent` is its training input as plain values."""
+    args = tuple(map(str, sent.get("args", ())))
     rest = {key: value for key, value in sent.items() if key not in ("args", "jobDir")}
     return CloneView(
         job_id=new_id,
         config=resolving.as_yaml(resolving.document(rest, {})),
-        args=tuple(map(str, sent.get("args", ()))),
+        args=args,
+        args_text=shlex.join(args),
         job_dir=new_job_dir(str(sent.get("jobDir", "")), job_id, new_id),
         labels=dict(labels),
     )

@@ -1,0 +1,61 @@
+"""The config of a job: as it was sent, as it was resolved, what each replica sees, and what to type."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from trainyard_protocol.errors import FailedPrecondition, NotFound
+from trainyard_protocol.views import Explanation, JobDetail, RunView
+from trainyard_server.dashboard.job_head import JOB, job_view
+from trainyard_server.dashboard.pages import View, add_page
+from trainyard_server.routes.common import Cases, UseCases
+
+router = APIRouter()
+
+
+def config_view(
+    request: Request, cases: Cases, project: str, job_id: str, run: int | None = None, task: str = ""
+) -> View:
+    def more(detail: JobDetail) -> Mapping[str, Any]:
+        chosen = _run(detail, run)
+        return {
+            "config": cases.configs.config(project, job_id),
+            "chosen": chosen,
+            **_replica(cases, project, job_id, chosen, task),
+        }
+
+    return job_view(
+        request, cases, project, job_id, tab="/config", template="job/config.html", more=more
+    )
+
+
+def _run(detail: JobDetail, number: int | None) -> RunView | None:
+    """The run that is asked for; the last one, if there is any, where it is not there."""
+    found = next((run for run in detail.runs if run.number == number), None)
+    return found or (detail.runs[-1] if detail.runs else None)
+
+
+def _replica(
+    cases: UseCases, project: str, job_id: str, run: RunView | None, task: str
+) -> dict[str, Any]:
+    """What one replica sees, or why that is not known."""
+    explanation: Explanation | None = None
+    unknown = ""
+    try:
+        if run is not None:
+            names = [replica.task for replica in run.replicas]
+            wanted = task if task in names else ""
+            explanation = cases.explaining.explain(project, job_id, wanted, run.number)
+        else:
+            unknown = "No run has begun yet."
+    except (FailedPrecondition, NotFound):
+        unknown = "The replicas of this run have no addresses."
+    tf_config = ""
+    if explanation is not None:
+        tf_config = json.dumps(json.loads(explanation.environment["TF_CONFIG"]), indent=2)
+    return {"explanation": explanation, "tf_config": tf_config, "unknown": unknown}
+
+
+add_page(router, f"{JOB}/config", config_view)

@@ -1,0 +1,37 @@
+// Elements by hand. Text goes in as text, never as HTML.
+
+/** `el("a", { href, class: "x", "aria-label": "y" }, "text", child)`; what is null or false is left out. */
+export function el(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** A copy of the icon with that name, which this page has somewhere already. */
+export function icon(name) {
+  const known = document.querySelector("svg use").getAttribute("href").split("#")[0];
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
+  use.setAttribute("href", `${known}#${name}`);
+  svg.append(use);
+  return svg;
+}
+
+/** `512 B`, `1.5 MiB`. */
+export function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let value = bytes;
+  let at = 0;
+  while (value >= 1024 && at < units.length - 1) {
+    value /= 1024;
+    at += 1;
+  }
+  return `${at === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[at]}`;
+}

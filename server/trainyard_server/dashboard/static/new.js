@@ -1,0 +1,263 @@
+// A new job: a config that is checked as it is typed, what it would become here, and the way there.
+import { ApiError, call, jobPath } from "./api.js";
+import { note } from "./banner.js";
+import { el, icon, size } from "./dom.js";
+import { Editor } from "./editor.js";
+import { Preview } from "./new_preview.js";
+
+const CHECK_MS = 300;
+const KEEP = "trainyard:new";
+const MAX_CONFIG = 128 * 1024;
+const PACKAGE = /\.(tar\.gz|tgz|zip|whl)$/u;
+const FIELDS = ["project", "job_id", "args", "job_dir", "labels"];
+
+const form = document.getElementById("new-job");
+if (form) begin();
+
+function begin() {
+  const start = JSON.parse(document.getElementById("start").textContent);
+  const field = Object.fromEntries(FIELDS.map((name) => [name, form.elements[name]]));
+  const submit = document.getElementById("submit");
+  const preview = new Preview((problem) => goTo(problem), (id) => choose(id));
+  let packages = start.packages ?? [];
+  let asked = 0; // the newest check; only its answer counts
+  let asking = null;
+  let waiting = 0;
+  let known = null; // the newest answer, while nothing has been typed since
+
+  const editor = new Editor(document.getElementById("editor"), later);
+  restore();
+  showPackages();
+  for (const name of FIELDS) field[name].addEventListener("input", later);
+  later();
+
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    await send();
+  });
+  form.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+  });
+  document.getElementById("example").addEventListener("change", (event) => {
+    const chosen = start.examples[event.target.value];
+    event.target.value = "";
+    if (chosen !== undefined) editor.replace(chosen);
+  });
+  document.getElementById("discard").addEventListener("click", () => {
+    sessionStorage.removeItem(KEEP);
+    location.reload();
+  });
+  pickFiles("config-file", takeConfig);
+  pickFiles("package-file", takePackage);
+  dropFiles(document.getElementById("editor"));
+
+  function request() {
+    return {
+      config: editor.text,
+      jobId: field.job_id.value,
+      jobDir: field.job_dir.value,
+      args: field.args.value,
+      labels: labels(field.labels.value),
+      packageUris: packages.map((one) => one.uri),
+    };
+  }
+
+  function later() {
+    keep();
+    known = null;
+    clearTimeout(waiting);
+    waiting = setTimeout(check, CHECK_MS);
+  }
+
+  /** Answers with the newest check's answer, or null where another has overtaken it or the server did not answer. */
+  async function check() {
+    clearTimeout(waiting);
+    asking?.abort();
+    asking = new AbortController();
+    asked += 1;
+    const mine = asked;
+    if (editor.text.trim() === "") {
+      mark([]);
+      preview.blank();
+      return null;
+    }
+    preview.checking();
+    try {
+      const project = encodeURIComponent(field.project.value.trim() || "-");
+      const answer = await call("POST", `/trainyard/v1/projects/${project}/configs:check`, request(), { signal: asking.signal });
+      if (mine !== asked) return null;
+      known = answer;
+      mark(answer.problems);
+      preview.show(answer, start.from);
+      return answer;
+    } catch (error) {
+      if (mine === asked && error.name !== "AbortError") preview.unknown(error.message);
+      return null;
+    }
+  }
+
+  function mark(problems) {
+    editor.mark(problems);
+    for (const name of FIELDS) {
+      const said = problems.filter((one) => one.source === name).map((one) => one.message);
+      const where = document.getElementById(`${name}-wrong`);
+      const text = said.join(" ");
+      if (where.textContent !== text) where.textContent = text;
+      field[name].setAttribute("aria-invalid", String(said.length > 0));
+    }
+  }
+
+  function goTo(problem) {
+    if (problem.line !== null) editor.goTo(problem);
+    else (field[problem.source] ?? document.getElementById(problem.source === "packages" ? "package-file" : "config")).focus();
+  }
+
+  function choose(id) {
+    field.job_id.value = id;
+    field.job_id.focus();
+    later();
+  }
+
+  async function send() {
+    if (submit.disabled) return;
+    submit.disabled = true;
+    try {
+      const answer = known ?? (await check());
+      if (!answer) {
+        if (editor.text.trim() === "") note("There is no config yet: paste one, drop a file, or start from an example.", "bad");
+        return;
+      }
+      if (!answer.ok) {
+        goTo(answer.problems.find((one) => one.severity === "error"));
+        return;
+      }
+      const project = field.project.value.trim();
+      const created = await call("POST", `/v1/projects/${encodeURIComponent(project)}/jobs`, answer.job);
+      sessionStorage.removeItem(KEEP);
+      location.assign(`/${jobPath(project, created.jobId)}`);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      note(error.message, "bad");
+      await check(); // it says where, if it is something of the config: an id that was taken meanwhile
+    } finally {
+      submit.disabled = false;
+    }
+  }
+
+  // What was typed outlives this page: a session that ends, a reload, a click beside it.
+  function keep() {
+    const typed = Object.fromEntries(FIELDS.map((name) => [name, field[name].value]));
+    try {
+      sessionStorage.setItem(KEEP, JSON.stringify({ from: start.from, config: editor.text, packages, ...typed }));
+    } catch {
+      // No room, or not allowed: then it is only on the page.
+    }
+  }
+
+  function restore() {
+    let kept = null;
+    try {
+      kept = JSON.parse(sessionStorage.getItem(KEEP) ?? "null");
+    } catch {
+      // Not ours.
+    }
+    if (!kept || kept.from !== start.from) return;
+    const same = kept.config === editor.text && FIELDS.every((name) => name === "job_id" || kept[name] === field[name].value);
+    if (same && kept.packages.length === packages.length) return;
+    for (const name of FIELDS) field[name].value = kept[name] ?? "";
+    packages = kept.packages ?? [];
+    editor.set(kept.config ?? "");
+    document.getElementById("restored").hidden = false;
+  }
+
+  async function takeConfig(file) {
+    if (PACKAGE.test(file.name)) {
+      await takePackage(file);
+      return;
+    }
+    if (file.size > MAX_CONFIG) {
+      note(`${file.name} has ${size(file.size)}; a config has ${size(MAX_CONFIG)} at most.`, "bad");
+      return;
+    }
+    editor.replace((await file.text()).replace(/^\ufeff/u, "").replaceAll("\r\n", "\n"));
+  }
+
+  async function takePackage(file) {
+    if (!PACKAGE.test(file.name)) {
+      note(`${file.name} is no package: .tar.gz, .tgz, .zip or .whl.`, "bad");
+      return;
+    }
+    if (file.size > start.package_limit) {
+      note(`${file.name} has ${size(file.size)}; a package may have ${size(start.package_limit)}.`, "bad");
+      return;
+    }
+    const row = el("li", { class: "dim" }, `Uploading ${file.name} (${size(file.size)}) …`);
+    document.getElementById("packages").append(row);
+    try {
+      const project = encodeURIComponent(field.project.value.trim() || "-");
+      const staged = await call("POST", `/upload/trainyard/v1/projects/${project}/packages/${encodeURIComponent(file.name)}`, file);
+      packages = [...packages.filter((one) => one.uri !== staged.uri), { uri: staged.uri, name: file.name, size: staged.size }];
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      note(error.message, "bad");
+    }
+    showPackages();
+    later();
+  }
+
+  function showPackages() {
+    document.getElementById("packages").replaceChildren(
+      ...packages.map((one) =>
+        el(
+          "li",
+          {},
+          icon("file"),
+          el("span", { class: "file" }, one.name),
+          el("span", { class: "dim" }, size(one.size)),
+          el("button", { type: "button", class: "quiet", "aria-label": `Remove ${one.name}`, onclick: () => removePackage(one) }, icon("cross")),
+        ),
+      ),
+    );
+  }
+
+  function removePackage(gone) {
+    packages = packages.filter((one) => one !== gone);
+    showPackages();
+    document.getElementById("package-file").focus();
+    later();
+  }
+
+  function dropFiles(target) {
+    target.addEventListener("dragover", (event) => {
+      if (!event.dataTransfer.types.includes("Files")) return;
+      event.preventDefault();
+      target.classList.add("dropping");
+    });
+    for (const name of ["dragleave", "drop"]) target.addEventListener(name, () => target.classList.remove("dropping"));
+    target.addEventListener("drop", (event) => {
+      const [file] = event.dataTransfer.files;
+      if (!file) return;
+      event.preventDefault();
+      takeConfig(file);
+    });
+  }
+}
+
+function pickFiles(id, take) {
+  document.getElementById(id).addEventListener("change", async (event) => {
+    const files = [...event.target.files];
+    event.target.value = ""; // the same file can be chosen again
+    for (const file of files) await take(file);
+  });
+}
+
+/** `team=vision, stage=final` */
+function labels(text) {
+  const pairs = text.split(/[,\n]/u).map((one) => one.trim()).filter(Boolean);
+  return Object.fromEntries(
+    pairs.map((pair) => {
+      const [key, ...value] = pair.split("=");
+      return [key.trim(), value.join("=").trim()];
+    }),
+  );
+}

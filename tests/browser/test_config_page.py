@@ -1,0 +1,91 @@
+"""The config of a job in the browser: as sent, as resolved, what its replicas see."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.browser_support import Look, Yard, axe
+
+Open = Callable[..., Page]
+
+IMAGE = {
+    "scaleTier": "CUSTOM",
+    "masterType": "local-1",
+    "workerType": "local-1",
+    "workerCount": "2",
+    "args": ["--lr", "0.1", "--note", "it's <b>"],
+    "jobDir": "gs://bucket/runs/base",
+    "scheduling": {"maxRunningTime": "7200s"},
+}
+
+
+def test_config_shows_what_was_sent_and_what_was_filled_in(yard: Yard, open_page: Open) -> None:
+    yard.submit("base", labels={"team": "vision"}, **IMAGE)
+    page = open_page("/projects/p/jobs/base/config")
+    sent = page.get_by_role("region", name="The config as sent")
+    expect(sent).to_contain_text("maxRunningTime: 7200s")
+    expect(sent).not_to_contain_text("priority")
+    resolved = page.get_by_role("region", name="The config as resolved")
+    expect(resolved.locator(".filled")).to_have_text(["    priority: 0", "  useChiefInTfConfig: true"])
+    expect(sent.locator(".y-key").first).to_have_text("trainingInput")
+    expect(page.locator("#live-sees")).to_contain_text("known once the job is placed")
+    expect(page.locator("#live-commands")).to_contain_text("trainyard jobs submit training base_2")
+
+
+def test_tf_config_is_there_as_soon_as_the_job_is_placed(yard: Yard, open_page: Open) -> None:
+    agent = yard.agent(cpus=3)
+    page_url = "/projects/p/jobs/base/config"
+    agent.info = agent.info.model_copy(update={"capacity": agent.info.capacity})
+    yard.submit("base", **IMAGE)
+    page = open_page(page_url)
+    run = yard.placed(agent, "base")
+    agent.sync()
+    agent.start(run)
+    shown = page.get_by_role("region", name="TF_CONFIG")
+    expect(shown).to_be_visible()
+    assert json.loads(shown.inner_text())["task"] == {"type": "chief", "index": 0}
+    page.locator("select[name=task]").select_option("worker-replica-1")
+    page.wait_for_url("**task=worker-replica-1")
+    assert json.loads(shown.inner_text())["task"] == {"type": "worker", "index": 1}
+    expect(page.locator(".environment")).to_contain_text("RANK")
+    explained = yard.api.get("/trainyard/v1/projects/p/jobs/base/explain")["reproduce"]
+    copies = page.locator("#live-commands [data-copy]")
+    expect(copies.last).to_have_attribute("data-copy", explained)
+
+
+def test_command_is_copied(yard: Yard, open_page: Open) -> None:
+    yard.submit("base")
+    page = open_page("/projects/p/jobs/base/config")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the command: Describe it").click()
+    expect(page.locator("#said")).to_contain_text("Copied.")
+    copied = page.evaluate("() => navigator.clipboard.readText()")
+    assert copied == "trainyard jobs describe base --project p"
+
+
+def test_markup_in_a_config_is_text(yard: Yard, open_page: Open) -> None:
+    evil = "<script>document.title='gone'</script>"
+    yard.submit("base", args=[evil], jobDir=f"/{evil}", region=evil)
+    page = open_page("/projects/p/jobs/base/config")
+    for name in ("sent", "resolved"):
+        expect(page.get_by_role("region", name=f"The config as {name}")).to_contain_text(evil)
+    expect(page).to_have_title("base · Trainyard")
+
+
+@pytest.mark.parametrize("look", Look)
+def test_config_page_in_each_look(
+    yard: Yard, open_page: Open, shot: Callable[..., Path], look: Look
+) -> None:
+    agent = yard.agent("gpu-host", cpus=8, memory_gb=32)
+    yard.submit("digits_cnn", project="research", labels={"team": "vision", "stage": "final"}, **IMAGE)
+    run = yard.placed(agent, "digits_cnn")
+    agent.sync()
+    agent.start(run)
+    page = open_page("/projects/research/jobs/digits_cnn/config", look=look)
+    expect(page.get_by_role("region", name="TF_CONFIG")).to_be_visible()
+    assert axe(page) == []
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    shot(page, f"config-{look.name.lower()}")

@@ -17,7 +17,7 @@ from trainyard_server.auth import Authentication
 from trainyard_server.backend import Backend, Clock, system_clock
 from trainyard_server.conductor import Conductor
 from trainyard_server.configs import Configs
-from trainyard_server.dashboard import job_page, jobs_page, static_files
+from trainyard_server.dashboard import config_page, job_page, jobs_page, new_page, static_files
 from trainyard_server.dashboard.pages import Dashboard
 from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
@@ -109,7 +109,7 @@ def create_app(
     app.add_middleware(Authentication, sessions=use_cases.sessions, clock=clock)
     app.add_middleware(SecurityHeaders)  # what is added last stands outermost
     errors.install(app)
-    for module in (v1, trainyard, upload, agent, static_files, jobs_page, job_page):
+    for module in (v1, trainyard, upload, agent, static_files, jobs_page, job_page, config_page, new_page):
         app.include_router(module.router)
 
     @app.get("/healthz", response_model_exclude_none=True)

@@ -37,10 +37,8 @@ def test_config_shows_what_was_sent_and_what_was_filled_in(yard: Yard, open_page
 
 def test_tf_config_is_there_as_soon_as_the_job_is_placed(yard: Yard, open_page: Open) -> None:
     agent = yard.agent(cpus=3)
-    page_url = "/projects/p/jobs/base/config"
-    agent.info = agent.info.model_copy(update={"capacity": agent.info.capacity})
     yard.submit("base", **IMAGE)
-    page = open_page(page_url)
+    page = open_page("/projects/p/jobs/base/config")
     run = yard.placed(agent, "base")
     agent.sync()
     agent.start(run)
@@ -51,9 +49,9 @@ def test_tf_config_is_there_as_soon_as_the_job_is_placed(yard: Yard, open_page: 
     page.wait_for_url("**task=worker-replica-1")
     assert json.loads(shown.inner_text())["task"] == {"type": "worker", "index": 1}
     expect(page.locator(".environment")).to_contain_text("RANK")
-    explained = yard.api.get("/trainyard/v1/projects/p/jobs/base/explain")["reproduce"]
-    copies = page.locator("#live-commands [data-copy]")
-    expect(copies.last).to_have_attribute("data-copy", explained)
+    explained = yard.api.get("/trainyard/v1/projects/p/jobs/base/explain", task="worker-replica-1")
+    by_hand = page.get_by_role("button", name="Copy the line that starts worker-replica-1 by hand")
+    expect(by_hand).to_have_attribute("data-copy", explained["reproduce"])
 
 
 def test_command_is_copied(yard: Yard, open_page: Open) -> None:
@@ -76,9 +74,7 @@ def test_markup_in_a_config_is_text(yard: Yard, open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("look", Look)
-def test_config_page_in_each_look(
-    yard: Yard, open_page: Open, shot: Callable[..., Path], look: Look
-) -> None:
+def test_config_page_in_each_look(yard: Yard, open_page: Open, shot: Callable[..., Path], look: Look) -> None:
     agent = yard.agent("gpu-host", cpus=8, memory_gb=32)
     yard.submit("digits_cnn", project="research", labels={"team": "vision", "stage": "final"}, **IMAGE)
     run = yard.placed(agent, "digits_cnn")

@@ -1,11 +1,13 @@
 """The config of a job: as it was sent, as it was resolved, what each replica sees, and what to type."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
 
+from trainyard_protocol.config_views import JobConfig
 from trainyard_protocol.errors import FailedPrecondition, NotFound
 from trainyard_protocol.views import Explanation, JobDetail, RunView
 from trainyard_server.dashboard.job_head import JOB, job_view
@@ -18,17 +20,24 @@ router = APIRouter()
 def config_view(
     request: Request, cases: Cases, project: str, job_id: str, run: int | None = None, task: str = ""
 ) -> View:
+    known: dict[str, JobConfig] = {}
+
+    def config(etag: str) -> JobConfig:
+        """Nothing of it changes but the labels, so it is not read again for every step of the job."""
+        if etag not in known:
+            known.clear()
+            known[etag] = cases.configs.config(project, job_id)
+        return known[etag]
+
     def more(detail: JobDetail) -> Mapping[str, Any]:
         chosen = _run(detail, run)
         return {
-            "config": cases.configs.config(project, job_id),
+            "config": config(detail.job["etag"]),
             "chosen": chosen,
             **_replica(cases, project, job_id, chosen, task),
         }
 
-    return job_view(
-        request, cases, project, job_id, tab="/config", template="job/config.html", more=more
-    )
+    return job_view(request, cases, project, job_id, tab="/config", template="job/config.html", more=more)
 
 
 def _run(detail: JobDetail, number: int | None) -> RunView | None:
@@ -37,9 +46,7 @@ def _run(detail: JobDetail, number: int | None) -> RunView | None:
     return found or (detail.runs[-1] if detail.runs else None)
 
 
-def _replica(
-    cases: UseCases, project: str, job_id: str, run: RunView | None, task: str
-) -> dict[str, Any]:
+def _replica(cases: UseCases, project: str, job_id: str, run: RunView | None, task: str) -> dict[str, Any]:
     """What one replica sees, or why that is not known."""
     explanation: Explanation | None = None
     unknown = ""
@@ -52,10 +59,11 @@ def _replica(
             unknown = "No run has begun yet."
     except (FailedPrecondition, NotFound):
         unknown = "The replicas of this run have no addresses."
-    tf_config = ""
+    tf_config = command = ""
     if explanation is not None:
         tf_config = json.dumps(json.loads(explanation.environment["TF_CONFIG"]), indent=2)
-    return {"explanation": explanation, "tf_config": tf_config, "unknown": unknown}
+        command = shlex.join(explanation.command)
+    return {"command": command, "explanation": explanation, "tf_config": tf_config, "unknown": unknown}
 
 
 add_page(router, f"{JOB}/config", config_view)

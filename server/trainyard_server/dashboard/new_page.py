@@ -1,6 +1,6 @@
 """A new job: a config that is checked as it is typed, or an old job to begin from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any
 
@@ -77,7 +77,7 @@ def _clone(cases: UseCases, origin: str) -> dict[str, Any]:
     }
 
 
-def _first(projects: list[str]) -> str:
+def _first(projects: Sequence[str]) -> str:
     return _DEFAULT_PROJECT if _DEFAULT_PROJECT in projects or not projects else projects[0]
 
 

@@ -47,6 +47,7 @@ def test_clone_has_arguments_directory_and_labels_apart() -> None:
     sent = {"pythonModule": "t", "args": ["--lr", "0.1"], "jobDir": "/out/a"}
     made = cloning.clone("a", "a_2", sent, {"team": "vision"})
     assert config_text.read(made.config).data == {"trainingInput": {"pythonModule": "t"}}
+    assert made.args_text == "--lr 0.1"
     assert (made.args, made.job_dir, made.labels) == (("--lr", "0.1"), "/out/a_2", {"team": "vision"})
 
 

@@ -15,11 +15,12 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from browser.browser_support import Look, Yard
 from integration.api.api_support import server, serving
 
+expect.set_options(timeout=15_000)  # a machine that does much besides is slow, not wrong
 SHOTS = Path(os.environ.get("SCREENSHOTS", "test-artefacts/screenshots"))
 
 

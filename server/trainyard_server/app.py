@@ -27,13 +27,16 @@ from trainyard_server.hearing import Hearing, Stopwatch
 from trainyard_server.jobs import Jobs
 from trainyard_server.leadership import Leadership
 from trainyard_server.listing import Listings
+from trainyard_server.log_feed import Standings
+from trainyard_server.log_paging import LogPaging
+from trainyard_server.log_threads import LogThreads
 from trainyard_server.logs import LogStore
 from trainyard_server.loops import flush_forever, scrub_forever, tick_forever
 from trainyard_server.measuring import Measuring
 from trainyard_server.metrics import Metrics
 from trainyard_server.notify import Notifier
 from trainyard_server.quota_file import load_quotas
-from trainyard_server.routes import agent, trainyard, upload, v1
+from trainyard_server.routes import agent, logs, trainyard, upload, v1
 from trainyard_server.routes.common import UseCases
 from trainyard_server.sessions import Sessions
 from trainyard_server.settings import Settings
@@ -92,6 +95,7 @@ def create_app(
             if loops:
                 await run_in_threadpool(leadership.release)
             use_cases.health.close()
+            use_cases.log_threads.close()
             if bus is not None:
                 bus.close()
             backend.store.close()
@@ -109,7 +113,18 @@ def create_app(
     app.add_middleware(Authentication, sessions=use_cases.sessions, clock=clock)
     app.add_middleware(SecurityHeaders)  # what is added last stands outermost
     errors.install(app)
-    for module in (v1, trainyard, upload, agent, static_files, jobs_page, job_page, config_page, new_page):
+    for module in (
+        v1,
+        trainyard,
+        logs,
+        upload,
+        agent,
+        static_files,
+        jobs_page,
+        job_page,
+        config_page,
+        new_page,
+    ):
         app.include_router(module.router)
 
     @app.get("/healthz", response_model_exclude_none=True)
@@ -156,6 +171,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         clock=clock,
         hearing=Hearing(clock, stopwatch, settings.silent_after_s),
     )
+    threads = LogThreads()
     conductor = Conductor(backend)
     explaining = Explaining(backend)
     jobs = Jobs(backend, conductor)
@@ -165,7 +181,8 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         jobs=jobs,
         syncing=Syncing(backend, conductor),
         explaining=explaining,
-        streaming=LogStreaming(backend, conductor, explaining),
+        streaming=LogStreaming(backend, Standings(backend, conductor, explaining), threads),
+        paging=LogPaging(backend, threads),
         health=HealthChecks(backend, stopwatch),
         diagnosis=Diagnosis(backend),
         why=Why(backend),
@@ -174,4 +191,5 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         metrics=Metrics(backend),
         measuring=Measuring(backend),
         sessions=Sessions(settings.tokens),
+        log_threads=threads,
     )

@@ -1,6 +1,7 @@
 """Which lines of a log a reader wants. Most others are passed over without being parsed."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -19,18 +20,25 @@ _QUIET = SEVERITIES.index("INFO")
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """`task`: of this replica alone; `severity`: at least this; `since`: not from before; `search`: with this in
-    their text, whatever its case. Empty: all."""
+    """`tasks`: of these replicas alone; `severity`: at least this; `since`: not from before; `search`: with this in
+    their text, whatever its case; `run`: of this run alone, and what the service says. Empty: all."""
 
-    task: str = ""
+    tasks: frozenset[str] = frozenset()
     severity: str = ""
     since: datetime | None = None
     search: str = ""
+    run: int | None = None
 
     @property
     def reads(self) -> bool:
         """Whether it depends on what a line says."""
         return bool(self.severity or self.since or self.search)
+
+    def streams(self, run: int, task: str) -> bool:
+        """Whether any line of this stream may be wanted."""
+        if self.tasks and task not in self.tasks:
+            return False
+        return self.run is None or run == self.run or task == SERVICE_TASK
 
     def maybe(self, raw: bytes) -> bool:
         """False only for a line that is surely not wanted: told from its bytes, without parsing them."""
@@ -60,15 +68,19 @@ class LogFilter:
 EVERYTHING = LogFilter()
 
 
-def parse_filter(task: str, severity: str, since: str, search: str, now: datetime) -> LogFilter:
+def parse_filter(
+    tasks: Sequence[str], severity: str, since: str, search: str, now: datetime, run: int | None = None
+) -> LogFilter:
     """The filter that a request asks for. Raises InvalidArgument with everything that is wrong."""
     wrong = []
     moment = None
-    if task and task != SERVICE_TASK:
-        try:
-            Task.parse(task)
-        except ValueError as error:
-            wrong.append(Violation("task", f"{error}, or {SERVICE_TASK}"))
+    tasks = [task for task in tasks if task]
+    for task in tasks:
+        if task != SERVICE_TASK:
+            try:
+                Task.parse(task)
+            except ValueError as error:
+                wrong.append(Violation("task", f"{error}, or {SERVICE_TASK}"))
     if severity and severity.upper() not in SEVERITIES:
         wrong.append(Violation("severity", f"must be one of {', '.join(SEVERITIES)}; this is {severity!r}."))
     if since:
@@ -80,7 +92,7 @@ def parse_filter(task: str, severity: str, since: str, search: str, now: datetim
         wrong.append(Violation("search", f"may have {_SEARCH_LIMIT} characters; this has {len(search)}."))
     if wrong:
         raise InvalidArgument(wrong)
-    return LogFilter(task, severity.upper(), moment, search)
+    return LogFilter(frozenset(tasks), severity.upper(), moment, search, run)
 
 
 def _is_before(time: str, since: datetime) -> bool:

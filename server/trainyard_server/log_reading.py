@@ -1,31 +1,44 @@
-"""Reading a job's log from a cursor on, a bounded share at a time, beside those who write it."""
+"""Reading a job's log from a cursor on, or back from one, a bounded share at a time, beside those who write it."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from trainyard_protocol.sync import LogLine
 from trainyard_protocol.views import LogEntry
 from trainyard_server.log_filter import LogFilter
 from trainyard_server.log_lines import damaged_entry, decode, entry
-from trainyard_server.log_records import INDEX, LOST, Stream, records
+from trainyard_server.log_records import INDEX, LOST, Record, Stream, records
 
 _SCAN = 20_000  # records that one read looks at, at most
 _LOOK = 4 * 2**20  # bytes that one read looks at, at most, and the rest of a line
+_BACK = 512  # records that are read at once on the way back
 _TAIL_BLOCK = 64 * 1024
 _OBJECT = b'"text": "{'  # in what `encode` makes of a line that begins with a brace
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one read found. The next read starts after `cursor`; `more`: it may find something at once."""
+    """What one read found. The next read starts after `cursor`; `more`: it may find something at once. `damaged`: it
+    met lines that cannot be read, and may be put back."""
 
     entries: tuple[LogEntry, ...]
     cursor: int
     more: bool
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one read backwards found: of the lines from `first` to `last` those that are wanted. Earlier ones are before
+    `first`; there are none before 1."""
+
+    entries: tuple[LogEntry, ...]
+    first: int
+    last: int
 
 
 @dataclass(slots=True)
@@ -47,40 +60,105 @@ def scan(
 ) -> tuple[Batch, Damage]:
     """The lines after a cursor, of the `total` that there are: no more than the limits, and no more looked at than
     takes a moment. `number` knows which line of its stream one is that cannot say so itself any more."""
-    damage = Damage()
     if after >= total:
-        return Batch((), after, more=False), damage
-    entries: list[LogEntry] = []
-    cursor, size, looked_at = after, 0, 0
-    with ExitStack() as stack:
-        files: dict[Stream, IO[bytes] | None] = {}
-        for stream, offset, length, _ in islice(records(directory / INDEX, after), min(total - after, _SCAN)):
-            if stream is None:
-                damage.index = True
-                return Batch(tuple(entries), cursor, more=False), damage
-            if stream == LOST or (wanted.task and stream.task != wanted.task):
-                cursor += 1
-                continue
-            if len(entries) >= max_lines or looked_at > _LOOK or (entries and size + length > max_bytes):
+        return Batch((), after, more=False), Damage()
+    cursor = after
+    with _Look(directory, wanted, max_lines, max_bytes, number) as look:
+        for record in islice(records(directory / INDEX, after), min(total - after, _SCAN)):
+            if not look.take(cursor + 1, record):
                 break
-            if stream not in files:
-                files[stream] = _opened(stack, directory / stream.filename)
-            raw = _read(files[stream], offset, length)
             cursor += 1
-            looked_at += length
-            if wanted.reads and len(raw) == length and raw.endswith(b"\n") and not wanted.maybe(raw):
-                continue
-            line = decode(raw)
-            if line is None:
-                which = number(stream, cursor)
-                damage.lines.append((stream, which))
-                shown = damaged_entry(cursor, stream, which)
-            else:
-                shown = entry(cursor, stream, line)
-            if not wanted.reads or wanted.wants(shown, damaged=line is None):
-                entries.append(shown)
-                size += length
-    return Batch(tuple(entries), cursor, more=cursor < total), damage
+    damaged = bool(look.damage.lines)
+    return Batch(tuple(look.entries), cursor, cursor < total and not look.damage.index, damaged), look.damage
+
+
+def scan_back(
+    directory: Path,
+    total: int,
+    before: int | None,
+    wanted: LogFilter,
+    max_lines: int,
+    max_bytes: int,
+    number: Callable[[Stream, int], int],
+) -> tuple[Page, Damage]:
+    """The last lines before a cursor, or of all; bounded like `scan`. The oldest comes first."""
+    last = total if before is None else max(0, min(before - 1, total))
+    cursor = last + 1
+    lowest = max(0, last - _SCAN)
+    with _Look(directory, wanted, max_lines, max_bytes, number) as look:
+        full = False
+        while cursor - 1 > lowest and not full:
+            begin = max(lowest, cursor - 1 - _BACK)
+            block = list(islice(records(directory / INDEX, begin), cursor - 1 - begin))
+            look.damage.index |= len(block) < cursor - 1 - begin
+            full = look.damage.index
+            while not full and block:
+                full = not look.take(cursor - 1, block.pop())
+                cursor -= not full
+    return Page(tuple(reversed(look.entries)), cursor, last), look.damage
+
+
+class _Look:
+    """What is found of the lines that are wanted, one record after the other, within limits."""
+
+    def __init__(
+        self,
+        directory: Path,
+        wanted: LogFilter,
+        max_lines: int,
+        max_bytes: int,
+        number: Callable[[Stream, int], int],
+    ) -> None:
+        self._directory = directory
+        self._wanted = wanted
+        self._max_lines = max_lines
+        self._max_bytes = max_bytes
+        self._number = number
+        self._size = 0
+        self._looked_at = 0
+        self._stack = ExitStack()
+        self._files: dict[Stream, IO[bytes] | None] = {}
+        self.entries: list[LogEntry] = []
+        self.damage = Damage()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def take(self, cursor: int, record: Record) -> bool:
+        """False when it is not to be looked at any more."""
+        stream, offset, length, _ = record
+        if stream is None:
+            self.damage.index = True
+            return False
+        wanted = self._wanted
+        if stream == LOST or not wanted.streams(stream.run, stream.task):
+            return True
+        if (
+            len(self.entries) >= self._max_lines
+            or self._looked_at > _LOOK
+            or (self.entries and self._size + length > self._max_bytes)
+        ):
+            return False
+        if stream not in self._files:
+            self._files[stream] = _opened(self._stack, self._directory / stream.filename)
+        raw = _read(self._files[stream], offset, length)
+        self._looked_at += length
+        if wanted.reads and len(raw) == length and raw.endswith(b"\n") and not wanted.maybe(raw):
+            return True
+        line = decode(raw)
+        if line is None:
+            which = self._number(stream, cursor)
+            self.damage.lines.append((stream, which))
+            shown = damaged_entry(cursor, stream, which)
+        else:
+            shown = entry(cursor, stream, line)
+        if not wanted.reads or wanted.wants(shown, damaged=line is None):
+            self.entries.append(shown)
+            self._size += length
+        return True
 
 
 def tail(path: Path, size: int, lines: int) -> tuple[str, ...]:

@@ -15,21 +15,34 @@ as it has it, and `problems` names what is damaged until it is whole again.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.sync import LogEnd, LogLine
 from trainyard_server.job_log import Appended, JobLog, LogMismatch
 from trainyard_server.log_filter import EVERYTHING, LogFilter
 from trainyard_server.log_lock import Held, LogBusy, held
-from trainyard_server.log_reading import Batch, Damage, objects, scan, tail
+from trainyard_server.log_reading import Batch, Damage, Page, objects, scan, scan_back, tail
 from trainyard_server.log_records import INDEX, SERVICE, Stream, sync
 
-__all__ = ["SERVICE", "Appended", "Batch", "LogBusy", "LogFilter", "LogMismatch", "LogStore", "Stream"]
+__all__ = [
+    "SERVICE",
+    "Appended",
+    "Batch",
+    "LogBusy",
+    "LogFilter",
+    "LogMismatch",
+    "LogStore",
+    "Page",
+    "Stream",
+]
+
+_Found = TypeVar("_Found", Batch, Page)
 
 _OPEN_JOBS = 512  # whose positions are kept in memory
 _PROBLEMS = 1000  # that are remembered
@@ -114,30 +127,28 @@ class LogStore:
 
         Waits for nobody: what is damaged is shown as such, also where it cannot be repaired now.
         """
-        log = self._seen(project, job_id)
         # What the index has up to here never changes again: it is read without holding up the writers.
-        look = partial(
-            scan,
-            log.directory,
-            after=after,
-            wanted=wanted,
-            max_lines=max_lines,
-            max_bytes=max_bytes,
-            number=log.number,
+        return self._looked(
+            self._seen(project, job_id),
+            lambda log: scan(
+                log.directory, _least(log.total, until), after, wanted, max_lines, max_bytes, log.number
+            ),
         )
-        batch, damage = look(_least(log.total, until))
-        if damage.index or damage.lines:
-            if damage.index:
-                with log.view:
-                    log.forget()
-            try:
-                with self._held(log, self._read_wait_s):
-                    # Once more: it may have been put back, or written, at this very moment.
-                    batch, damage = look(_least(log.total, until))
-                    _doubt(log, damage)
-            except OSError as error:
-                logger.warning("The damaged log in %s cannot be repaired now: %s", log.directory, error)
-        return batch
+
+    def read_back(
+        self,
+        project: str,
+        job_id: str,
+        before: int | None = None,
+        wanted: LogFilter = EVERYTHING,
+        max_lines: int = 500,
+        max_bytes: int = 2**20,
+    ) -> Page:
+        """The last lines before a cursor, or of all that there are: like `read`, the other way round."""
+        return self._looked(
+            self._seen(project, job_id),
+            lambda log: scan_back(log.directory, log.total, before, wanted, max_lines, max_bytes, log.number),
+        )
 
     def tail(self, project: str, job_id: str, stream: Stream, lines: int) -> tuple[str, ...]:
         """The text of the stream's last lines, the oldest first; what can be read of them."""
@@ -191,6 +202,22 @@ class LogStore:
         """What is damaged, as far as it was met: project, job, file, and what is wrong with it."""
         with self._lock:
             return [(*where, what) for where, what in self._problems.items()]
+
+    def _looked(self, log: JobLog, look: Callable[[JobLog], tuple[_Found, Damage]]) -> _Found:
+        """What a look at a log finds; once more where it meets damage, after what can be repaired now."""
+        found, damage = look(log)
+        if damage.index or damage.lines:
+            if damage.index:
+                with log.view:
+                    log.forget()
+            try:
+                with self._held(log, self._read_wait_s):
+                    # Once more: it may have been put back, or written, at this very moment.
+                    found, damage = look(log)
+                    _doubt(log, damage)
+            except OSError as error:
+                logger.warning("The damaged log in %s cannot be repaired now: %s", log.directory, error)
+        return found
 
     def _seen(self, project: str, job_id: str) -> JobLog:
         """The job's log with all that the index has now; repaired, where that can be done at once."""

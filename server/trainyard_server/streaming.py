@@ -1,36 +1,42 @@
 """A job's log as it comes, and the changes of its states in between."""
 
-import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
 
-from starlette.concurrency import run_in_threadpool
-
-from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views import JobDetail, LogEntry, LogSummary
 from trainyard_server.backend import Backend
-from trainyard_server.conductor import Conductor
-from trainyard_server.explaining import Explaining
 from trainyard_server.jobs import known_job
+from trainyard_server.log_feed import LogFeeds, Standing, Standings
 from trainyard_server.log_filter import EVERYTHING, LogFilter, parse_filter
-from trainyard_server.notify import job_topic, log_topic
+from trainyard_server.log_forms import KEEPALIVE, Form, moved_on
+from trainyard_server.log_shares import LogShares, Wanted
+from trainyard_server.log_threads import LogThreads
+
+_TELL_S = 1.0  # so often at least a reader whose filter finds nothing is told how far it has come
 
 
 class LogStreaming:
-    """One reader's way through a job's log and its states, for as long as it likes."""
+    """Each reader's way through a job's log and its states, for as long as it likes. What several of them want at
+    the same time is read once, and encoded once."""
 
-    def __init__(self, backend: Backend, conductor: Conductor, explaining: Explaining) -> None:
+    def __init__(self, backend: Backend, standings: Standings, threads: LogThreads) -> None:
         self._backend = backend
-        self._conductor = conductor
-        self._explaining = explaining
+        self._standings = standings
+        self._threads = threads
+        self._feeds = LogFeeds(standings, backend)
+        self._shares = LogShares(backend.logs, threads)
 
     def check(self, project: str, job_id: str) -> int:
         """The key of the job that is to be followed. Raises NotFound."""
         with self._backend.store.read() as reader:
             return known_job(reader, project, job_id).key
 
-    def filter(self, task: str, severity: str, since: str, search: str) -> LogFilter:
+    def filter(
+        self, tasks: Sequence[str], severity: str, since: str, search: str, run: int | None = None
+    ) -> LogFilter:
         """Raises InvalidArgument with everything that is wrong."""
-        return parse_filter(task, severity, since, search, self._backend.clock())
+        return parse_filter(tasks, severity, since, search, self._backend.clock(), run)
 
     async def stream(
         self,
@@ -41,64 +47,85 @@ class LogStreaming:
         after: int,
         follow: bool,
         wanted: LogFilter = EVERYTHING,
-    ) -> AsyncIterator[LogEntry | JobDetail | LogSummary | None]:
-        """Details, entries, and at the end the summary; None whenever nothing has happened for a while.
+        form: Form = Form.EACH,
+    ) -> AsyncGenerator[bytes, None]:
+        """Server-sent events: how the job stands, at first and after each change of a state; the lines after `after` in
+        their order; at the end the summary. A comment whenever nothing has happened for a while.
 
-        A detail comes first and after each change of a state; the entries after `after` in their order. It
-        reads the next lines only when the last were taken, so a slow reader costs a batch of memory.
+        It reads the next lines only when the last were taken, so a slow reader costs a batch of memory.
         """
-        backend = self._backend
-        shown: JobDetail | None = None
-        summary: LogSummary | None = None
-        until: int | None = None
-        now = asyncio.get_running_loop().time
-        topics = frozenset({job_topic(key)})
-        with backend.notifier.subscribe(job_topic(key), log_topic(key)) as news:
-            await run_in_threadpool(self._conductor.write_service_lines, key)
-            while True:
-                # The state is read before the lines: a job that is over gets no more, so those are all.
-                if shown is None or job_topic(key) in topics:
-                    detail = await run_in_threadpool(self._explaining.detail, project, job_id, False)
-                    if shown is None or _without_counts(detail) != _without_counts(shown):
-                        yield detail
-                    shown = detail
-                    if shown.state in FINAL_JOB_STATES:
-                        await run_in_threadpool(self._conductor.write_service_lines, key)
-                if not follow or shown.state in FINAL_JOB_STATES:
-                    # What comes from now on belongs to the next look: neither counted nor shown.
-                    summary, until = await run_in_threadpool(self._explaining.summary, project, job_id)
-                more, said = True, now()
-                while more and not backend.notifier.closed:
-                    batch = await run_in_threadpool(backend.logs.read, project, job_id, after, wanted, until)
-                    for entry in batch.entries:
-                        yield entry
-                    after, more = batch.cursor, batch.more
-                    if batch.entries:
-                        said = now()
-                    elif more and now() - said > backend.settings.ping_s:
-                        said = now()
-                        yield None
-                if backend.notifier.closed:
+        wanted_next = Wanted(project, job_id, after, None, wanted, form)
+        reader = _Reader(self._shares, self._backend, wanted_next, together=follow)
+        if not follow:
+            whole = await self._threads.run(partial(self._standings.whole, project, job_id, key))
+            async for part in _told(reader, whole, b""):
+                yield part
+            return
+        with self._feeds.followed(project, job_id, key) as feed:
+            standing: Standing | None = None
+            job = b""
+            while not (feed.over or self._backend.notifier.closed):
+                following = await feed.after(standing, self._backend.settings.ping_s)
+                if following is None:
+                    if not feed.over:
+                        yield KEEPALIVE
+                    continue
+                standing = following
+                async for part in _told(reader, standing, job):
+                    yield part
+                job = standing.job
+                if standing.end is not None:
                     return
-                if summary is not None:
-                    yield summary.model_copy(update={"state": shown.state})
-                    return
-                while (
-                    not (topics := await news.wait(backend.settings.ping_s)) and not backend.notifier.closed
-                ):
-                    yield None
 
 
-_WITHOUT = {
-    "log_lines": 0,
-    **dict.fromkeys(("first_step", "step", "steps", "step_at", "durable_step", "durable_at")),
-}
+async def _told(reader: "_Reader", standing: Standing, job: bytes) -> AsyncIterator[bytes]:
+    """What a reader that knows of `job` is told of a standing."""
+    if standing.job is not job:
+        yield standing.job
+    async for part in reader.lines(standing):
+        yield part
+    if standing.end is not None and not reader.closed:
+        yield standing.end
 
 
-def _without_counts(detail: JobDetail) -> JobDetail:
-    """A detail without what changes with every line, to tell whether a state has changed."""
-    runs = tuple(
-        run.model_copy(update={"replicas": tuple(r.model_copy(update=_WITHOUT) for r in run.replicas)})
-        for run in detail.runs
-    )
-    return detail.model_copy(update={"runs": runs})
+class _Reader:
+    """How far one reader has come; `together` with all others who follow the job."""
+
+    def __init__(self, shares: LogShares, backend: Backend, wanted: Wanted, *, together: bool) -> None:
+        self._shares = shares
+        self._together = together
+        self._notifier = backend.notifier
+        self._ping_s = backend.settings.ping_s
+        self._wanted = wanted
+        self._behind = True
+        self._said = time.monotonic()
+
+    @property
+    def closed(self) -> bool:
+        return self._notifier.closed
+
+    async def lines(self, standing: Standing) -> AsyncIterator[bytes]:
+        """Those that there were at a standing, and perhaps some more, if it has no `until`."""
+        until = standing.until
+        while not self.closed and (until is None or self._wanted.after < until):
+            wanted = replace(self._wanted, until=until)
+            if self._together:
+                share = await self._shares.next(wanted, standing.news_at, behind=self._behind)
+            else:
+                share = await self._shares.alone(wanted)
+            moved = share.cursor > wanted.after
+            self._wanted = replace(wanted, after=share.cursor)
+            self._behind = share.more
+            silent_s = time.monotonic() - self._said
+            if share.data:
+                yield self._say(share.data)
+            elif moved and wanted.form is Form.BATCH and silent_s >= _TELL_S:
+                yield self._say(moved_on(share.cursor))
+            elif moved and silent_s >= self._ping_s:
+                yield self._say(KEEPALIVE)
+            if not moved or not (share.more or share.as_of < standing.news_at):
+                return
+
+    def _say(self, part: bytes) -> bytes:
+        self._said = time.monotonic()
+        return part

@@ -17,6 +17,8 @@ from trainyard_server.explaining import Explaining
 from trainyard_server.health import HealthChecks
 from trainyard_server.jobs import Jobs
 from trainyard_server.listing import Listings
+from trainyard_server.log_paging import LogPaging
+from trainyard_server.log_threads import LogThreads
 from trainyard_server.measuring import Measuring
 from trainyard_server.metrics import Metrics
 from trainyard_server.sessions import Sessions
@@ -37,6 +39,7 @@ class UseCases:
     syncing: Syncing
     explaining: Explaining
     streaming: LogStreaming
+    paging: LogPaging
     health: HealthChecks
     diagnosis: Diagnosis
     why: Why
@@ -45,6 +48,7 @@ class UseCases:
     metrics: Metrics
     measuring: Measuring
     sessions: Sessions
+    log_threads: LogThreads
 
 
 def _use_cases(request: Request) -> UseCases:

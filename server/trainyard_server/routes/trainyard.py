@@ -1,31 +1,22 @@
-"""What the service has beyond the v1 API: status, details, explanations, and logs as server-sent events."""
+"""What the service has beyond the v1 API: status, details and explanations. Logs: `routes.logs`."""
 
-import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
-from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
 from trainyard_protocol.config_views import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
-from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.usage import UsageView
-from trainyard_protocol.views import Explanation, JobDetail, LogEntry, LogSummary, ServerStatus, WhyView
+from trainyard_protocol.views import Explanation, JobDetail, ServerStatus, WhyView
 from trainyard_server.measuring import DEFAULT_POINTS as USAGE_POINTS
 from trainyard_server.metrics import DEFAULT_POINTS, Wanted, csv_blocks
 from trainyard_server.routes.common import Asker, Cases, RawBody, UseCases, parse_wire
-from trainyard_server.trouble import Troubles, reason
 
 router = APIRouter(prefix="/trainyard/v1")
-
-# Some readers of server-sent events take these for the end of a line; in JSON they may be written as escapes.
-_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
-
-_troubles = Troubles(logging.getLogger(__name__))
 
 
 @router.get("/status")
@@ -95,32 +86,6 @@ def suggest(project: str, like: str, cases: Cases) -> SuggestedId:
     return cases.configs.suggest(project, like)
 
 
-@router.get("/projects/{project}/jobs/{job_id}/logs")
-async def logs(
-    project: str,
-    job_id: str,
-    cases: Cases,
-    follow: bool = False,
-    task: str = "",
-    severity: str = "",
-    since: str = "",
-    search: str = "",
-    after: int = 0,
-    last_event_id: Annotated[str, Header(alias="Last-Event-ID")] = "",
-) -> EventSourceResponse:
-    """Resumes after the cursor in `Last-Event-ID`, else in `after`. Of all lines those that `task`, `severity` (at
-    least), `since` (a time, or how long ago) and `search` (any case) leave."""
-    cursor = _cursor(last_event_id) if last_event_id else after
-    if cursor < 0:
-        raise InvalidArgument(Violation("after", f"must be 0 or more; this is {cursor}."))
-    wanted = cases.streaming.filter(task, severity, since, search)
-    key = await run_in_threadpool(cases.streaming.check, project, job_id)
-    news = cases.streaming.stream(project, job_id, key=key, after=cursor, follow=follow, wanted=wanted)
-    return EventSourceResponse(
-        _events(news), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    )
-
-
 @router.get("/projects/{project}/jobs/{job_id}/metrics", response_model=None)
 def metrics(
     project: str,
@@ -167,32 +132,3 @@ async def _server_health(cases: UseCases, look: Callable[[], tuple[Finding, ...]
         live_runs=await run_in_threadpool(cases.diagnosis.live_runs) if answers else None,
         findings=await run_in_threadpool(look) if answers else (),
     )
-
-
-async def _events(news: AsyncIterator[LogEntry | JobDetail | LogSummary | None]) -> AsyncIterator[bytes]:
-    """Where the database or the disk cannot be used, the stream ends without its `end`: the reader comes back."""
-    try:
-        async for item in news:
-            match item:
-                case LogEntry():
-                    data = item.model_dump_json().translate(_LINE_ENDS)
-                    yield format_sse_event(event="log", id=str(item.cursor), data_str=data)
-                case JobDetail():
-                    yield format_sse_event(event="job", data_str=item.model_dump_json())
-                case LogSummary():
-                    yield format_sse_event(event="end", data_str=item.model_dump_json())
-                case None:
-                    yield KEEPALIVE_COMMENT
-    except Exception as error:
-        if reason(error) is None and not isinstance(error, OSError):
-            raise
-        _troubles.note("A log stream was cut", error)
-
-
-def _cursor(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidArgument(
-            Violation("Last-Event-ID", f"must be the id of a log event; this is {text!r}.")
-        ) from None

@@ -74,6 +74,44 @@ def test_read_is_bounded_by_lines_and_by_bytes_and_goes_on(tmp_path: Path) -> No
     assert [e.cursor for e in everything(store, max_lines=4)] == list(range(1, 11))
 
 
+def test_read_back_is_bounded_by_lines_and_by_bytes_and_goes_on(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines(*[str(n) * 100 for n in range(10)]))
+    page = store.read_back("p", "j", max_lines=3)
+    assert ([e.cursor for e in page.entries], page.first, page.last) == ([8, 9, 10], 8, 10)
+    assert len(store.read_back("p", "j", 8, max_bytes=400).entries) == 2
+    assert len(store.read_back("p", "j", 8, max_bytes=1).entries) == 1, "one line always comes through"
+    assert [e.cursor for e in store.read_back("p", "j", 99).entries] == list(range(1, 11))
+
+
+def test_read_back_from_the_beginning_finds_nothing(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    page = store.read_back("p", "j")
+    assert (page.entries, page.first, page.last) == ((), 1, 0)
+    store.append("p", "j", MASTER, 0, lines("0"))
+    page = store.read_back("p", "j", 1)
+    assert (page.entries, page.first, page.last) == ((), 1, 0)
+
+
+def test_read_back_shows_damaged_lines_in_their_places(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines("m0", "m1", "m2"))
+    store.append("p", "j", WORKER, 0, lines("w0"))
+    path = tmp_path / "p" / "j" / MASTER.filename
+    path.write_bytes(path.read_bytes().replace(b"m1", b"\0\0"))
+    page = store.read_back("p", "j")
+    assert [(e.cursor, e.number, e.text) for e in page.entries] == [
+        (1, 0, "m0"),
+        (2, 1, DAMAGED),
+        (3, 2, "m2"),
+        (4, 0, "w0"),
+    ]
+    assert store.next("p", "j", MASTER) == 1, "it is asked for again"
+    (tmp_path / "p" / "j" / "index").write_bytes(b"x" * 64)
+    page = store.read_back("p", "j", 4)
+    assert [e.cursor for e in page.entries] == [1, 2, 3], "the index is made again from the streams"
+
+
 def test_read_after_the_end_finds_nothing(tmp_path: Path) -> None:
     store = LogStore(tmp_path)
     assert store.read("p", "j", after=7).entries == ()
@@ -87,7 +125,7 @@ def test_read_of_one_task_keeps_the_cursors(tmp_path: Path) -> None:
     for number in range(3):
         store.append("p", "j", MASTER, number, lines(f"m{number}"))
         store.append("p", "j", WORKER, number, lines(f"w{number}"))
-    entries = everything(store, wanted=LogFilter(task="worker-replica-0"), max_lines=1)
+    entries = everything(store, wanted=LogFilter(frozenset({"worker-replica-0"})), max_lines=1)
     assert [(e.cursor, e.text) for e in entries] == [(2, "w0"), (4, "w1"), (6, "w2")]
 
 

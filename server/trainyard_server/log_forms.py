@@ -1,0 +1,68 @@
+"""How lines of a log are written for those who read them: as server-sent events, compact, as text."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from trainyard_protocol.views import SERVICE_TASK, LogEntry
+
+KEEPALIVE = b": ping\n\n"
+
+# Some readers of server-sent events take these for the end of a line; in JSON they may be written as escapes.
+_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+
+
+class Form(StrEnum):
+    """`each`: an event for each line; `batch`: an event for many; `text`: no events, a line of text for each."""
+
+    EACH = "each"
+    BATCH = "batch"
+    TEXT = "text"
+
+
+def written(form: Form, entries: tuple[LogEntry, ...], cursor: int) -> bytes:
+    """The entries of a batch that ends at a cursor; nothing for a batch without any."""
+    return _WRITERS[form](entries, cursor) if entries else b""
+
+
+def event(kind: str, data: str, ident: int | None = None) -> bytes:
+    """`data` is JSON: it has no line ends of its own."""
+    number = "" if ident is None else f"id: {ident}\n"
+    return f"event: {kind}\n{number}data: {data.translate(_LINE_ENDS)}\n\n".encode("utf-8", "replace")
+
+
+def moved_on(cursor: int) -> bytes:
+    """A batch without lines: whoever comes back goes on behind this cursor."""
+    return event("lines", "[]", cursor)
+
+
+def compact(entries: Iterable[LogEntry]) -> list[list[Any]]:
+    """`[cursor, run, task, number, time, stream, severity, text]` each, and `1` at the end of a line that is a
+    part of one."""
+    return [
+        [e.cursor, e.run, e.task, e.number, e.time, e.stream, e.severity, e.text, *([1] if e.partial else ())]
+        for e in entries
+    ]
+
+
+def _each(entries: tuple[LogEntry, ...], _cursor: int) -> bytes:
+    return b"".join(event("log", entry.model_dump_json(), entry.cursor) for entry in entries)
+
+
+def _batch(entries: tuple[LogEntry, ...], cursor: int) -> bytes:
+    lines = json.dumps(compact(entries), ensure_ascii=False, separators=(",", ":"))
+    return event("lines", lines, cursor)
+
+
+def _text(entries: tuple[LogEntry, ...], _cursor: int) -> bytes:
+    return "".join(
+        f"{e.time} {e.task if e.task == SERVICE_TASK else f'{e.run}/{e.task}'} {e.text}\n" for e in entries
+    ).encode("utf-8", "replace")
+
+
+_WRITERS: Mapping[Form, Callable[[tuple[LogEntry, ...], int], bytes]] = {
+    Form.EACH: _each,
+    Form.BATCH: _batch,
+    Form.TEXT: _text,
+}

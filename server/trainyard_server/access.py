@@ -41,6 +41,7 @@ _EXCEPTIONS = {
     ("POST", "/trainyard/v1/sign-in-codes"): Role.VIEWER,
     ("POST", "/sign-out"): Role.VIEWER,
 }
+_CHECK = re.compile(r"/trainyard/v1/projects/[^/]+/configs:check")  # a POST for its body alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def needed(method: str, path: str) -> Role | None:
         return None
     if path.startswith(_AGENTS):
         return Role.AGENT
-    exception = _EXCEPTIONS.get((method, path))
+    exception = Role.VIEWER if _CHECK.fullmatch(path) else _EXCEPTIONS.get((method, path))
     if exception is not None:
         return exception
     return Role.VIEWER if method in SAFE_METHODS else Role.SUBMITTER

@@ -32,6 +32,7 @@ from trainyard_protocol.views import (
     LogEntry,
     LogSummary,
     ServerStatus,
+    SignInCode,
     Staged,
     WhyView,
 )
@@ -201,6 +202,10 @@ class Client:
     def mend(self) -> ServerHealth:
         """Has the server mend of itself what it safely can; the findings say what was done."""
         return self._read(ServerHealth, "POST", "/trainyard/v1/health:mend")
+
+    def sign_in_code(self) -> SignInCode:
+        """What a browser may sign in with in place of the token, once."""
+        return self._read(SignInCode, "POST", "/trainyard/v1/sign-in-codes")
 
     def upload(self, path: Path) -> Staged:
         """Hand a package to the server; the same file again is the same address."""

@@ -106,6 +106,16 @@ def up(
 
 
 @trainyard.command()
+@server_options
+@click.option("--no-open", is_flag=True, help="Print the link, and open no browser.")
+def dashboard(where: Where, no_open: bool) -> None:
+    """Open the dashboard in the browser, signed in. Without a browser here it prints the link."""
+    from trainyard_cli.dashboard import show
+
+    show(where, open_it=not no_open)
+
+
+@trainyard.command()
 @state_options
 def down(state_dir: Path) -> None:
     """Stop the service on this machine, and every replica with it."""

@@ -11,7 +11,7 @@ from trainyard_cli import up as service
 from trainyard_cli.connect import say
 from trainyard_cli.formats import Output
 from trainyard_cli.local import LocalState
-from trainyard_cli.settings import Where, remote_server
+from trainyard_cli.settings import Server, Where, remote_server
 from trainyard_cli.shell_init import this_program
 from trainyard_protocol.health import Check
 from trainyard_protocol.machines import GIGABYTE
@@ -23,7 +23,8 @@ def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
     state = LocalState(state_dir)
     now = service.up(state, changes, say)
     click.echo(_status_text(now))
-    click.echo(f"\nState and logs: {state.root}")
+    click.echo(f"\nDashboard:      {_dashboard(state.server())}  (trainyard dashboard opens it, signed in)")
+    click.echo(f"State and logs: {state.root}")
     if len(program := this_program()) == 1:
         click.echo(f'To have `jobs` in this shell:  eval "$({program[0]} shell-init)"')
     click.echo("The first job:                 jobs submit training --config config.yaml --stream-logs")
@@ -41,12 +42,20 @@ def down(state_dir: Path) -> None:
 def status(where: Where, output: Output) -> bool:
     """Print how things stand; returns whether everything works."""
     server = remote_server(where)
-    now = service.server_status(server) if server else service.status(LocalState(where.state_dir))
+    state = LocalState(where.state_dir)
+    now = service.server_status(server) if server else service.status(state)
+    dashboard = _dashboard(server or state.server()) if now.health is not None else ""
     if output.for_people:
         click.echo(_status_text(now))
+        if dashboard:
+            click.echo(f"Dashboard: {dashboard}")
     else:
-        click.echo(formats.render(output, _status_data(now)))
+        click.echo(formats.render(output, {**_status_data(now), "dashboard": dashboard}))
     return now.healthy
+
+
+def _dashboard(server: Server | None) -> str:
+    return f"{server.url}/" if server is not None else ""
 
 
 def _status_data(now: service.Status) -> dict[str, Any]:

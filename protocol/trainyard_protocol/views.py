@@ -341,3 +341,12 @@ def severity(stream: Stream, text: str) -> str:
     elif match := _ABSL.match(text):
         return _ABSL_LEVELS[match[1]]
     return "INFO" if stream == "stdout" else "ERROR"
+
+
+class SignInCode(Wire):
+    """What a browser may sign in with, once and until `expires_at`, as `name` with that role."""
+
+    code: str
+    expires_at: datetime
+    name: str
+    role: str

@@ -17,10 +17,11 @@ from trainyard_server.auth import Authentication
 from trainyard_server.backend import Backend, Clock, system_clock
 from trainyard_server.conductor import Conductor
 from trainyard_server.configs import Configs
-from trainyard_server.dashboard import config_page, job_page, jobs_page, new_page, static_files
+from trainyard_server.dashboard import config_page, job_page, jobs_page, new_page, sign_in, static_files
 from trainyard_server.dashboard.pages import Dashboard
 from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
+from trainyard_server.guesses import Guesses
 from trainyard_server.headers import SecurityHeaders
 from trainyard_server.health import HealthChecks
 from trainyard_server.hearing import Hearing, Stopwatch
@@ -40,6 +41,7 @@ from trainyard_server.routes import agent, logs, trainyard, upload, v1
 from trainyard_server.routes.common import UseCases
 from trainyard_server.sessions import Sessions
 from trainyard_server.settings import Settings
+from trainyard_server.signing_in import SigningIn
 from trainyard_server.staging import Staging
 from trainyard_server.steps import Steps
 from trainyard_server.store import Store
@@ -120,6 +122,7 @@ def create_app(
         upload,
         agent,
         static_files,
+        sign_in,
         jobs_page,
         job_page,
         config_page,
@@ -172,6 +175,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         hearing=Hearing(clock, stopwatch, settings.silent_after_s),
     )
     threads = LogThreads()
+    sessions = Sessions(settings.tokens)
     conductor = Conductor(backend)
     explaining = Explaining(backend)
     jobs = Jobs(backend, conductor)
@@ -190,6 +194,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         listings=Listings(backend),
         metrics=Metrics(backend),
         measuring=Measuring(backend),
-        sessions=Sessions(settings.tokens),
         log_threads=threads,
+        sessions=sessions,
+        signing_in=SigningIn(backend, sessions, Guesses()),
     )

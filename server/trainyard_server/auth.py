@@ -15,7 +15,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from trainyard_protocol.errors import PermissionDenied, TrainyardError, Unauthenticated
 from trainyard_server.access import SAFE_METHODS, SIGN_IN, Caller, Role, is_page, needed
 from trainyard_server.backend import Clock
-from trainyard_server.browser import check_csrf, check_origin, cookie_value, name_of_cookie, session_cookie
+from trainyard_server.browser import (
+    bearer,
+    check_csrf,
+    check_origin,
+    cookie_value,
+    name_of_cookie,
+    session_cookie,
+)
 from trainyard_server.errors import answer
 from trainyard_server.sessions import Session, Sessions
 
@@ -73,9 +80,8 @@ class Authentication:
         await self._app(scope, receive, self._renewing(request, session, send))
 
     def _visitor(self, request: HTTPConnection) -> _Visitor:
-        scheme, _, text = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            token = self._sessions.token(text.strip())
+        if shown := bearer(request):
+            token = self._sessions.token(shown)
             return _Visitor(token.caller if token else None, bearer=True)
         value = cookie_value(request)
         session = self._sessions.read(value, self._clock()) if value else None

@@ -1,4 +1,4 @@
-"""What a request of a browser says: where its cookie is, what its form holds, which site's page is behind it."""
+"""What a request says of who sends it: its token, its cookie, its form, and which site's page is behind it."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,6 +15,12 @@ CSRF_FIELD = "csrf"
 
 _FORM = "application/x-www-form-urlencoded"
 _FORM_LIMIT = 2**20
+
+
+def bearer(request: HTTPConnection) -> str:
+    """The token that comes with a request; "": there is none."""
+    scheme, _, text = request.headers.get("authorization", "").partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else ""
 
 
 def cookie_value(request: HTTPConnection) -> str:
@@ -70,11 +76,6 @@ def form_fields(body: bytes) -> Mapping[str, str]:
     """The fields of a form; of one that is there several times the last."""
     fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
     return {name: values[-1] for name, values in fields.items()}
-
-
-async def form(request: HTTPConnection, receive: Receive) -> Mapping[str, str]:
-    """The fields of a form that is the body, none for a body of another type. Raises TooLarge."""
-    return form_fields(await _form_body(receive)) if _is_form(request) else {}
 
 
 def _is_form(request: HTTPConnection) -> bool:

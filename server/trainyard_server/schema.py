@@ -223,3 +223,12 @@ class InstallationRow(Table):
     __tablename__ = "installation"
 
     installation_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+
+
+class UsedCodeRow(Table):
+    """A code that somebody has signed in with, until it is too old to be used again."""
+
+    __tablename__ = "used_codes"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    expires_at: Mapped[datetime]

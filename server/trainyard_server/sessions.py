@@ -22,7 +22,11 @@ LIFETIME = timedelta(hours=12)
 LONGEST = timedelta(days=30)
 """...until so long after the sign-in."""
 
+CODE_LIFETIME = timedelta(minutes=2)
+"""How long a code for signing in is good, once."""
+
 _NONCE_BYTES = 18
+_SECONDS_DIGITS = 11
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
@@ -43,6 +47,15 @@ class Session:
 
     def is_csrf(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(), self.csrf.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What somebody may sign in with once in place of the token. `text` is a secret."""
+
+    token: Token
+    expires: datetime
+    text: str = field(repr=False)
 
 
 class Sessions:
@@ -88,6 +101,23 @@ class Sessions:
                     return _signed(token, session.since, expires, session.nonce)
         return None
 
+    def code(self, token: Token, now: datetime) -> Code:
+        expires = now + CODE_LIFETIME
+        return Code(token, expires, _code_text(token, expires, secrets.token_urlsafe(_NONCE_BYTES)))
+
+    def read_code(self, text: str, now: datetime) -> Code | None:
+        """The code with that text, used or not; None for one that is too old, or that no token here has signed."""
+        expires, _, rest = text.partition(".")
+        nonce, _, _ = rest.partition(".")
+        if not (expires.isascii() and expires.isdigit() and len(expires) <= _SECONDS_DIGITS):
+            return None
+        until = _moment(int(expires))
+        found = None
+        for token in self._tokens:
+            if hmac.compare_digest(_code_text(token, until, nonce).encode(), text.encode()):
+                found = token
+        return Code(found, until, text) if found is not None and now < until else None
+
 
 def cookie_name(scheme: str, host: str) -> str:
     """The name of the cookie. Browsers share the cookies of a host between its ports, where other servers may be; and
@@ -117,6 +147,12 @@ def _signed(token: Token, since: datetime, expires: datetime, nonce: str) -> Ses
         value=f"{payload}.{_mac(key, 'cookie', payload)}",
         csrf=_mac(key, "csrf", nonce),
     )
+
+
+def _code_text(token: Token, expires: datetime, nonce: str) -> str:
+    key = hmac.digest(token.secret.encode(), b"trainyard sign-in code", hashlib.sha256)
+    said = f"{int(expires.timestamp())}.{nonce}"
+    return f"{said}.{_mac(key, token.role, f'{token.name}.{said}')}"
 
 
 def _payload(value: str) -> tuple[str, str, datetime, datetime, str] | None:

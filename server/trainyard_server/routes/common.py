@@ -22,6 +22,7 @@ from trainyard_server.log_threads import LogThreads
 from trainyard_server.measuring import Measuring
 from trainyard_server.metrics import Metrics
 from trainyard_server.sessions import Sessions
+from trainyard_server.signing_in import SigningIn
 from trainyard_server.streaming import LogStreaming
 from trainyard_server.syncing import Syncing
 from trainyard_server.why import Why
@@ -49,6 +50,7 @@ class UseCases:
     measuring: Measuring
     sessions: Sessions
     log_threads: LogThreads
+    signing_in: SigningIn
 
 
 def _use_cases(request: Request) -> UseCases:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -11,7 +11,14 @@ import trainyard_protocol
 from trainyard_protocol.config_views import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.usage import UsageView
-from trainyard_protocol.views import Explanation, JobDetail, ServerStatus, WhyView
+from trainyard_protocol.views import (
+    Explanation,
+    JobDetail,
+    ServerStatus,
+    SignInCode,
+    WhyView,
+)
+from trainyard_server.browser import bearer
 from trainyard_server.measuring import DEFAULT_POINTS as USAGE_POINTS
 from trainyard_server.metrics import DEFAULT_POINTS, Wanted, csv_blocks
 from trainyard_server.routes.common import Asker, Cases, RawBody, UseCases, parse_wire
@@ -34,6 +41,12 @@ async def health(cases: Cases, deep: bool = False) -> ServerHealth:
 async def mend(cases: Cases) -> ServerHealth:
     """Does what of the findings can be mended here and is safe; the answer has what was done."""
     return await _server_health(cases, cases.diagnosis.mend)
+
+
+@router.post("/sign-in-codes")
+def sign_in_code(request: Request, cases: Cases) -> SignInCode:
+    """For the browser of whoever has the token that comes with the call; a session cannot make further ones."""
+    return cases.signing_in.code(bearer(request))
 
 
 @router.get("/projects/{project}/jobs/{job_id}")

@@ -1,0 +1,13 @@
+// A link with a code behind its # signs in by itself. The code leaves the address at once, so that no history keeps it.
+const code = location.hash.slice(1);
+const form = document.getElementById("sign-in");
+if (code) {
+  history.replaceState(null, "", location.pathname + location.search);
+  form.elements.code.value = code;
+  form.elements.token.required = false;
+  form.hidden = true;
+  document.getElementById("by-code").hidden = false;
+  form.submit();
+} else {
+  form.elements.token.focus();
+}

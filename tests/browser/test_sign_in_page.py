@@ -1,0 +1,61 @@
+"""The way in, as a person meets it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.browser_support import Look, Yard, axe
+from integration.api.api_support import ALICE
+
+Open = Callable[..., Page]
+
+
+@pytest.mark.parametrize("look", Look)
+def test_page_says_where_the_token_is(
+    yard: Yard, open_page: Open, shot: Callable[..., Path], look: Look
+) -> None:
+    page = open_page("/", role="", look=look)
+    expect(page).to_have_url(f"{yard.url}/sign-in")
+    expect(page.get_by_text("trainyard dashboard")).to_be_visible()
+    expect(page.get_by_label("Token")).to_be_focused()
+    shot(page, f"sign-in-{look.name.lower()}")
+    assert axe(page) == []
+
+
+def test_wrong_token_is_said_and_the_right_one_leads_on_and_out_again(yard: Yard, open_page: Open) -> None:
+    page = open_page("/?state=FAILED", role="")
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_have_text(
+        "That is not a token of this server. Check that all of it was copied."
+    )
+    assert axe(page) == []
+    page.get_by_label("Token").fill("alices-secret")
+    page.get_by_label("Token").press("Enter")
+    expect(page).to_have_url(f"{yard.url}/?state=FAILED")
+    expect(page.locator(".me")).to_have_text("alice")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page).to_have_url(f"{yard.url}/sign-in")
+    page.goto("/")
+    expect(page).to_have_url(f"{yard.url}/sign-in")
+    page.troubles[:] = [said for said in page.troubles if "status of 401" not in said]  # type: ignore[attr-defined]
+
+
+def test_link_signs_in_by_itself_once_and_leaves_no_code_in_the_address(yard: Yard, open_page: Open) -> None:
+    code = yard.api.client.post("/trainyard/v1/sign-in-codes", headers=ALICE).json()["code"]
+    page = open_page(f"/sign-in#{code}", role="")
+    expect(page).to_have_url(f"{yard.url}/")
+    expect(page.locator(".me")).to_have_text("alice")
+    page.go_back()
+    assert code not in page.url
+    again = open_page(f"/sign-in#{code}", role="")
+    expect(again.get_by_role("alert")).to_contain_text("That link was used already")
+    again.troubles[:] = [said for said in again.troubles if "status of 401" not in said]  # type: ignore[attr-defined]
+
+
+def test_link_signs_in_over_another_session(yard: Yard, open_page: Open) -> None:
+    code = yard.api.client.post("/trainyard/v1/sign-in-codes", headers=ALICE).json()["code"]
+    page = open_page(f"/sign-in#{code}", role="admin")
+    expect(page.locator(".me")).to_have_text("alice")

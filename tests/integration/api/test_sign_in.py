@@ -1,0 +1,163 @@
+"""The way in and out: with a token, with a link, and not with anything else."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, Clock, Server, server
+from trainyard_server import used_codes
+from trainyard_server.schema import UsedCodeRow
+
+CODES = "/trainyard/v1/sign-in-codes"
+
+
+def enter(api: Server, headers: dict[str, str] | None = None, **fields: str) -> httpx.Response:
+    return api.client.post("/sign-in", data=fields, headers=headers or {})
+
+
+def cookie_of(answer: httpx.Response) -> dict[str, str]:
+    return {"Cookie": answer.headers["set-cookie"].partition(";")[0]}
+
+
+def code_for(api: Server, who: dict[str, str]) -> str:
+    answer = api.client.post(CODES, headers=who)
+    assert answer.status_code == 200, answer.text
+    code: str = answer.json()["code"]
+    return code
+
+
+def test_token_becomes_a_session_that_goes_on_where_one_wanted_to(api: Server) -> None:
+    answer = enter(api, token=" alices-secret\n", next="/projects/p/jobs/j?x=1")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/projects/p/jobs/j?x=1")
+    assert "HttpOnly; SameSite=Lax" in answer.headers["set-cookie"]
+    assert "alices-secret" not in str(answer.headers)
+    page = api.client.get("/", headers=cookie_of(answer))
+    assert page.status_code == 200
+    assert 'title="submitter">alice<' in page.text
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example", "/\\evil.example", "https://evil.example", "/\t/evil.example"]
+)
+def test_sign_in_leads_to_no_other_server(api: Server, path: str) -> None:
+    assert enter(api, token="alices-secret", next=path).headers["location"] == "/"
+    page = api.client.get("/sign-in", params={"next": path})
+    assert 'name="next" value="/"' in page.text
+    assert "evil" not in page.text
+
+
+@pytest.mark.parametrize("token", ["", "no-secret", "alices-secret2", "ä", "<script>"])
+def test_wrong_token_is_said_on_the_page_and_comes_back_nowhere(api: Server, token: str) -> None:
+    answer = enter(api, token=token, next="/cluster")
+    assert answer.status_code == 401
+    assert "That is not a token of this server." in answer.text
+    assert 'name="next" value="/cluster"' in answer.text
+    assert "set-cookie" not in answer.headers
+    assert not token or token not in answer.text
+
+
+def test_agents_token_is_for_no_person(api: Server) -> None:
+    answer = enter(api, token="agent-secret")
+    assert answer.status_code == 403
+    assert "That is the token of a worker agent." in answer.text
+    assert "set-cookie" not in answer.headers
+    assert api.client.post(CODES, headers=AGENT).status_code == 403
+
+
+def test_page_of_another_site_signs_nobody_in(api: Server) -> None:
+    assert enter(api, {"Sec-Fetch-Site": "cross-site"}, token="alices-secret").status_code == 403
+    assert enter(api, {"Origin": "https://evil.example"}, token="alices-secret").status_code == 403
+
+
+def test_code_signs_in_once(api: Server) -> None:
+    code = code_for(api, VERA)
+    answer = enter(api, code=code, token="")
+    assert answer.status_code == 303
+    assert 'title="viewer">vera<' in api.client.get("/", headers=cookie_of(answer)).text
+    again = enter(api, code=code)
+    assert again.status_code == 401
+    assert "was used already" in again.text
+
+
+def test_code_is_good_for_two_minutes(api: Server, clock: Clock) -> None:
+    code = code_for(api, ALICE)
+    clock.advance(119)
+    assert enter(api, code=code).status_code == 303
+    code = code_for(api, ALICE)
+    clock.advance(120)
+    assert enter(api, code=code).status_code == 401
+
+
+def test_code_of_one_server_is_used_once_at_all_of_them(tmp_path: Path, clock: Clock) -> None:
+    with server(tmp_path, clock) as first:
+        code = code_for(first, ALICE)
+        assert enter(first, code=code).status_code == 303
+    with server(tmp_path, clock) as second:
+        assert enter(second, code=code).status_code == 401
+    other = tuple(token for token in TOKENS if token.name != "alice")
+    with server(tmp_path / "other", clock, tokens=other) as third:
+        assert enter(third, code=code).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "change", [lambda c: c[:-1], lambda c: "9" + c, lambda c: "9" * 400 + c, lambda c: "x"]
+)
+def test_code_that_was_changed_is_none(api: Server, change: object) -> None:
+    assert callable(change)
+    assert enter(api, code=change(code_for(api, ALICE))).status_code == 401
+
+
+def test_used_codes_are_forgotten_when_they_are_too_old_anyway(api: Server, clock: Clock) -> None:
+    for _ in range(3):
+        assert enter(api, code=code_for(api, ALICE)).status_code == 303
+        clock.advance(200)
+    with api.use_cases.backend.store.read() as reader:
+        assert reader.session.query(UsedCodeRow).count() == 1
+    with api.use_cases.backend.store.write() as writer:
+        assert used_codes.use(writer, "x", clock(), clock())
+        assert not used_codes.use(writer, "x", clock(), clock())
+
+
+def test_session_cannot_make_itself_another_by_a_code(api: Server) -> None:
+    session = api.use_cases.sessions.open(TOKENS[0], api.clock())
+    headers = {"Cookie": f"trainyard-80={session.value}", "X-CSRF-Token": session.csrf}
+    answer = api.client.post(CODES, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["status"]) == (401, "UNAUTHENTICATED")
+
+
+def test_who_guesses_waits(api: Server, clock: Clock) -> None:
+    for number in range(10):
+        assert enter(api, token=f"guess {number}").status_code == 401
+    answer = enter(api, token="alices-secret")
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "61"
+    assert "There were too many wrong tokens. Try again in 61 seconds." in answer.text
+    assert enter(api, code=code_for(api, ALICE)).status_code == 429
+    assert api.client.get("/v1/projects/p/jobs", headers=ALICE).status_code == 200  # programs are not held up
+    clock.advance(60)
+    assert enter(api, token="alices-secret").status_code == 303
+
+
+def test_signing_out_forgets_the_session(api: Server) -> None:
+    cookie = cookie_of(enter(api, token="alices-secret"))
+    page = api.client.get("/", headers=cookie).text
+    found = re.search(r'action="/sign-out"><input type="hidden" name="csrf" value="([^"]+)"', page)
+    assert found is not None
+    assert api.client.post("/sign-out", headers=cookie).status_code == 403
+    answer = api.client.post("/sign-out", headers=cookie, data={"csrf": found[1]})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+    assert answer.headers["set-cookie"].startswith("trainyard-80=; Path=/; Max-Age=0;")
+
+
+def test_page_is_open_to_all_and_kept_by_nobody(api: Server) -> None:
+    answer = api.client.get("/sign-in")
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert "trainyard dashboard" in answer.text
+    assert "Sign out" not in answer.text
+    signed_in = api.client.get("/sign-in", headers=cookie_of(enter(api, token="admin-secret")))
+    assert "You are signed in as the admin." in signed_in.text
+    assert api.client.get("/sign-in", headers=ADMIN).status_code == 200

@@ -120,6 +120,8 @@ def test_command_of_the_server_is_one_that_it_takes() -> None:
     assert given["port"] == 9000
     assert given["data_dir"] == Path("/data")
     assert given["token_file"] == ["admin=/tokens/admin", "agent=/tokens/agent"]
+    more = options_of_server(TOKEN_OPTIONS="--token-file submitter:alice=/tokens/alice")
+    assert more["token_file"] == [*given["token_file"], "submitter:alice=/tokens/alice"]
 
 
 def test_database_is_the_one_that_is_started_unless_another_is_named() -> None:

@@ -15,9 +15,18 @@ from trainyard_server import errors, installation
 from trainyard_server.access import check_tokens
 from trainyard_server.auth import Authentication
 from trainyard_server.backend import Backend, Clock, system_clock
+from trainyard_server.cluster import Clusters
 from trainyard_server.conductor import Conductor
 from trainyard_server.configs import Configs
-from trainyard_server.dashboard import config_page, job_page, jobs_page, new_page, sign_in, static_files
+from trainyard_server.dashboard import (
+    cluster_page,
+    config_page,
+    job_page,
+    jobs_page,
+    new_page,
+    sign_in,
+    static_files,
+)
 from trainyard_server.dashboard.pages import Dashboard
 from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
@@ -115,19 +124,8 @@ def create_app(
     app.add_middleware(Authentication, sessions=use_cases.sessions, clock=clock)
     app.add_middleware(SecurityHeaders)  # what is added last stands outermost
     errors.install(app)
-    for module in (
-        v1,
-        trainyard,
-        logs,
-        upload,
-        agent,
-        static_files,
-        sign_in,
-        jobs_page,
-        job_page,
-        config_page,
-        new_page,
-    ):
+    pages = (sign_in, jobs_page, job_page, config_page, new_page, cluster_page)
+    for module in (v1, trainyard, logs, upload, agent, static_files, *pages):
         app.include_router(module.router)
 
     @app.get("/healthz", response_model_exclude_none=True)
@@ -197,4 +195,5 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         log_threads=threads,
         sessions=sessions,
         signing_in=SigningIn(backend, sessions, Guesses()),
+        clusters=Clusters(backend),
     )

@@ -13,7 +13,7 @@ from trainyard_protocol.sync import AgentInfo, LogLine
 from trainyard_server import lifecycle, scheduler
 from trainyard_server.backend import Backend
 from trainyard_server.logs import SERVICE, Stream
-from trainyard_server.notify import agent_topic, job_topic, log_topic
+from trainyard_server.notify import JOBS_TOPIC, agent_topic, job_topic, log_topic
 from trainyard_server.schema import JobRow, RunRow
 from trainyard_server.snapshots import (
     agents_now,
@@ -95,13 +95,16 @@ class Conductor:
                 if placement.scaled:
                     writer.add_event(job.key, Event("scaled-down", placement.scaled, run.number), now)
                 placed.append((job.key, placement.agent_id))
-            writer.note_waiting({key: why for key, why in plan.waiting.items() if _differs(jobs[key], why)})
+            changed = {key: why for key, why in plan.waiting.items() if _differs(jobs[key], why)}
+            writer.note_waiting(changed)
             noted = [key for key, why in plan.waiting.items() if _is_news(jobs[key], why)]
             for key in noted:
                 message = f"Job {jobs[key].job_id} waits: {plan.waiting[key].reason}."
                 writer.add_event(key, Event("waiting", message), now)
         for key, agent_id in placed:
             self._backend.notifier.publish(job_topic(key), agent_topic(agent_id))
+        if changed:
+            self._backend.notifier.publish(JOBS_TOPIC)
         for key in [*(key for key, _ in placed), *noted]:
             self.say(key)
 

@@ -20,7 +20,6 @@ from trainyard_protocol.sync import AgentInfo, Stall
 from trainyard_protocol.training_input import TrainingInput
 from trainyard_protocol.usage import UsageSample
 from trainyard_protocol.views import (
-    AgentView,
     EventView,
     Explanation,
     JobDetail,
@@ -32,6 +31,7 @@ from trainyard_protocol.views import (
     Verdict,
 )
 from trainyard_server.backend import Backend
+from trainyard_server.cluster import agent_lines
 from trainyard_server.jobs import known_job, v1_job
 from trainyard_server.logs import Stream
 from trainyard_server.measuring import newest
@@ -45,42 +45,7 @@ class Explaining:
 
     def status(self) -> ServerStatus:
         with self._backend.store.read() as reader:
-            held: dict[str, list[RunRow]] = {}
-            for run in reader.live_runs():
-                held.setdefault(run.agent_id, []).append(run)
-            gangs = _by_run(reader.replicas([run.run_id for runs in held.values() for run in runs]))
-            names = reader.names(run.job_key for runs in held.values() for run in runs)
-            agents = []
-            for row in reader.agents():
-                info = AgentInfo.model_validate(row.info)
-                runs = held.get(info.agent_id, [])
-                given = [replica for run in runs for replica in gangs.get(run.run_id, ())]
-                used = [
-                    sample
-                    for run in runs
-                    for sample in newest(
-                        self._backend, *names[run.job_key], run, gangs.get(run.run_id, ())
-                    ).values()
-                ]
-                agents.append(
-                    AgentView(
-                        agent_id=info.agent_id,
-                        name=info.name,
-                        runtime=info.runtime,
-                        capacity_mode=info.capacity_mode,
-                        version=info.version,
-                        capacity=info.capacity,
-                        alive=self._backend.hearing.is_alive(row),
-                        last_seen=row.last_seen,
-                        runs=len(runs),
-                        cpus_given=sum(len(replica.cpus) for replica in given),
-                        memory_given_bytes=sum(replica.memory_bytes for replica in given),
-                        gpus_given=tuple(gpu for replica in given for gpu in replica.gpus),
-                        cpu_used=sum(sample.cpu or 0.0 for sample in used),
-                        memory_used_bytes=sum(sample.memory_bytes for sample in used),
-                        gpus_used=tuple(gpu for sample in used for gpu in sample.gpus),
-                    )
-                )
+            agents = [line.view for line in agent_lines(reader, self._backend)]
             counts = reader.job_counts()
         return ServerStatus(version=trainyard_protocol.__version__, agents=tuple(agents), jobs=counts)
 

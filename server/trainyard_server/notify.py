@@ -148,5 +148,8 @@ def agent_topic(agent_id: str) -> str:
 USAGE_TOPIC = "usage"
 """News: it was measured what the replicas of some job use."""
 
+AGENTS_TOPIC = "agents"
+"""News: an agent came, came back, or is not as it was."""
+
 QUEUE_TOPIC = "queue"
 """News: there is something to schedule."""

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, ColumnElement, CursorResult, bindparam, delete, func, select, update
+from sqlalchemy import URL, ColumnElement, CursorResult, bindparam, case, delete, func, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import Update
 
@@ -139,6 +139,15 @@ class Reader:
 
     def queued(self) -> Sequence[JobRow]:
         return self._session.scalars(select(JobRow).filter_by(state=JobState.QUEUED)).all()
+
+    def queue_page(self, offset: int, limit: int) -> Sequence[JobRow]:
+        """Some of the jobs that wait, by their positions; those that have none come last."""
+        order = (case((JobRow.position > 0, 0), else_=1), JobRow.position, JobRow.key)
+        keys = (
+            select(JobRow.key).filter_by(state=JobState.QUEUED).order_by(*order).offset(offset).limit(limit)
+        )
+        chosen = self._session.scalars(keys).all()
+        return self._session.scalars(select(JobRow).where(JobRow.key.in_(chosen)).order_by(*order)).all()
 
     def projects(self, keys: Iterable[int]) -> dict[int, str]:
         """The project of each of these jobs."""

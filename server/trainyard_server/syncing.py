@@ -27,7 +27,7 @@ from trainyard_server import lifecycle, stalls
 from trainyard_server.backend import Backend
 from trainyard_server.conductor import Conductor
 from trainyard_server.logs import LogMismatch, Stream
-from trainyard_server.notify import agent_topic, job_topic, log_topic
+from trainyard_server.notify import AGENTS_TOPIC, agent_topic, job_topic, log_topic
 from trainyard_server.schema import JobRow, ReplicaRow, RunRow
 from trainyard_server.snapshots import live_runs, run_snapshot
 from trainyard_server.store import Event, Writer
@@ -117,7 +117,8 @@ class Syncing:
                     touched.add(run.job_key)
             others = [agent.agent_id for agent in writer.agents() if agent.agent_id != request.agent.agent_id]
         if news:
-            backend.notifier.publish(*map(agent_topic, others))  # there may be a lease from now on
+            # There may be a lease from now on.
+            backend.notifier.publish(AGENTS_TOPIC, *map(agent_topic, others))
         for key in touched:
             backend.notifier.publish(job_topic(key))
             self._conductor.advance(key)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from trainyard_protocol.errors import InvalidArgument, TooLarge, Violation
 from trainyard_server.access import Caller
 from trainyard_server.backend import Backend
+from trainyard_server.cluster import Clusters
 from trainyard_server.conductor import Conductor
 from trainyard_server.configs import Configs
 from trainyard_server.diagnosis import Diagnosis
@@ -51,6 +52,7 @@ class UseCases:
     sessions: Sessions
     log_threads: LogThreads
     signing_in: SigningIn
+    clusters: Clusters
 
 
 def _use_cases(request: Request) -> UseCases:

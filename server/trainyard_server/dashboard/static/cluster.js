@@ -45,15 +45,15 @@ function* told(why, project) {
   }
   const room = why.kind === "room" ? "has room, kept for jobs ahead" : "has room";
   if (why.agents.length) {
-    yield table("Agents", ["Agent", "Has", "Free", "For this job"], why.agents.map((fit) => [fit.agent, fit.has, fit.free, fit.lacks || room]));
+    yield table(why.job_id, "Agents", ["Agent", "Has", "Free", "For this job"], why.agents.map((fit) => [fit.agent, fit.has, fit.free, fit.lacks || room]));
   }
   if (why.holders.length) {
-    yield table("Who holds it", ["Job", "On", "Holds", "Priority", "Since", "Ends at the latest"], why.holders.map((one) => [
+    yield table(why.job_id, "Who holds it", ["Job", "On", "Holds", "Priority", "Since", "Ends at the latest"], why.holders.map((one) => [
       link(one, project), one.agent, one.holds, String(one.priority), since(one), time(one.ends_by, "date-time"),
     ]));
   }
   if (why.ahead.length) {
-    yield table("Ahead of it", ["#", "Job", "Priority", "Needs"], why.ahead.map((one) => [String(one.position), link(one, project), String(one.priority), one.needs]));
+    yield table(why.job_id, "Ahead of it", ["#", "Job", "Priority", "Needs"], why.ahead.map((one) => [String(one.position), link(one, project), String(one.priority), one.needs]));
     const hidden = why.position - 1 - why.ahead.length;
     if (hidden > 0) yield element("p", `and ${hidden} more`, "dim");
   }
@@ -78,7 +78,7 @@ function link(one, project) {
   return made;
 }
 
-function table(caption, headers, rows) {
+function table(job, caption, headers, rows) {
   const made = element("table");
   made.append(element("caption", caption));
   const head = made.createTHead().insertRow();
@@ -95,7 +95,7 @@ function table(caption, headers, rows) {
   const place = element("div", "", "scroll");
   place.tabIndex = 0;
   place.setAttribute("role", "region");
-  place.setAttribute("aria-label", caption);
+  place.setAttribute("aria-label", `${caption}: ${job}`);
   place.append(made);
   return place;
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, func, or_, select, union
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
@@ -18,7 +18,7 @@ from trainyard_server.store import LIVE_RUNS, Reader
 
 
 class Order(StrEnum):
-    """What a list is sorted by; where that is equal, the newest job comes first."""
+    """What a list is sorted by; what is equal in that is sorted by its creation, in the same direction."""
 
     CREATED = "created"
     NAME = "name"
@@ -28,8 +28,13 @@ class Order(StrEnum):
     ENDED = "ended"
 
 
+COUNTED = 5_000
+"""How many jobs are counted where that takes a look at each of them."""
+
+_UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
 _COLUMNS = {
-    Order.NAME: JobRow.job_id,
+    Order.CREATED: JobRow.created_at,
+    Order.NAME: JobRow.name,
     Order.STATE: JobRow.state,
     Order.OWNER: JobRow.owner,
     Order.STARTED: JobRow.started_at,
@@ -54,13 +59,20 @@ class Wanted:
     created_before: datetime | None = None
     trouble_since: datetime | None = None
 
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the jobs are counted in an index alone."""
+        return not (self.text or self.labels or self.trouble_since or (self.project and self.owner))
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One page of jobs, and how many there are in each state, whatever state was asked for."""
+    """One page of jobs, and how many there are in each state, whatever state was asked for. `more`: there are more
+    jobs than were counted."""
 
     jobs: Sequence[JobRow]
     counts: Mapping[JobState, int]
+    more: bool
 
     def total(self, states: Sequence[JobState]) -> int:
         return sum(count for state, count in self.counts.items() if not states or state in states)
@@ -75,11 +87,13 @@ class JobList:
     def find(self, wanted: Wanted, order: Order, *, descending: bool, offset: int, limit: int) -> Found:
         keys = self._page(wanted, order, descending=descending, offset=offset, limit=limit)
         rows = {job.key: job for job in self._session.scalars(select(JobRow).where(JobRow.key.in_(keys)))}
-        return Found([rows[key] for key in keys], self._counts(wanted))
+        counts = self._counts(wanted)
+        more = not wanted.is_indexed and sum(counts.values()) > COUNTED
+        return Found([rows[key] for key in keys], counts, more)
 
     def in_trouble(self, since: datetime) -> int:
         """How many jobs `trouble_since` means."""
-        return self._session.scalar(select(func.count()).select_from(JobRow).where(_trouble(since))) or 0
+        return self._session.scalar(select(func.count()).select_from(_trouble(since).subquery())) or 0
 
     def projects(self) -> Sequence[str]:
         """Every project that has a job."""
@@ -120,19 +134,18 @@ class JobList:
         self, wanted: Wanted, order: Order, *, descending: bool, offset: int, limit: int
     ) -> Sequence[int]:
         query = _where(select(JobRow.key), wanted, with_states=True)
-        if order is Order.CREATED:
-            query = query.order_by(JobRow.key.desc() if descending else JobRow.key)
-        else:
-            column = _COLUMNS[order]
-            if order in (Order.STARTED, Order.ENDED):
-                query = query.where(column.is_not(None))
-            query = query.order_by(
-                column.desc() if descending else column, JobRow.key.desc() if descending else JobRow.key
-            )
+        columns = list(dict.fromkeys((_COLUMNS[order], JobRow.created_at, JobRow.key)))
+        if order in (Order.STARTED, Order.ENDED):
+            query = query.where(columns[0].is_not(None))
+        query = query.order_by(*(column.desc() if descending else column for column in columns))
         return self._session.scalars(query.offset(offset).limit(limit)).all()
 
     def _counts(self, wanted: Wanted) -> dict[JobState, int]:
-        query = _where(select(JobRow.state, func.count()), wanted, with_states=False).group_by(JobRow.state)
+        matches = _where(select(JobRow.state.label("state")), wanted, with_states=False)
+        if not wanted.is_indexed:
+            matches = matches.limit(COUNTED + 1)
+        found = matches.subquery()
+        query = select(found.c.state, func.count()).group_by(found.c.state)
         return {state: count for state, count in self._session.execute(query)}  # noqa: C416 - rows are tuples by name
 
     def _distinct(self, column: InstrumentedAttribute[str]) -> list[str]:
@@ -153,7 +166,7 @@ def _where(query: Select, wanted: Wanted, *, with_states: bool) -> Select:  # ty
         query = query.where(JobRow.owner == wanted.owner)
     if wanted.text:
         escaped = wanted.text.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        query = query.where(func.lower(JobRow.job_id).like(f"%{escaped}%", escape="\\"))
+        query = query.where(JobRow.name.like(f"%{escaped}%", escape="\\"))
     if with_states and wanted.states:
         query = query.where(JobRow.state.in_(wanted.states))
     for name, value in wanted.labels:
@@ -166,19 +179,21 @@ def _where(query: Select, wanted: Wanted, *, with_states: bool) -> Select:  # ty
     if wanted.created_before is not None:
         query = query.where(JobRow.created_at <= wanted.created_before)
     if wanted.trouble_since is not None:
-        query = query.where(_trouble(wanted.trouble_since))
+        query = query.where(JobRow.key.in_(_trouble(wanted.trouble_since)))
     return query
 
 
-def _trouble(since: datetime) -> ColumnElement[bool]:
+def _trouble(since: datetime) -> CompoundSelect[tuple[int]]:
+    """The keys of the jobs that want a look. Each part begins with an index that leaves few."""
+    failed = select(JobRow.key).where(JobRow.ended_at >= since, JobRow.state == JobState.FAILED)
+    restarted = select(JobRow.key).where(JobRow.state.in_(_UNFINISHED), JobRow.retries_used > 0)
     unwell = (
-        select(RunRow.job_key)
+        select(JobRow.key)
+        .join(RunRow, RunRow.job_key == JobRow.key)
         .join(ReplicaRow, ReplicaRow.run_id == RunRow.run_id)
-        .where(RunRow.state.in_(LIVE_RUNS), _replica_in_trouble())
+        .where(JobRow.state.in_(_UNFINISHED), RunRow.state.in_(LIVE_RUNS), _replica_in_trouble())
     )
-    restarted = and_(JobRow.state.not_in(FINAL_JOB_STATES), JobRow.retries_used > 0)
-    failed = and_(JobRow.state == JobState.FAILED, JobRow.ended_at >= since)
-    return or_(failed, restarted, JobRow.key.in_(unwell))
+    return union(failed, restarted, unwell)
 
 
 def _replica_in_trouble() -> ColumnElement[bool]:

@@ -68,11 +68,13 @@ class JobLine:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A page of the list. `total` counts the jobs that match, `counts` those of each state that match but for it."""
+    """A page of the list. `total` counts the jobs that match, `counts` those of each state that match but for it;
+    `more`: not all were counted."""
 
     jobs: Sequence[JobLine]
     total: int
     counts: Mapping[JobState, int]
+    more: bool
     troubled: int
     pages: int
     now: datetime
@@ -103,6 +105,7 @@ class Listings:
             jobs=[_line(job, runs.get(job.key), unwell.get(job.key, "")) for job in found.jobs],
             total=total,
             counts=found.counts,
+            more=found.more,
             troubled=troubled,
             pages=max(1, -(-total // PAGE_SIZE)),
             now=now,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import JSON, BigInteger, DateTime, ForeignKey, Index, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.engine import Dialect
+from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -71,6 +72,11 @@ class Table(DeclarativeBase):
     }
 
 
+def _lower_job_id(context: DefaultExecutionContext) -> str:
+    job_id: str = context.get_current_parameters()["job_id"]  # type: ignore[no-untyped-call]
+    return job_id.lower()
+
+
 class JobRow(Table):
     """A job, for ever: ids are unique in a project and nothing is deleted."""
 
@@ -79,16 +85,22 @@ class JobRow(Table):
         UniqueConstraint("project", "job_id"),
         Index(None, "state"),
         # Each covers a list of jobs, so that the jobs themselves are read for one page alone.
-        Index("ix_jobs_by_state", "state", "key", "project", "job_id", "owner"),
-        Index("ix_jobs_by_id", "job_id", "project", "key", "state", "owner"),
-        Index("ix_jobs_by_owner", "owner", "key"),
-        Index("ix_jobs_by_started_at", "started_at", "key"),
-        Index("ix_jobs_by_ended_at", "ended_at", "key"),
+        Index("ix_jobs_by_created", "created_at", "key", "state", "name"),
+        Index("ix_jobs_by_project", "project", "created_at", "key", "state", "name"),
+        Index("ix_jobs_by_owner", "owner", "created_at", "key", "state", "name"),
+        Index("ix_jobs_by_state", "state", "created_at", "key", "name"),
+        Index("ix_jobs_by_name", "name", "created_at", "key", "state"),
+        Index("ix_jobs_by_start", "started_at", "created_at", "key", "state"),
+        Index("ix_jobs_by_state_and_end", "state", "ended_at", "key"),
+        Index("ix_jobs_by_end", "ended_at", "created_at", "key", "state"),
     )
 
     key: Mapped[int] = mapped_column(primary_key=True)
     project: Mapped[str] = mapped_column(String(128))
     job_id: Mapped[str] = mapped_column(String(128))
+    name: Mapped[str] = mapped_column(
+        String(128), default=_lower_job_id
+    )  # the id in lower case, to search in
     owner: Mapped[str] = mapped_column(String(128), default="")  # who submitted it; "": nobody knows
     state: Mapped[JobState]
     training_input: Mapped[dict[str, Any]]  # canonical: as it was sent

@@ -54,6 +54,7 @@ def jobs_view(
             "is_filtered": address.is_filtered,
             "listing": listing,
             "owners": owners,
+            "page_size": PAGE_SIZE,
             "projects": projects,
             "question": question,
             "unfinished": _UNFINISHED,

@@ -12,14 +12,19 @@ depends_on = None
 def upgrade() -> None:
     with op.batch_alter_table("jobs") as jobs:
         jobs.add_column(sa.Column("owner", sa.String(length=128), nullable=False, server_default=""))
+        jobs.add_column(sa.Column("name", sa.String(length=128), nullable=False, server_default=""))
+    op.execute("UPDATE jobs SET name = lower(job_id)")
     with op.batch_alter_table("replicas") as replicas:
         replicas.add_column(sa.Column("metrics", sa.JSON(), nullable=True))
     # Each covers a list of jobs, so that the jobs themselves are read for one page alone.
-    op.create_index("ix_jobs_by_state", "jobs", ["state", "key", "project", "job_id", "owner"])
-    op.create_index("ix_jobs_by_id", "jobs", ["job_id", "project", "key", "state", "owner"])
-    op.create_index("ix_jobs_by_owner", "jobs", ["owner", "key"])
-    op.create_index("ix_jobs_by_started_at", "jobs", ["started_at", "key"])
-    op.create_index("ix_jobs_by_ended_at", "jobs", ["ended_at", "key"])
+    op.create_index("ix_jobs_by_created", "jobs", ["created_at", "key", "state", "name"])
+    op.create_index("ix_jobs_by_project", "jobs", ["project", "created_at", "key", "state", "name"])
+    op.create_index("ix_jobs_by_owner", "jobs", ["owner", "created_at", "key", "state", "name"])
+    op.create_index("ix_jobs_by_state", "jobs", ["state", "created_at", "key", "name"])
+    op.create_index("ix_jobs_by_name", "jobs", ["name", "created_at", "key", "state"])
+    op.create_index("ix_jobs_by_start", "jobs", ["started_at", "created_at", "key", "state"])
+    op.create_index("ix_jobs_by_state_and_end", "jobs", ["state", "ended_at", "key"])
+    op.create_index("ix_jobs_by_end", "jobs", ["ended_at", "created_at", "key", "state"])
     op.create_table(
         "job_labels",
         sa.Column("job_key", sa.Integer(), nullable=False),

@@ -317,6 +317,13 @@ class ServerStatus(Wire):
     jobs: dict[JobState, int]
 
 
+class Me(Wire):
+    """Whose token came with the request: its role and its name."""
+
+    role: str
+    name: str
+
+
 class Staged(Wire):
     """An uploaded package: `uri` goes into packageUris."""
 

@@ -120,7 +120,8 @@ def create_app(
         openapi_url=None,
     )
     app.state.use_cases = use_cases
-    app.state.dashboard = Dashboard(backend.notifier, settings.ping_s)
+    dashboard = app.state.dashboard = Dashboard(backend.notifier, settings.ping_s)
+    app.state.error_page = dashboard.error
     app.add_middleware(Authentication, sessions=use_cases.sessions, clock=clock)
     app.add_middleware(SecurityHeaders)  # what is added last stands outermost
     errors.install(app)

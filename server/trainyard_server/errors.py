@@ -1,13 +1,14 @@
-"""The one place that turns errors into HTTP answers: always the envelope of `trainyard_protocol.errors`.
+"""The one place that turns errors into HTTP answers: the envelope of `trainyard_protocol.errors`, or a page for people.
 
 A database that is away and a disk that is full are 503 UNAVAILABLE, with a Retry-After: what was not answered with
 success may safely be asked again.
 """
 
 import logging
+from collections.abc import Callable
 from http import HTTPStatus
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,6 +25,7 @@ from trainyard_protocol.errors import (
     to_body,
 )
 from trainyard_server import headers
+from trainyard_server.access import SAFE_METHODS, is_page
 from trainyard_server.store import Overtaken
 from trainyard_server.trouble import Troubles, reason
 
@@ -61,35 +63,48 @@ def answer(error: TrainyardError, headers: dict[str, str] | None = None) -> JSON
     return JSONResponse(to_body(error), error.http_status, headers)
 
 
-async def _trainyard(_request: Request, error: Exception) -> JSONResponse:
+def _said(request: Request, error: TrainyardError, headers: dict[str, str] | None = None) -> Response:
+    """A page for a person who looks at one, else the envelope."""
+    looks = request.method in SAFE_METHODS and is_page(request.url.path)
+    if looks and "text/html" in request.headers.get("accept", ""):
+        page: Callable[[Request, TrainyardError], Response] | None = getattr(
+            request.app.state, "error_page", None
+        )
+        if page is not None:
+            return page(request, error)
+    return answer(error, headers)
+
+
+async def _trainyard(request: Request, error: Exception) -> Response:
     assert isinstance(error, TrainyardError)
-    return answer(error)
+    return _said(request, error)
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: an unknown path, a method that a path does not have."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
     where = f"{request.method} {request.url.path}"
     match error.status_code:
         case HTTPStatus.NOT_FOUND:
-            return answer(NotFound(f"There is nothing at {where}."), headers)
+            return _said(request, NotFound(f"There is nothing at {where}."), headers)
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            return answer(MethodNotAllowed(f"{where} is not offered."), headers)
+            return _said(request, MethodNotAllowed(f"{where} is not offered."), headers)
         case _:
-            return answer(InvalidArgument(f"{where}: {error.detail}"), headers)
+            return _said(request, InvalidArgument(f"{where}: {error.detail}"), headers)
 
 
-async def _validation(_request: Request, error: Exception) -> JSONResponse:
+async def _validation(request: Request, error: Exception) -> Response:
     """A query or path parameter of the wrong type."""
     assert isinstance(error, RequestValidationError)
-    return answer(
+    return _said(
+        request,
         InvalidArgument(
             [
                 Violation(str(one["loc"][-1]), f"{one['msg']}; this is {one.get('input')!r}.")
                 for one in error.errors()
             ]
-        )
+        ),
     )
 
 
@@ -99,28 +114,31 @@ class _Passing:
     def __init__(self) -> None:
         self._troubles = Troubles(logger)
 
-    async def __call__(self, _request: Request, error: Exception) -> JSONResponse:
+    async def __call__(self, request: Request, error: Exception) -> Response:
         self._troubles.note("Requests cannot be answered", error)
         why = reason(error)
         if why is None and isinstance(error, OSError):
-            return answer(Unavailable("The server could not use a file. Its log says why; try again later."))
+            return _said(
+                request, Unavailable("The server could not use a file. Its log says why; try again later.")
+            )
         if why is None:
-            return answer(_OF_OURS)
-        return answer(
-            Unavailable(f"The server cannot do that now: {why}. It goes on by itself once that is mended.")
+            return _said(request, _OF_OURS)
+        return _said(
+            request,
+            Unavailable(f"The server cannot do that now: {why}. It goes on by itself once that is mended."),
         )
 
 
-async def _overtaken(_request: Request, _error: Exception) -> JSONResponse:
-    return answer(Unavailable("Somebody else changed the job at the same moment: try again."))
+async def _overtaken(request: Request, _error: Exception) -> Response:
+    return _said(request, Unavailable("Somebody else changed the job at the same moment: try again."))
 
 
-async def _gone(_request: Request, _error: Exception) -> JSONResponse:
+async def _gone(request: Request, _error: Exception) -> Response:
     """The caller broke off in the middle of its request; nobody reads this."""
-    return answer(InvalidArgument("The request broke off before its end."))
+    return _said(request, InvalidArgument("The request broke off before its end."))
 
 
-async def _unexpected(_request: Request, _error: Exception) -> JSONResponse:
+async def _unexpected(_request: Request, _error: Exception) -> Response:
     """This alone is answered outside of all middleware."""
     response = answer(_OF_OURS)
     headers.complete(response.headers)

@@ -7,6 +7,7 @@ from urllib.parse import urlparse
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Page
 
+from browser.link import Link
 from integration.api.api_support import ADMIN, TOKENS, ScriptedAgent, Server, eventually
 from trainyard_server.access import Token
 from trainyard_server.sessions import Session, cookie
@@ -38,9 +39,10 @@ class Look(Enum):
 class Yard:
     """A server to look at, with an agent that does what the test says."""
 
-    def __init__(self, api: Server, url: str) -> None:
+    def __init__(self, api: Server, link: Link) -> None:
         self.api = api
-        self.url = url
+        self.link = link
+        self.url = link.url
 
     def sign_in(self, context: BrowserContext, role: str) -> None:
         """As somebody who has that role; "": as nobody."""

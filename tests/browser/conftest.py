@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from browser.browser_support import Look, Yard
+from browser.link import linked
 from integration.api.api_support import server, serving
 
 expect.set_options(timeout=15_000)  # a machine that does much besides is slow, not wrong
@@ -51,8 +52,12 @@ def chromium() -> Iterator[Browser]:
 def yard(tmp_path: Path) -> Iterator[Yard]:
     """A server that ticks by itself, behind a socket, and nothing in it."""
     changes: dict[str, Any] = {"run_loops": True, "tick_s": 0.1, "silent_after_s": 3600.0}
-    with server(tmp_path / "server", RealClock(), **changes) as api, serving(api.app) as url:  # type: ignore[arg-type]
-        yield Yard(api, url)
+    with (
+        server(tmp_path / "server", RealClock(), **changes) as api,  # type: ignore[arg-type]
+        serving(api.app) as url,
+        linked(url) as link,
+    ):
+        yield Yard(api, link)
 
 
 @pytest.fixture

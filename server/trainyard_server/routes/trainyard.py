@@ -11,19 +11,19 @@ import trainyard_protocol
 from trainyard_protocol.config_views import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.usage import UsageView
-from trainyard_protocol.views import (
-    Explanation,
-    JobDetail,
-    ServerStatus,
-    SignInCode,
-    WhyView,
-)
+from trainyard_protocol.views import Explanation, JobDetail, Me, ServerStatus, SignInCode, WhyView
 from trainyard_server.browser import bearer
 from trainyard_server.measuring import DEFAULT_POINTS as USAGE_POINTS
 from trainyard_server.metrics import DEFAULT_POINTS, Wanted, csv_blocks
 from trainyard_server.routes.common import Asker, Cases, RawBody, UseCases, parse_wire
 
 router = APIRouter(prefix="/trainyard/v1")
+
+
+@router.get("/me")
+def me(asker: Asker) -> Me:
+    """Who calls, as the server sees it."""
+    return Me(role=asker.role.value, name=asker.name)
 
 
 @router.get("/status")

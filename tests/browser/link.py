@@ -1,0 +1,74 @@
+"""The way between a browser and the server, which a test can cut and mend."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import urlparse
+
+_BLOCK = 1 << 16
+
+
+class Link:
+    """Passes on what comes to a port of its own. While it is cut, nobody gets through, nor stays."""
+
+    def __init__(self, target: str) -> None:
+        self._target = urlparse(target)
+        self._is_cut = False
+        self._open: set[asyncio.StreamWriter] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def cut(self) -> None:
+        self._is_cut = True
+        self._loop.call_soon_threadsafe(self._close_all)
+
+    def mend(self) -> None:
+        self._is_cut = False
+
+    async def run(self, ready: threading.Event, end: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._port = server.sockets[0].getsockname()[1]
+        ready.set()
+        while not end.is_set():
+            await asyncio.sleep(0.05)
+        server.close()
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for writer in self._open:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.transport.abort()
+            return
+        far_reader, far_writer = await asyncio.open_connection(self._target.hostname, self._target.port)
+        both = {writer, far_writer}
+        self._open |= both
+        await asyncio.gather(_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+        self._open -= both
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while block := await reader.read(_BLOCK):
+            writer.write(block)
+            await writer.drain()
+    writer.close()
+
+
+@contextmanager
+def linked(target: str) -> Iterator[Link]:
+    link, ready, end = Link(target), threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(link.run(ready, end)))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield link
+    finally:
+        end.set()
+        thread.join()

@@ -185,6 +185,18 @@ class JobDetail(Wire):
     events: tuple[EventView, ...] = ()
 
 
+class JobFound(Wire):
+    project: str
+    job_id: str
+    state: JobState
+
+
+class JobsFound(Wire):
+    """Jobs that somebody looks for by a part of their names, the newest first."""
+
+    jobs: tuple[JobFound, ...] = ()
+
+
 class Explanation(Wire):
     """What one replica sees: its variables, its command, and the line that reproduces it by hand, in a Python
     that has `packages` (addresses as in packageUris; none for a container image)."""

@@ -56,15 +56,21 @@ class JobCurves:
         self.thinned = False
         self.left_out = False
         self._read: dict[Stream, int] = {}
+        self._is_new = False
         self._newest = -math.inf
         self._run = 0
+
+    @property
+    def version(self) -> str:
+        """Another one whenever something is new."""
+        return f"{self.token}-{self.count}"
 
     def catch_up(self, logs: LogStore) -> None:
         """Reads what the log has more by now, or a bounded part of it. Raises OSError."""
         ends = logs.ends(self._project, self._job_id)
         if any(place > ends.get(stream, 0) for stream, place in self._read.items()):
             self._begin()  # the log was repaired: what was read may not be there any more
-        self.count += 1
+        self._is_new = False
         left = _AT_ONCE
         for stream, end in ends.items():
             place = self._read.get(stream, 0)
@@ -76,6 +82,8 @@ class JobCurves:
                 self._read[stream] = place = after
                 if self.points > POINTS:
                     self._thin()
+        self.count += self._is_new
+        self.points = sum(len(curve.points()) for curve in self.curves.values())  # once they are in order
         self.complete = all(
             self._read.get(stream, 0) >= end for stream, end in ends.items() if stream != SERVICE
         )
@@ -91,6 +99,7 @@ class JobCurves:
         if at.tzinfo is None:
             return
         time = at.timestamp()
+        self._is_new = True
         self._note(stream, mark, mark.step, time)
         for name, value in mark.metrics.items():
             self._add(stream, name, mark.step, value, time)
@@ -105,7 +114,7 @@ class JobCurves:
         self.points -= len(curve)
         curve.add(step, value, time)
         self.points += len(curve)
-        self.changed[name, stream.task] = self.count
+        self.changed[name, stream.task] = self.count + 1
         self.start = time if self.start is None else min(self.start, time)
 
     def _note(self, stream: Stream, mark: Mark, step: int, time: float) -> None:
@@ -131,7 +140,7 @@ class JobCurves:
         for curve in self.curves.values():
             curve.thin(max(LEAST, len(curve) // 2))
         self.points = sum(map(len, self.curves.values()))
-        self.changed = dict.fromkeys(self.changed, self.count)
+        self.changed = dict.fromkeys(self.changed, self.count + 1)
         self.thinned = True
 
 

@@ -75,6 +75,14 @@ class Metrics:
             job.catch_up(self._backend.logs)
             return _view(job, wanted)
 
+    def standing(self, project: str, job_id: str) -> tuple[str, bool]:
+        """The version of the job's curves, another one whenever they have changed, and whether there are any. Raises
+        NotFound; OSError."""
+        job = self._job(project, job_id)
+        with job.lock:
+            job.catch_up(self._backend.logs)
+            return job.version, bool(job.curves)
+
     def rows(self, project: str, job_id: str) -> Iterator[Row]:
         """Every point, also those that a later run has trained again: run, task, name, step, time, value; sorted.
         Raises NotFound and OSError at once."""
@@ -150,7 +158,7 @@ def _view(job: JobCurves, wanted: Wanted) -> MetricsView:
         epoch=job.epoch,
         epochs=job.epochs,
         epoch_starts=tuple(sorted(job.epoch_starts.values())),
-        version=f"{job.token}-{job.count}",
+        version=job.version,
         complete=job.complete,
         thinned=job.thinned,
         left_out=job.left_out,

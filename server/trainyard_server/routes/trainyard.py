@@ -11,8 +11,18 @@ import trainyard_protocol
 from trainyard_protocol.config_views import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.usage import UsageView
-from trainyard_protocol.views import Explanation, JobDetail, Me, ServerStatus, SignInCode, WhyView
+from trainyard_protocol.views import (
+    Explanation,
+    JobDetail,
+    JobFound,
+    JobsFound,
+    Me,
+    ServerStatus,
+    SignInCode,
+    WhyView,
+)
 from trainyard_server.browser import bearer
+from trainyard_server.listing import Question
 from trainyard_server.measuring import DEFAULT_POINTS as USAGE_POINTS
 from trainyard_server.metrics import DEFAULT_POINTS, Wanted, csv_blocks
 from trainyard_server.routes.common import Asker, Cases, RawBody, UseCases, parse_wire
@@ -47,6 +57,15 @@ async def mend(cases: Cases) -> ServerHealth:
 def sign_in_code(request: Request, cases: Cases) -> SignInCode:
     """For the browser of whoever has the token that comes with the call; a session cannot make further ones."""
     return cases.signing_in.code(bearer(request))
+
+
+@router.get("/jobs")
+def find_jobs(cases: Cases, q: str = "") -> JobsFound:
+    """The newest jobs of all projects with a text in their name."""
+    found = cases.listings.find(Question(text=q))
+    return JobsFound(
+        jobs=tuple(JobFound(project=one.project, job_id=one.job_id, state=one.state) for one in found.jobs)
+    )
 
 
 @router.get("/projects/{project}/jobs/{job_id}")

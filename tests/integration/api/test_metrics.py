@@ -195,3 +195,16 @@ def kept(use_cases: UseCases) -> dict[str, Any]:
         (found,) = reader.digests([run.run_id for run in reader.runs(job.key)]).values()
     assert Digest.of(found).json() == found
     return dict(found)
+
+
+def test_jobs_are_found_by_a_part_of_their_names(api: Server) -> None:
+    api.create("digits_one")
+    api.create("digits_two")
+    api.create("other")
+    found = api.get("/trainyard/v1/jobs", q="gits_")["jobs"]
+    assert [(one["project"], one["job_id"], one["state"]) for one in found] == [
+        ("p", "digits_two", "QUEUED"),
+        ("p", "digits_one", "QUEUED"),
+    ]
+    assert len(api.get("/trainyard/v1/jobs")["jobs"]) == 3
+    assert api.get("/trainyard/v1/jobs", q="nobody")["jobs"] == []

@@ -1,0 +1,245 @@
+// The one place that talks to plotly: curves in the colours of the page, that stay as the reader has zoomed them.
+
+let loading = null;
+
+/** The chart library, fetched when the first chart is drawn. */
+function plotly() {
+  loading ??= new Promise((resolve, reject) => {
+    const restore = withoutStylesOfMaps();
+    const script = document.createElement("script");
+    script.src = new URL("vendor/plotly.min.js", import.meta.url).href;
+    script.addEventListener("load", () => {
+      restore();
+      resolve(window.Plotly);
+    });
+    script.addEventListener("error", () => {
+      restore();
+      loading = null;
+      script.remove();
+      reject(new Error("The charts cannot be loaded."));
+    });
+    document.head.append(script);
+  });
+  return loading;
+}
+
+// The library brings maps, and they put their style sheet into the page as text as soon as they are loaded. There
+// are no maps here, and the page's Content-Security-Policy allows no such text. Its own few rules come by insertRule.
+function withoutStylesOfMaps() {
+  const create = document.createElement;
+  document.createElement = function createElement(name, options) {
+    const element = create.call(document, name, options);
+    if (String(name).toLowerCase() === "style") Object.defineProperty(element, "textContent", { set() {}, get: () => "" });
+    return element;
+  };
+  return () => {
+    document.createElement = create;
+  };
+}
+
+export const COLOURS = 8;
+export const DASHES = ["solid", "7px,3px", "2px,2px", "9px,3px,2px,3px"];
+
+/** How line number `index` of a chart is drawn: a colour from 0, and dashes for those that cannot tell colours. */
+export function styleOf(index) {
+  return { colour: index % COLOURS, dash: DASHES[(index % 2) + 2 * (Math.floor(index / COLOURS) % 2)] };
+}
+
+/** Text as the library takes it, which reads some HTML. */
+export function plain(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+function themed() {
+  const style = getComputedStyle(document.documentElement);
+  const value = (name) => style.getPropertyValue(name).trim();
+  return {
+    colours: Array.from({ length: COLOURS }, (_, index) => value(`--series-${index + 1}`)),
+    text: value("--text"),
+    dim: value("--dim"),
+    line: value("--line"),
+    strong: value("--line-strong"),
+    surface: value("--surface"),
+    bad: value("--bad"),
+    font: getComputedStyle(document.body).fontFamily,
+  };
+}
+
+/**
+ * What a chart shows.
+ * @typedef {object} Line
+ * @property {string} name shown on hover @property {number[]|Date[]} x @property {(number|null)[]} y null: a gap
+ * @property {number} colour from 0 @property {string} [dash] @property {number} [width] @property {number} [opacity]
+ * @property {string} [symbol] marks points, some of them where there are many @property {string} [hover] a template of
+ * the library; none: nothing is said of this line @property {any[]} [data] for the template @property {boolean} [fill]
+ * down to zero @property {boolean} [flag] a mark at the upper edge that something is wrong here; y is left out
+ *
+ * @typedef {object} Axis
+ * @property {string} [title] @property {"linear"|"log"|"date"} [type] @property {string} [format] of d3
+ * @property {string} [suffix] @property {boolean} [zero] begins at zero @property {string} [key] with another key the
+ * axis forgets how it was zoomed
+ *
+ * @typedef {object} Picture
+ * @property {Line[]} lines @property {Axis} x @property {Axis} y
+ * @property {{x: number, text: string}[]} [events] upright lines with a word @property {boolean} [together] one hover for all
+ */
+export class Chart {
+  #element;
+  #onZoom;
+  #picture = null;
+  #drawn = false;
+  #drawing = null;
+  #seen = false;
+  #stale = false;
+  #watch;
+  #size;
+  #retheme = () => this.#redraw();
+
+  /** @param {HTMLElement} element of a height
+   * @param {(range: [number, number]|null, isZoomed: boolean) => void} onZoom
+   * along x, null for all of it; and whether it is zoomed at all */
+  constructor(element, onZoom = () => {}) {
+    this.#element = element;
+    this.#onZoom = onZoom;
+    this.#watch = new IntersectionObserver((entries) => {
+      this.#seen = entries.at(-1).isIntersecting;
+      if (this.#seen && this.#stale) this.#redraw();
+    }, { rootMargin: "300px" });
+    this.#watch.observe(element);
+    this.#size = new ResizeObserver(() => {
+      if (this.#drawn && element.clientWidth) window.Plotly.Plots.resize(element);
+    });
+    this.#size.observe(element);
+    document.addEventListener("trainyard:theme", this.#retheme);
+    element.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  /** Shows a picture, as soon as the chart is in sight. @param {Picture} picture */
+  show(picture) {
+    this.#picture = picture;
+    this.#redraw();
+  }
+
+  /** All of it again. */
+  reset() {
+    if (this.#drawn) window.Plotly.relayout(this.#element, { "xaxis.autorange": true, "yaxis.autorange": true });
+  }
+
+  close() {
+    this.#watch.disconnect();
+    this.#size.disconnect();
+    document.removeEventListener("trainyard:theme", this.#retheme);
+    if (this.#drawn) window.Plotly.purge(this.#element);
+    this.#drawn = false;
+    this.#picture = null;
+  }
+
+  // One at a time: what comes while the library draws is drawn after it.
+  async #redraw() {
+    this.#stale = true;
+    if (!this.#seen || !this.#picture || this.#drawing) return;
+    while (this.#stale && this.#picture) {
+      this.#stale = false;
+      this.#drawing = this.#draw(this.#picture);
+      try {
+        await this.#drawing;
+      } catch (error) {
+        this.#element.textContent = error.message;
+      }
+    }
+    this.#drawing = null;
+  }
+
+  async #draw(picture) {
+    const library = await plotly();
+    if (!this.#picture) return;
+    const theme = themed();
+    const first = !this.#drawn;
+    await library.react(this.#element, traces(picture, theme), layout(picture, theme), {
+      displayModeBar: false,
+      showTips: false,
+      doubleClick: "autosize",
+      doubleClickDelay: 400,
+    });
+    this.#drawn = true;
+    if (first) this.#element.on("plotly_relayout", (changes) => this.#zoomed(changes));
+  }
+
+  #zoomed(changes) {
+    if (!Object.keys(changes).some((name) => /^[xy]axis\./.test(name))) return;
+    const { xaxis, yaxis } = this.#element.layout;
+    const alongX = xaxis.autorange === false || (xaxis.range && xaxis.autorange !== true);
+    const alongY = yaxis.autorange === false || (yaxis.range && yaxis.autorange !== true);
+    this.#onZoom(alongX ? [...xaxis.range] : null, Boolean(alongX || alongY));
+  }
+
+  #key(event) {
+    if (!this.#drawn || event.ctrlKey || event.altKey || event.metaKey) return;
+    const [low, high] = this.#element.layout.xaxis.range.map((end) => (typeof end === "number" ? end : Date.parse(end)));
+    const span = high - low;
+    const range = {
+      "+": [low + span / 4, high - span / 4],
+      "-": [low - span / 2, high + span / 2],
+      ArrowLeft: [low - span / 4, high - span / 4],
+      ArrowRight: [low + span / 4, high + span / 4],
+    }[event.key];
+    if (event.key === "0") this.reset();
+    else if (range) window.Plotly.relayout(this.#element, { "xaxis.range": range });
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}
+
+function traces(picture, theme) {
+  return picture.lines.map((line) => {
+    if (line.flag) {
+      return {
+        type: "scatter", mode: "markers", name: plain(line.name), x: line.x, y: line.x.map(() => 0.97), yaxis: "y2",
+        marker: { symbol: "x", size: 8, color: theme.bad }, text: line.data, hovertemplate: line.hover, cliponaxis: false,
+      };
+    }
+    const colour = theme.colours[line.colour % COLOURS];
+    return {
+      type: "scatter", mode: line.symbol || line.x.length === 1 ? "lines+markers" : "lines", name: plain(line.name), x: line.x, y: line.y,
+      line: { color: colour, width: line.width ?? 1.75, dash: line.dash ?? "solid", simplify: true },
+      marker: { symbol: line.symbol ?? "circle", size: 6, color: theme.surface, line: { color: colour, width: 1.5 }, maxdisplayed: 60 },
+      opacity: line.opacity ?? 1, connectgaps: false, customdata: line.data, fill: line.fill ? "tozeroy" : "none",
+      ...(line.hover ? { hovertemplate: line.hover } : { hoverinfo: "skip" }),
+    };
+  });
+}
+
+// A logarithmic axis of some powers of ten has 1, 2 and 5 of each; fewer or more are the library's to choose.
+function ticksOf(picture) {
+  if (picture.y.type !== "log") return {};
+  const values = picture.lines.flatMap((line) => line.y).filter((value) => value > 0);
+  if (!values.length) return {};
+  const decades = Math.log10(values.reduce((a, b) => Math.max(a, b)) / values.reduce((a, b) => Math.min(a, b)));
+  return decades > 0.7 && decades < 3.5 ? { dtick: "D2" } : {};
+}
+
+function layout(picture, theme) {
+  const axis = (given) => ({
+    type: given.type ?? "linear", title: { text: plain(given.title ?? ""), font: { size: 11, color: theme.dim }, standoff: 6 },
+    tickformat: given.format ?? (given.type === "log" ? "~g" : ""), ticksuffix: given.suffix ?? "", separatethousands: true, exponentformat: "e", minexponent: 6,
+    rangemode: given.zero ? "tozero" : "normal", uirevision: `${given.key ?? ""}/${given.type ?? ""}`,
+    gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.strong, tickcolor: theme.strong, tickfont: { size: 11, color: theme.dim },
+    automargin: true, zeroline: false,
+  });
+  const events = picture.events ?? [];
+  return {
+    uirevision: "stays", autosize: true, showlegend: false, dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
+    hovermode: picture.together ? "x unified" : "closest", hoverdistance: -1,
+    hoverlabel: { bgcolor: theme.surface, bordercolor: theme.strong, font: { family: theme.font, size: 12, color: theme.text }, namelength: 40 },
+    margin: { l: 48, r: 18, t: 12, b: 34 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: theme.font, size: 11, color: theme.dim },
+    xaxis: { ...axis(picture.x), showgrid: false, ticks: "outside", showline: true },
+    yaxis: { ...axis(picture.y), nticks: 6, ...ticksOf(picture) },
+    yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
+    shapes: events.map(({ x }) => ({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { color: theme.strong, width: 1, dash: "dot" } })),
+    annotations: events.map(({ x, text }) => ({
+      x, xref: "x", y: 1, yref: "paper", text: plain(text), showarrow: false, xanchor: "left", yanchor: "top", font: { size: 10, color: theme.dim },
+    })),
+  };
+}

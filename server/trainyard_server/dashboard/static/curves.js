@@ -1,0 +1,154 @@
+// What is drawn of what the API says: which metrics belong together, runs joined, smoothing, the axis along.
+
+const STRANGE = { NaN, Infinity, "-Infinity": -Infinity };
+
+/** A value of the API: numbers, and as strings what JSON cannot say. */
+export function numberOf(value) {
+  return typeof value === "number" ? value : STRANGE[value];
+}
+
+const VARIANTS = ["held_out", "validation", "val", "valid", "eval", "test", "dev", "training", "train"];
+const VARIANT = new RegExp(`^(${VARIANTS.join("|")})[_/.-](.+)$`, "i");
+
+/** `held_out_loss` is the held_out one of loss. */
+export function variantOf(name) {
+  const match = VARIANT.exec(name);
+  return match ? { base: match[2], variant: match[1].toLowerCase() } : { base: name, variant: "" };
+}
+
+/** The metrics that share a chart, in the order of their names. */
+export function groupsOf(names) {
+  const groups = new Map();
+  for (const name of names) {
+    const { base } = variantOf(name);
+    if (!groups.has(base)) groups.set(base, []);
+    groups.get(base).push(name);
+  }
+  return groups;
+}
+
+const SYMBOLS = { train: "", training: "", test: "diamond" };
+
+/** Points of what is measured beside training are marked. */
+export function symbolOf(name) {
+  const { variant } = variantOf(name);
+  return variant ? (SYMBOLS[variant] ?? "circle") : "";
+}
+
+/** Exponential smoothing without the pull to zero of its beginning; gaps stay, and do not count. */
+export function smoothed(values, weight) {
+  if (!weight) return values;
+  let last = 0;
+  let debias = 1;
+  return values.map((value) => {
+    if (value === null || !Number.isFinite(value)) return value;
+    last = last * weight + (1 - weight) * value;
+    debias *= weight;
+    return last / (1 - debias);
+  });
+}
+
+/** Where a step is, in epochs: between the first steps of epochs in a straight line. @param {[number, number][]} starts */
+export function epochAt(starts, step) {
+  let high = starts.findIndex(([first]) => first > step);
+  if (high === -1) high = starts.length - 1;
+  high = Math.max(1, high);
+  const [step0, epoch0] = starts[high - 1];
+  const [step1, epoch1] = starts[high];
+  return epoch0 + ((step - step0) / (step1 - step0)) * (epoch1 - epoch0);
+}
+
+/** Epochs that can be an axis: rising, and two at least; else none. */
+export function epochStarts(view) {
+  const starts = [];
+  for (const [step, epoch] of view.epoch_starts) {
+    if (!starts.length || (epoch > starts.at(-1)[1] && step > starts.at(-1)[0])) starts.push([step, epoch]);
+  }
+  // Of one epoch alone, its length is known where the program has said of how many steps and epochs.
+  if (starts.length === 1 && view.steps && view.epochs) starts.push([starts[0][0] + view.steps / view.epochs, starts[0][1] + 1]);
+  return starts.length > 1 ? starts : [];
+}
+
+/**
+ * The runs of one metric of one replica as one curve: a later run goes on where it has begun. What an earlier run had
+ * done beyond that is lost, and apart. @returns {{main: Points, lost: (Points & {run: number})[], begins: [number, number][]}}
+ */
+export function joined(runs) {
+  const sorted = [...runs].sort((a, b) => a.run - b.run).filter((one) => one.steps.length);
+  const main = { steps: [], values: [], times: [], runs: [] };
+  const lost = [];
+  const begins = [];
+  sorted.forEach((one, index) => {
+    const end = Math.min(...sorted.slice(index + 1).map((later) => later.steps[0]), Infinity);
+    const beyond = one.steps.findIndex((step) => step >= end);
+    const count = beyond === -1 ? one.steps.length : beyond;
+    for (let i = 0; i < count; i++) {
+      main.steps.push(one.steps[i]);
+      main.values.push(one.values[i]);
+      main.times.push(one.times[i]);
+      main.runs.push(one.run);
+    }
+    if (index > 0) begins.push([one.steps[0], one.run]);
+    if (count < one.steps.length) {
+      lost.push({ run: one.run, steps: one.steps.slice(count), values: one.values.slice(count), times: one.times.slice(count) });
+    }
+  });
+  return { main, lost, begins };
+}
+
+/** A series with those of its points replaced that another answer has in more detail. */
+export function withDetail(series, detail, from, to) {
+  if (!detail) return series;
+  const before = series.steps.findIndex((step) => step >= from);
+  const low = before === -1 ? series.steps.length : before;
+  const after = series.steps.findIndex((step) => step > to);
+  const high = after === -1 ? series.steps.length : after;
+  const put = (name) => [...series[name].slice(0, low), ...detail[name], ...series[name].slice(high)];
+  return { ...series, steps: put("steps"), values: put("values"), times: put("times") };
+}
+
+/** The lowest and the highest that are numbers, and how many are none. */
+export function extentOf(values) {
+  let low = Infinity;
+  let high = -Infinity;
+  let strange = 0;
+  for (const value of values) {
+    if (!Number.isFinite(value)) strange += 1;
+    else {
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
+  }
+  return { low, high, strange };
+}
+
+/** A measured value in four significant digits, as the server writes it. */
+export function said(value) {
+  if (value === undefined || value === null) return "";
+  if (Number.isNaN(value)) return "NaN";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en");
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-4 || size >= 1e6)) return value.toExponential(3).replace("e+", "e");
+  return String(Number(value.toPrecision(4)));
+}
+
+/** `worker 3`, `master`. */
+export function shortTask(task) {
+  const match = /^([a-z_]+)-replica-(\d+)$/.exec(task);
+  if (!match) return task;
+  return match[1] === "master" || match[1] === "chief" ? match[1] : `${match[1]} ${match[2]}`;
+}
+
+const UNITS = [
+  [2 * 86400, 86400, "days"],
+  [2 * 3600, 3600, "hours"],
+  [5 * 60, 60, "minutes"],
+  [0, 1, "seconds"],
+];
+
+/** How long ranges of so many seconds are best counted: [seconds in one, its name]. */
+export function unitOf(seconds) {
+  const [, size, name] = UNITS.find(([least]) => seconds >= least);
+  return [size, name];
+}

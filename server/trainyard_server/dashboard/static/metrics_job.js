@@ -1,0 +1,90 @@
+// The curves of one job, as far as this page has asked the API for them.
+import { call, jobPath } from "./api.js";
+import { epochStarts, numberOf } from "./curves.js";
+
+const POINTS = 24_000; // of all curves of a job, together
+const FINAL = new Set(["SUCCEEDED", "FAILED", "CANCELLED"]);
+
+export class MetricsJob {
+  /** Series by `name\ttask`, each a list of its runs. */
+  series = new Map();
+  /** The newest answer. */
+  view = null;
+  starts = [];
+  error = "";
+  isDone = false;
+  #path;
+  #task = "";
+  #anew = true;
+
+  constructor(project, job) {
+    this.project = project;
+    this.job = job;
+    this.key = `${project}/${job}`;
+    this.#path = jobPath(project, job);
+  }
+
+  /** Only this replica from now on; "": all. @returns whether that is another choice */
+  choose(task) {
+    if (task === this.#task) return false;
+    this.#task = task;
+    this.#anew = true;
+    this.isDone = false;
+    return true;
+  }
+
+  /** Asks for what is new. @returns {Promise<boolean>} whether there was anything */
+  async refresh() {
+    const anew = this.#anew;
+    this.#anew = false;
+    const known = anew ? "" : this.view.version;
+    const query = new URLSearchParams({ points: this.#points() });
+    if (this.#task) query.set("task", this.#task);
+    if (known) query.set("after", known);
+    let view;
+    try {
+      view = await call("GET", `/trainyard/v1/${this.#path}/metrics?${query}`);
+    } catch (error) {
+      this.#anew ||= anew;
+      throw error;
+    }
+    if (this.#anew) return this.refresh(); // another replica was chosen meanwhile
+    if (anew || known.split("-")[0] !== view.version.split("-")[0]) this.series.clear();
+    const runs = new Map();
+    for (const one of view.metrics) {
+      const key = `${one.name}\t${one.task}`;
+      if (!runs.has(key)) runs.set(key, []);
+      runs.get(key).push(points(one));
+    }
+    for (const [key, found] of runs) this.series.set(key, found);
+    this.view = view;
+    this.starts = epochStarts(view);
+    if (!view.complete) await this.refresh();
+    return known !== view.version;
+  }
+
+  /** Some metrics between two steps, by `name\ttask\trun`, where this page has not all their points. */
+  async detail(names, from, to) {
+    const thin = [...this.series.values()].flat().some((one) => names.includes(one.name) && one.total > one.steps.length);
+    if (!thin) return null;
+    const query = new URLSearchParams({ points: 1000, from_step: Math.max(0, Math.floor(from)), to_step: Math.max(0, Math.ceil(to)) });
+    if (this.#task) query.set("task", this.#task);
+    for (const name of names) query.append("name", name);
+    const view = await call("GET", `/trainyard/v1/${this.#path}/metrics?${query}`);
+    return new Map(view.metrics.map((one) => [`${one.name}\t${one.task}\t${one.run}`, points(one)]));
+  }
+
+  /** How the job stands, asked of the server. @returns {Promise<boolean>} whether it is over */
+  async isOver() {
+    const job = await call("GET", `/v1/${this.#path}`);
+    return FINAL.has(job.state);
+  }
+
+  #points() {
+    return Math.min(1000, Math.max(100, Math.floor(POINTS / Math.max(1, this.series.size))));
+  }
+}
+
+function points(one) {
+  return { ...one, values: one.values.map(numberOf) };
+}

@@ -1,6 +1,6 @@
 """What replicas use: takes what their agents have measured, and tells it over time and as of now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
@@ -51,9 +51,15 @@ class Measuring:
         return UsageReceipt(taken=sum(len(one) for points in news.values() for one in points.values()))
 
     def view(
-        self, project: str, job_id: str, run_number: int | None = None, points: int = DEFAULT_POINTS
+        self,
+        project: str,
+        job_id: str,
+        run_number: int | None = None,
+        points: int = DEFAULT_POINTS,
+        tasks: Collection[str] | None = None,
     ) -> UsageView:
-        """One run's replicas over time, by default the latest run's, with no more than `points` of each.
+        """One run's replicas over time, by default the latest run's, with no more than `points` of each; all of them,
+        or these `tasks`.
 
         Raises NotFound for a job or a run that is not there, InvalidArgument for too few or too many points.
         """
@@ -73,7 +79,11 @@ class Measuring:
             project=project,
             job_id=job_id,
             run=run.number,
-            replicas=tuple(self._series(project, job_id, run, replica, points) for replica in gang),
+            replicas=tuple(
+                self._series(project, job_id, run, replica, points)
+                for replica in gang
+                if tasks is None or replica.task in tasks
+            ),
         )
 
     def _series(self, project: str, job_id: str, run: RunRow, replica: ReplicaRow, most: int) -> UsageSeries:

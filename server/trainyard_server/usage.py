@@ -10,6 +10,7 @@ These are measurements: nothing here waits for the disk, and losing some loses n
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from threading import Lock
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_server.log_lock import held
@@ -17,6 +18,7 @@ from trainyard_server.log_records import Stream, write_at
 from trainyard_server.usage_points import Point, packed, size_of, thinned, unpacked
 
 _WAIT_S = 2.0  # for another writer
+_REMEMBERED = 256  # series
 
 
 class UsageStore:
@@ -25,6 +27,8 @@ class UsageStore:
     def __init__(self, directory: Path, most: int) -> None:
         self._directory = directory
         self._most = most
+        self._lock = Lock()
+        self._read: dict[tuple[Path, int], tuple[tuple[int, int, int] | None, list[Point]]] = {}
 
     def add(self, project: str, job_id: str, points: Mapping[Stream, Iterable[Point]]) -> None:
         """Appends. Raises OSError, LogBusy among them: then some of it may be there."""
@@ -49,11 +53,22 @@ class UsageStore:
 
     def series(self, project: str, job_id: str, stream: Stream, gpus: int, most: int) -> list[Point]:
         """No more than `most` points of a replica, the oldest first."""
+        path = self._file(project, job_id, stream)
         try:
-            raw = self._file(project, job_id, stream).read_bytes()
+            now = path.stat()
+            with self._lock:
+                known, found = self._read.pop((path, most), (None, []))
+            version = (now.st_ino, now.st_size, now.st_mtime_ns)
+            if known != version:
+                found = thinned(list(unpacked(path.read_bytes(), gpus)), most)
         except FileNotFoundError:
             return []
-        return thinned(list(unpacked(raw, gpus)), most)
+        # Who looks at a page asks again and again, mostly before there is anything new.
+        with self._lock:
+            self._read[path, most] = (version, found)
+            if len(self._read) > _REMEMBERED:
+                del self._read[next(iter(self._read))]
+        return found
 
     def _append(self, path: Path, point: Point) -> None:
         raw, gpus = packed(point), len(point.gpus)

@@ -10,6 +10,8 @@ from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views import JobDetail, ReplicaView, RunView
 from trainyard_server.dashboard.job_head import JOB, job_view
 from trainyard_server.dashboard.pages import View, add_page
+from trainyard_server.dashboard.usage_part import usage_part
+from trainyard_server.notify import usage_topic
 from trainyard_server.routes.common import Cases
 from trainyard_server.timeline import bars, spans
 
@@ -44,10 +46,19 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
             "started_at": _moment(detail, "startTime"),
             "training_input": detail.job["trainingInput"],
             "waits": detail.state is JobState.QUEUED,
+            **usage_part(request, cases, project, job_id, latest),
         }
 
     return job_view(
-        request, cases, project, job_id, tab="", template="job/overview.html", more=more, with_events=True
+        request,
+        cases,
+        project,
+        job_id,
+        tab="",
+        template="job/overview.html",
+        more=more,
+        topics=(usage_topic(cases.streaming.check(project, job_id)),),
+        with_events=True,
     )
 
 

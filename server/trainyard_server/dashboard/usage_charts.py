@@ -1,0 +1,170 @@
+"""What replicas used over time, as small charts: the lines of SVG, and the numbers behind them. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from trainyard_protocol.health import sized
+from trainyard_protocol.usage import UsageSeries, UsageView
+
+WIDTH, HEIGHT = 300.0, 56.0
+"""Of the view box of a chart; the page stretches it."""
+
+_HEADROOM, _ROOM = 1.12, 2.5
+_GAP_FACTOR, _GAP_LEAST_S = 4.0, 15.0  # after so many times the usual distance nobody had measured in between
+
+Values = Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One curve: `path` draws it, `area` what is below it. `number` picks its colour."""
+
+    name: str
+    path: str
+    area: str
+    number: int
+    values: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """`unit` is cores, bytes or share. `limit` is the height of the line of what was given; None: it is far above
+    everything that was measured. `offsets` are the seconds after the start of the times, with commas in between; so are
+    the `values` of a line, with nothing where nothing is known."""
+
+    key: str
+    title: str
+    unit: str
+    now: str
+    most: str
+    label: str
+    limit: float | None
+    lines: Sequence[Line]
+    offsets: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCharts:
+    task: str
+    charts: Sequence[Chart]
+
+
+@dataclass(frozen=True, slots=True)
+class UsageCharts:
+    """Charts of the same time, from `start` to `end`. Without any: nothing was measured."""
+
+    replicas: Sequence[ReplicaCharts]
+    start: datetime | None = None
+    end: datetime | None = None
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the time of day alone would not do."""
+        return self.start is not None and self.end is not None and (self.end - self.start).days > 0
+
+
+def usage_charts(view: UsageView) -> UsageCharts:
+    measured = [series for series in view.replicas if series.time]
+    if not measured:
+        return UsageCharts(())
+    start = min(series.time[0] for series in measured)
+    end = max(series.time[-1] for series in measured)
+    whole = max(1.0, (end - start).total_seconds())
+    return UsageCharts(
+        [ReplicaCharts(series.task, list(_charts(series, start, whole))) for series in measured], start, end
+    )
+
+
+def _charts(series: UsageSeries, start: datetime, whole: float) -> Iterator[Chart]:
+    offsets = [(moment - start).total_seconds() for moment in series.time]
+    frame = _Frame(series.task, offsets, whole)
+    cores = f" of {series.cpus}" if series.cpus else ""
+    yield frame.chart("cpu", "CPU", "cores", {"CPU": series.cpu}, series.cpus, f"{cores} cores")
+    memory = f" of {sized(series.memory_given)}" if series.memory_given else ""
+    given = series.memory_given
+    yield frame.chart("memory", "Memory", "bytes", {"Memory": series.memory_bytes}, given, memory)
+    if series.gpus:
+        devices = dict(enumerate(series.gpus.values()))
+        shares = {f"GPU {place}": device.utilization for place, device in devices.items()}
+        yield frame.chart("gpu", "GPU busy", "share", shares, 1, "")
+        taken: dict[str, Values] = {f"GPU {place}": device.memory_bytes for place, device in devices.items()}
+        total = max(device.memory_total for device in devices.values())
+        of_total = f" of {sized(total)}" if total else ""
+        yield frame.chart("gpu-memory", "GPU memory", "bytes", taken, total, of_total)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    task: str
+    offsets: Sequence[float]
+    whole: float
+
+    def chart(
+        self, key: str, title: str, unit: str, lines: Mapping[str, Values], given: float, of: str
+    ) -> Chart:
+        known = [value for values in lines.values() for value in values if value is not None]
+        peak = max(known, default=0.0)
+        # A tenth of what was given would be a curve at the bottom; without the line of it, it keeps away from the top.
+        near = bool(given) and (unit != "bytes" or peak > given / 10)
+        top = (max(peak, given) * _HEADROOM if near else peak * _ROOM) or 1.0
+        latest = [value for value in (values[-1] for values in lines.values()) if value is not None]
+        now = _said(sum(latest) / len(latest), unit) + of if latest else "not known now"
+        several = "mean " if len(latest) > 1 else ""
+        most = f"at most {_said(peak, unit)}"
+        return Chart(
+            key=f"{self.task}-{key}",
+            title=title,
+            unit=unit,
+            now=several + now,
+            most=most,
+            label=f"{title} of {self.task}: {several}{now}, {most}",
+            limit=round(HEIGHT - given / top * HEIGHT, 1) if near else None,
+            lines=[
+                Line(name, *self._paths(values, top), number % 8 + 1, _listed(values, unit))
+                for number, (name, values) in enumerate(lines.items())
+            ],
+            offsets=",".join(f"{offset:.0f}" for offset in self.offsets),
+        )
+
+    def _paths(self, values: Values, top: float) -> tuple[str, str]:
+        path, area = [], []
+        for stretch in self._stretches(values):
+            xy = [(offset / self.whole * WIDTH, HEIGHT - value / top * HEIGHT) for offset, value in stretch]
+            if len(xy) == 1:  # a point alone is a short dash
+                xy = [(max(0.0, xy[0][0] - 1.5), xy[0][1]), (min(WIDTH, xy[0][0] + 1.5), xy[0][1])]
+            line = "L".join(f"{x:.1f} {y:.1f}" for x, y in xy)
+            path.append(f"M{line}")
+            area.append(f"M{xy[0][0]:.1f} {HEIGHT:.0f}L{line}L{xy[-1][0]:.1f} {HEIGHT:.0f}Z")
+        return "".join(path), "".join(area)
+
+    def _stretches(self, values: Values) -> Iterator[list[tuple[float, float]]]:
+        """The points that belong together: nothing is drawn where nothing was measured."""
+        distances = sorted(after - before for before, after in pairwise(self.offsets))
+        usual = distances[len(distances) // 2] if distances else 0.0
+        limit = max(_GAP_LEAST_S, usual * _GAP_FACTOR)
+        stretch: list[tuple[float, float]] = []
+        for offset, value in zip(self.offsets, values, strict=True):
+            if stretch and (value is None or offset - stretch[-1][0] > limit):
+                yield stretch
+                stretch = []
+            if value is not None:
+                stretch.append((offset, value))
+        if stretch:
+            yield stretch
+
+
+def _said(value: float, unit: str) -> str:
+    match unit:
+        case "cores":
+            return f"{value:.1f}" if value < 10 else f"{value:.0f}"
+        case "share":
+            return f"{value:.0%}"
+        case _:
+            return sized(value)
+
+
+def _listed(values: Values, unit: str) -> str:
+    form = "{:.0f}" if unit == "bytes" else "{:.3g}"
+    return ",".join("" if value is None else form.format(value) for value in values)

@@ -21,6 +21,7 @@ from trainyard_server.configs import Configs
 from trainyard_server.dashboard import (
     cluster_page,
     config_page,
+    files_page,
     job_page,
     jobs_page,
     metrics_page,
@@ -31,6 +32,7 @@ from trainyard_server.dashboard import (
 from trainyard_server.dashboard.pages import Dashboard
 from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
+from trainyard_server.files import Files
 from trainyard_server.guesses import Guesses
 from trainyard_server.headers import SecurityHeaders
 from trainyard_server.health import HealthChecks
@@ -47,7 +49,7 @@ from trainyard_server.measuring import Measuring
 from trainyard_server.metrics import Metrics
 from trainyard_server.notify import Notifier
 from trainyard_server.quota_file import load_quotas
-from trainyard_server.routes import agent, logs, trainyard, upload, v1
+from trainyard_server.routes import agent, files, logs, trainyard, upload, v1
 from trainyard_server.routes.common import UseCases
 from trainyard_server.sessions import Sessions
 from trainyard_server.settings import Settings
@@ -107,6 +109,7 @@ def create_app(
             if loops:
                 await run_in_threadpool(leadership.release)
             use_cases.health.close()
+            use_cases.files.close()
             use_cases.log_threads.close()
             if bus is not None:
                 bus.close()
@@ -126,8 +129,8 @@ def create_app(
     app.add_middleware(Authentication, sessions=use_cases.sessions, clock=clock)
     app.add_middleware(SecurityHeaders)  # what is added last stands outermost
     errors.install(app)
-    pages = (sign_in, jobs_page, job_page, metrics_page, config_page, new_page, cluster_page)
-    for module in (v1, trainyard, logs, upload, agent, static_files, *pages):
+    pages = (sign_in, jobs_page, job_page, metrics_page, config_page, files_page, new_page, cluster_page)
+    for module in (v1, trainyard, logs, files, upload, agent, static_files, *pages):
         app.include_router(module.router)
 
     @app.get("/healthz", response_model_exclude_none=True)
@@ -196,6 +199,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         measuring=Measuring(backend),
         log_threads=threads,
         sessions=sessions,
+        files=Files(backend),
         signing_in=SigningIn(backend, sessions, Guesses()),
         clusters=Clusters(backend),
     )

@@ -110,6 +110,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--machine-types", type=Path, help="the site's own machine types (YAML)")
     parser.add_argument("--quotas", type=Path, help="what each project may use at the same time (YAML)")
+    parser.add_argument(
+        "--job-dir-root",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIRECTORY",
+        help="job-dirs that are paths below it may be looked into; as often as there are such directories. "
+        "default: none",
+    )
     parser.add_argument("--lease-seconds", type=float, default=defaults.lease_s, help="default: %(default)s")
     parser.add_argument(
         "--log-quota",
@@ -141,6 +150,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         tokens=tuple(map(_token, options.token_file)),
         machine_types=options.machine_types,
         quotas=options.quotas,
+        job_dir_roots=tuple(root.absolute() for root in options.job_dir_root),
+        storage_emulator=os.environ.get("STORAGE_EMULATOR_HOST", ""),
         lease_s=options.lease_seconds,
         retries=options.retries,
         log_quota=options.log_quota,

@@ -28,6 +28,12 @@ class Settings:
     quotas: Path | None = None
     """What each project may use at the same time. Without the file: everything."""
 
+    job_dir_roots: tuple[Path, ...] = ()
+    """What of the server's machine may be shown of jobs: job-dirs that are paths below one of these."""
+
+    storage_emulator: str = ""
+    """What stands in for gs:// when the files of a job are looked at; "": what the job's agent says, else Google's."""
+
     retries: int = 3
     """How many new runs a job gets after infrastructure failures before it fails."""
 

@@ -15,6 +15,7 @@ from trainyard_server.conductor import Conductor
 from trainyard_server.configs import Configs
 from trainyard_server.diagnosis import Diagnosis
 from trainyard_server.explaining import Explaining
+from trainyard_server.files import Files
 from trainyard_server.health import HealthChecks
 from trainyard_server.jobs import Jobs
 from trainyard_server.listing import Listings
@@ -53,6 +54,7 @@ class UseCases:
     log_threads: LogThreads
     signing_in: SigningIn
     clusters: Clusters
+    files: Files
 
 
 def _use_cases(request: Request) -> UseCases:

@@ -1,0 +1,100 @@
+"""The files of a job: from directory to directory, and down to this machine."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.browser_support import Look, Yard, axe
+from browser.conftest import RealClock
+from integration.api.api_support import server, serving
+from trainyard_server.file_tree import PAGE_SIZE
+
+Open = Callable[..., Page]
+ODD = '<script>alert(1)<\\script> & "quoted" 100%.txt'
+FILES = "/projects/p/jobs/digits/files"
+
+
+@pytest.fixture
+def job_dir(tmp_path: Path) -> Path:
+    made = tmp_path / "jobs" / "digits"
+    (made / "model" / "<img src=x onerror=alert(1)>").mkdir(parents=True)
+    (made / "model" / "weights.safetensors").write_bytes(b"w" * 1_500_000)
+    (made / "checkpoints").mkdir()
+    (made / ODD).write_text("what is in it")
+    (made / "out").symlink_to("/etc/passwd")
+    return made
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    changes = {"run_loops": True, "tick_s": 0.1, "job_dir_roots": (tmp_path / "jobs",)}
+    with server(tmp_path / "server", RealClock(), **changes) as api, serving(api.app) as url:  # type: ignore[arg-type]
+        yield Yard(api, url)
+
+
+@pytest.mark.parametrize("look", Look)
+def test_files_are_found_and_kept(
+    yard: Yard, open_page: Open, shot: Callable[..., Path], job_dir: Path, look: Look
+) -> None:
+    yard.submit("digits", jobDir=str(job_dir))
+    page = open_page(FILES, role="viewer", look=look)
+    expect(page.locator(".model")).to_contain_text(f"{job_dir}/model")
+    expect(page.locator("[data-row]")).to_have_count(4)
+    expect(page.get_by_role("link", name=ODD, exact=True)).to_be_visible()
+    assert axe(page) == []
+    shot(page, f"files-{look.name.lower()}")
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name=f"Download {ODD}").click()
+    assert Path(downloading.value.path()).read_text() == "what is in it"
+    page.get_by_role("link", name="model/", exact=True).click()
+    expect(page.locator("[data-row]")).to_have_count(2)
+    expect(page.get_by_text("1.4 MiB")).to_be_visible()
+    page.get_by_role("link", name="<img src=x onerror=alert(1)>/").click()
+    expect(page.get_by_text("Nothing is here", exact=True)).to_be_visible()
+    page.get_by_role("navigation", name="Directory").get_by_role("link", name="model").click()
+    expect(page.locator("[data-row]")).to_have_count(2)
+    assert axe(page) == []
+
+
+def test_large_directory_has_further_pages(yard: Yard, open_page: Open, job_dir: Path) -> None:
+    for number in range(PAGE_SIZE + 1):
+        (job_dir / "checkpoints" / f"{number:04}").touch()
+    yard.submit("digits", jobDir=str(job_dir))
+    page = open_page(f"{FILES}?path=checkpoints")
+    expect(page.get_by_text("200 entries, and there are more")).to_be_visible()
+    page.get_by_role("link", name="More", exact=True).click()
+    expect(page.locator("[data-row]")).to_have_count(1)
+    page.get_by_role("link", name="From the beginning").click()
+    expect(page.locator("[data-row]")).to_have_count(PAGE_SIZE)
+
+
+def test_what_cannot_be_shown_is_said(
+    yard: Yard, open_page: Open, shot: Callable[..., Path], job_dir: Path
+) -> None:
+    yard.submit("digits", jobDir="/etc")
+    page = open_page(FILES)
+    expect(page.get_by_text("lies below no directory that this server may show")).to_be_visible()
+    assert axe(page) == []
+    yard.submit("without")
+    page.goto("/projects/p/jobs/without/files")
+    expect(page.get_by_text("This job has no job-dir")).to_be_visible()
+    assert axe(page) == []
+    yard.submit("mine", jobDir=str(job_dir))
+    page.goto("/projects/p/jobs/mine/files?path=../other")
+    expect(page.get_by_text("below the job-dir and without '..'")).to_be_visible()
+    page.goto("/projects/p/jobs/mine/files?path=none")
+    expect(page.get_by_text("There is no none in the job-dir.")).to_be_visible()
+    shot(page, "files-not-there")
+
+
+def test_file_that_a_running_job_writes_appears(yard: Yard, open_page: Open, job_dir: Path) -> None:
+    agent = yard.agent()
+    yard.submit("digits", jobDir=str(job_dir))
+    agent.start(yard.placed(agent, "digits"))
+    page = open_page(f"{FILES}?path=checkpoints")
+    expect(page.get_by_text("What the job writes to its job-dir appears here.")).to_be_visible()
+    (job_dir / "checkpoints" / "step-100").touch()
+    agent.exit(run=agent.run)
+    expect(page.get_by_role("link", name="step-100", exact=True)).to_be_visible()

@@ -1,0 +1,296 @@
+"""The files of a job over HTTP, on a path and in a bucket; what cannot be shown is said, never an error of ours."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from gcp_storage_emulator.server import create_server
+
+from integration.api.api_support import ALICE, VERA, Clock, ScriptedAgent, Server, server, serving
+from trainyard_server import bucket_files, files
+from trainyard_server.file_tree import PAGE_SIZE
+from trainyard_server.routes.files import disposition
+
+ODD = 'a "b" %41 <script>alert(1)<\\script> ü;.txt'
+
+
+@pytest.fixture
+def job_dir(tmp_path: Path) -> Path:
+    made = tmp_path / "jobs" / "digits"
+    (made / "model").mkdir(parents=True)
+    (made / "model" / "weights").write_bytes(bytes(range(256)) * 10_000)
+    (made / ODD).write_text("odd")
+    return made
+
+
+@pytest.fixture
+def api(tmp_path: Path, emulator: str) -> Iterator[Server]:
+    roots = (tmp_path / "jobs",)
+    with server(tmp_path / "server", Clock(), job_dir_roots=roots, storage_emulator=emulator) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    running = create_server("127.0.0.1", port, in_memory=True, default_bucket="models")
+    running.start()
+    yield f"http://127.0.0.1:{port}"
+    running.stop()
+
+
+@pytest.fixture
+def bucket(emulator: str) -> Iterator[Any]:
+    tree = bucket_files.BucketTree("gs://models/", emulator)
+    client = tree._client()
+    bucket = client.bucket("models")
+    yield bucket
+    for blob in client.list_blobs("models"):
+        blob.delete()
+    client.close()
+
+
+def submit(api: Server, job_dir: str, job_id: str = "job") -> None:
+    api.create(job_id, **({"jobDir": job_dir} if job_dir else {}))
+
+
+def ask(api: Server, below: str = "", /, job_id: str = "job", **params: str) -> httpx.Response:
+    where = f"/trainyard/v1/projects/p/jobs/{job_id}/files{below}"
+    return api.client.get(where, params=params, headers=VERA)
+
+
+def listed(api: Server, **params: str) -> dict[str, Any]:
+    answer = ask(api, **params)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def names(listing: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(entry["name"], entry["kind"]) for entry in listing["entries"]]
+
+
+def refusal(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["message"]
+
+
+def test_job_dir_on_a_path_is_listed_and_its_files_are_sent(api: Server, job_dir: Path) -> None:
+    submit(api, str(job_dir))
+    listing = listed(api)
+    assert names(listing) == [(ODD, "file"), ("model", "directory")]
+    assert (listing["job_dir"], listing["path"], listing["next_page_token"]) == (str(job_dir), "", "")
+    assert listing["model"] == f"{job_dir}/model"
+    assert names(listed(api, path="model")) == [("weights", "file")]
+    answer = ask(api, "/content", path="model/weights")
+    assert answer.content == bytes(range(256)) * 10_000
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-length"] == "2560000"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"].endswith("sandbox")
+    assert answer.headers["content-disposition"].startswith('attachment; filename="weights"')
+    assert ask(api, "/content", path=ODD).content == b"odd"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("..", 400, "below the job-dir and without '..'"),
+        ("../../server/trainyard.db", 400, "below the job-dir and without '..'"),
+        ("/etc/passwd", 400, "below the job-dir and without '..'"),
+        ("none", 404, "There is no none in the job-dir."),
+        ("out", 403, "out is a link that leads out of the job-dir."),
+        ("model", 400, "model is a directory: only files can be downloaded."),
+        ("", 400, "only files can be downloaded"),
+    ],
+)
+def test_nothing_but_files_of_the_job_dir_is_sent(
+    api: Server, job_dir: Path, path: str, status: int, says: str
+) -> None:
+    (job_dir / "out").symlink_to("../../server/trainyard.db")
+    submit(api, str(job_dir))
+    code, message = refusal(ask(api, "/content", path=path))
+    assert code == status
+    assert says in message
+
+
+def test_job_without_a_job_dir_and_one_that_cannot_be_shown_say_so(api: Server, tmp_path: Path) -> None:
+    submit(api, "", "without")
+    assert refusal(ask(api, job_id="without")) == (
+        400,
+        "The job without has no job-dir: it was submitted without jobDir (--job-dir), so nobody knows where it writes.",
+    )
+    submit(api, str(tmp_path), "outside")
+    code, message = refusal(ask(api, job_id="outside"))
+    assert (code, "its --job-dir-root" in message) == (400, True)
+    submit(api, str(tmp_path / "jobs" / "none"), "missing")
+    code, message = refusal(ask(api, job_id="missing"))
+    assert (code, "It may not have been made yet" in message) == (400, True)
+    assert refusal(ask(api, job_id="never"))[0] == 404
+
+
+def test_job_dir_in_a_bucket_is_listed_and_its_files_are_sent(api: Server, bucket: Any) -> None:
+    weights = bytes(range(256)) * 100_000  # several reads of it
+    bucket.blob("runs/digits/model/weights").upload_from_string(weights)
+    bucket.blob(f"runs/digits/{ODD}").upload_from_string("odd")
+    bucket.blob("runs/digits-2/other").upload_from_string("of another job")
+    submit(api, "gs://models/runs/digits/")
+    listing = listed(api)
+    assert names(listing) == [(ODD, "file"), ("model", "directory")]
+    assert listing["entries"][0]["size"] == 3
+    assert listing["entries"][0]["updated"] is not None
+    assert listing["model"] == "gs://models/runs/digits/model"
+    assert names(listed(api, path="model")) == [("weights", "file")]
+    assert ask(api, "/content", path="model/weights").content == weights
+    assert ask(api, "/content", path=ODD).content == b"odd"
+    assert refusal(ask(api, "/content", path="none")) == (
+        404,
+        "There is no file gs://models/runs/digits/none.",
+    )
+    assert refusal(ask(api, "/content", path="../digits-2/other"))[0] == 400
+
+
+def test_large_directory_of_a_bucket_comes_in_pages_and_nothing_twice(
+    api: Server, bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard_server.file_tree.PAGE_SIZE", 4)
+    monkeypatch.setattr("trainyard_server.bucket_files.PAGE_SIZE", 4)
+    expected = {("a", "file"), ("a", "directory"), ("a-b", "file")}
+    for name in ("a", "a-b", "a/x", "a/y", *(f"f{number}" for number in range(6)), "z/x", "z/y"):
+        bucket.blob(f"big/{name}").upload_from_string("")
+    bucket.blob("big/").upload_from_string("")  # as some programs mark a directory
+    expected |= {(f"f{number}", "file") for number in range(6)} | {("z", "directory")}
+    submit(api, "gs://models/big")
+    seen, token = [], ""
+    for _ in range(4):
+        listing = listed(api, **({"pageToken": token} if token else {}))
+        seen += names(listing)
+        token = listing["next_page_token"]
+        if not token:
+            break
+    assert token == ""
+    assert len(seen) == len(set(seen))
+    assert set(seen) == expected
+    assert PAGE_SIZE == 200
+
+
+def test_bucket_that_is_empty_or_not_there_is_said(api: Server, bucket: Any) -> None:
+    submit(api, "gs://models/nothing/yet", "empty")
+    listing = listed(api, job_id="empty")
+    assert (listing["entries"], listing["model"]) == ([], "")
+    submit(api, "gs://no-such-bucket/x", "lost")
+    code, message = refusal(ask(api, job_id="lost"))
+    assert (code, message.startswith("There is no bucket gs://no-such-bucket at http://127.0.0.1")) == (
+        404,
+        True,
+    )
+
+
+def test_store_that_nobody_answers_at_is_said(tmp_path: Path) -> None:
+    with server(tmp_path, Clock(), storage_emulator="127.0.0.1:9") as api:
+        submit(api, "gs://models/x")
+        assert refusal(ask(api)) == (503, "Google Cloud Storage at http://127.0.0.1:9 does not answer.")
+        assert refusal(ask(api, "/content", path="x"))[0] == 503
+
+
+def test_store_that_hangs_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_PATIENCE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr(bucket_files, "_TIMEOUT_S", 1.0)
+        with server(tmp_path, Clock(), storage_emulator=where) as api:
+            submit(api, "gs://models/x")
+            code, message = refusal(ask(api))
+    assert (code, message.startswith("Nobody answers for gs://models/x within")) == (503, True)
+
+
+def test_gs_is_where_the_jobs_agent_says_unless_the_server_knows_better(
+    tmp_path: Path, emulator: str, bucket: Any
+) -> None:
+    bucket.blob("theirs/file").upload_from_string("x")
+    with server(tmp_path, Clock()) as api:
+        submit(api, "gs://models/theirs")
+        agent = ScriptedAgent(api)
+        agent.info = agent.info.model_copy(
+            update={"replica_environment": {"STORAGE_EMULATOR_HOST": emulator}}
+        )
+        agent.sync()
+        agent.sync()
+        assert agent.run.job_id == "job"
+        assert names(listed(api)) == [("file", "file")]
+
+
+def test_model_is_where_the_program_said_last(api: Server, job_dir: Path) -> None:
+    submit(api, str(job_dir))
+    agent = ScriptedAgent(api)
+    agent.sync()
+    agent.sync()
+    agent.start()
+    agent.log('{"event": "saved", "model": "gs://a/first"}', '{"event": "saved", "model": "gs://a/<script>"}')
+    agent.log('{"event": "saved", "model": 3}', '"saved"', "saved", '{"event": "saved"', '{"event": "x"}')
+    assert listed(api)["model"] == "gs://a/<script>"
+    assert listed(api, path="model")["model"] == ""
+
+
+def test_download_that_cannot_go_on_is_cut_and_not_ended(api: Server, job_dir: Path) -> None:
+    """A reader over a socket sees that something is missing."""
+    large = job_dir / "large"
+    with large.open("wb") as file:
+        file.truncate(200 * 2**20)
+    submit(api, str(job_dir))
+
+    def read(url: str) -> None:
+        where = f"{url}/trainyard/v1/projects/p/jobs/job/files/content"
+        with httpx.stream("GET", where, params={"path": "large"}, headers=ALICE, trust_env=False) as answer:
+            parts = answer.iter_raw(2**16)
+            next(parts)
+            large.write_bytes(b"")
+            for _ in parts:
+                pass
+
+    with serving(api.app) as url, pytest.raises(httpx.RemoteProtocolError):
+        read(url)
+
+
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("weights", "attachment; filename=\"weights\"; filename*=UTF-8''weights"),
+        ('a"b\\c;%', "attachment; filename=\"a_b_c__\"; filename*=UTF-8''a%22b%5Cc%3B%25"),
+        (
+            "ü\r\nSet-Cookie: x",
+            "attachment; filename=\"___Set-Cookie: x\"; filename*=UTF-8''%C3%BC%0D%0ASet-Cookie%3A%20x",
+        ),
+    ],
+)
+def test_name_of_a_download_says_nothing_but_the_name(name: str, header: str) -> None:
+    assert disposition(name) == header
+
+
+def test_slow_store_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All who ask a store that hangs share a few threads of their own."""
+    held = threading.Event()
+    monkeypatch.setattr(files, "_PATIENCE_S", 5.0)
+    monkeypatch.setattr(files, "_tree", lambda *_: held.wait(20))
+    with server(tmp_path, Clock()) as api:
+        submit(api, "gs://models/x")
+
+        async def many() -> list[httpx.Response]:
+            where = "/trainyard/v1/projects/p/jobs/job/files"
+            asked = [asyncio.create_task(api.client._client.get(where, headers=VERA)) for _ in range(12)]
+            while not api.use_cases.files._askers._work_queue.qsize():
+                await asyncio.sleep(0.01)
+            status = await api.client._client.get("/trainyard/v1/status", headers=VERA)
+            assert status.status_code == 200
+            held.set()
+            return await asyncio.gather(*asked)
+
+        answers = api.client.run(many)
+    assert len(answers) == 12

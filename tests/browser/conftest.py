@@ -49,9 +49,15 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
+def yard_settings() -> dict[str, Any]:
+    """What is special about a test's server; a module may have its own."""
+    return {}
+
+
+@pytest.fixture
+def yard(tmp_path: Path, yard_settings: dict[str, Any]) -> Iterator[Yard]:
     """A server that ticks by itself, behind a socket, and nothing in it."""
-    changes: dict[str, Any] = {"run_loops": True, "tick_s": 0.1, "silent_after_s": 3600.0}
+    changes: dict[str, Any] = {"run_loops": True, "tick_s": 0.1, "silent_after_s": 3600.0, **yard_settings}
     with (
         server(tmp_path / "server", RealClock(), **changes) as api,  # type: ignore[arg-type]
         serving(api.app) as url,

@@ -1,14 +1,13 @@
 """The files of a job: from directory to directory, and down to this machine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from browser.browser_support import Look, Yard, axe
-from browser.conftest import RealClock
-from integration.api.api_support import server, serving
 from trainyard_server.file_tree import PAGE_SIZE
 
 Open = Callable[..., Page]
@@ -28,10 +27,8 @@ def job_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
-    changes = {"run_loops": True, "tick_s": 0.1, "job_dir_roots": (tmp_path / "jobs",)}
-    with server(tmp_path / "server", RealClock(), **changes) as api, serving(api.app) as url:  # type: ignore[arg-type]
-        yield Yard(api, url)
+def yard_settings(tmp_path: Path) -> dict[str, Any]:
+    return {"job_dir_roots": (tmp_path / "jobs",)}
 
 
 @pytest.mark.parametrize("look", Look)

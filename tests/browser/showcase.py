@@ -1,0 +1,268 @@
+"""An afternoon in a yard: two machines, three people, twenty jobs, some of them in trouble."""
+
+import json
+import math
+import random
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from browser.browser_support import Yard
+from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, GB, ScriptedAgent
+from trainyard_protocol.states import Reason
+from trainyard_protocol.sync import Gpu, LogChunk, LogLine, RunOrder, Stall
+from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
+
+T4 = "NVIDIA_TESLA_T4"
+RUNNING = "resnet50_lr0_1"
+FAILED = "vit_base_patch16"
+
+
+class ShowClock:
+    """The time of day, some hours earlier: what happened in them is told in a moment."""
+
+    def __init__(self) -> None:
+        self.behind = timedelta(0)
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) - self.behind
+
+    def stopwatch(self) -> float:
+        return time.monotonic()
+
+
+class Show:
+    def __init__(self, yard: Yard, clock: ShowClock, job_dirs: Path) -> None:
+        self._yard = yard
+        self._clock = clock
+        self._job_dirs = job_dirs
+        self._dice = random.Random(11)
+        self._box = self._agent("gpu-box", cpus=32, gpus=8)
+        self._spare = self._agent("spare", cpus=8, gpus=0)
+
+    def play(self) -> None:
+        """From six hours ago until now."""
+        for hours, name, owner, labels in (
+            (6.0, "digits_baseline", ALICE, {"team": "vision", "stage": "final"}),
+            (5.6, "bert_ner_v1", BOB, {"team": "language"}),
+            (5.2, "bert_ner_v2", BOB, {"team": "language"}),
+            (4.9, "nightly_eval", ADMIN, {"ci": "nightly"}),
+            (4.1, "whisper_small_de", BOB, {"team": "speech"}),
+        ):
+            self._succeeded(name, hours, owner, labels)
+        self._failed(4.5, "segmenter_v0", ALICE, "The loss is NaN at step 1840: lower the learning rate.", 1)
+        self._out_of_memory(1.7)
+        self._failed(
+            1.2, FAILED, ALICE, "ValueError: image size (224, 192) is not a multiple of the patch size 16", 1
+        )
+        self._cancelled(3.2, "bert_ner_v3_try")
+        for number, rate in enumerate(("0.1", "0.03", "0.01")):
+            name = f"resnet50_lr{rate}".replace(".", "_")
+            self._running(name, 2.4 - number * 0.2, ALICE, 90 - 12 * number, float(rate))
+        self._running("whisper_medium_de", 0.8, BOB, 30, 0.02, gpus=0)
+        self._stalled(0.9)
+        for name, owner in (
+            ("resnet152_lr0_1", ALICE),
+            ("resnet152_lr0_03", ALICE),
+            ("vit_large", ALICE),
+            ("bert_large", BOB),
+        ):
+            self._clock.behind = timedelta(minutes=self._dice.randint(2, 25))
+            self._submit(name, owner, {"team": "vision"}, gpus=4)
+        self._clock.behind = timedelta(0)
+        self._yard.api.use_cases.backend.steps.flush()
+        self._yard.api.use_cases.conductor.tick()
+
+    def _agent(self, name: str, cpus: int, gpus: int) -> ScriptedAgent:
+        agent = ScriptedAgent(self._yard.api, name, cpus=cpus, memory_gb=cpus * 6)
+        devices = tuple(Gpu(id=f"GPU-{name}-{n}", type=T4, memory_bytes=16 * GB) for n in range(gpus))
+        capacity = agent.info.capacity.model_copy(update={"gpus": devices})
+        agent.info = agent.info.model_copy(update={"capacity": capacity})
+        agent.sync()
+        return agent
+
+    def _submit(
+        self, name: str, owner: dict[str, str], labels: dict[str, str], gpus: int = 1, workers: int = 0
+    ) -> None:
+        job_dir = self._job_dirs / name
+        master: dict[str, Any] = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4"}
+        if gpus:
+            master["masterConfig"] = {"acceleratorConfig": {"type": T4, "count": str(gpus)}}
+        if workers:
+            master |= {"workerType": "n1-standard-4", "workerCount": str(workers)}
+            if gpus:
+                master["workerConfig"] = master["masterConfig"]
+        given = {
+            **master,
+            "pythonModule": "trainer.task",
+            "args": ["--epochs", "90", "--model", name.partition("_")[0]],
+            "jobDir": str(job_dir),
+        }
+        answer = self._yard.api.client.post(
+            "/v1/projects/research/jobs",
+            json={"jobId": name, "trainingInput": given, "labels": labels},
+            headers=owner,
+        )
+        assert answer.status_code == 200, answer.text
+
+    def _placed(self, name: str) -> tuple[ScriptedAgent, RunOrder]:
+        self._yard.api.use_cases.conductor.tick()
+        for agent in (self._box, self._spare):
+            agent.sync()
+            for run in agent.runs.values():
+                if run.job_id == name:
+                    agent.start(run)
+                    return agent, run
+        raise AssertionError(f"{name} was not placed")
+
+    def _say(
+        self, agent: ScriptedAgent, run: RunOrder, task: str, lines: Iterable[tuple[datetime, str, str]]
+    ) -> None:
+        start = agent.shipped.get((run.run_id, task), 0)
+        said = tuple(
+            LogLine(time=at.isoformat().replace("+00:00", "Z"), stream=stream, text=text)  # type: ignore[arg-type]
+            for at, stream, text in lines
+        )
+        agent.shipped[run.run_id, task] = agent.ship(task, LogChunk(start=start, lines=said), run).next
+
+    def _train(
+        self,
+        agent: ScriptedAgent,
+        run: RunOrder,
+        minutes: float,
+        steps: int,
+        done: int,
+        rate: float,
+        *,
+        epochs: int = 90,
+    ) -> None:
+        """The lines that a training of so long has written by now, and what it used."""
+        begin = self._clock()
+        points = 220
+        used: list[UsageSample] = []
+        for replica in run.replicas:
+            lines = [(begin, "stdout", '{"event": "start", "stacks": "SIGUSR1"}')]
+            for n in range(1, points + 1):
+                at = begin + timedelta(minutes=minutes * n / points)
+                step = done * n // points
+                noise = self._dice.gauss(0, 0.03) * math.exp(-n / points)
+                loss = 6.9 * math.exp(-6 * rate**0.25 * step / steps) + 0.9 * rate**0.1 + noise
+                said: dict[str, Any] = {"event": "progress", "step": step, "steps": steps}
+                said |= {"epoch": step * epochs // steps, "epochs": epochs, "loss": round(loss, 4)}
+                said |= {"accuracy": round(max(0.0, min(0.99, 1 - loss / 7.1)), 4)}
+                said["examples_per_second"] = round(1180 + self._dice.gauss(0, 25), 1)
+                lines.append((at, "stdout", json.dumps(said)))
+                if n % 20 == 0 and replica.task.startswith("master"):
+                    held = {
+                        "event": "evaluation",
+                        "step": step,
+                        "held_out_loss": round(loss * 1.08 + 0.05, 4),
+                    }
+                    lines.append((at, "stdout", json.dumps(held)))
+                    lines.append((at, "stdout", json.dumps({"event": "checkpoint", "step": step})))
+                if n % 70 == 3:
+                    warning = "WARNING:absl:the input pipeline is slower than the step; see data.prefetch"
+                    lines.append((at, "stderr", warning))
+                used.append(
+                    UsageSample(
+                        run_id=run.run_id,
+                        task=replica.task,
+                        time=at,
+                        cpu=max(0.2, 2.6 + self._dice.gauss(0, 0.4)),
+                        memory_bytes=int((5 + 3 * (1 - math.exp(-n / 30))) * GB),
+                        gpus=tuple(
+                            GpuUsage(
+                                id=gpu,
+                                utilization=min(1.0, max(0.0, 0.91 + self._dice.gauss(0, 0.05))),
+                                memory_bytes=int(13.2 * GB),
+                                memory_total=16 * GB,
+                            )
+                            for gpu in replica.gpus
+                        ),
+                    )
+                )
+            self._say(agent, run, replica.task, lines)
+        for first in range(0, len(used), 200):
+            body = UsageBatch(samples=tuple(used[first : first + 200])).model_dump_json()
+            answer = self._yard.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
+            assert answer.status_code == 200, answer.text
+
+    def _later(self, minutes: float) -> None:
+        self._clock.behind = max(timedelta(0), self._clock.behind - timedelta(minutes=minutes))
+
+    def _begin(
+        self, name: str, hours: float, owner: dict[str, str], labels: dict[str, str], **shape: Any
+    ) -> tuple[ScriptedAgent, RunOrder]:
+        self._clock.behind = timedelta(hours=hours)
+        self._submit(name, owner, labels, **shape)
+        self._later(0.2)
+        return self._placed(name)
+
+    def _succeeded(self, name: str, hours: float, owner: dict[str, str], labels: dict[str, str]) -> None:
+        agent, run = self._begin(name, hours, owner, labels)
+        minutes = self._dice.uniform(9, 22)
+        self._train(agent, run, minutes, 5000, 5000, self._dice.choice((0.1, 0.03)))
+        model = self._job_dirs / name / "model"
+        model.mkdir(parents=True)
+        (model / "parameters.safetensors").write_bytes(b"\0" * 2_400_000)
+        (model / "about.json").write_text("{}")
+        self._later(minutes)
+        agent.exit(run=run, message="It completed.")
+
+    def _failed(self, hours: float, name: str, owner: dict[str, str], why: str, code: int) -> None:
+        agent, run = self._begin(name, hours, owner, {"team": "vision"}, workers=1)
+        self._train(agent, run, 9, 20_000, 1840, 0.05)
+        self._later(9)
+        at = self._clock()
+        trace = (
+            "Traceback (most recent call last):",
+            '  File "/opt/trainer/task.py", line 84, in main',
+            "    state = train.train(arguments, mesh)",
+            '  File "/opt/trainer/train.py", line 131, in train',
+            "    loss = step(state, batch)",
+            why,
+        )
+        self._say(agent, run, "worker-replica-0", [(at, "stderr", text) for text in trace])
+        agent.exit("worker-replica-0", code=code, run=run, message=f"It exited with {code}.")
+        self._later(0.1)
+        agent.stopped("master-replica-0", run=run)
+
+    def _out_of_memory(self, hours: float) -> None:
+        agent, run = self._begin("segmenter_v1", hours, ALICE, {"team": "vision"}, gpus=0)
+        self._train(agent, run, 4, 20_000, 410, 0.05)
+        self._later(4)
+        agent.exit(
+            code=137,
+            reason=Reason.OUT_OF_MEMORY,
+            run=run,
+            message="It was killed at its memory limit of 15.0 GB.",
+        )
+
+    def _cancelled(self, hours: float, name: str) -> None:
+        agent, run = self._begin(name, hours, BOB, {"team": "language"})
+        self._train(agent, run, 6, 5000, 900, 0.05)
+        self._later(6)
+        self._yard.api.client.post(f"/v1/projects/research/jobs/{name}:cancel", headers=BOB)
+        agent.sync()
+        agent.stopped("master-replica-0", run=run)
+
+    def _running(
+        self, name: str, hours: float, owner: dict[str, str], percent: int, rate: float, gpus: int = 1
+    ) -> None:
+        labels = {"team": "vision", "sweep": "lr"} if gpus else {"team": "speech"}
+        agent, run = self._begin(name, hours, owner, labels, gpus=gpus, workers=1 if gpus else 0)
+        self._train(agent, run, hours * 60 - 0.3, 45_000, 450 * percent, rate)
+
+    def _stalled(self, hours: float) -> None:
+        agent, run = self._begin("translator_de_en", hours, BOB, {"team": "language"}, gpus=2)
+        self._train(agent, run, hours * 60 - 14, 30_000, 8_200, 0.04)
+        self._clock.behind = timedelta(minutes=1)
+        since = self._clock() - timedelta(minutes=13)
+        stall = Stall(step=8_200, since=since, limit_s=600, for_s=640, longest_s=58)
+        stacks = 'Thread 0x7f3a (most recent call first):\n  File "data.py", line 212, in next\n  File "train.py", line 96'
+        with self._yard.api.use_cases.backend.store.write() as writer:
+            row = writer.run(run.run_id)
+            assert row is not None
+            writer.note_stall(row, "master-replica-0", stall, stacks)

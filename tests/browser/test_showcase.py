@@ -1,0 +1,62 @@
+"""Every page of a yard in the middle of its work, in every look: the pictures are the artefacts of this run."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.browser_support import Look, Yard, axe
+from browser.link import linked
+from browser.showcase import FAILED, RUNNING, Show, ShowClock
+from integration.api.api_support import server, serving
+
+RESEARCH = "/projects/research/jobs"
+PAGES = {
+    "jobs": "/",
+    "trouble": "/?trouble=1",
+    "job": f"{RESEARCH}/{RUNNING}",
+    "job-failed": f"{RESEARCH}/{FAILED}",
+    "job-stalled": f"{RESEARCH}/translator_de_en",
+    "logs": f"{RESEARCH}/{FAILED}/logs",
+    "metrics": f"{RESEARCH}/{RUNNING}/metrics?with=research/resnet50_lr0_03,research/resnet50_lr0_01",
+    "config": f"{RESEARCH}/{RUNNING}/config",
+    "files": f"{RESEARCH}/digits_baseline/files",
+    "cluster": "/cluster",
+    "new": f"/new?from=research/{RUNNING}",
+    "sign-in": "/sign-in",
+}
+
+
+@pytest.fixture(scope="module")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+    directory = tmp_path_factory.mktemp("showcase")
+    clock = ShowClock()
+    job_dirs = directory / "jobs"
+    changes = {"run_loops": False, "silent_after_s": 36_000.0}
+    with (
+        server(directory / "server", clock, **changes) as api,  # type: ignore[arg-type]
+        serving(api.app) as url,
+        linked(url) as link,
+    ):
+        shown = Yard(api, link)
+        Show(shown, clock, job_dirs).play()
+        yield shown
+
+
+@pytest.mark.parametrize("look", Look)
+def test_every_page_can_be_shown(
+    yard: Yard, open_page: Callable[..., Page], shot: Callable[..., Path], look: Look
+) -> None:
+    page = open_page("/", look=look)
+    expect(page.locator("[data-row]").first).to_be_visible()
+    for name, path in PAGES.items():
+        page.goto(path)
+        page.wait_for_load_state("load")
+        expect(page.locator("main")).to_be_visible()
+        page.wait_for_timeout(1200)  # curves and lines that scripts fetch
+        shot(page, f"{name}-{look.name.lower()}")
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (
+            f"{name} is too wide"
+        )
+        assert axe(page) == [], name

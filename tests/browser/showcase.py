@@ -12,7 +12,7 @@ from typing import Any
 from browser.browser_support import Yard
 from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, GB, ScriptedAgent
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import Gpu, LogChunk, LogLine, RunOrder, Stall
+from trainyard_protocol.sync import Gpu, LogChunk, LogEnd, LogLine, RunOrder, Stall, digest
 from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
 
 T4 = "NVIDIA_TESLA_T4"
@@ -39,6 +39,7 @@ class Show:
         self._clock = clock
         self._job_dirs = job_dirs
         self._dice = random.Random(11)
+        self._said: dict[tuple[str, str], list[LogLine]] = {}
         self._box = self._agent("gpu-box", cpus=32, gpus=8)
         self._spare = self._agent("spare", cpus=8, gpus=0)
 
@@ -126,6 +127,15 @@ class Show:
             for at, stream, text in lines
         )
         agent.shipped[run.run_id, task] = agent.ship(task, LogChunk(start=start, lines=said), run).next
+        self._said.setdefault((run.run_id, task), []).extend(said)
+
+    def _exit(
+        self, agent: ScriptedAgent, run: RunOrder, task: str = "master-replica-0", **ending: Any
+    ) -> None:
+        lines = self._said.get((run.run_id, task), [])
+        end = LogEnd(count=len(lines), sha256=digest(lines))
+        agent.ship(task, LogChunk(start=len(lines), lines=(), end=end), run)
+        agent.exit(task, run=run, logs=False, **ending)
 
     def _train(
         self,
@@ -209,7 +219,7 @@ class Show:
         (model / "parameters.safetensors").write_bytes(b"\0" * 2_400_000)
         (model / "about.json").write_text("{}")
         self._later(minutes)
-        agent.exit(run=run, message="It completed.")
+        self._exit(agent, run, message="It completed.")
 
     def _failed(self, hours: float, name: str, owner: dict[str, str], why: str, code: int) -> None:
         agent, run = self._begin(name, hours, owner, {"team": "vision"}, workers=1)
@@ -225,9 +235,9 @@ class Show:
             why,
         )
         self._say(agent, run, "worker-replica-0", [(at, "stderr", text) for text in trace])
-        agent.exit("worker-replica-0", code=code, run=run, message=f"It exited with {code}.")
+        self._exit(agent, run, "worker-replica-0", code=code, message=f"It exited with {code}.")
         self._later(0.1)
-        agent.stopped("master-replica-0", run=run)
+        self._exit(agent, run, code=143, reason=Reason.STOPPED, after_stop=True)
 
     def _out_of_memory(self, hours: float) -> None:
         agent, run = self._begin("segmenter_v1", hours, ALICE, {"team": "vision"}, gpus=0)
@@ -246,7 +256,7 @@ class Show:
         self._later(6)
         self._yard.api.client.post(f"/v1/projects/research/jobs/{name}:cancel", headers=BOB)
         agent.sync()
-        agent.stopped("master-replica-0", run=run)
+        self._exit(agent, run, code=143, reason=Reason.STOPPED, after_stop=True)
 
     def _running(
         self, name: str, hours: float, owner: dict[str, str], percent: int, rate: float, gpus: int = 1

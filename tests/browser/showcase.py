@@ -243,12 +243,8 @@ class Show:
         agent, run = self._begin("segmenter_v1", hours, ALICE, {"team": "vision"}, gpus=0)
         self._train(agent, run, 4, 20_000, 410, 0.05)
         self._later(4)
-        agent.exit(
-            code=137,
-            reason=Reason.OUT_OF_MEMORY,
-            run=run,
-            message="It was killed at its memory limit of 15.0 GB.",
-        )
+        why = "It was killed at its memory limit of 15.0 GB."
+        self._exit(agent, run, code=137, reason=Reason.OUT_OF_MEMORY, message=why)
 
     def _cancelled(self, hours: float, name: str) -> None:
         agent, run = self._begin(name, hours, BOB, {"team": "language"})
@@ -271,7 +267,10 @@ class Show:
         self._clock.behind = timedelta(minutes=1)
         since = self._clock() - timedelta(minutes=13)
         stall = Stall(step=8_200, since=since, limit_s=600, for_s=640, longest_s=58)
-        stacks = 'Thread 0x7f3a (most recent call first):\n  File "data.py", line 212, in next\n  File "train.py", line 96'
+        stacks = (
+            "Thread 0x7f3a (most recent call first):\n"
+            '  File "data.py", line 212, in next\n  File "train.py", line 96, in train'
+        )
         with self._yard.api.use_cases.backend.store.write() as writer:
             row = writer.run(run.run_id)
             assert row is not None

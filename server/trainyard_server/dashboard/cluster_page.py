@@ -5,7 +5,6 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from trainyard_protocol.health import sized
 from trainyard_protocol.states import JobState
 from trainyard_server.cluster import QUEUE_PAGE, AgentLine, Cluster
 from trainyard_server.dashboard.pages import View, add_page
@@ -40,7 +39,6 @@ def cluster_view(request: Request, cases: Cases, page: int = 1) -> View:
             "quota_words": _WORDS,
             "server": server,
             "shown_runs": _SHOWN_RUNS,
-            "sized": sized,
         }
 
     return View("cluster.html", look, (JOBS_TOPIC, USAGE_TOPIC, AGENTS_TOPIC))

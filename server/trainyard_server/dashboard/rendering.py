@@ -12,6 +12,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 import trainyard_protocol
+from trainyard_protocol.health import sized
 from trainyard_server.dashboard.static_files import static_url, static_version
 
 LIVE = "live_"
@@ -31,7 +32,7 @@ class Rendering:
             lstrip_blocks=True,
         )
         self._environment.filters.update(
-            bytes=size,
+            bytes=sized,
             clock=clock,
             count=count,
             duration=duration,
@@ -111,18 +112,6 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400}d {whole % 86400 // 3600}h"
 
 
-def size(count: float | None) -> str:
-    """`512 B`, `1.5 MiB`."""
-    if count is None:
-        return ""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
-
-
 def count(many: int, word: str) -> str:
     """`1 line`, `1,200 lines`."""
     return f"{many:,} {word}{'' if many == 1 else 's'}"
@@ -136,8 +125,8 @@ def number(value: float | None) -> str:
         return "NaN"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    if value == int(value) and abs(value) < 1e6:
-        return f"{int(value):,}"
+    if abs(value) < 1e6 and (value == int(value) or abs(value) >= 1000):
+        return f"{value:,.0f}"
     return f"{value:.4g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
 
 

@@ -127,8 +127,8 @@ export function said(value) {
   if (value === undefined || value === null) return "";
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
-  if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en");
   const size = Math.abs(value);
+  if (size < 1e6 && (Number.isInteger(value) || size >= 1000)) return Math.round(value).toLocaleString("en");
   if (size !== 0 && (size < 1e-4 || size >= 1e6)) return value.toExponential(3).replace("e+", "e");
   return String(Number(value.toPrecision(4)));
 }

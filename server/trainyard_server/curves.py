@@ -55,6 +55,8 @@ class JobCurves:
         self.complete = True
         self.thinned = False
         self.left_out = False
+        self._of: dict[Stream, dict[str, Curve]] = {}  # the same curves, found without a hash of both
+        self._touched: dict[Stream, set[str]] = {}
         self._read: dict[Stream, int] = {}
         self._is_new = False
         self._newest = -math.inf
@@ -70,7 +72,7 @@ class JobCurves:
         ends = logs.ends(self._project, self._job_id)
         if any(place > ends.get(stream, 0) for stream, place in self._read.items()):
             self._begin()  # the log was repaired: what was read may not be there any more
-        self._is_new = False
+        self._is_new = bool(self._touched)  # read by an attempt that has met an error
         left = _AT_ONCE
         for stream, end in ends.items():
             place = self._read.get(stream, 0)
@@ -80,8 +82,10 @@ class JobCurves:
                     self._take(stream, line)
                 left -= after - place
                 self._read[stream] = place = after
+                self.points = sum(map(len, self.curves.values()))
                 if self.points > POINTS:
                     self._thin()
+        self._note_changes()
         self.count += self._is_new
         self.points = sum(len(curve.points()) for curve in self.curves.values())  # once they are in order
         self.complete = all(
@@ -101,21 +105,25 @@ class JobCurves:
         time = at.timestamp()
         self._is_new = True
         self._note(stream, mark, mark.step, time)
-        for name, value in mark.metrics.items():
-            self._add(stream, name, mark.step, value, time)
-
-    def _add(self, stream: Stream, name: str, step: int, value: float, time: float) -> None:
-        curve = self.curves.get((name, stream))
-        if curve is None:
-            if len(self.curves) >= CURVES:
-                self.left_out = True
-                return
-            curve = self.curves[name, stream] = Curve()
-        self.points -= len(curve)
-        curve.add(step, value, time)
-        self.points += len(curve)
-        self.changed[name, stream.task] = self.count + 1
+        if not mark.metrics:
+            return
         self.start = time if self.start is None else min(self.start, time)
+        self._touched.setdefault(stream, set()).update(mark.metrics)
+        mine = self._of.setdefault(stream, {})
+        for name, value in mark.metrics.items():
+            curve = mine.get(name)
+            if curve is None:
+                if len(self.curves) >= CURVES:
+                    self.left_out = True
+                    continue
+                curve = mine[name] = self.curves[name, stream] = Curve()
+            curve.add(mark.step, value, time)
+
+    def _note_changes(self) -> None:
+        for stream, names in self._touched.items():
+            for name in names & self._of[stream].keys():
+                self.changed[name, stream.task] = self.count + 1
+        self._touched.clear()
 
     def _note(self, stream: Stream, mark: Mark, step: int, time: float) -> None:
         """Where the newest run is, by its newest lines."""

@@ -23,6 +23,15 @@ function plotly() {
   return loading;
 }
 
+let last = Promise.resolve();
+
+// Charts are drawn one after the other, and between two of them the page answers its reader.
+function inTurn(draw) {
+  const mine = last.then(draw);
+  last = mine.catch(() => {}).then(() => new Promise((resolve) => setTimeout(resolve)));
+  return mine;
+}
+
 // The library brings maps, and they put their style sheet into the page as text as soon as they are loaded. There
 // are no maps here, and the page's Content-Security-Policy allows no such text. Its own few rules come by insertRule.
 function withoutStylesOfMaps() {
@@ -140,7 +149,7 @@ export class Chart {
     if (!this.#seen || !this.#picture || this.#drawing) return;
     while (this.#stale && this.#picture) {
       this.#stale = false;
-      this.#drawing = this.#draw(this.#picture);
+      this.#drawing = inTurn(() => this.#draw());
       try {
         await this.#drawing;
       } catch (error) {
@@ -150,9 +159,11 @@ export class Chart {
     this.#drawing = null;
   }
 
-  async #draw(picture) {
+  async #draw() {
     const library = await plotly();
-    if (!this.#picture) return;
+    const picture = this.#picture;
+    this.#stale = false; // whatever came while it waited for its turn is in it
+    if (!picture) return;
     const theme = themed();
     const first = !this.#drawn;
     await library.react(this.#element, traces(picture, theme), layout(picture, theme), {

@@ -1,0 +1,60 @@
+"""Seconds of CPU time to read a log of 100,000 progress lines of four metrics into curves, to answer with 1,000 points
+of each, and to do both again when one more line has come. Beside it: json.loads of the same lines."""
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from trainyard_protocol.sync import LogLine
+from trainyard_server.curves import JobCurves
+from trainyard_server.logs import LogStore, Stream
+
+LINES, AT_ONCE, POINTS, ROUNDS = 100_000, 5_000, 1_000, 5
+MASTER = Stream(1, "master-replica-0")
+
+
+def main() -> None:
+    lines = [_line(step) for step in range(LINES)]
+    with TemporaryDirectory() as directory:
+        logs = LogStore(Path(directory), durable=False)
+        for start in range(0, LINES, AT_ONCE):
+            logs.append("p", "j", MASTER, start, lines[start : start + AT_ONCE])
+        read, answered, more = [], [], []
+        for number in range(ROUNDS):
+            job = JobCurves("p", "j")
+            read.append(_seconds(partial(job.catch_up, logs)))
+            answered.append(_seconds(partial(_answer, job)))
+            logs.append("p", "j", MASTER, LINES + number, [_line(LINES + number)])
+            more.append(_seconds(partial(job.catch_up, logs)) + _seconds(partial(_answer, job)))
+        parsed = [_seconds(lambda: [json.loads(line.text) for line in lines]) for _ in range(ROUNDS)]
+    json_s = statistics.median(parsed)
+    for what, took in (("read", read), ("answer", answered), ("one line more", more)):
+        print(
+            f"{what:<14} {statistics.median(took):.4f} s  {statistics.median(took) / json_s:.2f} of json.loads"
+        )
+
+
+def _line(step: int) -> LogLine:
+    values = {"loss": math.exp(-step / LINES), "accuracy": step / LINES, "rate": step % 97, "lr": 0.1}
+    text = json.dumps({"event": "progress", "step": step, "steps": LINES, "epoch": step // 1000} | values)
+    return LogLine(time="2026-11-20T12:00:00Z", stream="stdout", text=text)
+
+
+def _answer(job: JobCurves) -> None:
+    for curve in job.curves.values():
+        curve.points().thinned(POINTS)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    main()

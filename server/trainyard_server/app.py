@@ -24,6 +24,7 @@ from trainyard_server.dashboard import (
     files_page,
     job_page,
     jobs_page,
+    logs_page,
     metrics_page,
     new_page,
     sign_in,
@@ -129,7 +130,17 @@ def create_app(
     app.add_middleware(Authentication, sessions=use_cases.sessions, clock=clock)
     app.add_middleware(SecurityHeaders)  # what is added last stands outermost
     errors.install(app)
-    pages = (sign_in, jobs_page, job_page, metrics_page, config_page, files_page, new_page, cluster_page)
+    pages = (
+        sign_in,
+        jobs_page,
+        job_page,
+        logs_page,
+        metrics_page,
+        config_page,
+        files_page,
+        new_page,
+        cluster_page,
+    )
     for module in (v1, trainyard, logs, files, upload, agent, static_files, *pages):
         app.include_router(module.router)
 

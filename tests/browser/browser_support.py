@@ -1,5 +1,7 @@
 """What the tests in a browser share: a yard to look at, how it is looked at, and what keeps people out of a page."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any
 from urllib.parse import urlparse
@@ -37,12 +39,21 @@ class Look(Enum):
 
 
 class Yard:
-    """A server to look at, with an agent that does what the test says."""
+    """A server to look at, with an agent that does what the test says. `stop` ends it, and what `again` starts is its
+    successor, at the same address."""
 
-    def __init__(self, api: Server, link: Link) -> None:
+    def __init__(
+        self,
+        api: Server,
+        link: Link,
+        stop: Callable[[], None],
+        again: Callable[[], AbstractContextManager[Server]],
+    ) -> None:
         self.api = api
         self.link = link
         self.url = link.url
+        self.stop = stop
+        self.again = again
 
     def sign_in(self, context: BrowserContext, role: str) -> None:
         """As somebody who has that role; "": as nobody."""

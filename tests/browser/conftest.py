@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, 
 
 from browser.browser_support import Look, Yard
 from browser.link import linked
-from integration.api.api_support import server, serving
+from integration.api.api_support import Server, server, serving
 
 expect.set_options(timeout=15_000)  # a machine that does much besides is slow, not wrong
 SHOTS = Path(os.environ.get("SCREENSHOTS", "test-artefacts/screenshots"))
@@ -57,13 +57,30 @@ def yard_settings() -> dict[str, Any]:
 @pytest.fixture
 def yard(tmp_path: Path, yard_settings: dict[str, Any]) -> Iterator[Yard]:
     """A server that ticks by itself, behind a socket, and nothing in it."""
-    changes: dict[str, Any] = {"run_loops": True, "tick_s": 0.1, "silent_after_s": 3600.0, **yard_settings}
-    with (
-        server(tmp_path / "server", RealClock(), **changes) as api,  # type: ignore[arg-type]
-        serving(api.app) as url,
-        linked(url) as link,
-    ):
-        yield Yard(api, link)
+    with ExitStack() as stack:
+        running = stack.enter_context(ExitStack())
+        api, url = running.enter_context(_serving(tmp_path / "server", yard_settings))
+        link = stack.enter_context(linked(url))
+
+        def stop() -> None:
+            link.cut()
+            running.close()
+
+        @contextmanager
+        def again() -> Iterator[Server]:
+            with _serving(tmp_path / "server", yard_settings) as (successor, there):
+                link.lead_to(there)
+                link.mend()
+                yield successor
+
+        yield Yard(api, link, stop, again)
+
+
+@contextmanager
+def _serving(data_dir: Path, special: dict[str, Any]) -> Iterator[tuple[Server, str]]:
+    changes: dict[str, Any] = {"run_loops": True, "tick_s": 0.1, "silent_after_s": 3600.0, **special}
+    with server(data_dir, RealClock(), **changes) as api, serving(api.app) as url:  # type: ignore[arg-type]
+        yield api, url
 
 
 @pytest.fixture

@@ -25,6 +25,10 @@ class Link:
         self._is_cut = True
         self._loop.call_soon_threadsafe(self._close_all)
 
+    def lead_to(self, target: str) -> None:
+        """From the next connection on."""
+        self._target = urlparse(target)
+
     def mend(self) -> None:
         self._is_cut = False
 

@@ -1,0 +1,146 @@
+// One line of a log as a row: when, who, how bad, what. Everything that a program said goes in as text.
+import { parts } from "./ansi.js";
+
+const LONGEST = 5_000; // characters that are shown of a line at first
+const UNKNOWN = "1970-01-01T00:00:00Z"; // the time of a line that the server's disk has damaged
+const LEVELS = { DEBUG: "debug", NOTICE: "notice", WARNING: "warning", ERROR: "error", CRITICAL: "critical" };
+const COLOURS = 8;
+
+const model = document.createElement("template");
+model.innerHTML = '<div class="ln"><a class="at" tabindex="-1"></a><span class="by"></span><span class="lv"></span><span class="msg"></span></div>';
+
+export class Rows {
+  #search = null;
+  #clock = new Map();
+  #utc = false;
+  #colours = new Map();
+  #runs = false;
+
+  /** Whether any line was not of today. */
+  dated = false;
+
+  /** The replicas, in the order of their colours, and whether a line has to say of which run it is. */
+  replicas(tasks, runs) {
+    this.#colours = new Map(tasks.map((task, at) => [task, (at % COLOURS) + 1]));
+    this.#runs = runs;
+  }
+
+  /** Highlights what contains this text, in any case; "": nothing. */
+  search(text) {
+    this.#search = text ? new RegExp(text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "giu") : null;
+  }
+
+  zone(utc) {
+    this.#utc = utc;
+    this.#clock.clear();
+  }
+
+  colour(task) {
+    return this.#colours.get(task) ?? 0;
+  }
+
+  /** A row of `[cursor, run, task, number, time, stream, severity, text, part]`. */
+  make(entry) {
+    const row = model.content.firstElementChild.cloneNode(true);
+    const [cursor, run, task, , , , severity] = entry;
+    const [at, who, level] = row.children;
+    row.entry = entry;
+    row.dataset.c = cursor;
+    at.href = `#L${cursor}`;
+    this.when(row);
+    who.textContent = run && this.#runs ? `${run}/${short(task)}` : short(task);
+    who.className = `by s-${this.colour(task)}`;
+    const word = LEVELS[severity];
+    if (word) {
+      row.classList.add(`ln-${word}`);
+      level.textContent = word;
+    }
+    this.what(row);
+    return row;
+  }
+
+  /** Fills in the time, anew after the zone was changed. */
+  when(row) {
+    const time = row.entry[4];
+    row.firstElementChild.textContent = time === UNKNOWN ? "time unknown" : this.#time(time);
+  }
+
+  /** Everything that is known of a line, for whoever points at it. */
+  about({ entry: [cursor, run, task, number, time] }) {
+    const where = run ? `line ${number + 1} of ${task}, run ${run}` : `line ${number + 1} of the service`;
+    return `Line ${cursor}; ${where}; ${time === UNKNOWN ? "nobody knows any more when" : time}. Click: its link`;
+  }
+
+  /** Fills in the text, anew after another text is searched. */
+  what(row, whole = row.classList.contains("whole")) {
+    const [, , , , , , , text, part] = row.entry;
+    const message = row.lastElementChild;
+    const shown = whole || text.length <= LONGEST ? text : text.slice(0, LONGEST);
+    message.replaceChildren();
+    let found = false;
+    for (const one of parts(shown)) {
+      let into = message;
+      if (one.classes) {
+        into = document.createElement("span");
+        into.className = one.classes;
+        message.append(into);
+      }
+      found = this.#mark(into, one.text) || found;
+    }
+    row.classList.toggle("found", found);
+    row.classList.toggle("whole", whole);
+    if (shown.length < text.length) {
+      const more = document.createElement("button");
+      more.type = "button";
+      more.className = "more";
+      more.textContent = `${(text.length - shown.length).toLocaleString()} more characters`;
+      message.append("… ", more);
+    }
+    if (part) {
+      const goes = document.createElement("span");
+      goes.className = "part";
+      goes.textContent = " (goes on in the next line)";
+      message.append(goes);
+    }
+  }
+
+  #mark(into, text) {
+    if (!this.#search) {
+      into.append(text);
+      return false;
+    }
+    let at = 0;
+    for (const match of text.matchAll(this.#search)) {
+      if (match.index > at) into.append(text.slice(at, match.index));
+      const mark = document.createElement("mark");
+      mark.textContent = match[0];
+      into.append(mark);
+      at = match.index + match[0].length;
+    }
+    if (at < text.length) into.append(text.slice(at));
+    return at > 0;
+  }
+
+  /** To the second, with the day where that is not today. Most lines share their second with the one before. */
+  #time(time) {
+    const second = time.slice(0, 19);
+    let said = this.#clock.get(second);
+    if (said === undefined) {
+      const moment = new Date(time);
+      const zone = this.#utc ? { timeZone: "UTC" } : {};
+      const hour = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", ...zone };
+      const day = (one) => one.toLocaleDateString(undefined, { month: "short", day: "numeric", ...zone });
+      const today = day(moment) === day(new Date());
+      this.dated ||= !today;
+      said = (today ? "" : `${day(moment)} `) + moment.toLocaleTimeString(undefined, hour);
+      if (this.#clock.size > 1_000) this.#clock.clear();
+      this.#clock.set(second, said);
+    }
+    return said;
+  }
+}
+
+/** `worker-replica-0` is worker-0. */
+export function short(task) {
+  return task.replace("-replica-", "-");
+}

@@ -25,6 +25,7 @@ from trainyard_server.notify import Notifier
 from trainyard_server.settings import Settings
 
 _BACKLOG = 2048
+_PROXIES = ["127.0.0.1", "::1"]  # who is believed that a call came to it by https, and from whom
 _DRAIN_S = 5  # what requests that are under way get when the server is told to stop
 
 
@@ -68,7 +69,12 @@ def _serve(options: argparse.Namespace) -> None:
 
 def _run(app: FastAPI, listener: socket.socket) -> None:
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=_DRAIN_S, timeout_keep_alive=75
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=_DRAIN_S,
+        timeout_keep_alive=75,
+        forwarded_allow_ips=_PROXIES,
     )
     _Server(config, app.state.use_cases.backend.notifier).run(sockets=[listener])
 

@@ -137,3 +137,17 @@ def test_second_server_on_the_same_data_directory_is_refused(process: Process, t
     assert second.returncode == 1
     assert "another server is using the data directory" in second.stderr
     assert second.stderr.count("\n") == 1
+
+
+def test_proxy_with_tls_on_this_machine_is_believed(process: Process) -> None:
+    """Browsers then keep the session's cookie for https alone."""
+    proxied = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7", "Host": "train.example.com"}
+    answer = process.client.post("/sign-in", data={"token": "admin-secret"}, headers=proxied)
+    assert answer.status_code == 303
+    assert answer.headers["set-cookie"].startswith("__Host-trainyard-443=")
+    assert answer.headers["set-cookie"].endswith("; HttpOnly; SameSite=Lax; Secure")
+    for number in range(11):
+        wrong = {**proxied, "X-Forwarded-For": "192.0.2.8"}
+        answer = process.client.post("/sign-in", data={"token": f"guess {number}"}, headers=wrong)
+    assert answer.status_code == 429
+    assert process.client.post("/sign-in", data={"token": "admin-secret"}, headers=proxied).status_code == 303

@@ -16,6 +16,7 @@ class Link:
         self._target = urlparse(target)
         self._is_cut = False
         self._open: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
@@ -41,6 +42,7 @@ class Link:
             await asyncio.sleep(0.05)
         server.close()
         self._close_all()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     def _close_all(self) -> None:
         for writer in self._open:
@@ -50,11 +52,15 @@ class Link:
         if self._is_cut:
             writer.transport.abort()
             return
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
         far_reader, far_writer = await asyncio.open_connection(self._target.hostname, self._target.port)
         both = {writer, far_writer}
         self._open |= both
         await asyncio.gather(_pass_on(reader, far_writer), _pass_on(far_reader, writer))
         self._open -= both
+        self._serving.discard(task)
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

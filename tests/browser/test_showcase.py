@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -36,7 +37,8 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     directory = tmp_path_factory.mktemp("showcase")
     clock = ShowClock()
     job_dirs = directory / "jobs"
-    changes = {"run_loops": False, "silent_after_s": 36_000.0, "stall_action": Action.REPORT}
+    changes: dict[str, Any] = {"run_loops": False, "silent_after_s": 36_000.0, "stall_action": Action.REPORT}
+    changes["job_dir_roots"] = (directory,)
     with (
         server(directory / "server", clock, **changes) as api,  # type: ignore[arg-type]
         serving(api.app) as url,

@@ -46,14 +46,22 @@ class Yard:
         self,
         api: Server,
         link: Link,
-        stop: Callable[[], None],
-        again: Callable[[], AbstractContextManager[Server]],
+        stop: Callable[[], None] | None = None,
+        again: Callable[[], AbstractContextManager[Server]] | None = None,
     ) -> None:
         self.api = api
         self.link = link
         self.url = link.url
-        self.stop = stop
-        self.again = again
+        self._stop = stop
+        self._again = again
+
+    def stop(self) -> None:
+        assert self._stop is not None, "the server of this yard stays"
+        self._stop()
+
+    def again(self) -> AbstractContextManager[Server]:
+        assert self._again is not None, "the server of this yard stays"
+        return self._again()
 
     def sign_in(self, context: BrowserContext, role: str) -> None:
         """As somebody who has that role; "": as nobody."""

@@ -14,10 +14,10 @@ DOCKER_HISTORIES ?= 50
 KILLS ?= 20
 SEED ?=
 
-.PHONY: help demo test chaos check lint format types imports docs clean
+.PHONY: help demo test chaos check lint format types imports docs screenshots clean
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo ## train the digits on this machine, end to end
 	@scripts/demo.sh
@@ -47,6 +47,13 @@ types: $(VENV)/.dev ## the strict type checker
 
 imports: $(VENV)/.dev ## the contracts of ARCHITECTURE.md
 	$(BIN)/lint-imports
+
+screenshots: $(VENV)/.dev ## take the pictures of README.md anew, with Chromium
+	@scripts/test-tools.sh
+	SCREENSHOTS=build/screenshots $(BIN)/python -m pytest -q tests/browser/test_showcase.py
+	mkdir -p docs/images
+	for picture in jobs-light job-failed-light metrics-dark cluster-light; do \
+		cp build/screenshots/window/$$picture.png docs/images/$$picture.png; done
 
 docs: $(VENV)/.dev ## write the pages that come from the code
 	$(BIN)/python scripts/docs.py

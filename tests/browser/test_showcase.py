@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from browser.browser_support import Look, Yard
 from browser.link import linked
-from browser.showcase import FAILED, RUNNING, Show, ShowClock
+from browser.showcase import FAILED, RUNNING, WITH_FILES, Show, ShowClock
 from integration.api.api_support import server, serving
 from trainyard_server.stalls import Action
 
@@ -23,7 +23,7 @@ PAGES = {
     "logs": f"{RESEARCH}/{FAILED}/logs",
     "metrics": f"{RESEARCH}/{RUNNING}/metrics?with=research/resnet50_lr0_03,research/resnet50_lr0_01",
     "config": f"{RESEARCH}/{RUNNING}/config",
-    "files": f"{RESEARCH}/digits_baseline/files",
+    "files": f"{RESEARCH}/{WITH_FILES}/files",
     "cluster": "/cluster",
     "new": f"/new?from=research/{RUNNING}",
 }
@@ -63,6 +63,7 @@ def test_every_page_can_be_shown(
             expect(page.locator(DRAWN[name]).first).to_be_visible()
         page.wait_for_timeout(500)
         shot(page, f"{name}-{look.name.lower()}")
+        shot(page, f"window/{name}-{look.name.lower()}", full_page=False)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (
             f"{name} is too wide"
         )

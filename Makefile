@@ -52,7 +52,7 @@ screenshots: $(VENV)/.dev ## take the pictures of README.md anew, with Chromium
 	@scripts/test-tools.sh
 	SCREENSHOTS=build/screenshots $(BIN)/python -m pytest -q tests/browser/test_showcase.py
 	mkdir -p docs/images
-	for picture in jobs-light job-failed-light metrics-dark cluster-light; do \
+	for picture in jobs-light job-failed-light metrics-dark; do \
 		cp build/screenshots/window/$$picture.png docs/images/$$picture.png; done
 
 docs: $(VENV)/.dev ## write the pages that come from the code

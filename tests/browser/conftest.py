@@ -35,8 +35,10 @@ class RealClock:
         return time.monotonic()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """Not for longer than a module: as long as Playwright is there it has an event loop running in this thread, and
+    no test that is a coroutine could have one."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         if os.environ.get("CI") == "true":

@@ -69,8 +69,8 @@ class Outlook(Wire):
 
 
 class ConfigCheck(Wire):
-    """`job` is the v1 Job as it would be created; it, `gang`, `args` and `outlook` are there only for one that is
-    `ok`. `suggested_id` is free in the project, where the id that was asked for is taken."""
+    """`job` is the v1 Job as it would be created; it, `gang`, `args` (all that the program is given) and `outlook` are
+    there only for one that is `ok`. `suggested_id` is free in the project, where the id that was asked for is taken."""
 
     ok: bool
     problems: tuple[Problem, ...] = ()

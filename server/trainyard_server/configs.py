@@ -3,12 +3,13 @@
 import shlex
 from collections.abc import Iterator
 from contextlib import suppress
+from threading import BoundedSemaphore
 from typing import Any
 
 from pydantic.alias_generators import to_camel
 
 from trainyard_protocol import config_text
-from trainyard_protocol.cluster import says_chief
+from trainyard_protocol.cluster import arguments, says_chief
 from trainyard_protocol.config_text import NotReadable
 from trainyard_protocol.config_views import (
     CommandView,
@@ -20,7 +21,13 @@ from trainyard_protocol.config_views import (
     Source,
     SuggestedId,
 )
-from trainyard_protocol.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ResourceExhausted
+from trainyard_protocol.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+    Unavailable,
+)
 from trainyard_protocol.machines import gang
 from trainyard_protocol.states import JobState
 from trainyard_protocol.training_input import Job, TrainingInput, parse_job
@@ -35,8 +42,12 @@ from trainyard_server.scheduler import Placement, Planner, Queued, in_order
 from trainyard_server.snapshots import agents_now, queued_snapshot, queued_snapshots
 from trainyard_server.store import Reader
 
-MAX_BYTES = 128 * 2**10
-"""Of a text that is checked. Reading so much YAML takes about a second."""
+MAX_BYTES = 64 * 2**10
+"""Of a text that is checked, and of shell words beside it. Reading so much YAML takes about a second at worst."""
+
+_AT_ONCE = 4
+_PATIENCE_S = 2.0
+"""How many texts are read at the same time, and how long the next one waits for its turn."""
 
 _MAX_QUEUE = 500
 """How many queued jobs are planned to say whether one more would start now."""
@@ -50,6 +61,7 @@ class Configs:
         self._backend = backend
         self._jobs = jobs
         self._explaining = explaining
+        self._turns = BoundedSemaphore(_AT_ONCE)
 
     def check(self, caller: Caller, project: str, request: ConfigCheckRequest) -> ConfigCheck:
         """What submit would say to the caller. Nothing is created, and nothing that is wrong is raised: it is in the
@@ -57,10 +69,17 @@ class Configs:
         if len(request.config.encode(errors="replace")) > MAX_BYTES:
             said = f"is larger than {MAX_BYTES // 2**10} KiB: give it to the command line."
             return ConfigCheck(ok=False, problems=(Problem(message=f"The config {said}"),))
+        if isinstance(request.args, str) and len(request.args) > MAX_BYTES:
+            said = f"The arguments are longer than {MAX_BYTES // 2**10} KiB: give them to the command line."
+            return ConfigCheck(ok=False, problems=(Problem(message=said, source="args", field="args"),))
+        if not self._turns.acquire(timeout=_PATIENCE_S):
+            raise Unavailable("Many configs are being checked at this moment: try again.")
         try:
             read = config_text.read(request.config.removeprefix("\ufeff"), request.format)
         except NotReadable as error:
             return ConfigCheck(ok=False, problems=(unreadable(error),))
+        finally:
+            self._turns.release()
         try:
             args = shlex.split(request.args) if isinstance(request.args, str) else list(request.args)
         except ValueError as error:
@@ -83,7 +102,7 @@ class Configs:
             problems=warnings,
             job={key: created[key] for key in ("jobId", "trainingInput", "labels") if key in created},
             gang=resolving.groups(gang(job.training_input, self._backend.catalog), job.training_input),
-            args=job.training_input.args,
+            args=tuple(arguments(job.training_input, job.training_input.job_dir)),
             outlook=self._outlook(project, job),
             notes=tuple(_notes(job.training_input)),
         )

@@ -81,6 +81,16 @@ def test_newest_answer_wins_also_where_an_older_one_is_still_out(yard: Yard, ope
     expect(page.locator("#problems li")).to_have_count(0)
 
 
+def test_check_that_found_no_server_is_made_again_by_itself(open_page: Open) -> None:
+    page = open_page("/new")
+    page.route("**/configs:check", lambda route: route.abort())
+    type_config(page, GOOD)
+    expect(page.locator("#status")).to_have_text("Not checked: The server does not answer.")
+    page.unroute("**/configs:check")
+    expect_taken(page)
+    page.troubles.clear()  # type: ignore[attr-defined]  # the browser logs what did not get through
+
+
 def test_everything_beside_the_config_is_sent_with_it(yard: Yard, open_page: Open, tmp_path: Path) -> None:
     package = tmp_path / "trainer-1.0.tar.gz"
     package.write_bytes(b"a package")
@@ -93,7 +103,8 @@ def test_everything_beside_the_config_is_sent_with_it(yard: Yard, open_page: Ope
     page.locator("#package-file").set_input_files(package)
     expect(page.locator("#packages")).to_contain_text("trainer-1.0.tar.gz")
     expect_taken(page)
-    expect(page.locator("ol.args li").last).to_have_text("two words")
+    given = ["--lr", "0.1", "--note", "two words", "--job-dir", "/out/my_job"]
+    expect(page.locator("ol.args li")).to_have_text(given)
     page.get_by_role("button", name="Submit the job").click()
     page.wait_for_url("**/projects/research/jobs/my_job")
     job = yard.api.get("/v1/projects/research/jobs/my_job")
@@ -139,7 +150,9 @@ def test_id_that_was_taken_meanwhile_is_said_and_another_offered(yard: Yard, ope
     page.troubles.clear()  # type: ignore[attr-defined]  # the browser logs the 409
 
 
-def test_clone_is_filled_in_and_sent_under_a_new_name(yard: Yard, open_page: Open) -> None:
+def test_clone_is_filled_in_and_sent_under_a_new_name(
+    yard: Yard, open_page: Open, shot: Callable[..., Path]
+) -> None:
     yard.submit("base", labels={"team": "vision"}, args=["--lr", "0.1", "a b"], jobDir="/out/base")
     page = open_page("/projects/p/jobs/base")
     page.get_by_role("link", name="Clone").click()
@@ -148,6 +161,7 @@ def test_clone_is_filled_in_and_sent_under_a_new_name(yard: Yard, open_page: Ope
     expect(page.get_by_label("Job directory")).to_have_value("/out/base_2")
     expect(page.get_by_label("Labels")).to_have_value("team=vision")
     expect_taken(page)
+    shot(page, "new-clone")
     page.get_by_label(re.compile("^Arguments")).fill("--lr 0.2")
     expect_taken(page)
     page.keyboard.press("Control+Enter")
@@ -165,10 +179,10 @@ def test_clone_that_writes_to_the_same_directory_is_told(yard: Yard, open_page: 
 
 def test_what_was_typed_is_here_again_after_the_session_ended(yard: Yard, open_page: Open) -> None:
     page = open_page("/new", role="submitter")
+    page.get_by_label("Job id").fill("mine")
     type_config(page, GOOD)
     expect_taken(page)
     page.context.clear_cookies()
-    page.get_by_label("Job id").fill("mine")
     type_config(page, GOOD + "  args: [kept]\n")
     page.wait_for_url("**/sign-in?next=%2Fnew")
     yard.sign_in(page.context, "submitter")
@@ -271,12 +285,13 @@ def test_lines_and_their_numbers_stand_at_the_same_height(open_page: Open) -> No
     assert heights[3] <= 0  # nothing scrolls within the text area itself: it would not be painted
 
 
-def test_viewer_is_told_kindly_and_refused(yard: Yard, open_page: Open) -> None:
+def test_viewer_is_told_kindly_and_refused(yard: Yard, open_page: Open, shot: Callable[..., Path]) -> None:
     yard.submit("base")
     page = open_page("/new", role="viewer")
     expect(page.get_by_role("heading", name="You can look at jobs, not submit them")).to_be_visible()
     expect(page.get_by_role("link", name="New job")).to_have_count(0)
     assert axe(page) == []
+    shot(page, "new-viewer")
     page.goto("/projects/p/jobs/base/config")
     expect(page.get_by_role("link", name="Clone")).to_have_count(0)
     status = page.evaluate(

@@ -7,6 +7,7 @@ import pytest
 
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
 from trainyard_protocol import config_text
+from trainyard_server import configs
 
 GOOD = """\
 trainingInput:
@@ -131,8 +132,14 @@ def test_check_id_that_is_taken_suggests_one_that_is_free(api: Server) -> None:
 
 
 def test_check_text_that_is_too_large_is_not_read(api: Server) -> None:
-    answer = check(api, "#" * (128 * 2**10 + 1))
-    assert "larger than 128 KiB" in answer["problems"][0]["message"]
+    answer = check(api, "#" * (64 * 2**10 + 1))
+    assert "larger than 64 KiB" in answer["problems"][0]["message"]
+
+
+def test_check_shell_words_that_are_too_long_are_not_split(api: Server) -> None:
+    answer = check(api, args="a " * (40 * 2**10))
+    assert answer["problems"][0]["message"].startswith("The arguments are longer than 64 KiB")
+    assert answer["problems"][0]["source"] == "args"
 
 
 def test_check_billion_laughs_and_deep_nesting_are_refused(api: Server) -> None:
@@ -171,6 +178,23 @@ def test_check_image_that_no_agent_can_run_is_marked_at_the_image(api: Server) -
     ScriptedAgent(api).sync()
     text = "trainingInput:\n  masterConfig:\n    imageUri: a/b:1\n"
     assert check(api, text)["problems"][0]["line"] == 3
+
+
+def test_check_while_too_many_are_checked_is_to_be_asked_again(
+    api: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configs, "_PATIENCE_S", 0.01)
+    turns = api.use_cases.configs._turns
+    for _ in range(configs._AT_ONCE):
+        turns.acquire()
+    busy = api.client.post(
+        "/trainyard/v1/projects/p/configs:check", json={"config": GOOD, "jobId": "j"}, headers=ADMIN
+    )
+    assert (busy.status_code, busy.json()["error"]["status"]) == (503, "UNAVAILABLE")
+    turns.release()
+    assert check(api)["ok"]
+    assert not check(api, "a: [")["ok"]
+    assert check(api)["ok"]
 
 
 def test_check_body_of_another_shape_is_refused(api: Server) -> None:

@@ -7,7 +7,8 @@ import { Preview } from "./new_preview.js";
 
 const CHECK_MS = 300;
 const KEEP = "trainyard:new";
-const MAX_CONFIG = 128 * 1024;
+const AGAIN_MS = 3000;
+const MAX_CONFIG = 64 * 1024;
 const PACKAGE = /\.(tar\.gz|tgz|zip|whl)$/u;
 const FIELDS = ["project", "job_id", "args", "job_dir", "labels"];
 
@@ -91,7 +92,10 @@ function begin() {
       preview.show(answer, start.from);
       return answer;
     } catch (error) {
-      if (mine === asked && error.name !== "AbortError") preview.unknown(error.message);
+      if (mine === asked && error.name !== "AbortError") {
+        preview.unknown(error.message);
+        waiting = setTimeout(check, AGAIN_MS); // the server is away, or has too much to do
+      }
       return null;
     }
   }

@@ -6,7 +6,7 @@ All who look at the same page as the same person share one look: a hundred open 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -49,7 +49,7 @@ class Live:
 
     async def stream(
         self, key: Key, look: Callable[[], Parts], topics: tuple[str, ...], every_s: float
-    ) -> AsyncIterator[Parts | None]:
+    ) -> AsyncGenerator[Parts | None, None]:
         """All parts first, then those that changed; None whenever nothing has happened for a while.
 
         `look` is asked again after news of one of the topics, and at least every `every_s`. The stream ends when the
@@ -83,12 +83,14 @@ class Live:
 
     async def _news(self, page: _Shared, seen: int) -> None:
         """Waits until somebody has looked and found something new, for a while at most."""
-        if page.version != seen or page.failed is not None:
-            return
-        async with page.changed:
+
+        def is_news() -> bool:
+            return page.version != seen or page.failed is not None or self._notifier.closed
+
+        async with page.changed:  # a hundred others may stand before this one: asked again behind them
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._ping_s):
-                    await page.changed.wait()
+                    await page.changed.wait_for(is_news)
 
     async def _watch(
         self, page: _Shared, look: Callable[[], Parts], topics: tuple[str, ...], every_s: float

@@ -1,6 +1,7 @@
 """What all pages share: how one is described, served, and kept up to date."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -89,15 +90,16 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-async def _events(parts: AsyncIterator[Parts | None]) -> AsyncIterator[bytes]:
+async def _events(parts: AsyncGenerator[Parts | None, None]) -> AsyncGenerator[bytes, None]:
     """`hello` says which version of the scripts the server has; each `parts` has what changed."""
     yield format_sse_event(event="hello", data_str=static_version())
-    async for changed in parts:
-        yield (
-            KEEPALIVE_COMMENT
-            if changed is None
-            else format_sse_event(event="parts", data_str=encode(changed))
-        )
+    async with aclosing(parts):  # whoever leaves is no viewer any more at once
+        async for changed in parts:
+            yield (
+                KEEPALIVE_COMMENT
+                if changed is None
+                else format_sse_event(event="parts", data_str=encode(changed))
+            )
 
 
 def _key(request: Request) -> Key:

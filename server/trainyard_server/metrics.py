@@ -87,14 +87,16 @@ class Metrics:
         """Every point, also those that a later run has trained again: run, task, name, step, time, value; sorted.
         Raises NotFound and OSError at once."""
         job = self._job(project, job_id)
-        with job.lock:
-            job.catch_up(self._backend.logs)
-            while not job.complete:
+        complete = False
+        while not complete:
+            with job.lock:  # others have their turn between two parts of a long log
                 job.catch_up(self._backend.logs)
-            curves = [
-                (stream.run, stream.task, name, curve.points(), len(curve))
-                for (name, stream), curve in job.curves.items()
-            ]
+                complete = job.complete
+                curves = [
+                    (stream.run, stream.task, name, curve.points(), len(curve))
+                    for (name, stream), curve in job.curves.items()
+                    if complete
+                ]
         curves.sort(key=lambda one: (one[0], _place(one[1]), one[2]))
         return _rows(curves)
 
@@ -129,7 +131,7 @@ def csv_blocks(rows: Iterable[Row]) -> Iterator[str]:
 
 def _view(job: JobCurves, wanted: Wanted) -> MetricsView:
     token, _, count = wanted.after.partition("-")
-    after = int(count) if token == job.token and count.isdecimal() else -1
+    after = int(count) if token == job.token and count.isdecimal() and len(count) < 20 else -1
     groups: dict[tuple[str, str], list[tuple[int, Points]]] = {}
     for (name, stream), curve in job.curves.items():
         if (wanted.names and name not in wanted.names) or (wanted.task and stream.task != wanted.task):

@@ -301,7 +301,12 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         *("--token-file", f"admin{':' if state.user else ''}{state.user}={state.token_file}"),
         *("--token-file", f"agent={state.agent_token_file}"),
     ]
-    server += ["--job-dir-root", "/"]  # it serves its own user alone, who may read what he may
+    server += [
+        "--job-dir-root",
+        "/",
+        "--job-dir-root",
+        "gs://",
+    ]  # it serves its own user alone, who may read what he may
     if options.machine_types:
         server += ["--machine-types", options.machine_types]
     if options.quotas:

@@ -94,18 +94,20 @@ class BucketTree:
         try:
             if not self._emulator:
                 return storage.Client(project=_PROJECT)
-            return storage.Client(
+            client = storage.Client(
                 project=_PROJECT,
                 credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
                 client_options={"api_endpoint": self._emulator},
             )
         except GoogleAuthError as error:
             raise FailedPrecondition(_NO_CREDENTIALS) from error
+        client._http.max_redirects = 0  # an agent may have named it: it leads nowhere else
+        return client
 
     @contextmanager
     def _telling(self, what: str) -> Iterator[None]:
         """Says what the store's refusals mean for whoever looks at the job."""
-        from google.api_core.exceptions import Forbidden, GoogleAPIError, Unauthorized
+        from google.api_core.exceptions import Forbidden, GoogleAPICallError, GoogleAPIError, Unauthorized
         from google.api_core.exceptions import NotFound as NoSuchThing
         from google.auth.exceptions import GoogleAuthError
 
@@ -119,7 +121,8 @@ class BucketTree:
         except GoogleAuthError as error:
             raise FailedPrecondition(_NO_CREDENTIALS) from error
         except GoogleAPIError as error:
-            raise Unavailable(f"Google Cloud Storage{where} could not show {what}: {error}") from error
+            status = f" (HTTP {error.code})" if isinstance(error, GoogleAPICallError) and error.code else ""
+            raise Unavailable(f"Google Cloud Storage{where} could not show {what}{status}.") from error
         except OSError as error:  # what requests raises
             raise Unavailable(f"Google Cloud Storage{where} does not answer.") from error
 

@@ -1,9 +1,10 @@
 """The files of a job: what lies in its job-dir, and what each of them holds."""
 
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from threading import BoundedSemaphore
 from typing import TypeVar
 
 from trainyard_protocol.errors import FailedPrecondition, Unavailable
@@ -20,7 +21,9 @@ _T = TypeVar("_T")
 
 _PATIENCE_S = 10.0
 _AT_ONCE = 8
+_WAITING = 24  # who wait for them at most: each holds up a thread of those that serve everybody
 _EMULATOR = "STORAGE_EMULATOR_HOST"
+_ADDRESS = re.compile(r"(https?://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?/?")
 _MODEL = "model"
 _LAST_LINES = 100  # of the primary's log, in which its program says where its model is
 _LONGEST_MODEL = 1024
@@ -33,6 +36,7 @@ class Files:
         self._backend = backend
         # A store that does not answer holds these up, and not everybody else.
         self._askers = ThreadPoolExecutor(_AT_ONCE, "files")
+        self._places = BoundedSemaphore(_WAITING)
 
     def close(self) -> None:
         self._askers.shutdown(wait=False, cancel_futures=True)
@@ -48,7 +52,7 @@ class Files:
         job_dir, said, emulator = self._place(project, job_id)
 
         def look() -> FileListing:
-            tree = _tree(job_dir, self._backend.settings.job_dir_roots, emulator)
+            tree = self._tree(job_dir, emulator)
             page = tree.page(parts, page_token)
             model = ""
             if not parts:
@@ -65,10 +69,23 @@ class Files:
         if not parts:
             raise FailedPrecondition("The job-dir is a directory: only files can be downloaded.")
         job_dir, _, emulator = self._place(project, job_id)
-        roots = self._backend.settings.job_dir_roots
-        return self._in_time(lambda: _tree(job_dir, roots, emulator).content(parts), job_dir)
+        return self._in_time(lambda: self._tree(job_dir, emulator).content(parts), job_dir)
+
+    def _tree(self, job_dir: str, emulator: str) -> Tree:
+        """Raises FailedPrecondition for a job-dir that may not be shown."""
+        settings = self._backend.settings
+        if not job_dir.startswith(SCHEME):
+            return LocalTree(job_dir, settings.job_dir_roots)
+        if not emulator and not any(_is_below(job_dir, root) for root in settings.job_dir_buckets):
+            raise FailedPrecondition(
+                f"The job-dir {job_dir} lies in no bucket that this server may show with its own credentials "
+                "(its --job-dir-root gs://BUCKET)."
+            )
+        return BucketTree(job_dir, emulator)
 
     def _in_time(self, look: Callable[[], _T], job_dir: str) -> _T:
+        if not self._places.acquire(blocking=False):
+            raise Unavailable("Many look at files at this moment: try again.")
         asked = self._askers.submit(look)
         try:
             return asked.result(_PATIENCE_S)
@@ -79,6 +96,8 @@ class Files:
             raise Unavailable(
                 f"Nobody answers for {job_dir} within {_PATIENCE_S:.0f} s. Try again later."
             ) from error
+        finally:
+            self._places.release()
 
     def _place(self, project: str, job_id: str) -> tuple[str, str, str]:
         """The job-dir, where the program says that its model is, and which emulator stands in for gs://."""
@@ -101,14 +120,19 @@ class Files:
         return job_dir, said, emulator
 
 
-def _tree(job_dir: str, roots: tuple[Path, ...], emulator: str) -> Tree:
-    return BucketTree(job_dir, emulator) if job_dir.startswith(SCHEME) else LocalTree(job_dir, roots)
+def _is_below(address: str, root: str) -> bool:
+    """`gs://bucket/runs/digits` is below `gs://bucket/runs`; every address is below `gs://`."""
+    return f"{address.rstrip('/')}/".startswith(root if root == SCHEME else f"{root.rstrip('/')}/")
 
 
 def _emulator_of(reader: Reader, agent_id: str) -> str:
-    """What the replicas of that agent take for gs://."""
+    """What the replicas of that agent take for gs://. Raises FailedPrecondition for what is more than a server's
+    address: an agent is not to say what this server asks for there."""
     agent = reader.agent(agent_id) if agent_id else None
-    return str(agent.info.get("replica_environment", {}).get(_EMULATOR, "")) if agent is not None else ""
+    said = str(agent.info.get("replica_environment", {}).get(_EMULATOR, "")) if agent is not None else ""
+    if said and not _ADDRESS.fullmatch(said):
+        raise FailedPrecondition(f"The agent's {_EMULATOR} is no address of a server: {said!r}.")
+    return said
 
 
 def _reported(lines: tuple[str, ...]) -> str:

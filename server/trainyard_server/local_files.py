@@ -48,7 +48,8 @@ class LocalTree:
             raise FailedPrecondition(f"{_shown(path)} is no directory.")
         with _Handle(self._opened(target, path)) as directory, os.scandir(directory) as found:
             keyed = (
-                (key(entry.name, is_directory=entry.is_dir(follow_symlinks=False)), entry) for entry in found
+                (key(_text(entry.name), is_directory=entry.is_dir(follow_symlinks=False)), entry)
+                for entry in found
             )
             later = (one for one in keyed if one[0] > after)
             chosen = heapq.nsmallest(PAGE_SIZE + 1, later, key=lambda one: one[0])
@@ -140,6 +141,11 @@ def _blocks(file: io.BufferedReader, size: int) -> Iterator[bytes]:
                 raise OSError(errno.EIO, "the file has become shorter while it was sent")
             left -= len(block)
             yield block
+
+
+def _text(name: str) -> str:
+    """A name as a text that can be sent, another one for each."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def _refused(path: tuple[str, ...], error: OSError) -> FailedPrecondition:

@@ -120,10 +120,9 @@ def _parser() -> argparse.ArgumentParser:
         "--job-dir-root",
         action="append",
         default=[],
-        type=Path,
-        metavar="DIRECTORY",
-        help="job-dirs that are paths below it may be looked into; as often as there are such directories. "
-        "default: none",
+        metavar="PLACE",
+        help="job-dirs below this directory, or below this gs://BUCKET with the server's own credentials, may be "
+        "looked into; as often as there are such places. default: none",
     )
     parser.add_argument("--lease-seconds", type=float, default=defaults.lease_s, help="default: %(default)s")
     parser.add_argument(
@@ -156,12 +155,17 @@ def _settings(options: argparse.Namespace) -> Settings:
         tokens=tuple(map(_token, options.token_file)),
         machine_types=options.machine_types,
         quotas=options.quotas,
-        job_dir_roots=tuple(root.absolute() for root in options.job_dir_root),
+        job_dir_roots=tuple(Path(root).absolute() for root in options.job_dir_root if not _is_bucket(root)),
+        job_dir_buckets=tuple(filter(_is_bucket, options.job_dir_root)),
         storage_emulator=os.environ.get("STORAGE_EMULATOR_HOST", ""),
         lease_s=options.lease_seconds,
         retries=options.retries,
         log_quota=options.log_quota,
     )
+
+
+def _is_bucket(root: str) -> bool:
+    return root.startswith("gs://")
 
 
 def _token(option: str) -> Token:

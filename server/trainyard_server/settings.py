@@ -31,6 +31,10 @@ class Settings:
     job_dir_roots: tuple[Path, ...] = ()
     """What of the server's machine may be shown of jobs: job-dirs that are paths below one of these."""
 
+    job_dir_buckets: tuple[str, ...] = ()
+    """Below which addresses, `gs://BUCKET/...`, job-dirs may be shown with the server's own credentials; `gs://`: all
+    that they can read. An emulator needs none, and all that it has is shown."""
+
     storage_emulator: str = ""
     """What stands in for gs:// when the files of a job are looked at; "": what the job's agent says, else Google's."""
 

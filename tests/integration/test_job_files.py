@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from gcp_storage_emulator.server import create_server
 
 from integration.api.api_support import ALICE, VERA, Clock, ScriptedAgent, Server, server, serving
+from trainyard_protocol.errors import FailedPrecondition
 from trainyard_server import bucket_files, files
 from trainyard_server.file_tree import PAGE_SIZE
 from trainyard_server.routes.files import disposition
@@ -227,6 +229,97 @@ def test_gs_is_where_the_jobs_agent_says_unless_the_server_knows_better(
         assert names(listed(api)) == [("file", "file")]
 
 
+@pytest.mark.parametrize(
+    ("root", "shown"),
+    [
+        ("gs://", True),
+        ("gs://models", True),
+        ("gs://models/runs/", True),
+        ("gs://models/runs/digits", True),
+        ("gs://mod", False),
+        ("gs://models/runs/dig", False),
+        ("gs://others", False),
+    ],
+)
+def test_servers_own_credentials_show_no_bucket_that_its_operator_did_not_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, shown: bool
+) -> None:
+    """Whoever submits a job chooses its job-dir, and may not read by it what the server may."""
+    asked: list[str] = []
+
+    def without_any(tree: bucket_files.BucketTree) -> None:
+        asked.append(tree._bucket)
+        raise FailedPrecondition("none")
+
+    monkeypatch.setattr(bucket_files.BucketTree, "_client", without_any)
+
+    with server(tmp_path, Clock(), job_dir_buckets=(root,)) as api:
+        submit(api, "gs://models/runs/digits")
+        code, message = refusal(ask(api))
+        assert (code, bool(asked), "its --job-dir-root gs://BUCKET" in message) == (400, shown, not shown)
+        assert ("own credentials" in refusal(ask(api, "/content", path="x"))[1]) is not shown
+
+
+@pytest.mark.parametrize(
+    "said", ["http://169.254.169.254/latest/?x=", "http://a@b:1", "file:///etc", "gopher://x", "h:1#x", "a b"]
+)
+def test_agent_says_where_gs_is_and_not_what_is_asked_for_there(tmp_path: Path, said: str) -> None:
+    with server(tmp_path, Clock()) as api:
+        submit(api, "gs://models/theirs")
+        agent = ScriptedAgent(api)
+        agent.info = agent.info.model_copy(update={"replica_environment": {"STORAGE_EMULATOR_HOST": said}})
+        agent.sync()
+        agent.sync()
+        code, message = refusal(ask(api))
+        assert (code, "is no address of a server" in message) == (400, True)
+
+
+class _Elsewhere(BaseHTTPRequestHandler):
+    """An emulator that leads on to another server, or says what that is not to be shown."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/secret"):
+            self.server.met = True  # type: ignore[attr-defined]
+        self.send_response(302 if "/o/" not in self.path else 500)
+        self.send_header("Location", "/secret")
+        self.send_header("Content-Length", "10")
+        self.end_headers()
+        self.wfile.write(b"passphrase")
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def test_emulator_leads_to_no_other_server_and_its_pages_are_not_shown(tmp_path: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Elsewhere) as elsewhere:
+        elsewhere.met = False  # type: ignore[attr-defined]
+        thread = threading.Thread(target=elsewhere.serve_forever)
+        thread.start()
+        try:
+            where = f"http://127.0.0.1:{elsewhere.server_port}"
+            with server(tmp_path, Clock(), storage_emulator=where) as api:
+                submit(api, "gs://models/x")
+                assert refusal(ask(api)) == (503, f"Google Cloud Storage at {where} does not answer.")
+                code, message = refusal(ask(api, "/content", path="y"))
+                assert (code, "HTTP 500" in message, "passphrase" in message) == (503, True, False)
+        finally:
+            elsewhere.shutdown()
+            thread.join()
+        assert not elsewhere.met  # type: ignore[attr-defined]
+
+
+def test_more_than_can_wait_are_told_to_come_back(tmp_path: Path) -> None:
+    with server(tmp_path, Clock(), storage_emulator="127.0.0.1:9") as api:
+        submit(api, "gs://models/x")
+        places = api.use_cases.files._places
+        for _ in range(files._WAITING):
+            assert places.acquire(blocking=False)
+        assert refusal(ask(api)) == (503, "Many look at files at this moment: try again.")
+        places.release()
+        assert "does not answer" in refusal(ask(api))[1]
+        assert "does not answer" in refusal(ask(api))[1]
+
+
 def test_model_is_where_the_program_said_last(api: Server, job_dir: Path) -> None:
     submit(api, str(job_dir))
     agent = ScriptedAgent(api)
@@ -278,7 +371,7 @@ def test_slow_store_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.Mon
     """All who ask a store that hangs share a few threads of their own."""
     held = threading.Event()
     monkeypatch.setattr(files, "_PATIENCE_S", 5.0)
-    monkeypatch.setattr(files, "_tree", lambda *_: held.wait(20))
+    monkeypatch.setattr(files.Files, "_tree", lambda *_: held.wait(20))
     with server(tmp_path, Clock()) as api:
         submit(api, "gs://models/x")
 

@@ -16,7 +16,7 @@ from trainyard_server.explaining import Explaining
 from trainyard_server.log_forms import event
 from trainyard_server.notify import job_topic, log_topic
 
-_PAUSE_S = 0.2  # from one look to the next: what comes in between those who follow read at once
+_PAUSE_S = 0.25  # from one look to the next: what comes in between those who follow read at once
 _AT_ONCE = (
     8  # who are woken together: everything else on the event loop has its turn before the next of them are
 )

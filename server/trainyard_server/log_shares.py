@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
+from typing import NamedTuple
 
 from trainyard_server.log_filter import EVERYTHING, LogFilter
 from trainyard_server.log_forms import Form, written
@@ -19,8 +20,7 @@ _SMALL = 512  # bytes that a share takes beside its data
 _STEP, _FILTERED_STEP = 500, 5000
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):  # many of them are made and compared
     """What a reader wants next: the lines after a cursor, none behind `until`, as a filter leaves them."""
 
     project: str
@@ -67,7 +67,7 @@ class LogShares:
         step = _STEP if wanted.filter == EVERYTHING else _FILTERED_STEP
         end = (wanted.after // step + 1) * step
         if wanted.until is None or end < wanted.until:
-            wanted = replace(wanted, until=end)
+            wanted = wanted._replace(until=end)
         while True:
             with self._lock:
                 share = self._kept.get(wanted)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 from trainyard_server.backend import Backend
@@ -108,13 +107,13 @@ class _Reader:
         """Those that there were at a standing, and perhaps some more, if it has no `until`."""
         until = standing.until
         while not self.closed and (until is None or self._wanted.after < until):
-            wanted = replace(self._wanted, until=until)
+            wanted = self._wanted._replace(until=until)
             if self._together:
                 share = await self._shares.next(wanted, standing.news_at, behind=self._behind)
             else:
                 share = await self._shares.alone(wanted)
             moved = share.cursor > wanted.after
-            self._wanted = replace(wanted, after=share.cursor)
+            self._wanted = wanted._replace(after=share.cursor)
             self._behind = share.more
             silent_s = time.monotonic() - self._said
             if share.data:

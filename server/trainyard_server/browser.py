@@ -7,14 +7,15 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import Message, Receive
 
-from trainyard_protocol.errors import PermissionDenied, TooLarge
+from trainyard_protocol.errors import InvalidArgument, PermissionDenied, TooLarge
 from trainyard_server.sessions import Session, cookie, cookie_name
 
 CSRF_HEADER = "X-CSRF-Token"
 CSRF_FIELD = "csrf"
 
 _FORM = "application/x-www-form-urlencoded"
-_FORM_LIMIT = 2**20
+_FORM_LIMIT = 64 * 2**10
+_FIELDS_LIMIT = 100
 
 
 def bearer(request: HTTPConnection) -> str:
@@ -61,7 +62,7 @@ async def check_csrf(session: Session, request: HTTPConnection, receive: Receive
     body is a form, in a field. Returns what the body is read from then."""
     said = request.headers.get(CSRF_HEADER)
     if said is None and _is_form(request):
-        body = await _form_body(receive)
+        body = await form_body(receive)
         said = form_fields(body).get(CSRF_FIELD)
         receive = _again(body, receive)
     if said is None or not session.is_csrf(said):
@@ -73,8 +74,13 @@ async def check_csrf(session: Session, request: HTTPConnection, receive: Receive
 
 
 def form_fields(body: bytes) -> Mapping[str, str]:
-    """The fields of a form; of one that is there several times the last."""
-    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+    """The fields of a form; of one that is there several times the last. Raises InvalidArgument for too many."""
+    try:
+        fields = parse_qs(
+            body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS_LIMIT
+        )
+    except ValueError as error:
+        raise InvalidArgument(f"The form has more than {_FIELDS_LIMIT} fields.") from error
     return {name: values[-1] for name, values in fields.items()}
 
 
@@ -82,7 +88,8 @@ def _is_form(request: HTTPConnection) -> bool:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
 
 
-async def _form_body(receive: Receive) -> bytes:
+async def form_body(receive: Receive) -> bytes:
+    """The whole body, which nobody has to sign in to send. Raises TooLarge, ClientDisconnect."""
     body = bytearray()
     while True:
         message = await receive()

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -27,7 +27,7 @@ from trainyard_protocol.errors import (
 from trainyard_server import headers
 from trainyard_server.access import SAFE_METHODS, is_page
 from trainyard_server.store import Overtaken
-from trainyard_server.trouble import Troubles, reason
+from trainyard_server.trouble import Troubles, detail, reason
 
 RETRY_AFTER_S = 5
 
@@ -115,6 +115,11 @@ class _Passing:
         self._troubles = Troubles(logger)
 
     async def __call__(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, DataError):  # such as a NUL in a name, to PostgreSQL
+            logger.warning("%s %r: %s", request.method, request.url.path, detail(error))
+            return _said(
+                request, InvalidArgument("The call has a text or a number that no database can hold.")
+            )
         self._troubles.note("Requests cannot be answered", error)
         why = reason(error)
         if why is None and isinstance(error, OSError):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.states import JobState
@@ -216,14 +216,14 @@ def _understood(question: Question, now: datetime) -> tuple[Wanted, Order, bool]
 
 
 def moment(text: str, now: datetime) -> datetime | None:
-    """`24h` before now, or a time of its own; without a zone it is UTC. Raises ValueError."""
+    """`24h` before now, or a time of its own; without a zone it is UTC. Raises ValueError, OverflowError."""
     said = text.strip()
     if not said:
         return None
     if match := _AGO.fullmatch(said):
         return now - timedelta(seconds=int(match[1]) * _UNITS[match[2]])
     found = datetime.fromisoformat(said)
-    return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
+    return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def _label(text: str) -> tuple[str, str | None]:

@@ -8,16 +8,16 @@ from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import TrainyardError
 from trainyard_server.access import SIGN_IN, local_path
-from trainyard_server.browser import form_fields, session_cookie
+from trainyard_server.browser import form_body, form_fields, session_cookie
 from trainyard_server.dashboard.pages import Pages, View
-from trainyard_server.routes.common import Cases, RawBody
+from trainyard_server.routes.common import Cases
 from trainyard_server.signing_in import TooManyGuesses
 
 router = APIRouter()
 
 
-def _form(body: RawBody) -> dict[str, str]:
-    return dict(form_fields(body))
+async def _form(request: Request) -> dict[str, str]:
+    return dict(form_fields(await form_body(request.receive)))
 
 
 @router.get(SIGN_IN)

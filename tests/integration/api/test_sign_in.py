@@ -66,6 +66,16 @@ def test_agents_token_is_for_no_person(api: Server) -> None:
     assert api.client.post(CODES, headers=AGENT).status_code == 403
 
 
+@pytest.mark.parametrize(
+    ("body", "status"), [(b"token=" + b"x" * 2**16, 413), (b"&".join([b"a=1"] * 101), 400)]
+)
+def test_nobody_has_to_be_known_to_send_a_form_so_it_is_small(api: Server, body: bytes, status: int) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert api.client.post("/sign-in", content=body, headers=form).status_code == status
+    session = cookie_of(enter(api, token="alices-secret"))
+    assert api.client.post("/sign-out", content=body, headers=form | session).status_code == status
+
+
 def test_page_of_another_site_signs_nobody_in(api: Server) -> None:
     assert enter(api, {"Sec-Fetch-Site": "cross-site"}, token="alices-secret").status_code == 403
     assert enter(api, {"Origin": "https://evil.example"}, token="alices-secret").status_code == 403

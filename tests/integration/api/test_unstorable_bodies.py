@@ -1,6 +1,8 @@
 """What JSON can spell and nothing can store is refused at the door."""
 
-from integration.api.api_support import ADMIN, Server
+import pytest
+
+from integration.api.api_support import ADMIN, VERA, Server
 
 
 def test_create_with_half_a_surrogate_pair_is_refused_and_leaves_nothing(api: Server) -> None:
@@ -9,3 +11,18 @@ def test_create_with_half_a_surrogate_pair_is_refused_and_leaves_nothing(api: Se
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith("Invalid JSON payload received.")
     assert api.get("/v1/projects/p/jobs") == {}
+
+
+@pytest.mark.parametrize(
+    "path", ["/projects/%00/jobs/j", "/live/projects/%00/jobs/j", "/v1/projects/p/jobs/%00", "/?label=%00"]
+)
+def test_name_that_cannot_be_stored_is_no_error_of_the_servers(api: Server, path: str) -> None:
+    """PostgreSQL takes no NUL; SQLite finds nothing of that name."""
+    assert api.client.get(path, headers=VERA).status_code in (200, 400, 404)
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00%2B14:00", "9999-12-31T23:59:59-14:00", "999999w"])
+def test_time_that_no_calendar_has_is_refused(api: Server, moment: str) -> None:
+    for name in ("since", "until"):
+        answer = api.client.get(f"/?{name}={moment}", headers=VERA)
+        assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")

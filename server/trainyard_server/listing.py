@@ -18,6 +18,9 @@ PAGE_SIZE = 50
 TROUBLE_S = 24 * 3600.0
 """How long a failed job counts as one to look at."""
 
+_LONGEST_TEXT = 300  # characters; no job's name with its project is longer
+_MOST_LABELS = 20
+
 _AGO = re.compile(r"(\d{1,6})([smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _NO_LABELS: Mapping[str, str] = {}
@@ -188,6 +191,12 @@ def _understood(question: Question, now: datetime) -> tuple[Wanted, Order, bool]
         )
     if question.page < 1 or question.page > 10_000_000:
         wrong.append(Violation("page", f"counts from 1; this is {question.page}."))
+    if len(question.text) > _LONGEST_TEXT:
+        said = f"may have {_LONGEST_TEXT} characters; this has {len(question.text)}."
+        wrong.append(Violation("q", said))
+    if len(question.labels) > _MOST_LABELS:
+        said = f"may be asked for {_MOST_LABELS} times; this does {len(question.labels)} times."
+        wrong.append(Violation("label", said))
     moments = {}
     for name, said in (("since", question.since), ("until", question.until)):
         try:

@@ -26,3 +26,10 @@ def test_time_that_no_calendar_has_is_refused(api: Server, moment: str) -> None:
     for name in ("since", "until"):
         answer = api.client.get(f"/?{name}={moment}", headers=VERA)
         assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_list_is_not_asked_for_more_than_any_job_has(api: Server) -> None:
+    """A pattern of that length, and conditions of that number, are what SQLite refuses."""
+    for path in (f"/?q={'x' * 60_000}", f"/trainyard/v1/jobs?q={'x' * 60_000}", f"/?{'label=a&' * 5000}"):
+        answer = api.client.get(path, headers=VERA)
+        assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")

@@ -46,7 +46,9 @@ class Dashboard:
         return self.rendering.page(view.template, {**_reader(request), **view.look()})
 
     def parts(self, request: Request, view: View) -> Parts:
-        return self.rendering.parts(view.template, {**_reader(request), **view.look()})
+        """The same for all sessions of one person: nothing in them is one session's secret."""
+        shared = {name: value for name, value in _reader(request).items() if name not in ("csrf", "theme")}
+        return self.rendering.parts(view.template, {**shared, **view.look()})
 
     def error(self, request: Request, error: TrainyardError) -> HTMLResponse:
         """What a person sees in place of a page."""
@@ -104,7 +106,7 @@ async def _events(parts: AsyncGenerator[Parts | None, None]) -> AsyncGenerator[b
 
 def _key(request: Request) -> Key:
     caller = caller_of(request)
-    return (request.url.path, request.url.query, caller.role.value, caller.name, request.state.csrf)
+    return (request.url.netloc, request.url.path, request.url.query, caller.role.value, caller.name)
 
 
 def _reader(request: Request) -> dict[str, Any]:

@@ -4,8 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import pytest
+from jinja2 import UndefinedError
+from starlette.requests import Request
+
+from trainyard_server.access import Caller, Role
 from trainyard_server.dashboard.live import Live, Parts
-from trainyard_server.dashboard.pages import _events
+from trainyard_server.dashboard.pages import Dashboard, View, _events, _key
 from trainyard_server.notify import Notifier
 
 LONG_S = 1000.0
@@ -90,3 +95,35 @@ async def test_look_that_fails_ends_the_stream_and_the_next_one_tries_anew() -> 
         assert await anext(again) == {"part": "0"}
         await again.aclose()
     assert not live._pages
+
+
+def request(name: str, csrf: str, role: Role = Role.SUBMITTER, host: str = "yard:8470") -> Request:
+    return Request(
+        {
+            "type": "http",
+            "method": "GET",
+            "scheme": "http",
+            "path": "/live/",
+            "query_string": b"state=RUNNING",
+            "headers": [(b"host", host.encode())],
+            "state": {"caller": Caller(role, name), "csrf": csrf},
+        }
+    )
+
+
+def test_sessions_of_one_person_share_a_look_and_nobody_else_does() -> None:
+    first = _key(request("alice", "one"))
+    assert _key(request("alice", "two")) == first
+    assert _key(request("bob", "one")) != first
+    assert _key(request("alice", "one", Role.ADMIN)) != first
+    assert _key(request("alice", "one", host="other")) != first
+
+
+async def test_what_sessions_share_has_no_secret_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = Dashboard(Notifier(), LONG_S)
+    block = pages.rendering._environment.from_string(
+        "{% block live_x %}{{ caller.name }}{{ csrf }}{% endblock %}"
+    )
+    monkeypatch.setattr(pages.rendering, "_live_blocks", lambda _: block.blocks)
+    with pytest.raises(UndefinedError, match="csrf"):
+        pages.parts(request("alice", "a-secret"), View("jobs.html", dict))

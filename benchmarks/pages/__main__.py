@@ -177,7 +177,11 @@ def _job(chance: random.Random, number: int, count: int, now: datetime) -> dict[
         "job_id": f"job_{number:07}",
         "owner": f"o{number % 12}",
         "state": state,
-        "training_input": {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "args": ["--epochs", "5"]},
+        "training_input": {
+            "scaleTier": "CUSTOM",
+            "masterType": "n1-standard-4",
+            "pythonModule": "trainer.task",
+        },
         "gang": gang,
         "priority": 0,
         "labels": labels,

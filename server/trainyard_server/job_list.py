@@ -4,13 +4,15 @@ The jobs of a page are found in indexes that cover the question, and only those 
 long among fifty thousand jobs as among fifty.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, func, or_, select, union
-from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_server.schema import JobLabelRow, JobRow, ReplicaRow, RunRow
@@ -66,11 +68,44 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What a line of the list needs of a job's row, and nothing else: most of the time goes into reading JSON."""
+
+    key: int
+    project: str
+    job_id: str
+    owner: str
+    state: JobState
+    labels: Mapping[str, str]
+    gang: Sequence[Mapping[str, Any]]
+    scale_tier: str | None
+    created_at: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    waiting: str
+    position: int
+    verdict: Mapping[str, Any] | None
+    retries_used: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """The same of a run; `step`, `steps` and `metrics` are those of its primary replica."""
+
+    number: int
+    activity: str
+    step: int | None
+    steps: int | None
+    metrics: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """One page of jobs, and how many there are in each state, whatever state was asked for. `more`: there are more
     jobs than were counted."""
 
-    jobs: Sequence[JobRow]
+    jobs: Sequence[JobFacts]
     counts: Mapping[JobState, int]
     more: bool
 
@@ -85,11 +120,20 @@ class JobList:
         self._session: Session = reader.session
 
     def find(self, wanted: Wanted, order: Order, *, descending: bool, offset: int, limit: int) -> Found:
-        keys = self._page(wanted, order, descending=descending, offset=offset, limit=limit)
-        rows = {job.key: job for job in self._session.scalars(select(JobRow).where(JobRow.key.in_(keys)))}
-        counts = self._counts(wanted)
-        more = not wanted.is_indexed and sum(counts.values()) > COUNTED
-        return Found([rows[key] for key in keys], counts, more)
+        if wanted.is_indexed:
+            counts, more = self._counts(wanted), False
+            keys = self._page(wanted, order, descending=descending, offset=offset, limit=limit)
+        else:
+            # One walk over the matches for both: the walk is what takes time.
+            matches = self._matches(wanted, order, descending=descending)
+            counts, more = Counter(state for _, state in matches), len(matches) > COUNTED
+            if more:
+                keys = self._page(wanted, order, descending=descending, offset=offset, limit=limit)
+            else:
+                these = [key for key, state in matches if not wanted.states or state in wanted.states]
+                keys = these[offset : offset + limit]
+        rows = {row.key: row for row in self._session.execute(_FACTS.where(JobRow.key.in_(keys)))}
+        return Found([_facts(rows[key]) for key in keys], counts, more)
 
     def in_trouble(self, since: datetime) -> int:
         """How many jobs `trouble_since` means."""
@@ -102,8 +146,8 @@ class JobList:
     def owners(self) -> Sequence[str]:
         return [owner for owner in self._distinct(JobRow.owner) if owner]
 
-    def newest_runs(self, keys: Sequence[int]) -> dict[int, tuple[RunRow, ReplicaRow]]:
-        """The latest run of each of these jobs that has one, and its primary replica."""
+    def newest_runs(self, keys: Sequence[int]) -> dict[int, RunFacts]:
+        """The latest run of each of these jobs that has one, with its primary replica."""
         newest = (
             select(RunRow.job_key, func.max(RunRow.number).label("number"))
             .where(RunRow.job_key.in_(keys))
@@ -111,12 +155,18 @@ class JobList:
             .subquery()
         )
         rows = self._session.execute(
-            select(RunRow, ReplicaRow)
+            select(
+                RunRow.job_key,
+                RunRow.number,
+                RunRow.activity,
+                ReplicaRow.step,
+                ReplicaRow.steps,
+                ReplicaRow.metrics,
+            )
             .join(newest, and_(RunRow.job_key == newest.c.job_key, RunRow.number == newest.c.number))
             .join(ReplicaRow, and_(ReplicaRow.run_id == RunRow.run_id, ReplicaRow.position == 0))
-            .options(undefer(ReplicaRow.metrics))
         )
-        return {run.job_key: (run, replica) for run, replica in rows}
+        return {key: RunFacts(*facts) for key, *facts in rows}
 
     def troubled(self, keys: Sequence[int]) -> dict[int, str]:
         """What is wrong with those of these jobs that are under way: `stalled` or `silent`."""
@@ -134,29 +184,55 @@ class JobList:
         self, wanted: Wanted, order: Order, *, descending: bool, offset: int, limit: int
     ) -> Sequence[int]:
         query = _where(select(JobRow.key), wanted, with_states=True)
-        columns = list(dict.fromkeys((_COLUMNS[order], JobRow.created_at, JobRow.key)))
-        if order in (Order.STARTED, Order.ENDED):
-            query = query.where(columns[0].is_not(None))
-        query = query.order_by(*(column.desc() if descending else column for column in columns))
-        return self._session.scalars(query.offset(offset).limit(limit)).all()
+        return self._session.scalars(_ordered(query, order, descending).offset(offset).limit(limit)).all()
+
+    def _matches(self, wanted: Wanted, order: Order, *, descending: bool) -> Sequence[tuple[int, JobState]]:
+        """The keys and states of what matches but for the state, one more than are counted at most."""
+        query = _where(select(JobRow.key, JobRow.state), wanted, with_states=False)
+        rows = self._session.execute(_ordered(query, order, descending).limit(COUNTED + 1))
+        return [(key, state) for key, state in rows]
 
     def _counts(self, wanted: Wanted) -> dict[JobState, int]:
-        matches = _where(select(JobRow.state.label("state")), wanted, with_states=False)
-        if not wanted.is_indexed:
-            matches = matches.limit(COUNTED + 1)
-        found = matches.subquery()
-        query = select(found.c.state, func.count()).group_by(found.c.state)
+        query = _where(select(JobRow.state, func.count()), wanted, with_states=False).group_by(JobRow.state)
         return {state: count for state, count in self._session.execute(query)}  # noqa: C416 - rows are tuples by name
 
     def _distinct(self, column: InstrumentedAttribute[str]) -> list[str]:
         """By leaps over an index, one for each value, and not by a walk over all jobs."""
-        values: list[str] = []
-        while True:
-            query = select(func.min(column))
-            found = self._session.scalar(query.where(column > values[-1]) if values else query)
-            if found is None:
-                return values
-            values.append(found)
+        leaps = select(func.min(column).label("value")).cte("leaps", recursive=True)
+        next_one = select(func.min(column)).where(column > leaps.c.value).scalar_subquery()
+        leaps = leaps.union_all(select(next_one).where(leaps.c.value.is_not(None)))
+        return [value for value in self._session.scalars(select(leaps.c.value)) if value is not None]
+
+
+_FACTS = select(
+    JobRow.key,
+    JobRow.project,
+    JobRow.job_id,
+    JobRow.owner,
+    JobRow.state,
+    JobRow.labels,
+    JobRow.gang,
+    JobRow.training_input["scaleTier"].as_string().label("scale_tier"),
+    JobRow.created_at,
+    JobRow.queued_at,
+    JobRow.started_at,
+    JobRow.ended_at,
+    JobRow.waiting,
+    JobRow.position,
+    JobRow.verdict,
+    JobRow.retries_used,
+)
+
+
+def _facts(row: Any) -> JobFacts:
+    return JobFacts(**row._mapping)
+
+
+def _ordered(query: Select, order: Order, descending: bool) -> Select:  # type: ignore[type-arg]
+    columns = list(dict.fromkeys((_COLUMNS[order], JobRow.created_at, JobRow.key)))
+    if order in (Order.STARTED, Order.ENDED):
+        query = query.where(columns[0].is_not(None))
+    return query.order_by(*(column.desc() if descending else column for column in columns))
 
 
 def _where(query: Select, wanted: Wanted, *, with_states: bool) -> Select:  # type: ignore[type-arg]

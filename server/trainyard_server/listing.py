@@ -4,14 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views import MetricsDigest, Verdict
 from trainyard_server.backend import Backend
-from trainyard_server.job_list import JobList, Order, Wanted
+from trainyard_server.job_list import JobFacts, JobList, Order, RunFacts, Wanted
 from trainyard_server.jobs import known_job
-from trainyard_server.schema import JobRow, ReplicaRow, RunRow
 
 PAGE_SIZE = 50
 
@@ -23,7 +23,6 @@ _MOST_LABELS = 20
 
 _AGO = re.compile(r"(\d{1,6})([smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_NO_LABELS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +46,12 @@ class JobLine:
     """One job of the list. `trouble` is "", stalled, silent or restarted; `shape` says what it asks for, in short and
     in full."""
 
-    key: int
-    project: str
-    job_id: str
-    owner: str
-    state: JobState
-    labels: Mapping[str, str]
+    job: JobFacts
+    run: RunFacts | None
     shape: str
     shape_in_full: str
-    created_at: datetime
-    queued_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    waiting: str
-    position: int
     verdict: Verdict | None
-    retries_used: int
     trouble: str
-    run: RunRow | None
-    primary: ReplicaRow | None
     digest: MetricsDigest
 
 
@@ -117,7 +103,8 @@ class Listings:
     def shape(self, project: str, job_id: str) -> tuple[str, str]:
         """What the job asks for, in short and in full. Raises NotFound."""
         with self._backend.store.read() as reader:
-            return shape_of(known_job(reader, project, job_id))
+            job = known_job(reader, project, job_id)
+            return shape_of(job.training_input.get("scaleTier"), job.gang)
 
     def choices(self) -> tuple[Sequence[str], Sequence[str]]:
         """Every project and every owner that there are jobs of."""
@@ -126,13 +113,13 @@ class Listings:
             return jobs.projects(), jobs.owners()
 
 
-def shape_of(job: JobRow) -> tuple[str, str]:
-    """What the job asks for, as its tier or the kinds of its machines, and in full:
-    `CUSTOM 1+4`, `1 × n1-standard-8 (master), 4 × n1-highmem-8 (worker)`."""
-    tier = str(job.training_input.get("scaleTier", "BASIC"))
+def shape_of(scale_tier: str | None, gang: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """What a job asks for, as its tier and the numbers of its kinds of machines, and in full:
+    `CUSTOM 1+4`, `1 × n1-standard-8 (master), 4 × n1-highmem-8 (worker)`. `gang` is a row's."""
+    tier = scale_tier or "BASIC"
     kinds: dict[tuple[str, str], int] = {}
     accelerators = 0
-    for replica in job.gang:
+    for replica in gang:
         kind = str(replica["task"]).partition("-replica-")[0]
         what = str(replica["machine_type"])
         if replica["accelerator_count"]:
@@ -142,37 +129,23 @@ def shape_of(job: JobRow) -> tuple[str, str]:
     counts: dict[str, int] = {}
     for (kind, _), count in kinds.items():
         counts[kind] = counts.get(kind, 0) + count
-    short = tier if len(job.gang) == 1 else f"{tier} {'+'.join(map(str, counts.values()))}"
+    short = tier if len(gang) == 1 else f"{tier} {'+'.join(map(str, counts.values()))}"
     if accelerators:
         short += f" · {accelerators} GPU"
     return short, ", ".join(f"{count} × {what} ({kind})" for (kind, what), count in kinds.items())
 
 
-def _line(job: JobRow, latest: tuple[RunRow, ReplicaRow] | None, unwell: str) -> JobLine:
-    short, full = shape_of(job)
-    run, primary = latest or (None, None)
+def _line(job: JobFacts, run: RunFacts | None, unwell: str) -> JobLine:
+    short, full = shape_of(job.scale_tier, job.gang)
     over = job.ended_at is not None
     return JobLine(
-        key=job.key,
-        project=job.project,
-        job_id=job.job_id,
-        owner=job.owner,
-        state=job.state,
-        labels=job.labels or _NO_LABELS,
+        job=job,
+        run=run,
         shape=short,
         shape_in_full=full,
-        created_at=job.created_at,
-        queued_at=job.queued_at,
-        started_at=job.started_at,
-        ended_at=job.ended_at,
-        waiting=job.waiting,
-        position=job.position,
         verdict=Verdict.model_validate(job.verdict) if job.verdict else None,
-        retries_used=job.retries_used,
         trouble=unwell or ("restarted" if job.retries_used and not over else ""),
-        run=run,
-        primary=primary,
-        digest=MetricsDigest.model_validate((primary.metrics if primary is not None else None) or {}),
+        digest=MetricsDigest.model_validate((run.metrics if run is not None else None) or {}),
     )
 
 

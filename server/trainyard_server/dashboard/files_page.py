@@ -12,8 +12,9 @@ from trainyard_protocol.file_views import FileListing
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views import JobDetail
 from trainyard_server.backend import Clock
-from trainyard_server.dashboard.job_head import JOB, job_path, job_view
+from trainyard_server.dashboard.job_head import JOB, job_view
 from trainyard_server.dashboard.pages import View, add_page
+from trainyard_server.dashboard.rendering import job_path
 from trainyard_server.routes.common import Cases
 
 router = APIRouter()

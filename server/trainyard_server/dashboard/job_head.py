@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from fastapi import Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views import JobDetail
 from trainyard_server.dashboard.pages import View, caller_of
+from trainyard_server.dashboard.rendering import job_path
 from trainyard_server.notify import PROGRESS_TOPIC, job_topic
 from trainyard_server.routes.common import UseCases
 
@@ -61,7 +61,3 @@ def job_view(
         }
 
     return View(template, look, (job_topic(key), PROGRESS_TOPIC, *topics))
-
-
-def job_path(project: str, job_id: str) -> str:
-    return f"/projects/{quote(project, safe='')}/jobs/{quote(job_id, safe='')}"

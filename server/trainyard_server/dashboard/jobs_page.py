@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -91,12 +92,13 @@ class Address:
 
     def __init__(self, items: list[tuple[str, str]]) -> None:
         self._items = items
+        self.but = cache(self._but)  # a page asks for the same ones again and again
 
     @property
     def is_filtered(self) -> bool:
         return any(value for name, value in self._items if name not in ("sort", "page"))
 
-    def but(self, **changes: str | tuple[str, ...] | None) -> str:
+    def _but(self, **changes: str | tuple[str, ...] | None) -> str:
         """The query with other values; None leaves one out. Another choice begins at the first page again."""
         dropped = {*changes, "page"}
         items = [(name, value) for name, value in self._items if name not in dropped and value]

@@ -4,7 +4,10 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.nodes import Const, Extends
@@ -46,7 +49,9 @@ class Rendering:
         )
 
         # Known in every block, also where one is rendered by itself.
-        self._environment.globals["ui"] = self._environment.get_template("_macros.html").module
+        macros = vars(self._environment.get_template("_macros.html").module)
+        ours = {name: macro for name, macro in macros.items() if not name.startswith("_")}
+        self._environment.globals["ui"] = SimpleNamespace(**ours, icon=icon, state=state, job_path=job_path)
 
     def page(self, template: str, context: Mapping[str, Any]) -> str:
         return self._environment.get_template(template).render(context)
@@ -73,6 +78,27 @@ class Rendering:
                 known = self._live_blocks(parent.template.value) | known
             self._blocks[template] = known
         return known
+
+
+@cache
+def icon(name: str, label: str = "") -> Markup:
+    """A picture out of icons.svg; without a label it is decoration."""
+    said = Markup('role="img" aria-label="{}"').format(label) if label else Markup('aria-hidden="true"')
+    url = static_url("icons.svg")
+    return Markup('<svg class="icon" {}><use href="{}#{}"/></svg>').format(said, url, name)
+
+
+@cache
+def state(name: str) -> Markup:
+    """A state of a job, a run or a replica: icon, word, colour."""
+    kind = name.lower()
+    return Markup('<span class="state state-{}">{}<span>{}</span></span>').format(
+        kind, icon(f"state-{kind}"), name.capitalize()
+    )
+
+
+def job_path(project: str, job_id: str) -> str:
+    return f"/projects/{quote(project, safe='')}/jobs/{quote(job_id, safe='')}"
 
 
 def time(moment: datetime | None, form: str = "ago") -> Markup:
@@ -134,15 +160,17 @@ _SPARK_WIDTH, _SPARK_HEIGHT, _MARGIN = 72.0, 18.0, 1.5
 
 
 def spark(points: Sequence[tuple[float, float]], label: str) -> Markup:
-    """A small curve, 72 by 18, of (step, value); nothing where there are fewer than two finite points."""
+    """A small curve, 72 by 18, of (step, value) in the order of the steps; nothing where there are fewer than two finite
+    points."""
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if len(finite) < 2:
         return Markup("")
-    xs, ys = [x for x, _ in finite], [y for _, y in finite]
-    x_span, y_span = (max(xs) - min(xs)) or 1.0, (max(ys) - min(ys)) or 1.0
+    low_x, high_x = finite[0][0], finite[-1][0]
+    low_y, high_y = min(y for _, y in finite), max(y for _, y in finite)
+    per_step = (_SPARK_WIDTH - 2 * _MARGIN) / ((high_x - low_x) or 1.0)
+    per_value = (_SPARK_HEIGHT - 2 * _MARGIN) / ((high_y - low_y) or 1.0)
     path = " ".join(
-        f"{_MARGIN + (x - min(xs)) / x_span * (_SPARK_WIDTH - 2 * _MARGIN):.1f},"
-        f"{_SPARK_HEIGHT - _MARGIN - (y - min(ys)) / y_span * (_SPARK_HEIGHT - 2 * _MARGIN):.1f}"
+        f"{_MARGIN + (x - low_x) * per_step:.1f},{_SPARK_HEIGHT - _MARGIN - (y - low_y) * per_value:.1f}"
         for x, y in finite
     )
     return Markup(

@@ -62,9 +62,9 @@ def sign_in_code(request: Request, cases: Cases) -> SignInCode:
 @router.get("/jobs")
 def find_jobs(cases: Cases, q: str = "") -> JobsFound:
     """The newest jobs of all projects with a text in their name."""
-    found = cases.listings.find(Question(text=q))
+    found = [line.job for line in cases.listings.find(Question(text=q)).jobs]
     return JobsFound(
-        jobs=tuple(JobFound(project=one.project, job_id=one.job_id, state=one.state) for one in found.jobs)
+        jobs=tuple(JobFound(project=job.project, job_id=job.job_id, state=job.state) for job in found)
     )
 
 

@@ -48,10 +48,11 @@ class Rendering:
             static_url=static_url, static_version=static_version(), version=trainyard_protocol.__version__
         )
 
-        # Known in every block, also where one is rendered by itself.
+        # Known in every block, also where one is rendered by itself, and to the macros themselves.
+        ui = SimpleNamespace(icon=icon, state=state, job_path=job_path)
+        self._environment.globals["ui"] = ui
         macros = vars(self._environment.get_template("_macros.html").module)
-        ours = {name: macro for name, macro in macros.items() if not name.startswith("_")}
-        self._environment.globals["ui"] = SimpleNamespace(**ours, icon=icon, state=state, job_path=job_path)
+        vars(ui).update({name: macro for name, macro in macros.items() if not name.startswith("_")})
 
     def page(self, template: str, context: Mapping[str, Any]) -> str:
         return self._environment.get_template(template).render(context)
@@ -160,8 +161,7 @@ _SPARK_WIDTH, _SPARK_HEIGHT, _MARGIN = 72.0, 18.0, 1.5
 
 
 def spark(points: Sequence[tuple[float, float]], label: str) -> Markup:
-    """A small curve, 72 by 18, of (step, value) in the order of the steps; nothing where there are fewer than two finite
-    points."""
+    """A small curve, 72 by 18, of (step, value) in the order of the steps; nothing for fewer than two finite points."""
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if len(finite) < 2:
         return Markup("")

@@ -23,6 +23,7 @@ Key = tuple[str, ...]
 
 logger = logging.getLogger(__name__)
 
+_HOUR_S = 3600.0
 _REST_S = 0.25  # between two looks at the same page: news that come in between are seen together
 
 
@@ -35,7 +36,7 @@ class _Shared:
     viewers: int = 0
     failed: Exception | None = None
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    task: "asyncio.Task[None] | None" = None
+    tasks: "tuple[asyncio.Task[None], ...]" = ()
 
 
 class Live:
@@ -58,7 +59,8 @@ class Live:
         page = self._pages.get(key)
         if page is None:
             page = self._pages[key] = _Shared()
-            page.task = asyncio.create_task(self._watch(page, look, topics, every_s))
+            watching = self._watch(page, look, topics, every_s)
+            page.tasks = (asyncio.create_task(watching), asyncio.create_task(self._end(page)))
         page.viewers += 1
         shown: Parts = {}
         seen = 0
@@ -78,8 +80,8 @@ class Live:
             if page.viewers == 0:
                 if self._pages.get(key) is page:
                     del self._pages[key]
-                if page.task is not None:
-                    page.task.cancel()
+                for task in page.tasks:
+                    task.cancel()
 
     async def _news(self, page: _Shared, seen: int) -> None:
         """Waits until somebody has looked and found something new, for a while at most."""
@@ -110,6 +112,12 @@ class Live:
                         page.changed.notify_all()
                 await asyncio.sleep(_REST_S)
                 await news.wait(every_s)
+
+    async def _end(self, page: _Shared) -> None:
+        """Tells everybody when the server ends, also while a look takes its time."""
+        with self._notifier.subscribe("the end") as end:
+            while not self._notifier.closed:
+                await end.wait(_HOUR_S)
         async with page.changed:
             page.changed.notify_all()
 

@@ -1,6 +1,7 @@
 """Pages that stay true: whoever looks is told, and whoever leaves is forgotten."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -64,6 +65,26 @@ async def test_close_of_the_server_ends_every_stream_at_once() -> None:
     assert not live._pages
 
 
+async def test_close_of_the_server_waits_for_no_look_that_hangs() -> None:
+    notifier, held, begun = Notifier(), threading.Event(), threading.Event()
+    live = Live(notifier, LONG_S)
+
+    def look() -> Parts:
+        begun.set()
+        held.wait(60)
+        return {}
+
+    waiting = asyncio.create_task(anext(live.stream(("page",), look, (), LONG_S), None))
+    try:
+        await asyncio.to_thread(begun.wait, 30)
+        notifier.close()
+        async with asyncio.timeout(20):
+            assert await waiting is None
+    finally:
+        held.set()
+    assert not live._pages
+
+
 async def test_viewer_who_leaves_in_the_middle_of_an_event_is_forgotten_at_once() -> None:
     notifier = Notifier()
     live, page = Live(notifier, LONG_S), Page()
@@ -71,11 +92,10 @@ async def test_viewer_who_leaves_in_the_middle_of_an_event_is_forgotten_at_once(
         async with aclosing(_events(opened(live, page))) as events:
             await anext(events)
             await anext(events)
-            task = live._pages["page",].task
-            assert task is not None
+            tasks = live._pages["page",].tasks
         assert not live._pages
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert [task.cancelled() for task in tasks] == [True, True]
     assert not notifier._subscriptions
 
 

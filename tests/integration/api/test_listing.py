@@ -1,0 +1,170 @@
+"""The list of jobs over all projects, as the dashboard asks for it."""
+
+from typing import Any
+
+import pytest
+
+from integration.api.api_support import ADMIN, ALICE, BOB, ScriptedAgent, Server, package_job
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.states import JobState
+from trainyard_protocol.sync import Stall
+from trainyard_server import job_list
+from trainyard_server.listing import Question
+
+
+@pytest.fixture
+def jobs(api: Server) -> Server:
+    """Six jobs of three people in two projects, a minute apart; the first has succeeded, the second failed."""
+    agent = ScriptedAgent(api, cpus=1)
+    agent.sync()
+    for name, project, who, labels in (
+        ("Digits_1", "p", ALICE, {"team": "vision", "stage": "final"}),
+        ("digits_2", "p", ALICE, {"team": "vision"}),
+        ("bert_100", "q", BOB, {"team": "language"}),
+        ("bert1000", "q", BOB, {"team": "language", "stage": "try"}),
+        ("nightly", "p", ADMIN, {}),
+        ("digits_3", "p", BOB, {"team": "vision"}),
+    ):
+        body = {"jobId": name, "trainingInput": package_job(), "labels": labels}
+        answer = api.client.post(f"/v1/projects/{project}/jobs", json=body, headers=who)
+        assert answer.status_code == 200, answer.text
+        api.clock.advance(60)
+    for code in (0, 1):
+        api.tick()
+        agent.sync()
+        agent.start()
+        agent.log('{"event": "progress", "step": 7, "steps": 9, "loss": 0.5}')
+        agent.exit(code=code)
+    api.use_cases.backend.steps.flush()
+    return api
+
+
+def names(server: Server, **asked: Any) -> list[str]:
+    return [line.job.job_id for line in server.use_cases.listings.find(Question(**asked)).jobs]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, ["digits_3", "nightly", "bert1000", "bert_100", "digits_2", "Digits_1"]),
+        ({"order": "created"}, ["Digits_1", "digits_2", "bert_100", "bert1000", "nightly", "digits_3"]),
+        ({"text": "DIGITS"}, ["digits_3", "digits_2", "Digits_1"]),
+        ({"text": "t_100"}, ["bert_100"]),
+        ({"text": "%"}, []),
+        ({"project": "q"}, ["bert1000", "bert_100"]),
+        ({"owner": "bob"}, ["digits_3", "bert1000", "bert_100"]),
+        ({"owner": "bob", "project": "p"}, ["digits_3"]),
+        ({"labels": ("team=vision",)}, ["digits_3", "digits_2", "Digits_1"]),
+        ({"labels": ("stage",)}, ["bert1000", "Digits_1"]),
+        ({"labels": ("stage", "team=vision")}, ["Digits_1"]),
+        ({"labels": ("team=vision",), "states": ("succeeded", "FAILED")}, ["digits_2", "Digits_1"]),
+        ({"states": ("SUCCEEDED",)}, ["Digits_1"]),
+        ({"since": "150s"}, ["digits_3", "nightly"]),
+        ({"since": "2026-11-20T12:03:00Z", "until": "2026-11-20T12:04:00"}, ["nightly", "bert1000"]),
+        ({"order": "-ended"}, ["digits_2", "Digits_1"]),
+        ({"text": "digits", "order": "ended"}, ["Digits_1", "digits_2"]),
+        ({"order": "owner", "project": "p"}, ["nightly", "Digits_1", "digits_2", "digits_3"]),
+    ],
+)
+def test_list_has_what_was_asked_for_in_its_order(
+    jobs: Server, asked: dict[str, Any], expected: list[str]
+) -> None:
+    assert names(jobs, **asked) == expected
+
+
+def test_names_sort_whatever_their_case(jobs: Server) -> None:
+    found = names(jobs, order="name", text="digits")
+    assert found == ["Digits_1", "digits_2", "digits_3"]
+
+
+def test_every_state_is_counted_whatever_state_is_shown(jobs: Server) -> None:
+    listing = jobs.use_cases.listings.find(Question(states=("FAILED",), labels=("team=vision",)))
+    waits = {
+        state: count
+        for state, count in listing.counts.items()
+        if state not in (JobState.SUCCEEDED, JobState.FAILED)
+    }
+    assert (listing.counts[JobState.SUCCEEDED], listing.counts[JobState.FAILED], sum(waits.values())) == (
+        1,
+        1,
+        1,
+    )
+    assert (listing.total, listing.more) == (1, False)
+
+
+def test_line_has_steps_and_metrics_of_the_newest_run(jobs: Server) -> None:
+    (line,) = jobs.use_cases.listings.find(Question(states=("SUCCEEDED",))).jobs
+    assert line.run is not None
+    assert (line.run.number, line.run.step, line.run.steps) == (1, 7, 9)
+    curve = line.digest.curve()
+    assert curve is not None
+    assert (curve.name, curve.value, line.shape) == ("loss", 0.5, "CUSTOM")
+
+
+def test_choices_are_those_that_there_are(jobs: Server) -> None:
+    projects, owners = jobs.use_cases.listings.choices()
+    assert (list(projects), list(owners)) == (["p", "q"], ["admin", "alice", "bob"])
+
+
+def test_trouble_is_what_failed_lately_and_what_stands_still(jobs: Server) -> None:
+    assert names(jobs, trouble=True) == ["digits_2"]
+    agent = ScriptedAgent(jobs, "second", cpus=1)
+    agent.sync()
+    jobs.tick()
+    agent.sync()
+    agent.start()
+    with jobs.use_cases.backend.store.write() as writer:
+        run = writer.run(agent.run.run_id)
+        assert run is not None
+        stall = Stall(step=1, since=jobs.clock(), limit_s=1)
+        writer.note_stall(run, "master-replica-0", stall, "")
+    stalled = agent.run.job_id
+    listing = jobs.use_cases.listings.find(Question(trouble=True))
+    assert {line.job.job_id: line.trouble for line in listing.jobs} == {stalled: "stalled", "digits_2": ""}
+    assert listing.troubled == 2
+    jobs.clock.advance(25 * 3600)
+    assert names(jobs, trouble=True) == [stalled]
+
+
+def test_pages_have_every_job_once(jobs: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard_server.listing.PAGE_SIZE", 4)
+    for asked in ({}, {"text": "i"}, {"labels": ("team",)}):
+        first, second = names(jobs, page=1, **asked), names(jobs, page=2, **asked)
+        monkeypatch.setattr("trainyard_server.listing.PAGE_SIZE", 50)
+        assert first + second == names(jobs, **asked)
+        monkeypatch.setattr("trainyard_server.listing.PAGE_SIZE", 4)
+
+
+def test_more_than_are_counted_are_still_found(jobs: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_list, "COUNTED", 2)
+    listing = jobs.use_cases.listings.find(Question(text="digits"))
+    assert [line.job.job_id for line in listing.jobs] == ["digits_3", "digits_2", "Digits_1"]
+    assert listing.more
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"order": "colour"}, "'colour' is no order; orders are created, name"),
+        ({"states": ("RUNING",)}, "'RUNING' is not a state; states are QUEUED"),
+        ({"page": 0}, "counts from 1; this is 0"),
+        ({"since": "yesterday"}, "'yesterday' is no time; 2026-11-20"),
+    ],
+)
+def test_question_that_cannot_be_understood_says_what_can(
+    api: Server, asked: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        api.use_cases.listings.find(Question(**asked))
+    assert expected in str(refused.value)
+
+
+def test_labels_that_were_changed_are_found(jobs: Server) -> None:
+    answer = jobs.client.patch(
+        "/v1/projects/p/jobs/nightly",
+        params={"updateMask": "labels"},
+        json={"labels": {"team": "ops"}},
+        headers=ADMIN,
+    )
+    assert answer.status_code == 200
+    assert names(jobs, labels=("team=ops",)) == ["nightly"]

@@ -22,6 +22,24 @@ from browser.link import linked
 from integration.api.api_support import Server, server, serving
 
 expect.set_options(timeout=15_000)  # a machine that does much besides is slow, not wrong
+_WITHOUT = (
+    # The address line of each window is a page of its own, which takes as long to load as the page that is tested.
+    "WebUIOmniboxPopup",
+    "WebUIOmniboxAimPopup",
+    "WebUIOmniboxFullPopup",
+    # Only the last --disable-features counts: what Playwright does without as well.
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsUpgrades",
+    "HttpsFirstBalancedModeAutoEnable",
+    "LensOverlay",
+    "MediaRouter",
+    "PaintHolding",
+    "OptimizationHints",
+    "NetworkTimeServiceQuerying",
+    "AimEnabled",
+    "PreconnectToSearch",
+)
 SHOTS = Path(os.environ.get("SCREENSHOTS", "test-artefacts/screenshots"))
 
 
@@ -45,7 +63,8 @@ def chromium() -> Iterator[Browser]:
             pytest.fail("There is no Chromium here: scripts/test-tools.sh installs it.")
         pytest.skip("no Chromium on this machine")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        flags = ["--no-sandbox", f"--disable-features={','.join(_WITHOUT)}"]
+        browser = playwright.chromium.launch(executable_path=path, args=flags)
         yield browser
         browser.close()
 

@@ -88,7 +88,7 @@ def test_machines_and_queue_are_shown(
     page.locator(".queue summary").first.click()
     expect(page.get_by_text("It would start now with any one of:")).to_be_visible()
     shot(page, f"cluster-{look.name.lower()}")
-    assert axe(page) == []
+    assert axe(page, look) == []
 
 
 def test_each_gpu_says_who_holds_it_and_how_busy_it_is(busy: Yard, open_page: Open) -> None:

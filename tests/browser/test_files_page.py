@@ -40,7 +40,7 @@ def test_files_are_found_and_kept(
     expect(page.locator(".model")).to_contain_text(f"{job_dir}/model")
     expect(page.locator("[data-row]")).to_have_count(4)
     expect(page.get_by_role("link", name=ODD, exact=True)).to_be_visible()
-    assert axe(page) == []
+    assert axe(page, look) == []
     shot(page, f"files-{look.name.lower()}")
     with page.expect_download() as downloading:
         page.get_by_role("link", name=f"Download {ODD}").click()
@@ -52,7 +52,7 @@ def test_files_are_found_and_kept(
     expect(page.get_by_text("Nothing is here", exact=True)).to_be_visible()
     page.get_by_role("navigation", name="Directory").get_by_role("link", name="model").click()
     expect(page.locator("[data-row]")).to_have_count(2)
-    assert axe(page) == []
+    assert axe(page, look) == []
 
 
 def test_large_directory_has_further_pages(yard: Yard, open_page: Open, job_dir: Path) -> None:

@@ -29,7 +29,7 @@ def test_failed_job_says_why_on_top(
     expect(page.get_by_role("heading", name="Why it failed")).to_be_visible()
     expect(page.locator("#live-verdict")).to_contain_text("ValueError: no data")
     shot(page, f"job-failed-{look.name.lower()}")
-    assert axe(page) == []
+    assert axe(page, look) == []
 
 
 def test_job_that_goes_on_is_followed(yard: Yard, open_page: Open, shot: Callable[..., Path]) -> None:

@@ -48,7 +48,7 @@ def test_jobs_are_shown(busy: Yard, open_page: Open, shot: Callable[..., Path], 
     page = open_page("/", look=look)
     expect(row(page, "transformer_lr3")).to_contain_text("1,200 / 5,000")
     shot(page, f"jobs-{look.name.lower()}")
-    assert axe(page) == []
+    assert axe(page, look) == []
 
 
 def test_list_follows_what_happens(yard: Yard, open_page: Open) -> None:

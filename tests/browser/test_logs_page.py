@@ -75,7 +75,7 @@ def test_log_of_a_gang(yard: Yard, open_page: Open, shot: Shot, look: Look) -> N
     following(page)
     expect(page.locator(".ln").last).to_contain_text("ValueError")
     shot(page, f"logs-{look.name.lower()}", full_page=False)
-    assert axe(page) == []
+    assert axe(page, look) == []
     page.get_by_label("Search").fill("loss")
     expect(page.locator("mark").first).to_be_visible()
     page.get_by_role("button", name="First error").click()
@@ -83,7 +83,7 @@ def test_log_of_a_gang(yard: Yard, open_page: Open, shot: Shot, look: Look) -> N
     page.locator("[data-task=worker-replica-1]").click()
     expect(page.locator(".ln .by").first).to_have_text("worker-1")
     shot(page, f"logs-search-{look.name.lower()}", full_page=False)
-    assert axe(page) == []
+    assert axe(page, look) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
         "nothing is wider than the window"
     )

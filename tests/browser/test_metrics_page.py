@@ -138,7 +138,7 @@ def test_curves_are_shown(lab: Lab, open_page: Open, shot: Callable[..., Path], 
     expect(rows.nth(0)).to_contain_text("loss")
     expect(rows.nth(1)).to_contain_text("held_out_loss")
     expect(rows.nth(1)).to_contain_text("1,000")
-    assert axe(page) == []
+    assert axe(page, look) == []
     drawn(page, "examples_per_second")
     shot(page, f"metrics-{look.name.lower()}")
 

@@ -318,14 +318,14 @@ def test_new_job_page_in_each_look(
     page.get_by_label("Labels").fill("team=vision, stage=final")
     type_config(page, SHOWN)
     expect_taken(page)
-    assert axe(page) == []
+    assert axe(page, look) == []
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
     shot(page, f"new-{look.name.lower()}")
     wrong = SHOWN.replace("workerCount: 3", "workerCount: three").replace('"2.11"', "2.10")
     type_config(page, wrong.replace("maxRunningTime", "maxRunTime"))
     expect(page.locator("#status")).to_have_text("3 problems")
     expect(page.locator(".numbers .p-error")).to_have_text(["6", "8", "10"])
-    assert axe(page) == []
+    assert axe(page, look) == []
     shot(page, f"new-problems-{look.name.lower()}")
 
 

@@ -21,7 +21,7 @@ def test_page_says_where_the_token_is(
     expect(page.get_by_text("trainyard dashboard")).to_be_visible()
     expect(page.get_by_label("Token")).to_be_focused()
     shot(page, f"sign-in-{look.name.lower()}")
-    assert axe(page) == []
+    assert axe(page, look) == []
 
 
 def test_wrong_token_is_said_and_the_right_one_leads_on_and_out_again(yard: Yard, open_page: Open) -> None:

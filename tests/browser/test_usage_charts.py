@@ -86,7 +86,7 @@ def test_use_over_time_is_drawn(
     expect(charts.locator("figure")).to_have_count(6)
     charts.scroll_into_view_if_needed()
     shot(page, f"usage-{look.name.lower()}")
-    assert axe(page) == []
+    assert axe(page, look) == []
 
 
 def test_each_chart_says_how_it_stands_and_what_is_given(yard: Yard, run: RunOrder, open_page: Open) -> None:

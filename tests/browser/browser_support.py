@@ -105,7 +105,11 @@ class Yard:
 def axe(page: Page, look: Look = Look.LIGHT) -> list[str]:
     """What axe-core finds wrong with the page as it stands. With a dark `look`, only with its colours: nothing else
     is other than in the light, and axe takes longer than all the rest of such a test."""
-    rules = {"type": "rule", "values": _OF_COLOURS} if look.scheme == "dark" else {"type": "tag", "values": _STANDARDS}
+    rules = (
+        {"type": "rule", "values": _OF_COLOURS}
+        if look.scheme == "dark"
+        else {"type": "tag", "values": _STANDARDS}
+    )
     # Without "resultTypes" it also describes every element of the page that is as it should be.
     results = Axe().run(page, options={"runOnly": rules, "resultTypes": ["violations"]})
     return [

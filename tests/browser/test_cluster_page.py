@@ -12,6 +12,8 @@ from browser.browser_support import Look, Yard, axe
 from integration.api.api_support import AGENT, GB, ScriptedAgent
 from trainyard_protocol.sync import Gpu, RunOrder
 from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_server import cluster
+from trainyard_server.dashboard import cluster_page
 
 Open = Callable[..., Page]
 T4 = "NVIDIA_TESLA_T4"
@@ -197,18 +199,20 @@ def test_empty_cluster_says_what_to_do_next(
     assert axe(page) == []
 
 
-def test_long_queue_has_pages(yard: Yard, open_page: Open) -> None:
-    for number in range(120):
+def test_long_queue_has_pages(yard: Yard, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cluster, cluster_page):
+        monkeypatch.setattr(module, "QUEUE_PAGE", 5)
+    for number in range(12):
         yard.submit(f"job_{number:03}")
     scheduled(yard)
     page = open_page("/cluster?page=2")
-    expect(page.get_by_text("51 to 100 of 120")).to_be_visible()
-    expect(page.locator(".queue [data-row]")).to_have_count(50)
-    expect(page.locator(".queue [data-row]").first).to_contain_text("job_050")
+    expect(page.get_by_text("6 to 10 of 12")).to_be_visible()
+    expect(page.locator(".queue [data-row]")).to_have_count(5)
+    expect(page.locator(".queue [data-row]").first).to_contain_text("job_005")
     page.get_by_role("link", name="Later").click()
-    expect(page.locator(".queue [data-row]")).to_have_count(20)
+    expect(page.locator(".queue [data-row]")).to_have_count(2)
     page.goto("/cluster?page=99")
-    expect(page.locator(".queue [data-row]")).to_have_count(20)
+    expect(page.locator(".queue [data-row]")).to_have_count(2)
 
 
 def test_what_people_have_typed_is_shown_as_text(yard: Yard, open_page: Open) -> None:

@@ -47,7 +47,7 @@ def test_files_are_found_and_kept(
     assert Path(downloading.value.path()).read_text() == "what is in it"
     page.get_by_role("link", name="model/", exact=True).click()
     expect(page.locator("[data-row]")).to_have_count(2)
-    expect(page.get_by_text("1.4 MiB")).to_be_visible()
+    expect(page.get_by_text("1.5 MB")).to_be_visible()
     page.get_by_role("link", name="<img src=x onerror=alert(1)>/").click()
     expect(page.get_by_text("Nothing is here", exact=True)).to_be_visible()
     page.get_by_role("navigation", name="Directory").get_by_role("link", name="model").click()

@@ -40,6 +40,7 @@ PAGES = {
     "queued jobs": "/?state=QUEUED",
     "a label": "/?label=team=t3",
     "a label, failed": "/?label=team=t3&state=FAILED",
+    "a label of every second job": "/?label=stage=final",
     "a project": "/?project=p3",
     "an owner": "/?owner=o3",
     "text that many have": "/?q=job",
@@ -62,14 +63,15 @@ def main() -> None:
             fill(data_dir, count)
             clients.append(stack.enter_context(serving(data_dir, directory)))
         print(f"{options.jobs:,} jobs against {FEW}, medians of {options.rounds} rounds by turns\n")
-        print("| page | of 50 | ratio | rounds |\n|---|---|---|---|")
+        print("| page | lines shown | with 50 | ratio | rounds |\n|---|---|---|---|---|")
         for name, path in PAGES.items():
+            lines = " to ".join(str(client.get(path).text.count("data-row")) for client in clients)
             few, many = measure(clients, path, options.rounds)
             ratio = statistics.median(many) / statistics.median(few)
             each = sorted(b / a for a, b in zip(few, many, strict=True))
             low, high = each[len(each) // 10], each[-len(each) // 10 - 1]
             print(
-                f"| {name} | {statistics.median(few) * 1000:.0f} ms | {ratio:.2f} | {low:.2f} to {high:.2f} |"
+                f"| {name} | {lines} | {statistics.median(few) * 1000:.0f} ms | {ratio:.2f} | {low:.2f} to {high:.2f} |"
             )
 
 

@@ -30,7 +30,7 @@ class Order(StrEnum):
     ENDED = "ended"
 
 
-COUNTED = 5_000
+COUNTED = 1_000
 """How many jobs are counted where that takes a look at each of them."""
 
 _UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
@@ -127,11 +127,10 @@ class JobList:
             # One walk over the matches for both: the walk is what takes time.
             matches = self._matches(wanted, order, descending=descending)
             counts, more = Counter(state for _, state in matches), len(matches) > COUNTED
-            if more:
+            these = [key for key, state in matches if not wanted.states or state in wanted.states]
+            keys = these[offset : offset + limit]
+            if more and len(keys) < limit:
                 keys = self._page(wanted, order, descending=descending, offset=offset, limit=limit)
-            else:
-                these = [key for key, state in matches if not wanted.states or state in wanted.states]
-                keys = these[offset : offset + limit]
         rows = {row.key: row for row in self._session.execute(_FACTS.where(JobRow.key.in_(keys)))}
         return Found([_facts(rows[key]) for key in keys], counts, more)
 

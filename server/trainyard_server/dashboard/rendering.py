@@ -33,6 +33,7 @@ class Rendering:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            auto_reload=False,
         )
         self._environment.filters.update(
             bytes=sized,

@@ -49,9 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which tests stay in one process when several run beside each other (pytest-xdist's `--dist loadgroup`): those
-    of a file, since they share its fixtures; all with a container engine, of which there is one; all that train,
-    since each of them takes every core; all that run replicas of the same run, which is found by its id on the whole
-    machine. Engine and training take longest and begin first."""
+    of a file, since they share its fixtures; all with a container engine, of which there is one, and with them all
+    in a browser, which drops what it loads when a network of containers comes or goes (ERR_NETWORK_CHANGED); all
+    that train, since each of them takes every core; all that run replicas of the same run, which is found by its id
+    on the whole machine. Engine and training take longest and begin first."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     if hasattr(config, "workerinput"):
@@ -65,13 +66,14 @@ _TRAINING = (
     "tests/chaos/test_training.py",
     "tests/unit/test_benchmarks.py",
 )
+_BROWSER = "tests/browser/"
 _REPLICAS = ("tests/unit/agent/", "tests/contract/runtimes/")
 
 
 def _group(item: pytest.Item) -> str:
     path = item.nodeid.partition("::")[0]
     asks_for = {"engine", "own_engine"} & set(getattr(item, "fixturenames", ()))
-    if asks_for or item.get_closest_marker("containers"):
+    if asks_for or item.get_closest_marker("containers") or path.startswith(_BROWSER):
         return "engine"
     for group, paths in {"training": _TRAINING, "replicas": _REPLICAS}.items():
         if path.startswith(paths):

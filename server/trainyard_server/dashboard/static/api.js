@@ -9,6 +9,10 @@ export class ApiError extends Error {
   }
 }
 
+// A browser drops what is under way when a network comes or goes, such as one of containers: what only reads may be
+// asked again.
+const PAUSES_MS = [200, 800];
+
 /** Calls the API and answers with its JSON. Throws ApiError with the server's own sentence. */
 export async function call(method, path, body = undefined, { signal } = {}) {
   const headers = { Accept: "application/json", "X-CSRF-Token": document.querySelector('meta[name="csrf-token"]').content };
@@ -17,17 +21,24 @@ export async function call(method, path, body = undefined, { signal } = {}) {
     headers["Content-Type"] = "application/json";
     payload = JSON.stringify(body);
   }
-  let answer;
-  try {
-    answer = await fetch(path, { method, headers, body: payload, signal, cache: "no-store" });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The server does not answer.", {});
-  }
+  const answer = await asked(path, { method, headers, body: payload, signal, cache: "no-store" });
   const said = await answer.json().catch(() => ({}));
   if (answer.status === 401) location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
   if (!answer.ok) throw new ApiError(answer.status, said.error?.message ?? `The server answered with ${answer.status}.`, said);
   return said;
+}
+
+async function asked(path, request) {
+  const pauses = request.method === "GET" ? [...PAUSES_MS] : [];
+  for (;;) {
+    try {
+      return await fetch(path, request);
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      if (pauses.length === 0) throw new ApiError(0, "The server does not answer.", {});
+      await new Promise((resolve) => setTimeout(resolve, pauses.shift()));
+    }
+  }
 }
 
 /** `projects/P/jobs/J` with both names safe in a path. */

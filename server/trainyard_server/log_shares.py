@@ -75,10 +75,13 @@ class LogShares:
                     self._kept.move_to_end(wanted)
                     return share
                 reading = self._under_way.get(wanted)
+                is_first = reading is None
                 if reading is None:
                     reading = self._threads.submit(partial(self._shared, wanted, end), behind=behind)
                     self._under_way[wanted] = reading
-                    reading.add_done_callback(partial(self._read_through, wanted))
+            if is_first:
+                # Not in the lock, which it takes: where the reading is over already, it is called right here.
+                reading.add_done_callback(partial(self._read_through, wanted))
             # Somebody else may wait for it as well: that one of them goes away does not end it.
             share = await asyncio.shield(asyncio.wrap_future(reading))
             if share.cursor > wanted.after or share.as_of >= news_at:

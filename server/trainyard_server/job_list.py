@@ -33,6 +33,11 @@ class Order(StrEnum):
 COUNTED = 1_000
 """How many jobs are counted where that takes a look at each of them."""
 
+_MANY = 3_000
+"""A label that so many jobs have is common."""
+
+Label = tuple[str, str | None]
+
 _UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
 _COLUMNS = {
     Order.CREATED: JobRow.created_at,
@@ -56,7 +61,7 @@ class Wanted:
     text: str = ""
     owner: str = ""
     states: tuple[JobState, ...] = ()
-    labels: tuple[tuple[str, str | None], ...] = ()
+    labels: tuple[Label, ...] = ()
     created_after: datetime | None = None
     created_before: datetime | None = None
     trouble_since: datetime | None = None
@@ -182,18 +187,28 @@ class JobList:
     def _page(
         self, wanted: Wanted, order: Order, *, descending: bool, offset: int, limit: int
     ) -> Sequence[int]:
-        query = _where(select(JobRow.key), wanted, with_states=True)
+        query = _where(select(JobRow.key), wanted, self._common(wanted), with_states=True)
         return self._session.scalars(_ordered(query, order, descending).offset(offset).limit(limit)).all()
 
     def _matches(self, wanted: Wanted, order: Order, *, descending: bool) -> Sequence[tuple[int, JobState]]:
         """The keys and states of what matches but for the state, one more than are counted at most."""
-        query = _where(select(JobRow.key, JobRow.state), wanted, with_states=False)
+        common = self._common(wanted)
+        query = _where(select(JobRow.key, JobRow.state), wanted, common, with_states=False)
         rows = self._session.execute(_ordered(query, order, descending).limit(COUNTED + 1))
         return [(key, state) for key, state in rows]
 
     def _counts(self, wanted: Wanted) -> dict[JobState, int]:
-        query = _where(select(JobRow.state, func.count()), wanted, with_states=False).group_by(JobRow.state)
+        every = _where(select(JobRow.state, func.count()), wanted, frozenset(), with_states=False)
+        query = every.group_by(JobRow.state)
         return {state: count for state, count in self._session.execute(query)}  # noqa: C416 - rows are tuples by name
+
+    def _common(self, wanted: Wanted) -> frozenset[Label]:
+        """Which of the labels that are asked for many jobs have."""
+        counts = {
+            label: select(func.count()).select_from(_labelled(*label).limit(_MANY).subquery())
+            for label in wanted.labels
+        }
+        return frozenset(label for label, count in counts.items() if self._session.scalar(count) == _MANY)
 
     def _distinct(self, column: InstrumentedAttribute[str]) -> list[str]:
         """By leaps over an index, one for each value, and not by a walk over all jobs."""
@@ -234,7 +249,20 @@ def _ordered(query: Select, order: Order, descending: bool) -> Select:  # type: 
     return query.order_by(*(column.desc() if descending else column for column in columns))
 
 
-def _where(query: Select, wanted: Wanted, *, with_states: bool) -> Select:  # type: ignore[type-arg]
+def _labelled(name: str, value: str | None) -> Select[int]:
+    """The keys of the jobs with a label."""
+    labelled = select(JobLabelRow.job_key).where(JobLabelRow.name == name)
+    return labelled if value is None else labelled.where(JobLabelRow.value == value)
+
+
+def _where(
+    query: Select,  # type: ignore[type-arg]
+    wanted: Wanted,
+    common: frozenset[Label],
+    *,
+    with_states: bool,
+) -> Select:  # type: ignore[type-arg]
+    """`common`: labels that so many jobs have that each job is better asked for it than all who have it are listed."""
     if wanted.project:
         query = query.where(JobRow.project == wanted.project)
     if wanted.owner:
@@ -244,11 +272,12 @@ def _where(query: Select, wanted: Wanted, *, with_states: bool) -> Select:  # ty
         query = query.where(JobRow.name.like(f"%{escaped}%", escape="\\"))
     if with_states and wanted.states:
         query = query.where(JobRow.state.in_(wanted.states))
-    for name, value in wanted.labels:
-        labelled = select(JobLabelRow.job_key).where(JobLabelRow.name == name)
-        if value is not None:
-            labelled = labelled.where(JobLabelRow.value == value)
-        query = query.where(JobRow.key.in_(labelled))
+    for label in wanted.labels:
+        labelled = _labelled(*label)
+        if label in common:
+            query = query.where(labelled.where(JobLabelRow.job_key == JobRow.key).exists())
+        else:
+            query = query.where(JobRow.key.in_(labelled))
     if wanted.created_after is not None:
         query = query.where(JobRow.created_at >= wanted.created_after)
     if wanted.created_before is not None:

@@ -168,3 +168,11 @@ def test_labels_that_were_changed_are_found(jobs: Server) -> None:
     )
     assert answer.status_code == 200
     assert names(jobs, labels=("team=ops",)) == ["nightly"]
+
+
+def test_label_that_many_jobs_have_finds_the_same(jobs: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for labels in (("team=vision",), ("stage",), ("stage", "team=vision")):
+        rare = names(jobs, labels=labels)
+        with monkeypatch.context() as many:
+            many.setattr(job_list, "_MANY", 2)
+            assert names(jobs, labels=labels) == rare

@@ -125,17 +125,18 @@ class JobList:
         self._session: Session = reader.session
 
     def find(self, wanted: Wanted, order: Order, *, descending: bool, offset: int, limit: int) -> Found:
+        common = self._common(wanted)
         if wanted.is_indexed:
             counts, more = self._counts(wanted), False
-            keys = self._page(wanted, order, descending=descending, offset=offset, limit=limit)
+            keys = self._page(wanted, common, order, descending=descending, offset=offset, limit=limit)
         else:
             # One walk over the matches for both: the walk is what takes time.
-            matches = self._matches(wanted, order, descending=descending)
+            matches = self._matches(wanted, common, order, descending=descending)
             counts, more = Counter(state for _, state in matches), len(matches) > COUNTED
             these = [key for key, state in matches if not wanted.states or state in wanted.states]
             keys = these[offset : offset + limit]
             if more and len(keys) < limit:
-                keys = self._page(wanted, order, descending=descending, offset=offset, limit=limit)
+                keys = self._page(wanted, common, order, descending=descending, offset=offset, limit=limit)
         rows = {row.key: row for row in self._session.execute(_FACTS.where(JobRow.key.in_(keys)))}
         return Found([_facts(rows[key]) for key in keys], counts, more)
 
@@ -175,24 +176,32 @@ class JobList:
     def troubled(self, keys: Sequence[int]) -> dict[int, str]:
         """What is wrong with those of these jobs that are under way: `stalled` or `silent`."""
         rows = self._session.execute(
-            select(RunRow.job_key, ReplicaRow.stall.is_not(None), ReplicaRow.state)
+            select(RunRow.job_key, ReplicaRow.stall.is_not(None))
             .join(ReplicaRow, ReplicaRow.run_id == RunRow.run_id)
             .where(RunRow.job_key.in_(keys), RunRow.state.in_(LIVE_RUNS), _replica_in_trouble())
         )
         found: dict[int, str] = {}
-        for key, stalled, _state in rows:
+        for key, stalled in rows:
             found[key] = "stalled" if stalled or found.get(key) == "stalled" else "silent"
         return found
 
     def _page(
-        self, wanted: Wanted, order: Order, *, descending: bool, offset: int, limit: int
+        self,
+        wanted: Wanted,
+        common: frozenset[Label],
+        order: Order,
+        *,
+        descending: bool,
+        offset: int,
+        limit: int,
     ) -> Sequence[int]:
-        query = _where(select(JobRow.key), wanted, self._common(wanted), with_states=True)
+        query = _where(select(JobRow.key), wanted, common, with_states=True)
         return self._session.scalars(_ordered(query, order, descending).offset(offset).limit(limit)).all()
 
-    def _matches(self, wanted: Wanted, order: Order, *, descending: bool) -> Sequence[tuple[int, JobState]]:
+    def _matches(
+        self, wanted: Wanted, common: frozenset[Label], order: Order, *, descending: bool
+    ) -> Sequence[tuple[int, JobState]]:
         """The keys and states of what matches but for the state, one more than are counted at most."""
-        common = self._common(wanted)
         query = _where(select(JobRow.key, JobRow.state), wanted, common, with_states=False)
         rows = self._session.execute(_ordered(query, order, descending).limit(COUNTED + 1))
         return [(key, state) for key, state in rows]
@@ -268,8 +277,7 @@ def _where(
     if wanted.owner:
         query = query.where(JobRow.owner == wanted.owner)
     if wanted.text:
-        escaped = wanted.text.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        query = query.where(JobRow.name.like(f"%{escaped}%", escape="\\"))
+        query = query.where(JobRow.name.contains(wanted.text.lower(), autoescape=True))
     if with_states and wanted.states:
         query = query.where(JobRow.state.in_(wanted.states))
     for label in wanted.labels:

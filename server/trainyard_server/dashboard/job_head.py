@@ -8,10 +8,10 @@ from fastapi import Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views import JobDetail
-from trainyard_server.dashboard.pages import View, caller_of
+from trainyard_server.dashboard.pages import View
 from trainyard_server.dashboard.rendering import job_path
 from trainyard_server.notify import PROGRESS_TOPIC, job_topic
-from trainyard_server.routes.common import UseCases
+from trainyard_server.routes.common import UseCases, asker_of
 
 JOB = "/projects/{project}/jobs/{job_id}"
 """Where a job's page is; its tabs are below."""
@@ -35,15 +35,16 @@ def job_view(
     tab: str,
     template: str,
     more: Callable[[JobDetail], Mapping[str, Any]] = lambda _detail: {},
-    topics: tuple[str, ...] = (),
+    topics: tuple[Callable[[int], str], ...] = (),
     with_events: bool = False,
 ) -> View:
-    """A tab of a job's page. The template extends job/base.html, and gets `detail` and what `more` says.
+    """A tab of a job's page. The template extends job/base.html, and gets `detail` and what `more` says; `topics`
+    make of the job's key what else calls for another look.
 
     Raises NotFound for a job that is not there.
     """
     key = cases.streaming.check(project, job_id)
-    caller = caller_of(request)
+    caller = asker_of(request)
 
     def look() -> Mapping[str, Any]:
         detail = cases.explaining.detail(project, job_id, with_events)
@@ -60,4 +61,4 @@ def job_view(
             **more(detail),
         }
 
-    return View(template, look, (job_topic(key), PROGRESS_TOPIC, *topics))
+    return View(template, look, (job_topic(key), PROGRESS_TOPIC, *(topic(key) for topic in topics)))

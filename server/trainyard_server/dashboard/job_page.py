@@ -57,7 +57,7 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
         tab="",
         template="job/overview.html",
         more=more,
-        topics=(usage_topic(cases.streaming.check(project, job_id)),),
+        topics=(usage_topic,),
         with_events=True,
     )
 

@@ -21,8 +21,6 @@ PYTHON = (
 
 
 def metrics(request: Request, cases: Cases, project: str, job_id: str) -> View:
-    key = cases.streaming.check(project, job_id)
-
     def more(_detail: JobDetail) -> Mapping[str, Any]:
         version, measured = cases.metrics.standing(project, job_id)
         return {"curves_version": version, "measured": measured, "line": LINE, "python": PYTHON}
@@ -35,7 +33,7 @@ def metrics(request: Request, cases: Cases, project: str, job_id: str) -> View:
         tab="/metrics",
         template="job/metrics.html",
         more=more,
-        topics=(log_topic(key),),
+        topics=(log_topic,),
     )
 
 

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.machines import configs_dir
 from trainyard_server.access import Role
-from trainyard_server.dashboard.pages import View, add_page, caller_of
-from trainyard_server.routes.common import Cases, UseCases
+from trainyard_server.dashboard.pages import View, add_page
+from trainyard_server.routes.common import Cases, UseCases, asker_of
 
 router = APIRouter()
 
@@ -30,7 +30,7 @@ def new_view(
     project: str = "",
     origin: Annotated[str, Query(alias="from")] = "",
 ) -> View:
-    may_submit = caller_of(request).may(Role.SUBMITTER)
+    may_submit = asker_of(request).may(Role.SUBMITTER)
 
     def look() -> Mapping[str, Any]:
         if not may_submit:

@@ -16,6 +16,7 @@ from trainyard_server.dashboard.live import Key, Live, Parts, encode
 from trainyard_server.dashboard.rendering import Rendering
 from trainyard_server.dashboard.static_files import static_version
 from trainyard_server.notify import Notifier
+from trainyard_server.routes.common import asker_of
 
 THEMES = ("light", "dark")
 THEME_COOKIE = "trainyard_theme"
@@ -87,11 +88,6 @@ def add_page(router: APIRouter, path: str, describe: Callable[..., View]) -> Non
     router.add_api_route(f"/live{path}", live, methods=["GET"])
 
 
-def caller_of(request: Request) -> Caller:
-    caller: Caller = request.state.caller
-    return caller
-
-
 async def _events(parts: AsyncGenerator[Parts | None, None]) -> AsyncGenerator[bytes, None]:
     """`hello` says which version of the scripts the server has; each `parts` has what changed."""
     yield format_sse_event(event="hello", data_str=static_version())
@@ -105,7 +101,7 @@ async def _events(parts: AsyncGenerator[Parts | None, None]) -> AsyncGenerator[b
 
 
 def _key(request: Request) -> Key:
-    caller = caller_of(request)
+    caller = asker_of(request)
     return (request.url.netloc, request.url.path, request.url.query, caller.role.value, caller.name)
 
 

@@ -65,13 +65,13 @@ def _use_cases(request: Request) -> UseCases:
 Cases = Annotated[UseCases, Depends(_use_cases)]
 
 
-def _asker(request: Request) -> Caller:
+def asker_of(request: Request) -> Caller:
     """Not for what is open to all: there may be nobody."""
     caller: Caller = request.state.caller
     return caller
 
 
-Asker = Annotated[Caller, Depends(_asker)]
+Asker = Annotated[Caller, Depends(asker_of)]
 
 
 async def _raw_body(request: Request, cases: Cases) -> bytes:

@@ -320,6 +320,17 @@ class ScriptedAgent:
         self.replicas[run.run_id, task] = before.model_copy(update=changes)
 
 
+def running_agent(server: Server) -> ScriptedAgent:
+    """An agent that runs the job `job`, which it alone has."""
+    agent = ScriptedAgent(server)
+    agent.sync()
+    server.create()
+    server.tick()
+    agent.sync()
+    agent.start()
+    return agent
+
+
 def line(text: str, stream: str = "stdout") -> LogLine:
     return LogLine(time="2026-11-20T12:00:00Z", stream=stream, text=text)
 

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, line, parse_events, server
+from integration.api.api_support import (
+    ADMIN,
+    Clock,
+    ScriptedAgent,
+    Server,
+    line,
+    parse_events,
+    running_agent,
+    server,
+)
 from trainyard_protocol.sync import LogChunk
 from trainyard_server import log_shares
 from trainyard_server.log_feed import Standings
@@ -95,12 +104,7 @@ def test_batch_may_be_empty_for_the_sake_of_its_id(
 ) -> None:
     monkeypatch.setattr("trainyard_server.streaming._TELL_S", 0.0)
     with server(tmp_path, clock) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        api.create()
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent = running_agent(api)
         agent.log(*["nothing of interest"] * 6000)
         got = following(api, LogFilter(search="needle"), 6006)
     assert got[-1] == ([], "6006")
@@ -134,12 +138,7 @@ def test_followers_at_all_places_get_what_each_would_get_alone_while_lines_come(
     dice = random.Random(11)
     texts = [f"{n} {dice.choice(TEXTS)}" for n in range(3000)]
     with server(tmp_path, clock) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        api.create()
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent = running_agent(api)
         cases, run_id = api.use_cases, agent.run.run_id
         key = cases.streaming.check("p", "job")
         total = 6 + len(texts)
@@ -242,12 +241,7 @@ def test_what_many_ask_for_is_read_once(
 
 def test_what_is_kept_is_bounded_and_a_damaged_line_is_not_kept(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        api.create()
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent = running_agent(api)
         agent.log(*["x" * 1000] * 2000)
         cases = api.use_cases
         shares = log_shares.LogShares(cases.backend.logs, cases.log_threads, kept=2**20)

@@ -23,6 +23,7 @@ from integration.api.api_support import (
     eventually,
     line,
     parse_events,
+    running_agent,
     server,
     serving,
 )
@@ -37,25 +38,14 @@ LOGS = "/trainyard/v1/projects/p/jobs/job/logs"
 @pytest.fixture
 def agent(api: Server) -> ScriptedAgent:
     """An agent with a running job."""
-    agent = ScriptedAgent(api)
-    agent.sync()
-    api.create()
-    api.tick()
-    agent.sync()
-    agent.start()
-    return agent
+    return running_agent(api)
 
 
 @contextmanager
 def started(data_dir: Path, clock: Clock, **changes: Any) -> Iterator[tuple[Server, ScriptedAgent]]:
     """A server of its own with an agent that has a running job."""
     with server(data_dir, clock, **changes) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        api.create()
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent = running_agent(api)
         yield api, agent
 
 

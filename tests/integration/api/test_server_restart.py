@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from integration.api.api_support import Clock, ScriptedAgent, Server, server
+from integration.api.api_support import Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_server.logs import SERVICE
 
 
@@ -44,12 +44,7 @@ def test_decision_that_died_before_it_was_applied_is_taken_by_the_next_tick(
     tmp_path: Path, clock: Clock
 ) -> None:
     with server(tmp_path, clock) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        api.create()
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent = running_agent(api)
         agent.log("one")
         api.use_cases.conductor.advance = lambda _key: None  # type: ignore[method-assign]
         agent.exit()
@@ -74,12 +69,7 @@ def test_service_lines_that_were_not_written_are_written_once(tmp_path: Path, cl
 
 def test_log_lines_that_are_sent_again_are_kept_once(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        api.create()
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent = running_agent(api)
         agent.log("one", "two")
     log = next((tmp_path / "logs" / "p" / "job").glob("1.*.jsonl"))
     log.write_bytes(log.read_bytes()[:-5])  # the second line never reached the disk whole
@@ -93,12 +83,7 @@ def test_log_lines_that_are_sent_again_are_kept_once(tmp_path: Path, clock: Cloc
 
 def test_server_that_was_away_gives_its_agents_time_to_come_back(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        api.create()
-        api.tick()
-        agent.sync()
-        agent.start()
+        running_agent(api)
     clock.advance(3000)
     with server(tmp_path, clock) as api:
         api.tick()

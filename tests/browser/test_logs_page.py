@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Request, expect
 
 from browser.browser_support import Look, Yard, axe
 from integration.api.api_support import ScriptedAgent, line
@@ -122,6 +122,28 @@ def test_every_line_is_there_once_over_a_restart_of_the_server(
         texts = [f"{word} {n}" for word in ("first", "hidden", "later") for n in range(300)]
         assert [text for text in messages(page) if text.split()[0] in ("first", "hidden", "later")] == texts
         page.troubles.clear()  # type: ignore[attr-defined]  # the browser says that the server was away
+
+
+def test_end_is_said_once_the_last_line_is_drawn(yard: Yard, open_page: Open) -> None:
+    agent, run = started(yard)
+    page = open_page(PATH)
+    following(page)
+    page.evaluate("() => { window.drawn = []; window.requestAnimationFrame = (draw) => drawn.push(draw); }")
+    over: list[Request] = []
+    for how in ("requestfinished", "requestfailed"):  # whoever hangs up first
+        page.on(how, lambda request: over.append(request))  # type: ignore[call-overload]
+    agent.log("the last one", run=run)
+    agent.exit(run=run)
+    for _ in range(300):
+        page.wait_for_timeout(50)
+        if any("follow=true" in request.url for request in over):
+            break
+    page.evaluate("document.dispatchEvent(new Event('trainyard:parts'))")
+    expect(page.locator("#log-end")).to_be_hidden()
+    expect(page.locator(".ln", has_text="the last one")).to_have_count(0)
+    page.evaluate("for (const draw of drawn) draw()")
+    expect(page.locator("#log-end")).to_contain_text("The end:")
+    expect(page.locator(".ln").last).to_contain_text("Job completed successfully.")
 
 
 def test_reader_who_looks_back_is_not_carried_away(yard: Yard, open_page: Open, shot: Shot) -> None:

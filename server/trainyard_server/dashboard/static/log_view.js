@@ -15,6 +15,7 @@ export class LogView {
   #fetching = false;
   #endStream = null;
   #queue = [];
+  #outcome = null; // what the log came to, until its last line is drawn
   #drawing = false;
   #earlier = false; // whether there are lines before those that are here
   #later = false; // whether there are lines behind them that no stream brings
@@ -33,7 +34,7 @@ export class LogView {
     this.failed = failed;
     this.following = false;
     this.fresh = 0; // rows that have come since it was paused
-    this.summary = null; // what the log came to, once the job is over
+    this.summary = null; // what the log came to, once the job is over and its last line is here
     this.marked = 0; // the cursor of the line that the address names
     this.looked = 0; // how far a search through lines that do not match has come
     new ResizeObserver(() => this.following && this.#toEnd()).observe(list); // as rows are laid out, and the window
@@ -72,7 +73,7 @@ export class LogView {
     this.#blocks.clear();
     this.#queue = [];
     this.fresh = 0;
-    this.summary = null;
+    this.summary = this.#outcome = null;
     this.#earlier = this.#later = false;
     const { signal } = (this.#loading = new AbortController());
     await this.#fetch(signal, async () => {
@@ -204,7 +205,7 @@ export class LogView {
     };
     this.#endStream = this.source.follow(this.#high, taken, (summary) => {
       this.#endStream = null;
-      this.summary = summary;
+      this.#outcome = summary;
       this.#draw();
     });
   }
@@ -217,6 +218,7 @@ export class LogView {
       this.#drawing = false;
       this.#flush(AT_ONCE);
       if (this.#queue.length) this.#draw();
+      else this.summary = this.#outcome;
       this.changed();
     });
   }

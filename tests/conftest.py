@@ -12,6 +12,7 @@ import pytest
 
 import databases
 import engines
+from browser import quiet_network
 from engines import Engine, NoEngine, OwnEngine
 
 E = TypeVar("E", bound=Engine)
@@ -50,16 +51,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which tests stay in one process when several run beside each other (pytest-xdist's `--dist loadgroup`): those
     of a file, since they share its fixtures; all with a container engine, of which there is one, and with them all
-    in a browser, which drops what it loads when a network of containers comes or goes (ERR_NETWORK_CHANGED); all
-    that train, since each of them takes every core; all that run replicas of the same run, which is found by its id
-    on the whole machine. Engine and training take longest and begin first."""
+    in a browser, unless it has a network of its own; all that train, since each of them takes every core; all that
+    run replicas of the same run, which is found by its id on the whole machine. What takes longest begins first."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: (*_GROUPS_FIRST, _group(item)).index(_group(item)))
 
 
-_GROUPS_FIRST = ("engine", "training")
+_GROUPS_FIRST = ("engine", "browser", "training")
 _TRAINING = (
     "trainer_template/",
     "tests/e2e/test_training.py",
@@ -73,8 +73,10 @@ _REPLICAS = ("tests/unit/agent/", "tests/contract/runtimes/")
 def _group(item: pytest.Item) -> str:
     path = item.nodeid.partition("::")[0]
     asks_for = {"engine", "own_engine"} & set(getattr(item, "fixturenames", ()))
-    if asks_for or item.get_closest_marker("containers") or path.startswith(_BROWSER):
+    if asks_for or item.get_closest_marker("containers"):
         return "engine"
+    if path.startswith(_BROWSER):
+        return "browser" if quiet_network.is_possible() else "engine"
     for group, paths in {"training": _TRAINING, "replicas": _REPLICAS}.items():
         if path.startswith(paths):
             return group

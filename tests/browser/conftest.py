@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, 
 
 from browser.browser_support import Look, Yard
 from browser.link import linked
+from browser.quiet_network import QuietNetwork, quiet_network
 from integration.api.api_support import Server, server, serving
 
 expect.set_options(timeout=15_000)  # a machine that does much besides is slow, not wrong
@@ -53,8 +54,15 @@ class RealClock:
         return time.monotonic()
 
 
+@pytest.fixture(scope="session")
+def network() -> Iterator[QuietNetwork]:
+    """Where the browser is, and what it can reach."""
+    with quiet_network() as network:
+        yield network
+
+
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
+def chromium(network: QuietNetwork, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Not for longer than a module: as long as Playwright is there it has an event loop running in this thread, and
     no test that is a coroutine could have one."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -64,7 +72,8 @@ def chromium() -> Iterator[Browser]:
         pytest.skip("no Chromium on this machine")
     with sync_playwright() as playwright:
         flags = ["--no-sandbox", f"--disable-features={','.join(_WITHOUT)}"]
-        browser = playwright.chromium.launch(executable_path=path, args=flags)
+        program = network.program(path, tmp_path_factory.mktemp("chromium"))
+        browser = playwright.chromium.launch(executable_path=program, args=flags)
         yield browser
         browser.close()
 
@@ -76,12 +85,12 @@ def yard_settings() -> dict[str, Any]:
 
 
 @pytest.fixture
-def yard(tmp_path: Path, yard_settings: dict[str, Any]) -> Iterator[Yard]:
+def yard(tmp_path: Path, yard_settings: dict[str, Any], network: QuietNetwork) -> Iterator[Yard]:
     """A server that ticks by itself, behind a socket, and nothing in it."""
     with ExitStack() as stack:
         running = stack.enter_context(ExitStack())
         api, url = running.enter_context(_serving(tmp_path / "server", yard_settings))
-        link = stack.enter_context(linked(url))
+        link = stack.enter_context(linked(network.listening(), url))
 
         def stop() -> None:
             link.cut()

@@ -1,6 +1,7 @@
 """The way between a browser and the server, which a test can cut and mend."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,9 +11,11 @@ _BLOCK = 1 << 16
 
 
 class Link:
-    """Passes on what comes to a port of its own. While it is cut, nobody gets through, nor stays."""
+    """Passes on what comes to a listening socket. While it is cut, nobody gets through, nor stays."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, listening: socket.socket, target: str) -> None:
+        self._listening = listening
+        self._port = listening.getsockname()[1]
         self._target = urlparse(target)
         self._is_cut = False
         self._open: set[asyncio.StreamWriter] = set()
@@ -35,8 +38,7 @@ class Link:
 
     async def run(self, ready: threading.Event, end: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self._port = server.sockets[0].getsockname()[1]
+        server = await asyncio.start_server(self._serve, sock=self._listening)
         ready.set()
         while not end.is_set():
             await asyncio.sleep(0.05)
@@ -72,8 +74,8 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @contextmanager
-def linked(target: str) -> Iterator[Link]:
-    link, ready, end = Link(target), threading.Event(), threading.Event()
+def linked(listening: socket.socket, target: str) -> Iterator[Link]:
+    link, ready, end = Link(listening, target), threading.Event(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(link.run(ready, end)))
     thread.start()
     try:

@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from browser.browser_support import Look, Yard
 from browser.link import linked
+from browser.quiet_network import QuietNetwork
 from browser.showcase import FAILED, RUNNING, WITH_FILES, Show, ShowClock
 from integration.api.api_support import server, serving
 from trainyard_server.stalls import Action
@@ -33,7 +34,7 @@ DRAWN = {"metrics": ".main-svg", "job": "figure.chart svg"}
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+def yard(tmp_path_factory: pytest.TempPathFactory, network: QuietNetwork) -> Iterator[Yard]:
     directory = tmp_path_factory.mktemp("showcase")
     clock = ShowClock()
     job_dirs = directory / "jobs"
@@ -42,7 +43,7 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     with (
         server(directory / "server", clock, **changes) as api,  # type: ignore[arg-type]
         serving(api.app) as url,
-        linked(url) as link,
+        linked(network.listening(), url) as link,
     ):
         shown = Yard(api, link)
         Show(shown, clock, job_dirs).play()

@@ -37,14 +37,16 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whoever starts the tests in the background of a script has SIGINT ignored, and so would every program
-    that they start: Ctrl-C could not be tested. And all processes of one test session draw from one seed."""
+    """Whoever starts the tests in the background of a script has SIGINT ignored, with nohup(1) SIGHUP, and so would
+    every program that they start: Ctrl-C could not be tested. And all processes of one test session draw from one
+    seed."""
     asked = config.getoption("--chaos-seed")
     if asked is not None:
         os.environ["CHAOS_SEED"] = str(asked)
     os.environ.setdefault("CHAOS_SEED", str(random.SystemRandom().randrange(10**6)))
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,10 +8,15 @@ import signal
 from e2e.harness import Service, local, until
 
 COUNTS = """
-import json, os, time
+import json, os, pathlib, sys, time
 task = json.loads(os.environ["TF_CONFIG"])["task"]
 for n in range(120):
     print(f"{task['type']} line {n}", flush=True)
+    time.sleep(0.1)
+worker_is_done = pathlib.Path(sys.argv[-1])
+if task["type"] == "worker":
+    worker_is_done.touch()
+while not worker_is_done.exists():  # the chief's end is the job's, and ends the worker
     time.sleep(0.1)
 """
 
@@ -29,9 +34,8 @@ def test_job_survives_kill_of_server_then_of_agent_with_every_line_exactly_once(
     service = own_service
     service.program(COUNTS)
     service.config(**local(workers=1))
-    stream = service.start(
-        "jobs", "submit", "training", "survivor", "--config", "config.yaml", "--stream-logs"
-    )
+    submit = ("jobs", "submit", "training", "survivor", "--config", "config.yaml", "--stream-logs")
+    stream = service.start(*submit, "--", str(service.root / "worker_is_done"))
     until(lambda: service.run("jobs", "describe", "survivor").returncode == 0, 30, "the job to exist")
     service.wait_for("survivor", "RUNNING")
     until(lambda: "line 20" in service.ok("jobs", "stream-logs", "survivor", "--no-follow"), 30, "some lines")

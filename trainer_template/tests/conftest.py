@@ -66,6 +66,12 @@ class Trainer:
         self._reader.join(PATIENCE)
         return code
 
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         self._process.kill()
         self.wait()

@@ -15,9 +15,11 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 """What changes nothing."""
 
 SIGN_IN = "/sign-in"
+SIGN_OUT = "/sign-out"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,127}")
-_OPEN = frozenset({"/healthz", SIGN_IN})
+_HEALTH = "/healthz"
+_OPEN = frozenset({_HEALTH, SIGN_IN})
 _OPEN_AREA = "/static/"
 _AGENTS = "/agent/"
 _API = ("/v1/", "/trainyard/", "/upload/", _AGENTS)
@@ -39,7 +41,7 @@ _PEOPLE = (Role.VIEWER, Role.SUBMITTER, Role.ADMIN)
 _EXCEPTIONS = {
     ("POST", "/trainyard/v1/health:mend"): Role.ADMIN,
     ("POST", "/trainyard/v1/sign-in-codes"): Role.VIEWER,
-    ("POST", "/sign-out"): Role.VIEWER,
+    ("POST", SIGN_OUT): Role.VIEWER,
 }
 _CHECK = re.compile(r"/trainyard/v1/projects/[^/]+/configs:check")  # a POST for its body alone
 
@@ -109,6 +111,11 @@ def needed(method: str, path: str) -> Role | None:
     if exception is not None:
         return exception
     return Role.VIEWER if method in SAFE_METHODS else Role.SUBMITTER
+
+
+def is_for_anybody(path: str) -> bool:
+    """Whether it is the same for all, so that nobody has to know who asks."""
+    return path == _HEALTH or path.startswith(_OPEN_AREA)
 
 
 def is_page(path: str) -> bool:

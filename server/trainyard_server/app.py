@@ -32,6 +32,7 @@ from trainyard_server.dashboard import (
 )
 from trainyard_server.dashboard.pages import Dashboard
 from trainyard_server.diagnosis import Diagnosis
+from trainyard_server.ended_sessions import EndedSessions
 from trainyard_server.explaining import Explaining
 from trainyard_server.files import Files
 from trainyard_server.guesses import Guesses
@@ -127,7 +128,9 @@ def create_app(
     app.state.use_cases = use_cases
     dashboard = app.state.dashboard = Dashboard(backend.notifier, settings.ping_s)
     app.state.error_page = dashboard.error
-    app.add_middleware(Authentication, sessions=use_cases.sessions, clock=clock)
+    app.add_middleware(
+        Authentication, sessions=use_cases.sessions, ended=use_cases.ended_sessions, clock=clock
+    )
     app.add_middleware(SecurityHeaders)  # what is added last stands outermost
     errors.install(app)
     pages = (
@@ -190,6 +193,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
     )
     threads = LogThreads()
     sessions = Sessions(settings.tokens)
+    ended_sessions = EndedSessions(store, backend.notifier, clock)
     conductor = Conductor(backend)
     explaining = Explaining(backend)
     jobs = Jobs(backend, conductor)
@@ -210,7 +214,8 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         measuring=Measuring(backend),
         log_threads=threads,
         sessions=sessions,
+        ended_sessions=ended_sessions,
         files=Files(backend),
-        signing_in=SigningIn(backend, sessions, Guesses()),
+        signing_in=SigningIn(backend, sessions, ended_sessions, Guesses()),
         clusters=Clusters(backend),
     )

@@ -1,19 +1,33 @@
 """Who calls, and whether they may: bearer tokens for programs, the session's cookie for browsers.
 
 It stands before the routes, so that a route that was forgotten is closed and not open. Routes find the `Caller` in
-`request.state.caller` (None only where a call is open to all) and what their forms must send in `request.state.csrf`.
+`request.state.caller` (None only where a call is open to all), the session in `request.state.session` (None where there
+is none) and what their forms must send in `request.state.csrf`.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import quote
 
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
-from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainyard_protocol.errors import PermissionDenied, TrainyardError, Unauthenticated
-from trainyard_server.access import SAFE_METHODS, SIGN_IN, Caller, Role, is_page, needed
+from trainyard_server import session_streams
+from trainyard_server.access import (
+    SAFE_METHODS,
+    SIGN_IN,
+    SIGN_OUT,
+    Caller,
+    Role,
+    is_for_anybody,
+    is_page,
+    needed,
+)
 from trainyard_server.backend import Clock
 from trainyard_server.browser import (
     bearer,
@@ -23,7 +37,8 @@ from trainyard_server.browser import (
     name_of_cookie,
     session_cookie,
 )
-from trainyard_server.errors import answer
+from trainyard_server.ended_sessions import EndedSessions
+from trainyard_server.errors import answer, unusable
 from trainyard_server.sessions import Session, Sessions
 
 _WEBSOCKET_REFUSED = 1008
@@ -39,9 +54,10 @@ class _Visitor:
 
 
 class Authentication:
-    def __init__(self, app: ASGIApp, sessions: Sessions, clock: Clock) -> None:
+    def __init__(self, app: ASGIApp, sessions: Sessions, ended: EndedSessions, clock: Clock) -> None:
         self._app = app
         self._sessions = sessions
+        self._ended = ended
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,10 +70,10 @@ class Authentication:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = HTTPConnection(scope)
-        visitor = self._visitor(request)
         role = needed(scope["method"], scope["path"])
         refusal: Response | None = None
         try:
+            visitor = await self._visitor(request)
             if role is not None:
                 _check_role(visitor, role, scope)
             if scope["method"] not in SAFE_METHODS and not visitor.bearer:
@@ -68,6 +84,8 @@ class Authentication:
             refusal = _to_sign_in(scope) if _is_visit(visitor, request) else answer(error)
         except TrainyardError as error:
             refusal = answer(error)
+        except SQLAlchemyError as error:  # it cannot be known whether the session was ended
+            refusal = await unusable(Request(scope), error)
         except ClientDisconnect:
             return
         if refusal is not None:
@@ -76,34 +94,54 @@ class Authentication:
         session = visitor.session
         state = scope.setdefault("state", {})
         state["caller"] = visitor.caller
+        state["session"] = session
         state["csrf"] = session.csrf if session is not None else ""
-        await self._app(scope, receive, self._renewing(request, session, send))
+        if session is None:
+            await self._app(scope, receive, send)
+        else:
+            await self._in_session(session, scope, receive, send)
 
-    def _visitor(self, request: HTTPConnection) -> _Visitor:
+    async def _visitor(self, request: HTTPConnection) -> _Visitor:
+        """Raises SQLAlchemyError where it cannot be known whether a session was ended."""
+        if is_for_anybody(request.scope["path"]):
+            return _Visitor()
         if shown := bearer(request):
             token = self._sessions.token(shown)
             return _Visitor(token.caller if token else None, bearer=True)
         value = cookie_value(request)
         session = self._sessions.read(value, self._clock()) if value else None
-        return _Visitor(session.caller, session) if session is not None else _Visitor()
+        if session is None or await run_in_threadpool(self._ended.is_ended, session):
+            return _Visitor()
+        return _Visitor(session.caller, session)
 
-    def _renewing(self, request: HTTPConnection, session: Session | None, send: Send) -> Send:
-        """Gives a session that is used more time, unless the answer itself sets its cookie (signing out does)."""
+    async def _in_session(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
+        """Gives the session more time where it is due, and lets no stream outlive it."""
         now = self._clock()
-        renewed = self._sessions.renewed(session, now) if session is not None else None
-        if renewed is None:
-            return send
-        line = session_cookie(request, renewed, now)
-        name = name_of_cookie(request)
+        if renewed := self._sessions.renewed(session, now):
+            session = renewed
+            request = HTTPConnection(scope)
+            send = _renewing(name_of_cookie(request), session_cookie(request, session, now), send)
+        await session_streams.serve(
+            self._app,
+            scope,
+            receive,
+            send,
+            lasts_s=(session.stream_until(now) - now).total_seconds(),
+            ended=partial(self._ended.until_ended, session),
+        )
 
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                if not any(said.startswith(f"{name}=") for said in headers.getlist("set-cookie")):
-                    headers.append("Set-Cookie", line)
-            await send(message)
 
-        return sending
+def _renewing(name: str, line: str, send: Send) -> Send:
+    """Sets the cookie, unless the answer does so by itself (signing out does)."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            if not any(said.startswith(f"{name}=") for said in headers.getlist("set-cookie")):
+                headers.append("Set-Cookie", line)
+        await send(message)
+
+    return sending
 
 
 def _check_role(visitor: _Visitor, role: Role, scope: Scope) -> None:
@@ -120,9 +158,10 @@ def _check_role(visitor: _Visitor, role: Role, scope: Scope) -> None:
 
 
 def _is_visit(visitor: _Visitor, request: HTTPConnection) -> bool:
-    """Whether somebody wants to look at a page, so that signing in helps."""
+    """Whether somebody wants to look at a page, so that signing in helps; or to sign out, and has done so elsewhere."""
+    method, path = request.scope["method"], request.scope["path"]
     wants_page = "text/html" in request.headers.get("accept", "")
-    looks = request.scope["method"] in SAFE_METHODS and is_page(request.scope["path"])
+    looks = (method in SAFE_METHODS and is_page(path)) or (method, path) == ("POST", SIGN_OUT)
     return looks and wants_page and not visitor.bearer
 
 
@@ -130,5 +169,5 @@ def _to_sign_in(scope: Scope) -> Response:
     wanted = quote(scope["path"])
     if query := scope.get("query_string", b"").decode("latin-1"):
         wanted += f"?{query}"
-    where = f"{SIGN_IN}?next={quote(wanted, safe='/')}" if wanted != "/" else SIGN_IN
+    where = f"{SIGN_IN}?next={quote(wanted, safe='/')}" if wanted not in ("/", SIGN_OUT) else SIGN_IN
     return RedirectResponse(where, 303)

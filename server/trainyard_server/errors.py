@@ -54,6 +54,12 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
+async def unusable(request: Request, error: SQLAlchemyError) -> Response:
+    """What is answered where the database could not be used before there was a route."""
+    response: Response = await request.app.exception_handlers[SQLAlchemyError](request, error)
+    return response
+
+
 def answer(error: TrainyardError, headers: dict[str, str] | None = None) -> JSONResponse:
     """The envelope. A 401 says which kind of credential is wanted; Google's client needs the realm to read it."""
     if error.http_status == HTTPStatus.UNAUTHORIZED:

@@ -145,6 +145,11 @@ def agent_topic(agent_id: str) -> str:
     return f"agent:{agent_id}"
 
 
+def session_topic(nonce: str) -> str:
+    """News: the session was ended."""
+    return f"session:{nonce}"
+
+
 USAGE_TOPIC = "usage"
 """News: it was measured what the replicas of some job use."""
 

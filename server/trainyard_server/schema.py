@@ -237,10 +237,11 @@ class InstallationRow(Table):
     installation_id: Mapped[str] = mapped_column(String(32), primary_key=True)
 
 
-class UsedCodeRow(Table):
-    """A code that somebody has signed in with, until it is too old to be used again."""
+class SpentRow(Table):
+    """A code that somebody has signed in with, a session that was ended: not to be used again, which would be possible
+    `until` then."""
 
-    __tablename__ = "used_codes"
+    __tablename__ = "spent"
 
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
-    expires_at: Mapped[datetime]
+    until: Mapped[datetime]

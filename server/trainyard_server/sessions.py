@@ -1,4 +1,5 @@
-"""Sessions of browsers: a signed cookie that says who has shown which token. Nothing is stored.
+"""Sessions of browsers: a signed cookie that says who has shown which token. Nothing is stored of those that are good;
+those that somebody has ended are in `ended_sessions`.
 
 The key is derived from the token itself, so that a token that was changed ends its sessions, servers with the same
 tokens take each other's, and a restart ends none. Time comes from the caller.
@@ -44,6 +45,12 @@ class Session:
 
     def half_over(self, now: datetime) -> bool:
         return now >= self.expires - LIFETIME / 2
+
+    def stream_until(self, now: datetime) -> datetime:
+        """How long a stream that begins now may go on: until the session can get more time, so that who looks on has
+        to come back for it, and else until it is over."""
+        half = self.expires - LIFETIME / 2
+        return half if now < half else self.expires
 
     def is_csrf(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(), self.csrf.encode())

@@ -2,9 +2,10 @@
 
 from trainyard_protocol.errors import PermissionDenied, TrainyardError, Unauthenticated
 from trainyard_protocol.views import SignInCode
-from trainyard_server import used_codes
+from trainyard_server import spent
 from trainyard_server.access import Role, Token
 from trainyard_server.backend import Backend
+from trainyard_server.ended_sessions import EndedSessions
 from trainyard_server.guesses import Guesses
 from trainyard_server.sessions import Session, Sessions
 
@@ -21,9 +22,12 @@ class TooManyGuesses(TrainyardError):
 
 
 class SigningIn:
-    def __init__(self, backend: Backend, sessions: Sessions, guesses: Guesses) -> None:
+    """A session that is `replaced` by another in the same browser ends: nobody could sign out of it any more."""
+
+    def __init__(self, backend: Backend, sessions: Sessions, ended: EndedSessions, guesses: Guesses) -> None:
         self._backend = backend
         self._sessions = sessions
+        self._ended = ended
         self._guesses = guesses
 
     def code(self, secret: str) -> SignInCode:
@@ -36,7 +40,7 @@ class SigningIn:
         code = self._sessions.code(token, self._backend.clock())
         return SignInCode(code=code.text, expires_at=code.expires, name=token.name, role=token.role.value)
 
-    def with_token(self, client: str, secret: str) -> Session:
+    def with_token(self, client: str, secret: str, replaced: Session | None = None) -> Session:
         """A new session. Raises Unauthenticated for a token that is none, PermissionDenied for an agent's,
         TooManyGuesses for a client that was wrong too often."""
         now = self._backend.clock()
@@ -45,30 +49,32 @@ class SigningIn:
         if token is None:
             self._guesses.wrong(client, now)
             raise Unauthenticated("That is not a token of this server. Check that all of it was copied.")
-        return self._opened(token)
+        return self._opened(token, replaced)
 
-    def with_code(self, client: str, text: str) -> Session:
+    def with_code(self, client: str, text: str, replaced: Session | None = None) -> Session:
         """A new session. Raises Unauthenticated for a code that is none, is too old or was used."""
         now = self._backend.clock()
         self._check_guesses(client)
         code = self._sessions.read_code(text, now)
         if code is not None:
             with self._backend.store.write() as writer:
-                if not used_codes.use(writer, text, code.expires, now):
+                if not spent.spend(writer, text, code.expires, now):
                     code = None
         if code is None:
             self._guesses.wrong(client, now)
             raise Unauthenticated(
                 "That link was used already, or is older than two minutes. `trainyard dashboard` makes a new one."
             )
-        return self._opened(code.token)
+        return self._opened(code.token, replaced)
 
     def _check_guesses(self, client: str) -> None:
         wait_s = self._guesses.wait_s(client, self._backend.clock())
         if wait_s:
             raise TooManyGuesses(wait_s)
 
-    def _opened(self, token: Token) -> Session:
+    def _opened(self, token: Token, replaced: Session | None) -> Session:
         if not token.caller.may(Role.VIEWER):
             raise PermissionDenied("That is the token of a worker agent. People have tokens of their own.")
+        if replaced is not None:
+            self._ended.end(replaced)
         return self._sessions.open(token, self._backend.clock())

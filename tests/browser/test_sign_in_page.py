@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -55,7 +56,29 @@ def test_link_signs_in_by_itself_once_and_leaves_no_code_in_the_address(yard: Ya
     again.troubles[:] = [said for said in again.troubles if "status of 401" not in said]  # type: ignore[attr-defined]
 
 
-def test_link_signs_in_over_another_session(yard: Yard, open_page: Open) -> None:
+def test_link_signs_in_over_another_session_and_its_tabs_say_so(yard: Yard, open_page: Open) -> None:
+    other = open_page("/", role="admin")
+    expect(other.locator(".me")).to_have_text("admin")
     code = yard.api.client.post("/trainyard/v1/sign-in-codes", headers=ALICE).json()["code"]
-    page = open_page(f"/sign-in#{code}", role="admin")
+    page = other.context.new_page()
+    page.goto(f"/sign-in#{code}")
     expect(page.locator(".me")).to_have_text("alice")
+    expect(other.get_by_text("This browser has signed in anew")).to_be_visible()
+    other.get_by_role("button", name="Reload").click()
+    expect(other.locator(".me")).to_have_text("alice")
+
+
+@pytest.mark.parametrize("path", ["/", "/projects/p/jobs/job/logs"])
+def test_tab_goes_to_the_way_in_when_another_signs_out(yard: Yard, open_page: Open, path: str) -> None:
+    yard.submit("job")
+    page = open_page(path)
+    refused: list[str] = []
+    page.on("response", lambda answer: refused.append(answer.url) if answer.status == 401 else None)
+    expect(page.get_by_text("job").first).to_be_visible()
+    other = page.context.new_page()
+    other.goto("/")
+    other.get_by_role("button", name="Sign out").click()
+    expect(other).to_have_url(f"{yard.url}/sign-in")
+    expect(page).to_have_url(f"{yard.url}/sign-in?next={quote(path, safe='')}")
+    assert 0 < len(refused) <= 2, "one question for each stream, and none again"
+    page.troubles[:] = [said for said in page.troubles if "status of 401" not in said]  # type: ignore[attr-defined]

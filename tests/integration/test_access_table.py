@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from fastapi.routing import iter_route_contexts
 from integration.api.api_support import TOKENS, Clock, server
 from trainyard_server.access import Caller, Role, Token
 from trainyard_server.auth import Authentication
+from trainyard_server.ended_sessions import EndedSessions
+from trainyard_server.notify import Notifier
 from trainyard_server.sessions import Sessions
+from trainyard_server.store import Store
 
 DOCS = Path(__file__).parents[2] / "docs" / "access.md"
 ROW = re.compile(r"^\| `([A-Z]+) (/[^`]*)` \| (\w+) \|", re.MULTILINE)
@@ -45,8 +49,10 @@ def sessions() -> Sessions:
 
 
 @pytest.fixture(scope="module")
-def gate(sessions: Sessions) -> Authentication:
-    return Authentication(_inside, sessions, lambda: NOW)
+def gate(sessions: Sessions, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authentication]:
+    store = Store.at(tmp_path_factory.mktemp("gate"), durable=False)
+    yield Authentication(_inside, sessions, EndedSessions(store, Notifier(), lambda: NOW), lambda: NOW)
+    store.close()
 
 
 def lets_in(gate: Authentication, method: str, path: str, headers: dict[str, str]) -> bool:

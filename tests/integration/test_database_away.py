@@ -11,10 +11,20 @@ from typing import Any
 import httpx
 import pytest
 
-from integration.api.api_support import ADMIN, Clock, ScriptedAgent, eventually, package_job, server, serving
+from integration.api.api_support import (
+    ADMIN,
+    TOKENS,
+    Clock,
+    ScriptedAgent,
+    eventually,
+    package_job,
+    server,
+    serving,
+)
 from trainyard_cli.client import Away, Back, Client, LogEvent
 from trainyard_cli.settings import Server as Address
 from trainyard_protocol.views import LogEntry, LogSummary
+from trainyard_server.sessions import Session, cookie_name
 
 PATIENT_S = 90
 
@@ -74,12 +84,20 @@ def test_all_goes_on_after_the_database_was_away(
             def submit() -> httpx.Response:
                 return http.post("/v1/projects/p/jobs", json={"jobId": "new", "trainingInput": package_job()})
 
+            def me(session: Session) -> httpx.Response:
+                name = cookie_name("http", url.removeprefix("http://"))
+                return httpx.get(
+                    f"{url}/trainyard/v1/me", headers={"Cookie": f"{name}={session.value}"}, timeout=PATIENT_S
+                )
+
             def healthy() -> bool:
                 return http.get("/healthz").status_code == 200
 
             reader = threading.Thread(target=follow)
             reader.start()
             agent.log("before")
+            session = api.use_cases.sessions.open(TOKENS[0], clock())
+            assert me(session).status_code == 200
             eventually(healthy, PATIENT_S)
 
             postgresql.stop()
@@ -88,6 +106,8 @@ def test_all_goes_on_after_the_database_was_away(
             assert (refused.status_code, refused.json()["error"]["status"]) == (503, "UNAVAILABLE")
             assert refused.headers["retry-after"] == "5"
             assert "the database does not answer" in refused.json()["error"]["message"]
+            assert me(session).status_code == 503, "it cannot be known whether the session was ended"
+            assert httpx.get(f"{url}/trainyard/v1/me", headers=ADMIN).status_code == 200
             eventually(lambda: not healthy(), PATIENT_S)
             said = http.get("/trainyard/v1/health?deep=true").json()
             assert (said["status"], said["checks"]["database"]["status"]) == ("down", "down")
@@ -100,6 +120,7 @@ def test_all_goes_on_after_the_database_was_away(
             )  # the pool finds its way by itself
             assert http.get("/v1/projects/p/jobs/new").json()["state"] in ("QUEUED", "PREPARING")
             eventually(healthy, PATIENT_S)
+            assert me(session).status_code == 200
             agent.log("after")
             agent.exit()
             reader.join(PATIENT_S)

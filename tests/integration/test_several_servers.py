@@ -15,6 +15,7 @@ import databases
 from integration.api.api_support import (
     ADMIN,
     AGENT,
+    TOKENS,
     Clock,
     ScriptedAgent,
     Server,
@@ -29,6 +30,7 @@ from trainyard_server.app import create_app
 from trainyard_server.bus import Bus
 from trainyard_server.leadership import LEASE, Leadership
 from trainyard_server.notify import Notifier
+from trainyard_server.sessions import cookie_name
 from trainyard_server.store import Store
 
 PATIENCE_S = 30.0
@@ -117,6 +119,23 @@ def test_news_of_one_server_wakes_those_who_wait_at_the_other(tmp_path: Path) ->
         one.cancel()
         assert answer.result().runs[0].target == "stop"
         assert time.monotonic() - began < 20, "it was woken, and did not just end its wait"
+
+
+def test_session_that_is_ended_at_one_is_over_at_the_other_with_its_streams(
+    pair: tuple[Server, Server],
+) -> None:
+    one, other = pair
+    session = one.use_cases.sessions.open(TOKENS[0], one.clock())
+    with serving(other.app) as url:
+        cookie = {"Cookie": f"{cookie_name('http', url.removeprefix('http://'))}={session.value}"}
+        with httpx.stream(
+            "GET", f"{url}/live/", headers=cookie, trust_env=False, timeout=PATIENCE_S
+        ) as stream:
+            lines = stream.iter_lines()
+            assert next(lines) == "event: hello"
+            one.use_cases.ended_sessions.end(session)
+            assert httpx.get(f"{url}/trainyard/v1/me", headers=cookie, trust_env=False).status_code == 401
+            assert list(lines)[-3:] == ["event: over", "data:", ""]
 
 
 def test_bus_carries_more_topics_than_fit_one_message_and_survives_its_connection(database: str) -> None:

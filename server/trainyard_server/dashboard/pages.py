@@ -81,16 +81,20 @@ def add_page(router: APIRouter, path: str, describe: Callable[..., View]) -> Non
         key = _key(request)
         stream = pages.live.stream(key, lambda: pages.parts(request, view), view.topics, view.every_s)
         return EventSourceResponse(
-            _events(stream), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            _events(stream, request.state.csrf),
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
     router.add_api_route(path, page, methods=["GET"], response_class=HTMLResponse)
     router.add_api_route(f"/live{path}", live, methods=["GET"])
 
 
-async def _events(parts: AsyncGenerator[Parts | None, None]) -> AsyncGenerator[bytes, None]:
-    """`hello` says which version of the scripts the server has; each `parts` has what changed."""
+async def _events(parts: AsyncGenerator[Parts | None, None], csrf: str = "") -> AsyncGenerator[bytes, None]:
+    """`hello` says which version of the scripts the server has, `session` by what it knows its pages; each `parts` has
+    what changed."""
     yield format_sse_event(event="hello", data_str=static_version())
+    if csrf:
+        yield format_sse_event(event="session", data_str=csrf)
     async with aclosing(parts):  # whoever leaves is no viewer any more at once
         async for changed in parts:
             yield (

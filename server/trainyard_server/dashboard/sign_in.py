@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import TrainyardError
-from trainyard_server.access import SIGN_IN, local_path
+from trainyard_server.access import SIGN_IN, SIGN_OUT, local_path
 from trainyard_server.browser import form_body, form_fields, session_cookie
 from trainyard_server.dashboard.pages import Pages, View
 from trainyard_server.routes.common import Cases
@@ -31,13 +31,13 @@ def sign_in_page(
 async def sign_in(
     request: Request, pages: Pages, cases: Cases, fields: Annotated[dict[str, str], Depends(_form)]
 ) -> Response:
-    """Whoever is wrong sees the page again, with what was wrong."""
+    """Whoever is wrong sees the page again, with what was wrong, and is still who he was."""
     path = local_path(fields.get("next", "/"))
     client = request.client.host if request.client is not None else ""
     code, token = fields.get("code", ""), fields.get("token", "").strip()
     enter = cases.signing_in.with_code if code else cases.signing_in.with_token
     try:
-        session = await run_in_threadpool(enter, client, code or token)
+        session = await run_in_threadpool(enter, client, code or token, request.state.session)
     except TrainyardError as error:
         return _page(request, pages, path, error)
     answer = RedirectResponse(path, 303)
@@ -45,9 +45,11 @@ async def sign_in(
     return answer
 
 
-@router.post("/sign-out")
+@router.post(SIGN_OUT)
 def sign_out(request: Request, cases: Cases) -> Response:
-    """This browser forgets its session."""
+    """Ends the session, wherever there are copies of its cookie."""
+    if request.state.session is not None:
+        cases.ended_sessions.end(request.state.session)
     answer = RedirectResponse(SIGN_IN, 303)
     answer.headers.append("Set-Cookie", session_cookie(request, None, cases.backend.clock()))
     return answer

@@ -14,6 +14,7 @@ from trainyard_server.cluster import Clusters
 from trainyard_server.conductor import Conductor
 from trainyard_server.configs import Configs
 from trainyard_server.diagnosis import Diagnosis
+from trainyard_server.ended_sessions import EndedSessions
 from trainyard_server.explaining import Explaining
 from trainyard_server.files import Files
 from trainyard_server.health import HealthChecks
@@ -51,6 +52,7 @@ class UseCases:
     metrics: Metrics
     measuring: Measuring
     sessions: Sessions
+    ended_sessions: EndedSessions
     log_threads: LogThreads
     signing_in: SigningIn
     clusters: Clusters

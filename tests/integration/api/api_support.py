@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, Self
 
@@ -94,7 +95,8 @@ def server(data_dir: Path, clock: Clock, **changes: Any) -> Iterator["Server"]:
 
 
 class Client:
-    """httpx, blocking, straight into an application; an exception in there is a 500 as on a socket."""
+    """httpx, blocking, straight into an application; an exception in there is a 500 as on a socket. It keeps no
+    cookies: each call says by itself who makes it."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
@@ -105,7 +107,8 @@ class Client:
         wrap = self._portal.wrap_async_context_manager
         self._stack.enter_context(wrap(self._app.router.lifespan_context(self._app)))
         transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
-        client = httpx.AsyncClient(transport=transport, base_url="http://server")
+        nobodys = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        client = httpx.AsyncClient(transport=transport, base_url="http://server", cookies=nobodys)
         self._client = self._stack.enter_context(wrap(client))
         return self
 

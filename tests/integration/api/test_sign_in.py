@@ -7,8 +7,9 @@ import httpx
 import pytest
 
 from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, Clock, Server, server
-from trainyard_server import used_codes
-from trainyard_server.schema import UsedCodeRow
+from trainyard_server import spent
+from trainyard_server.schema import SpentRow
+from trainyard_server.sessions import LIFETIME, LONGEST
 
 CODES = "/trainyard/v1/sign-in-codes"
 
@@ -124,10 +125,10 @@ def test_used_codes_are_forgotten_when_they_are_too_old_anyway(api: Server, cloc
         assert enter(api, code=code_for(api, ALICE)).status_code == 303
         clock.advance(200)
     with api.use_cases.backend.store.read() as reader:
-        assert reader.session.query(UsedCodeRow).count() == 1
+        assert reader.session.query(SpentRow).count() == 1
     with api.use_cases.backend.store.write() as writer:
-        assert used_codes.use(writer, "x", clock(), clock())
-        assert not used_codes.use(writer, "x", clock(), clock())
+        assert spent.spend(writer, "x", clock(), clock())
+        assert not spent.spend(writer, "x", clock(), clock())
 
 
 def test_session_cannot_make_itself_another_by_a_code(api: Server) -> None:
@@ -150,15 +151,101 @@ def test_who_guesses_waits(api: Server, clock: Clock) -> None:
     assert enter(api, token="alices-secret").status_code == 303
 
 
-def test_signing_out_forgets_the_session(api: Server) -> None:
-    cookie = cookie_of(enter(api, token="alices-secret"))
+def csrf_of(api: Server, cookie: dict[str, str]) -> dict[str, str]:
     page = api.client.get("/", headers=cookie).text
     found = re.search(r'action="/sign-out"><input type="hidden" name="csrf" value="([^"]+)"', page)
     assert found is not None
-    assert api.client.post("/sign-out", headers=cookie).status_code == 403
-    answer = api.client.post("/sign-out", headers=cookie, data={"csrf": found[1]})
+    return {"csrf": found[1]}
+
+
+def sign_out(api: Server, cookie: dict[str, str]) -> httpx.Response:
+    answer = api.client.post("/sign-out", headers=cookie, data=csrf_of(api, cookie))
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
-    assert answer.headers["set-cookie"].startswith("trainyard-80=; Path=/; Max-Age=0;")
+    return answer
+
+
+def is_known(api: Server, cookie: dict[str, str]) -> bool:
+    answer = api.client.get("/trainyard/v1/me", headers=cookie)
+    assert answer.status_code in (200, 401)
+    return answer.status_code == 200
+
+
+def ended(api: Server) -> int:
+    with api.use_cases.backend.store.read() as reader:
+        return reader.session.query(SpentRow).count()
+
+
+def test_signing_out_takes_what_only_a_page_of_the_session_knows(api: Server) -> None:
+    cookie = cookie_of(enter(api, token="alices-secret"))
+    assert api.client.post("/sign-out", headers=cookie).status_code == 403
+    assert api.client.post("/sign-out", headers=cookie, data={"csrf": "wrong"}).status_code == 403
+    assert is_known(api, cookie)
+    assert sign_out(api, cookie).headers["set-cookie"].startswith("trainyard-80=; Path=/; Max-Age=0;")
+
+
+def test_copy_of_a_cookie_is_good_for_nothing_after_signing_out(api: Server, clock: Clock) -> None:
+    """Neither the one that was there first nor the one that gave the session more time; other sessions stay."""
+    first = cookie_of(enter(api, token="alices-secret"))
+    other = cookie_of(enter(api, token="alices-secret"))
+    clock.advance(LIFETIME.total_seconds() / 2)
+    second = cookie_of(api.client.get("/", headers=first))
+    assert second != first
+    assert is_known(api, first)
+    sign_out(api, second)
+    assert [is_known(api, cookie) for cookie in (first, second, other)] == [False, False, True]
+    answer = api.client.get("/cluster", headers=first | {"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/cluster")
+    assert "set-cookie" not in answer.headers
+    assert "You are signed in" not in api.client.get("/sign-in", headers=first).text
+
+
+def test_session_that_was_ended_is_so_at_the_next_server_too(tmp_path: Path, clock: Clock) -> None:
+    with server(tmp_path, clock) as before:
+        cookie = cookie_of(enter(before, token="alices-secret"))
+        sign_out(before, cookie)
+    with server(tmp_path, clock) as after:
+        assert not is_known(after, cookie)
+        assert is_known(after, cookie_of(enter(after, token="alices-secret")))
+
+
+def test_ended_session_is_remembered_for_as_long_as_it_could_get_more_time(api: Server, clock: Clock) -> None:
+    cookie = cookie_of(enter(api, token="alices-secret"))
+    sign_out(api, cookie)
+    clock.advance(LONGEST.total_seconds())
+    sign_out(api, cookie_of(enter(api, token="alices-secret")))
+    assert ended(api) == 2
+    clock.advance(1)
+    sign_out(api, cookie_of(enter(api, token="alices-secret")))
+    assert ended(api) == 2
+
+
+def test_who_signs_out_twice_is_shown_the_way_in(api: Server) -> None:
+    """In two tabs, the second of which has not heard of it yet."""
+    cookie = cookie_of(enter(api, token="alices-secret"))
+    csrf = csrf_of(api, cookie)
+    sign_out(api, cookie)
+    answer = api.client.post("/sign-out", headers=cookie | {"Accept": "text/html"}, data=csrf)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+    assert api.client.post("/sign-out", headers=cookie, data=csrf).status_code == 401
+    assert ended(api) == 1
+
+
+@pytest.mark.parametrize("way", ["token", "code"])
+def test_session_that_another_takes_the_place_of_ends(api: Server, way: str) -> None:
+    old = cookie_of(enter(api, token="admin-secret"))
+    assert enter(api, old, token="wrong").status_code == 401
+    assert enter(api, old, token="agent-secret").status_code == 403
+    assert enter(api, old, code="wrong").status_code == 401
+    assert is_known(api, old)
+    given = {"code": code_for(api, ALICE)} if way == "code" else {"token": "alices-secret"}
+    new = cookie_of(enter(api, old, **given))
+    assert [is_known(api, cookie) for cookie in (old, new)] == [False, True]
+
+
+def test_program_that_signs_out_ends_nothing(api: Server) -> None:
+    cookie = cookie_of(enter(api, token="alices-secret"))
+    assert api.client.post("/sign-out", headers=cookie | ALICE).status_code == 303
+    assert is_known(api, cookie)
 
 
 def test_page_is_open_to_all_and_kept_by_nobody(api: Server) -> None:

@@ -84,6 +84,16 @@ def test_session_ends_for_good_a_month_after_the_sign_in() -> None:
     assert SESSIONS.read(last.value, NOW + LONGEST) is None
 
 
+def test_stream_goes_on_until_the_session_can_get_more_time_and_never_beyond_it() -> None:
+    session = SESSIONS.open(ALICE, NOW)
+    half = NOW + LIFETIME / 2
+    assert session.stream_until(NOW) == session.stream_until(half - timedelta(seconds=1)) == half
+    assert session.stream_until(half) == session.expires
+    renewed = SESSIONS.renewed(session, half)
+    assert renewed is not None
+    assert renewed.stream_until(half) == half + LIFETIME / 2
+
+
 def test_csrf_value_is_of_one_session_and_tells_nothing_of_the_cookie() -> None:
     first, second = SESSIONS.open(ALICE, NOW), SESSIONS.open(ALICE, NOW)
     assert first.is_csrf(first.csrf)

@@ -23,9 +23,14 @@ export async function call(method, path, body = undefined, { signal } = {}) {
   }
   const answer = await asked(path, { method, headers, body: payload, signal, cache: "no-store" });
   const said = await answer.json().catch(() => ({}));
-  if (answer.status === 401) location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
+  if (answer.status === 401) toSignIn();
   if (!answer.ok) throw new ApiError(answer.status, said.error?.message ?? `The server answered with ${answer.status}.`, said);
   return said;
+}
+
+/** This session is over: on to the sign-in page, and from there back here. */
+export function toSignIn() {
+  location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
 async function asked(path, request) {

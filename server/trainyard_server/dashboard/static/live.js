@@ -1,11 +1,13 @@
 // Keeps the page true: the server sends the parts that changed. A page that nobody sees lets go of its connection
 // (a browser has six to one host) and catches up when it is seen again.
+import { toSignIn } from "./api.js";
 import { say } from "./banner.js";
 import { morph } from "./morph.js";
 import { localize } from "./times.js";
 
 const HIDDEN_MS = 15_000;
 const GONE_MS = 1_500;
+const OVER_MS = 500;
 
 /** Follows this page; `trainyard:parts` is dispatched at the document after each change, with the names of the parts. */
 export function follow() {
@@ -34,8 +36,10 @@ export function connectWhileSeen(open, onclose = () => {}) {
 
   const connect = () => {
     if (stream || ended) return;
-    stream = open();
-    watch(stream, () => {
+    const opened = open();
+    stream = opened;
+    watch(opened, () => {
+      if (stream !== opened) return; // let go of meanwhile
       stream = null;
       setTimeout(connect, 2_000);
     });
@@ -47,18 +51,23 @@ export function connectWhileSeen(open, onclose = () => {}) {
     forget(stream);
     stream = null;
   };
+  const leaving = (event) => {
+    if (event.target.matches('[action="/sign-out"]')) drop(); // its end is not to be answered while that page comes
+  };
   const seen = () => {
     clearTimeout(hiding);
     if (document.hidden) hiding = setTimeout(drop, HIDDEN_MS);
     else connect();
   };
   document.addEventListener("visibilitychange", seen);
+  document.addEventListener("submit", leaving);
   window.addEventListener("pagehide", drop);
   window.addEventListener("pageshow", connect);
   connect();
   return () => {
     ended = true;
     document.removeEventListener("visibilitychange", seen);
+    document.removeEventListener("submit", leaving);
     drop();
   };
 }
@@ -79,17 +88,15 @@ function watch(stream, lost) {
     const known = document.querySelector('meta[name="static-version"]').content;
     if (event.data && event.data !== known) say("new", "The server has been updated.", "", { label: "Reload", run: () => location.reload() });
   });
-  stream.addEventListener("error", async () => {
-    if (!broken.has(stream)) {
-      broken.add(stream);
-      timer = setTimeout(gone, GONE_MS);
-    }
-    if (stream.readyState !== EventSource.CLOSED) return; // it tries again by itself
-    // The server refused: it is starting, or this session is over.
+  stream.addEventListener("session", (event) => {
+    const known = document.querySelector('meta[name="csrf-token"]').content;
+    if (event.data !== known) say("session", "This browser has signed in anew, maybe as somebody else.", "", { label: "Reload", run: () => location.reload() });
+  });
+  const ask = async () => {
     try {
       const answer = await fetch("/trainyard/v1/me", { cache: "no-store" });
       if (answer.status === 401) {
-        location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
+        toSignIn();
         return;
       }
     } catch {
@@ -97,6 +104,19 @@ function watch(stream, lost) {
     }
     forgetLater(stream);
     lost();
+  };
+  stream.addEventListener("error", () => {
+    if (!broken.has(stream)) {
+      broken.add(stream);
+      timer = setTimeout(gone, GONE_MS);
+    }
+    if (stream.readyState === EventSource.CLOSED) ask(); // refused: the server is starting, or this session is over
+  });
+  stream.addEventListener("over", () => {
+    // The session was ended, maybe in another tab, which may just be signing in anew; or it wants more time, which
+    // the question gives it.
+    stream.close();
+    setTimeout(ask, OVER_MS);
   });
 }
 

@@ -36,10 +36,10 @@ def upgrade() -> None:
     op.create_index("ix_job_labels_by_value", "job_labels", ["name", "value", "job_key"])
     _copy_labels()
     op.create_table(
-        "used_codes",
+        "spent",
         sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("digest", name=op.f("pk_used_codes")),
+        sa.Column("until", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_spent")),
     )
 
 

@@ -203,9 +203,8 @@ def _check_lines(
     """A prefix of what the program says, at least as long as what it had noted as written."""
     where = f"{name}, run {run.number}, {task}"
     assert truth is not None, f"{where} has lines, and never lived: {lines[:3]}"
-    harm = outcome.harmed.get(truth.key, set())
     replica = next(r for r in run.replicas if r.task == task)
-    lossy = "removed" in harm or replica.reason is Reason.HOST_LOST
+    lossy = _may_lack_its_end(outcome, name, run, replica)
     for stream in _STREAMS:
         texts = [entry.text for entry in lines if entry.stream == stream]
         for number, text in enumerate(texts):
@@ -228,14 +227,8 @@ def _check_count(
 ) -> None:
     where = f"{name}, run {run.number}, {replica.task}"
     assert replica.log_lines == len(lines), f"{where} counts {replica.log_lines} lines and shows {len(lines)}"
-    damaged = [
-        event.message
-        for event in outcome.details[name].events
-        if event.kind == "log-damaged" and (event.run, event.task) == (run.number, replica.task)
-    ]
-    lossy = replica.reason is Reason.HOST_LOST or outcome.harmed.get(_key(run, replica.task), set()) & {
-        "removed"
-    }
+    damaged = _damage(outcome, name, run, replica)
+    lossy = _may_lack_its_end(outcome, name, run, replica)
     assert lossy or (replica.log_complete and not damaged), (
         f"{where}: log_complete={replica.log_complete} {damaged}"
     )
@@ -245,6 +238,24 @@ def _check_count(
     if told is not None and not lossy:
         own = digest(LogLine(time=e.time, stream=e.stream, text=e.text, partial=e.partial) for e in lines)
         assert told == own, f"{where}: the digest is {told}, and that of its lines is {own}"
+
+
+def _may_lack_its_end(outcome: Outcome, name: str, run: RunView, replica: ReplicaView) -> bool:
+    """Somebody has removed its files, or its host was lost: while it ran, or, as the job's log says, after it had ended
+    and before all of its lines were here."""
+    return (
+        "removed" in outcome.harmed.get(_key(run, replica.task), set())
+        or replica.reason is Reason.HOST_LOST
+        or any("its host was lost" in message for message in _damage(outcome, name, run, replica))
+    )
+
+
+def _damage(outcome: Outcome, name: str, run: RunView, replica: ReplicaView) -> list[str]:
+    return [
+        event.message
+        for event in outcome.details[name].events
+        if event.kind == "log-damaged" and (event.run, event.task) == (run.number, replica.task)
+    ]
 
 
 def _ended_early(outcome: Outcome, run: RunView, replica: ReplicaView) -> bool:

@@ -193,3 +193,15 @@ def test_damage_is_found_by_the_invariant_that_is_meant(
         for left in (good.root / "agent-0" / "runs").iterdir():
             left.rmdir()
     finder(good)
+
+
+def test_log_may_lack_its_end_where_the_service_says_that_its_host_was_lost(good: Outcome) -> None:
+    damaged = copy.deepcopy(good)
+    _lose_the_last_line(damaged)
+    with pytest.raises(AssertionError, match="lines of stdout, and"):
+        invariants.every_line_is_there_once_and_in_order(damaged)
+    events = damaged.details["job_0"].events
+    said = "The log of master-replica-0 may lack its end: its host was lost."
+    told = {"kind": "log-damaged", "run": 1, "task": "master-replica-0", "message": said}
+    _change(damaged, events=(*events, events[-1].model_copy(update=told)))
+    invariants.every_line_is_there_once_and_in_order(damaged)

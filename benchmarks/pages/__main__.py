@@ -29,6 +29,8 @@ FEW, MANY = 50, 50_000
 TOKEN = "of-this-benchmark"  # noqa: S105 - of two servers on loopback that live for minutes
 QUEUED = 20
 """How many jobs are not over, in both."""
+PINNED = range(7, 10)
+"""Jobs with a label of their own, in both."""
 
 PAGES = {
     "the list": "/",
@@ -39,6 +41,7 @@ PAGES = {
     "failed jobs": "/?state=FAILED",
     "queued jobs": "/?state=QUEUED",
     "a label": "/?label=team=t3",
+    "a label that three have": "/?label=pinned=yes",
     "a label, failed": "/?label=team=t3&state=FAILED",
     "a label of every second job": "/?label=stage=final",
     "a project": "/?project=p3",
@@ -158,6 +161,8 @@ def _job(chance: random.Random, number: int, count: int, now: datetime) -> dict[
     failed = not queued and chance.random() < 0.1
     state = JobState.QUEUED if queued else JobState.FAILED if failed else JobState.SUCCEEDED
     labels = {"team": f"t{number % 20}", "stage": chance.choice(("try", "final"))}
+    if number in PINNED:
+        labels["pinned"] = "yes"
     gang = [
         {
             "task": "master-replica-0",

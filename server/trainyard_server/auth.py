@@ -99,7 +99,7 @@ class Authentication:
         if session is None:
             await self._app(scope, receive, send)
         else:
-            await self._in_session(session, scope, receive, send)
+            await self._in_session(session, request, receive, send)
 
     async def _visitor(self, request: HTTPConnection) -> _Visitor:
         """Raises SQLAlchemyError where it cannot be known whether a session was ended."""
@@ -114,16 +114,17 @@ class Authentication:
             return _Visitor()
         return _Visitor(session.caller, session)
 
-    async def _in_session(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _in_session(
+        self, session: Session, request: HTTPConnection, receive: Receive, send: Send
+    ) -> None:
         """Gives the session more time where it is due, and lets no stream outlive it."""
         now = self._clock()
         if renewed := self._sessions.renewed(session, now):
             session = renewed
-            request = HTTPConnection(scope)
             send = _renewing(name_of_cookie(request), session_cookie(request, session, now), send)
         await session_streams.serve(
             self._app,
-            scope,
+            request.scope,
             receive,
             send,
             lasts_s=(session.stream_until(now) - now).total_seconds(),

@@ -89,9 +89,9 @@ def add_page(router: APIRouter, path: str, describe: Callable[..., View]) -> Non
     router.add_api_route(f"/live{path}", live, methods=["GET"])
 
 
-async def _events(parts: AsyncGenerator[Parts | None, None], csrf: str = "") -> AsyncGenerator[bytes, None]:
-    """`hello` says which version of the scripts the server has, `session` by what it knows its pages; each `parts` has
-    what changed."""
+async def _events(parts: AsyncGenerator[Parts | None, None], csrf: str) -> AsyncGenerator[bytes, None]:
+    """`hello` says which version of the scripts the server has, `session` by what it knows its pages (a caller with a
+    token has no session: `csrf` is ""); each `parts` has what changed."""
     yield format_sse_event(event="hello", data_str=static_version())
     if csrf:
         yield format_sse_event(event="session", data_str=csrf)

@@ -89,7 +89,7 @@ async def test_viewer_who_leaves_in_the_middle_of_an_event_is_forgotten_at_once(
     notifier = Notifier()
     live, page = Live(notifier, LONG_S), Page()
     async with asyncio.timeout(60):
-        async with aclosing(_events(opened(live, page))) as events:
+        async with aclosing(_events(opened(live, page), "")) as events:
             await anext(events)
             await anext(events)
             tasks = live._pages["page",].tasks

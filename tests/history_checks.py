@@ -22,6 +22,8 @@ def check_history(detail: JobDetail) -> None:
         if not event.after:
             continue
         key: tuple[object, ...]
+        kind: Any
+        table: Any
         match event.kind:
             case "job":
                 key, kind, table = ("job",), JobState, JOB_MOVES
@@ -31,7 +33,7 @@ def check_history(detail: JobDetail) -> None:
                 key, kind, table = ("replica", event.run, event.task), ReplicaState, REPLICA_MOVES
         first: Any = next(iter(kind))
         assert at.get(key, first) == event.before
-        assert kind(event.after) in table[kind(event.before)]  # type: ignore[index]
+        assert kind(event.after) in table[kind(event.before)]
         at[key] = kind(event.after)
     assert at["job",] == detail.state
     for run in detail.runs:

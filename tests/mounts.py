@@ -40,7 +40,7 @@ class SmallDisk:
 def small_disk(path: Path, megabytes: int = 16) -> Iterator[SmallDisk]:
     """Mounted at `path`. Skips the test where this user may not mount."""
     path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0700", "tmpfs", path]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0700", "tmpfs", str(path)]
     if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip(f"needs a file system of its own: {os.strerror(errno.EPERM)}")
     try:

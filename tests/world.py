@@ -58,7 +58,7 @@ class Machine:
             name=name,
             version="test",
             runtime="fake",
-            capacity_mode=mode,  # type: ignore[arg-type]
+            capacity_mode=mode,
             runs_images=False,
             capacity=Capacity(cpus=tuple(range(cpus)), memory_bytes=cpus * 4 * 10**9),
             replica_environment={"STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"},

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 from urllib.parse import urlparse
 
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import BrowserContext, Page
 
 from browser.link import Link

@@ -124,7 +124,7 @@ class Show:
     ) -> None:
         start = agent.shipped.get((run.run_id, task), 0)
         said = tuple(
-            LogLine(time=at.isoformat().replace("+00:00", "Z"), stream=stream, text=text)  # type: ignore[arg-type]
+            LogLine(time=at.isoformat().replace("+00:00", "Z"), stream=stream, text=text)
             for at, stream, text in lines
         )
         agent.shipped[run.run_id, task] = agent.ship(task, LogChunk(start=start, lines=said), run).next

@@ -17,7 +17,10 @@ from trainyard_server.dashboard import cluster_page
 
 Open = Callable[..., Page]
 T4 = "NVIDIA_TESLA_T4"
-TWO_GPUS = {"masterType": "n1-standard-4", "masterConfig": {"acceleratorConfig": {"type": T4, "count": "2"}}}
+TWO_GPUS: dict[str, Any] = {
+    "masterType": "n1-standard-4",
+    "masterConfig": {"acceleratorConfig": {"type": T4, "count": "2"}},
+}
 
 
 def gpu_box(yard: Yard, name: str = "gpu-box", count: int = 4) -> ScriptedAgent:

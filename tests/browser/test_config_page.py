@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -11,7 +12,7 @@ from browser.browser_support import Look, Yard, axe
 
 Open = Callable[..., Page]
 
-IMAGE = {
+IMAGE: dict[str, Any] = {
     "scaleTier": "CUSTOM",
     "masterType": "local-1",
     "workerType": "local-1",

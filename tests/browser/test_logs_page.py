@@ -52,7 +52,9 @@ def training(yard: Yard, agent: ScriptedAgent, run: RunOrder, steps: int = 40) -
 
 def shown(page: Page) -> list[int]:
     """The cursors of the rows in the page, in their order."""
-    return page.evaluate("[...document.querySelectorAll('.ln')].map((row) => Number(row.dataset.c))")
+    rows = "[...document.querySelectorAll('.ln')].map((row) => Number(row.dataset.c))"
+    cursors: list[int] = page.evaluate(rows)
+    return cursors
 
 
 def messages(page: Page) -> list[str]:
@@ -131,7 +133,7 @@ def test_end_is_said_once_the_last_line_is_drawn(yard: Yard, open_page: Open) ->
     page.evaluate("() => { window.drawn = []; window.requestAnimationFrame = (draw) => drawn.push(draw); }")
     over: list[Request] = []
     for how in ("requestfinished", "requestfailed"):  # whoever hangs up first
-        page.on(how, lambda request: over.append(request))  # type: ignore[call-overload]
+        page.on(how, lambda request: over.append(request))
     agent.log("the last one", run=run)
     agent.exit(run=run)
     for _ in range(300):

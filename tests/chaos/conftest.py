@@ -18,7 +18,7 @@ from engines import Engine
 FEW = {"process": 3, "docker": 2}
 """Histories of each combination in an ordinary run of the tests."""
 DATABASES = ("sqlite", "postgresql")
-CONTAINERS = {"process": (), "docker": pytest.mark.containers}
+CONTAINERS: dict[str, tuple[pytest.MarkDecorator, ...]] = {"process": (), "docker": (pytest.mark.containers,)}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

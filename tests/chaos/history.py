@@ -271,7 +271,7 @@ class History:
     def do_kill_supervisor(self, which: int) -> None:
         self._replicas.kill_supervisor(which)
 
-    def do_disturb(self, side: str, for_s: float, **faults: float) -> None:
+    def do_disturb(self, side: str, for_s: float, **faults: Any) -> None:
         self._change(side, Weather(**faults), for_s)
 
     def do_cut(self, side: str, how: str, for_s: float) -> None:

@@ -139,9 +139,9 @@ def every_line_is_there_once_and_in_order(outcome: Outcome) -> None:
         by_replica: dict[tuple[int, str], list[LogEntry]] = {}
         for entry in entries:
             by_replica.setdefault((entry.run, entry.task), []).append(entry)
-        for (run, task), lines in by_replica.items():
+        for (run_number, task), lines in by_replica.items():
             numbers = [entry.number for entry in lines]
-            assert numbers == list(range(len(lines))), f"{name}, run {run}, {task}: numbers {numbers}"
+            assert numbers == list(range(len(lines))), f"{name}, run {run_number}, {task}: numbers {numbers}"
         runs = {run.number: run for run in outcome.details[name].runs}
         for (number, task), lines in by_replica.items():
             if task != SERVICE_TASK:

@@ -116,7 +116,7 @@ whole job has."""
 def sweep(seed: int, runtime: Runtime, each: int) -> Plan:
     """Alike jobs, `each` cancelled in every stage of its life, or a little later."""
     random_ = random.Random(f"sweep {runtime} {seed}")
-    script = {
+    script: Script = {
         "master": [["polite", 200, 0], ["say", "stdout", 8, 0.05], ["burst", "stderr", 300, 0], ["exit", 0]],
         "worker": [["deaf"], ["say", "stdout", 20, 0.05], ["tail", "stderr"], ["exit", 0]],
     }

@@ -14,6 +14,10 @@ from pathlib import Path
 import docker
 import psutil
 from docker.errors import APIError, NotFound
+from docker.models.containers import Container
+
+_Filters = dict[str, str | list[str] | bool]
+"""As Docker's SDK takes them."""
 
 Key = tuple[str, str]
 """The first ten characters of a run's id, and a task."""
@@ -101,18 +105,18 @@ class Replicas:
             return []
         found: list[str] = []
         for agent_id in self._agent_ids():
-            mine = {"label": f"trainyard.agent={agent_id}"}
+            mine: _Filters = {"label": f"trainyard.agent={agent_id}"}
             found += [
-                c.name for c in self._docker.containers.list(all=True, filters=mine, ignore_removed=True)
+                str(c.name) for c in self._docker.containers.list(all=True, filters=mine, ignore_removed=True)
             ]
-            found += [network.name for network in self._docker.networks.list(filters=mine)]
+            found += [str(network.name) for network in self._docker.networks.list(filters=mine)]
         return found
 
     def remove(self) -> None:
         """Nothing of a history that failed lives on; of one that did not, nothing is there."""
         if self._docker is not None:
             for agent_id in self._agent_ids():
-                mine = {"label": f"trainyard.agent={agent_id}"}
+                mine: _Filters = {"label": f"trainyard.agent={agent_id}"}
                 for container in self._docker.containers.list(all=True, filters=mine, ignore_removed=True):
                     container.remove(force=True, v=True)
                 for network in self._docker.networks.list(filters=mine):
@@ -132,7 +136,7 @@ class Replicas:
     def pause(self, which: int, for_s: float) -> None:
         if self._docker is not None:
 
-            def pause(container: "docker.models.containers.Container") -> None:
+            def pause(container: Container) -> None:
                 container.pause()
                 time.sleep(for_s)
                 container.unpause()
@@ -185,12 +189,10 @@ class Replicas:
         except OSError:
             return
 
-    def _with_container(
-        self, which: int, harm: str, work: Callable[["docker.models.containers.Container"], None]
-    ) -> None:
+    def _with_container(self, which: int, harm: str, work: Callable[[Container], None]) -> None:
         assert self._docker is not None
         for agent_id in random.Random(which).sample(found := self._agent_ids(), len(found)):
-            filters = {
+            filters: _Filters = {
                 "label": [f"trainyard.agent={agent_id}", "trainyard.role=replica"],
                 "status": "running",
             }

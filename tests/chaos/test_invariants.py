@@ -10,7 +10,7 @@ from chaos import invariants
 from chaos.history import History, Outcome, Place
 from chaos.kept import kept_where_it_fails
 from chaos.people import Answer
-from chaos.plan import Plan, PlannedJob
+from chaos.plan import Plan, PlannedJob, Script
 from chaos.replicas import truths
 from chaos.services import Forge
 from trainyard_protocol.states import JobState, Reason
@@ -18,7 +18,7 @@ from trainyard_protocol.views import SERVICE_TASK, JobDetail
 
 pytestmark = pytest.mark.e2e
 
-SCRIPT = {
+SCRIPT: Script = {
     "master": [["burst", "stdout", 20, 80], ["tail", "stderr"], ["exit", 0]],
     "worker": [["say", "stdout", 3, 0.0], ["sleep", 60]],
 }

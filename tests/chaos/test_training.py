@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Training(History):
         self.patience_s = PATIENCE_S
         run, lines = 1, 0
         for number in range(times):
-            until(lambda run=run, lines=lines: self._goes_on(run, lines), PATIENCE_S, "the training to go on")
+            until(partial(self._goes_on, run, lines), PATIENCE_S, "the training to go on")
             time.sleep(random_.uniform(0.0, 1.0))
             victim = VICTIMS[number % len(VICTIMS)]
             assert not self.told[KILLED].followed.summary, (
@@ -64,7 +65,7 @@ class Training(History):
             elif victim == "agent":
                 self.do_kill_agent(0, down_s=0.1)
             else:
-                until(lambda victim=victim: self._kill_replica(victim), PATIENCE_S, f"{victim} to be killed")
+                until(partial(self._kill_replica, victim), PATIENCE_S, f"{victim} to be killed")
                 run = max(self._steps())[0] + 1
             lines = len(self._steps())
 

@@ -4,6 +4,8 @@ import json
 import typing
 from collections.abc import Iterator
 from datetime import datetime
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +88,7 @@ def test_message_has_the_documents_fields_and_no_other(name: str) -> None:
 def test_field_takes_and_returns_the_documents_type(name: str, field: str) -> None:
     value = sample(SCHEMAS[name]["properties"][field])
     ours = next(f for f in MESSAGES[name].model_fields.values() if f.alias == field)
-    kind = typing.Annotated[ours.annotation, *ours.metadata] if ours.metadata else ours.annotation
+    kind: Any = typing.Annotated[ours.annotation, *ours.metadata] if ours.metadata else ours.annotation
     read: Any = TypeAdapter(kind).validate_python(value)
     assert TypeAdapter(kind).dump_python(read, mode="json", by_alias=True, exclude_unset=True) == value
 
@@ -101,7 +103,7 @@ def test_field_takes_and_returns_the_documents_type(name: str, field: str) -> No
         (ScaleType, "ParameterSpec", "scaleType"),
     ],
 )
-def test_enum_has_the_documents_names(enum: type, schema: str, field: str) -> None:
+def test_enum_has_the_documents_names(enum: type[Enum], schema: str, field: str) -> None:
     assert set(enum.__members__) == set(SCHEMAS[schema]["properties"][field]["enum"])
 
 
@@ -182,10 +184,13 @@ def test_answers_have_the_documents_fields_and_types_in_every_state(api: Server)
     for act in (
         lambda: None,
         api.tick,
-        lambda: (agent.sync(), agent.start()),
-        lambda: agent.exit(code=1),
-        lambda: (api.tick(), agent.sync(), api.cancel("waits")),
-        lambda: agent.stopped("master-replica-0"),
+        agent.sync,
+        agent.start,
+        partial(agent.exit, code=1),
+        api.tick,
+        agent.sync,
+        partial(api.cancel, "waits"),
+        partial(agent.stopped, "master-replica-0"),
     ):
         act()
         answer = api.get("/v1/projects/p/jobs")

@@ -7,6 +7,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import yaml
@@ -74,7 +75,7 @@ class Service:
         (package / "task.py").write_text(textwrap.dedent(source))
         return package
 
-    def config(self, name: str = "config.yaml", **training_input: object) -> Path:
+    def config(self, name: str = "config.yaml", **training_input: Any) -> Path:
         """The training input of `program` with these fields; one that is None is left out."""
         fields = {"pythonModule": "prog.task", **training_input}
         path = self.work / name
@@ -120,9 +121,9 @@ def until(condition: Callable[[], object], timeout: float, what: str) -> str:
     raise AssertionError(f"waited {timeout} s in vain for {what}")
 
 
-def local(workers: int = 0, **fields: object) -> Mapping[str, object]:
+def local(workers: int = 0, **fields: Any) -> dict[str, Any]:
     """The training input of a gang of `local-1` replicas."""
-    gang: dict[str, object] = {"scaleTier": "CUSTOM", "masterType": "local-1", **fields}
+    gang = {"scaleTier": "CUSTOM", "masterType": "local-1", **fields}
     return {**gang, "workerType": "local-1", "workerCount": workers} if workers else gang
 
 

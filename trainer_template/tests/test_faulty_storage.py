@@ -27,10 +27,10 @@ def test_upload_that_fails_half_way_leaves_the_last_good_checkpoint_and_the_same
     launcher: Launcher, bucket: Bucket, storage: FaultyStorage
 ) -> None:
     job_dir = f"{bucket.url}/cut"
-    flags, environment = ("--job-dir", job_dir, "--epochs", "3"), {"STORAGE_EMULATOR_HOST": storage.endpoint}
+    flags = ("--job-dir", job_dir, "--epochs", "3")
     steps = 23  # an epoch's, of 64 examples each
     storage.fault = lambda name: 403 if name.startswith(f"cut/checkpoints/step-{2 * steps:08d}") else None
-    gang = launcher.gang(*flags, workers=3, **environment)
+    gang = launcher.gang(*flags, workers=3, STORAGE_EMULATOR_HOST=storage.endpoint)
     codes = [gang[task].wait() for task in ("chief-0", "worker-0", "worker-1", "worker-2")]
     assert codes[0] == 1
     assert 0 not in codes
@@ -41,7 +41,7 @@ def test_upload_that_fails_half_way_leaves_the_last_good_checkpoint_and_the_same
     assert Saver(job_dir, 0, 3).newest_checkpoint()
 
     storage.fault = lambda _name: None
-    again = launcher.gang(*flags, workers=3, **environment)
+    again = launcher.gang(*flags, workers=3, STORAGE_EMULATOR_HOST=storage.endpoint)
     again.succeed()
     assert again["chief-0"].events("progress")[0]["step"] > left.step
     assert open_folder(job_dir).children() == ["checkpoints", "logs", "model"]

@@ -1,5 +1,6 @@
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_whenever_says_the_same_as_often_as_it_may(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(report.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     tell, never = report.Whenever(30, "evaluating", step=7), report.Whenever(0, "evaluating", step=7)
     for now in (29.0, 30.0, 59.0, 61.0, 500.0):  # noqa: B007 - the clock reads it
         tell()
@@ -113,7 +114,9 @@ def test_whenever_says_the_same_as_often_as_it_may(
 
 def curves(folder: str) -> dict[str, list[tuple[int, float]]]:
     """The scalars in a directory of event files."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
 
     read = EventAccumulator(folder)
     read.Reload()

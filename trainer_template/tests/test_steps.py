@@ -45,7 +45,9 @@ def test_train_step_is_gradient_descent_on_the_mean_loss(name: str) -> None:
     expected = optax.apply_updates(before.params, model.params.split(updates))
     after, sums = steps.make_train_step(model, SGD, OneDevice())(start(model), inputs, labels, weights)
     jax.tree.map(
-        lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-4, atol=1e-6), after.params, expected
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6),
+        after.params,
+        expected,
     )
     assert float(sums.loss / sums.examples) == pytest.approx(
         float(jax.jit(mean_loss)(before.params)), rel=1e-5

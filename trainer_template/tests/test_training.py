@@ -296,7 +296,7 @@ def test_on_a_terminal_there_is_a_bar_in_place_of_progress_lines(tmp_path: Path)
     output = pexpect.run(
         f"{sys.executable} {' '.join(arguments)}",
         cwd=str(Path(__file__).resolve().parents[1]),
-        env=environment,  # type: ignore[arg-type]
+        env=environment,
         timeout=300,
         encoding="utf-8",
         dimensions=(24, 120),

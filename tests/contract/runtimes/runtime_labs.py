@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -53,7 +54,8 @@ MISSING = Program(missing=True)
 
 
 class Lab(Protocol):
-    runtime: Runtime
+    @property
+    def runtime(self) -> Runtime: ...
 
     def launch(self, task: str, program: Program) -> Launch:
         """What starts the program in this runtime."""
@@ -98,7 +100,10 @@ class Driver:
         """Until every program has said all it has to say."""
         self.start(run_id, programs)
         for task, program in programs.items():
-            self.until(lambda t=task, p=program: len(self.texts(run_id, t)) >= len(p.says))
+            self.until(partial(self._has_said, run_id, task, len(program.says)))
+
+    def _has_said(self, run_id: str, task: str, lines: int) -> bool:
+        return len(self.texts(run_id, task)) >= lines
 
     def reports(self, run_id: str) -> dict[str, ReplicaReport]:
         return {report.task: report for report in self.runtime.observe(run_id)}

@@ -289,10 +289,11 @@ def test_stop_leaves_an_earlier_exit_as_it_was(driver: Driver) -> None:
     driver.runtime.stop(RUN, 5.0)
 
     ended = driver.wait_for_exits(RUN)
-    assert ended[WORKER].exit is not None
-    assert (ended[WORKER].exit.code, ended[WORKER].exit.after_stop) == (5, False)
-    assert ended[CHIEF].exit is not None
-    assert ended[CHIEF].exit.after_stop
+    earlier, stopped = ended[WORKER].exit, ended[CHIEF].exit
+    assert earlier is not None
+    assert (earlier.code, earlier.after_stop) == (5, False)
+    assert stopped is not None
+    assert stopped.after_stop
 
 
 def test_stop_of_an_ended_run_does_nothing(driver: Driver) -> None:

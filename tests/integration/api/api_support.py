@@ -148,13 +148,16 @@ class Server:
         body = {"jobId": job_id, "trainingInput": package_job(**training_input)}
         answer = self.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN)
         assert answer.status_code == 200, answer.text
-        return answer.json()
+        created: dict[str, Any] = answer.json()
+        return created
 
     def job(self, job_id: str = "job") -> dict[str, Any]:
-        return self.get(f"/v1/projects/p/jobs/{job_id}")
+        found: dict[str, Any] = self.get(f"/v1/projects/p/jobs/{job_id}")
+        return found
 
     def detail(self, job_id: str = "job") -> dict[str, Any]:
-        return self.get(f"/trainyard/v1/projects/p/jobs/{job_id}")
+        found: dict[str, Any] = self.get(f"/trainyard/v1/projects/p/jobs/{job_id}")
+        return found
 
     def cancel(self, job_id: str = "job") -> None:
         answer = self.client.post(f"/v1/projects/p/jobs/{job_id}:cancel", headers=ADMIN)
@@ -184,7 +187,7 @@ def package_job(**changes: Any) -> dict[str, Any]:
     return given | changes
 
 
-def parse_events(text: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+def parse_events(text: str) -> Iterator[tuple[str, Any, str]]:
     for block in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
         if "event" in fields:

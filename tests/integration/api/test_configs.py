@@ -24,7 +24,8 @@ def check(api: Server, config: str = GOOD, **given: Any) -> dict[str, Any]:
         headers=ADMIN,
     )
     assert answer.status_code == 200, answer.text
-    return answer.json()
+    found: dict[str, Any] = answer.json()
+    return found
 
 
 def errors(answer: dict[str, Any]) -> list[tuple[Any, Any, str]]:
@@ -256,7 +257,7 @@ def test_config_of_a_job_that_is_not_there(api: Server) -> None:
 
 def test_suggest_is_the_id_itself_while_it_is_free(api: Server) -> None:
     def suggested(like: str) -> str:
-        return api.get("/trainyard/v1/projects/p/jobs:suggest", like=like)["job_id"]
+        return str(api.get("/trainyard/v1/projects/p/jobs:suggest", like=like)["job_id"])
 
     assert suggested("job") == "job"
     api.create("job")

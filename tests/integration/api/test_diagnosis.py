@@ -29,7 +29,8 @@ def upload(api: Server, content: bytes) -> dict[str, Any]:
     path = "/upload/trainyard/v1/projects/p/packages/a.tar.gz"
     answer = api.client.post(path, content=content, headers=ADMIN)
     assert answer.status_code == 200, answer.text
-    return answer.json()
+    found: dict[str, Any] = answer.json()
+    return found
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def ml(api: Server) -> Iterator[Any]:
             "v1",
             static_discovery=True,
             client_options={"api_endpoint": address},
-            credentials=Credentials(token="admin-secret"),
+            credentials=Credentials(token="admin-secret"),  # type: ignore[no-untyped-call]
         ) as client,
     ):
         yield client
@@ -82,7 +82,7 @@ def test_google_client_with_a_wrong_token_is_refused(api: Server) -> None:
             "v1",
             static_discovery=True,
             client_options={"api_endpoint": address},
-            credentials=Credentials(token="wrong"),
+            credentials=Credentials(token="wrong"),  # type: ignore[no-untyped-call]
         ) as ml,
         pytest.raises(RefreshError),  # it takes a 401 as a token that has run out
     ):

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from integration.api.api_support import ADMIN, START, Clock, ScriptedAgent, Serv
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import LogChunk, LogEnd
 
-PAIR = {"workerType": "local-1", "workerCount": 1}
+PAIR: dict[str, Any] = {"workerType": "local-1", "workerCount": 1}
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def agent(api: Server) -> ScriptedAgent:
     return agent
 
 
-def started(api: Server, agent: ScriptedAgent, job_id: str = "job", **training_input: object) -> None:
+def started(api: Server, agent: ScriptedAgent, job_id: str = "job", **training_input: Any) -> None:
     api.create(job_id, **training_input)
     api.tick()
     agent.sync()

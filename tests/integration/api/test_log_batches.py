@@ -149,7 +149,8 @@ def test_followers_at_all_places_get_what_each_would_get_alone_while_lines_come(
 
         async def reader(after: int, wanted: LogFilter, slow: bool, late_s: float) -> list[list[Any]]:
             await asyncio.sleep(late_s)
-            got, cursor = [], after
+            got: list[list[Any]] = []
+            cursor = after
             stream = cases.streaming.stream(
                 "p", "job", key=key, after=after, follow=True, wanted=wanted, form=Form.BATCH
             )
@@ -157,7 +158,7 @@ def test_followers_at_all_places_get_what_each_would_get_alone_while_lines_come(
                 for kind, data, ident in parse_events(part.decode()):
                     if kind == "lines":
                         assert int(ident) > cursor, "an event moves on"
-                        got += data  # type: ignore[arg-type]
+                        got += data
                         cursor = int(ident)
                 if cursor >= total:
                     break
@@ -208,13 +209,18 @@ def test_what_many_ask_for_is_read_once(
     cases = api.use_cases
     reads: list[int] = []
     read, detail = cases.backend.logs.read, cases.explaining.detail
-    monkeypatch.setattr(
-        cases.backend.logs, "read", lambda *given, **more: (reads.append(given[2]), read(*given, **more))[1]
-    )
     details: list[str] = []
-    monkeypatch.setattr(
-        cases.explaining, "detail", lambda *given: (details.append(given[1]), detail(*given))[1]
-    )
+
+    def noted_read(*given: Any, **more: Any) -> Any:
+        reads.append(given[2])
+        return read(*given, **more)
+
+    def noted_detail(*given: Any) -> Any:
+        details.append(given[1])
+        return detail(*given)
+
+    monkeypatch.setattr(cases.backend.logs, "read", noted_read)
+    monkeypatch.setattr(cases.explaining, "detail", noted_detail)
 
     async def follow() -> None:
         key = cases.streaming.check("p", "job")
@@ -247,7 +253,8 @@ def test_what_is_kept_is_bounded_and_a_damaged_line_is_not_kept(tmp_path: Path, 
         shares = log_shares.LogShares(cases.backend.logs, cases.log_threads, kept=2**20)
 
         async def read_all() -> list[log_shares.Share]:
-            got, after = [], 0
+            got: list[log_shares.Share] = []
+            after = 0
             while not got or got[-1].cursor > after:
                 after = got[-1].cursor if got else 0
                 wanted = log_shares.Wanted("p", "job", after, None, EVERYTHING, Form.BATCH)

@@ -106,7 +106,7 @@ def test_stream_without_follow_is_everything_there_is(api: Server, agent: Script
 
 @pytest.mark.parametrize("where", [{"last": "7"}, {"after": 7}, {"last": "7", "after": 1}])
 def test_stream_resumes_after_the_last_line_that_was_read(
-    api: Server, agent: ScriptedAgent, where: dict[str, object]
+    api: Server, agent: ScriptedAgent, where: dict[str, Any]
 ) -> None:
     agent.log("one", "two")
     assert [data["text"] for kind, data, _ in api.stream(**where) if kind == "log"] == ["two"]

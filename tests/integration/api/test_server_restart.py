@@ -23,15 +23,13 @@ def test_job_goes_on_under_a_new_server(tmp_path: Path, clock: Clock) -> None:
         agent.log("one")
         before = api.stream()
     with server(tmp_path, clock) as api:
-        reconnected(agent, api)
-        assert agent.run.target == "run"
+        assert reconnected(agent, api).run.target == "run"
         agent.log("two")
         agent.exit("master-replica-0")
         before_end = api.job()
     with server(tmp_path, clock) as api:
         assert api.job() == before_end
-        reconnected(agent, api)
-        assert agent.run.target == "stop"
+        assert reconnected(agent, api).run.target == "stop"
         agent.stopped("worker-replica-0")
         assert api.job()["state"] == "SUCCEEDED"
         after = api.stream()
@@ -46,7 +44,7 @@ def test_decision_that_died_before_it_was_applied_is_taken_by_the_next_tick(
     with server(tmp_path, clock) as api:
         agent = running_agent(api)
         agent.log("one")
-        api.use_cases.conductor.advance = lambda _key: None  # type: ignore[method-assign]
+        api.use_cases.conductor.advance = lambda key: None  # type: ignore[method-assign]
         agent.exit()
         assert api.job()["state"] == "RUNNING"
     with server(tmp_path, clock) as api:
@@ -56,7 +54,7 @@ def test_decision_that_died_before_it_was_applied_is_taken_by_the_next_tick(
 
 def test_service_lines_that_were_not_written_are_written_once(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock) as api:
-        api.use_cases.conductor.write_service_lines = lambda _key: None  # type: ignore[method-assign]
+        api.use_cases.conductor.write_service_lines = lambda key: None  # type: ignore[method-assign]
         api.create()
         assert api.use_cases.backend.logs.counts("p", "job") == {}
     with server(tmp_path, clock) as api:

@@ -25,7 +25,7 @@ JOBS = "/v1/projects/p/jobs"
 
 def refused(api: Server, body: object, **params: Any) -> dict[str, Any]:
     answer = api.client.post(JOBS, json=body, params=params, headers=ADMIN)
-    error = answer.json()["error"]
+    error: dict[str, Any] = answer.json()["error"]
     assert answer.status_code == error["code"]
     assert api.get(JOBS) == {}, "nothing is created"
     return error

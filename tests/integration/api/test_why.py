@@ -40,6 +40,7 @@ def test_waiting_job_is_told_who_holds_what_it_needs_and_what_would_help(one: Se
     (holder,) = told.holders
     assert (holder.job_id, holder.project, holder.priority) == ("first", "p", 9)
     assert holder.running_since == started
+    assert holder.ends_by is not None
     assert (holder.ends_by - started).total_seconds() == 3600
     assert [change.message for change in told.changes] == ["the end of first"]
     small = why(one, "small")

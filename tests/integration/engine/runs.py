@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from engines import Engine as RealEngine
 from trainyard_agent.engine import Engine
@@ -37,11 +38,11 @@ class Host:
     def order(self, *tasks: str) -> RunOrder:
         return run_order(uuid.uuid4().hex, *tasks)
 
-    def launch(self, script: str, task: str = CHIEF, **given: object) -> Launch:
-        defaults = {"environment": {}, "cpus": (), "memory_bytes": 0, "image": self.engine.base_image}
-        return Launch(task=task, command=("/bin/sh", "-c", script), **{**defaults, **given})  # type: ignore[arg-type]
+    def launch(self, script: str, task: str = CHIEF, **given: Any) -> Launch:
+        given = {"environment": {}, "cpus": (), "memory_bytes": 0, "image": self.engine.base_image, **given}
+        return Launch(task=task, command=("/bin/sh", "-c", script), **given)
 
-    def start(self, script: str, task: str = CHIEF, **given: object) -> str:
+    def start(self, script: str, task: str = CHIEF, **given: Any) -> str:
         """A run of one replica; its id."""
         order = self.order(task)
         self.runtime.place(order)
@@ -75,7 +76,7 @@ class Host:
     def said(self, run_id: str, task: str = CHIEF) -> list[str]:
         return [line.text for line in self.runtime.read_log(run_id, task, 0, 1_000_000, 1 << 30).lines]
 
-    def run(self, script: str, **given: object) -> list[str]:
+    def run(self, script: str, **given: Any) -> list[str]:
         """What a program says that ends well."""
         run_id = self.start(script, **given)
         ended = self.end(run_id)

@@ -104,10 +104,10 @@ def image(engine: RealEngine) -> Iterator[str]:
     yield name
     for found in engine.client().images.list():
         if any(name in tag for tag in found.tags):
-            engine.client().images.remove(found.id, force=True)
+            engine.client().images.remove(str(found.id), force=True)
 
 
-def image_order(name: str, **given: object) -> RunOrder:
+def image_order(name: str, **given: Any) -> RunOrder:
     return run_order(uuid.uuid4().hex, CHIEF, pythonModule="", masterConfig={"imageUri": name}, **given)
 
 

@@ -34,8 +34,10 @@ def test_replicas_reach_each_other_by_name_and_no_other_run_does(host: Host) -> 
     ask = f"import socket; print(socket.create_connection(('{chief}', 2222), 5).recv(9))"
     assert b"hello" in inside[0].exec_run(["python3", "-c", ask]).output
 
-    address = inside[0].exec_run(["python3", "-c", f"import socket; print(socket.gethostbyname('{chief}'))"])
-    ip = address.output.decode().strip()
+    look_up = ["python3", "-c", f"import socket; print(socket.gethostbyname('{chief}'))"]
+    address = inside[0].exec_run(look_up).output
+    assert isinstance(address, bytes)
+    ip = address.decode().strip()
     stranger = (
         "import socket\n"
         f"for name in ('{chief}', '{ip}'):\n"

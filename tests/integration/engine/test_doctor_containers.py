@@ -31,14 +31,15 @@ class Left:
         labels = owner.labels(role, order)
         client = self._engine.client()
         if role == containers.NETWORK:
-            made = client.networks.create(containers.network_name(order), labels=labels)
+            made = str(client.networks.create(containers.network_name(order), labels=labels).id)
         else:
             command = ["sleep", "1000"]
-            made = client.containers.run(
+            container = client.containers.run(
                 self._engine.base_image, command, labels=labels, detach=True, init=True
             )
-        self._made.append((role, str(made.id)))
-        return str(made.id)
+            made = str(container.id)
+        self._made.append((role, made))
+        return made
 
     def there(self) -> set[str]:
         client = self._engine.client()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent import files
 from trainyard_agent.files import read_json, write_json
 
 
@@ -24,7 +23,7 @@ def test_write_json_has_its_words_on_the_disk_before_it_takes_the_name(
         synced.append((os.fstat(fd).st_size, read_json(path)))
         fsync(fd)
 
-    monkeypatch.setattr(files.os, "fsync", note)
+    monkeypatch.setattr(os, "fsync", note)
     write_json(path, {"is": "new"})
 
     assert synced == [(13, {"is": "old"})]
@@ -40,7 +39,7 @@ def test_write_json_on_a_full_disk_leaves_the_old_file_and_nothing_else(
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_json(path, {"is": "new"})
 
@@ -53,7 +52,7 @@ def test_write_json_by_two_threads_at_once_leaves_one_of_the_two_and_fails_for_n
 ) -> None:
     path = tmp_path / "file.json"
     both_have_written = threading.Barrier(2)
-    monkeypatch.setattr(files.os, "fsync", lambda fd: both_have_written.wait(30))
+    monkeypatch.setattr(os, "fsync", lambda fd: both_have_written.wait(30))
 
     with ThreadPoolExecutor(2) as threads:
         for writing in [threads.submit(write_json, path, {"by": number}) for number in range(2)]:

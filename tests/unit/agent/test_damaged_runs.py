@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from contract.runtimes.runtime_labs import Driver
 from trainyard_agent import marks
-from trainyard_agent.files import read_json
+from trainyard_agent.files import read_json, remove_tree
 from trainyard_agent.main import main
 from trainyard_agent.runtimes import process
 from trainyard_agent.runtimes.process import ProcessRuntime
@@ -27,9 +28,11 @@ DAMAGES = [
 ]
 
 
-def refuse_to_remove(monkeypatch: pytest.MonkeyPatch, run_id: str) -> None:
-    remove_tree = process.remove_tree
+def up(driver: Driver, run_id: str) -> bool:
+    return driver.texts(run_id, TASK) == ["up"]
 
+
+def refuse_to_remove(monkeypatch: pytest.MonkeyPatch, run_id: str) -> None:
     def refuse(path: Path) -> None:
         if run_id in path.name:
             raise OSError(errno.EBUSY, "Device or resource busy")
@@ -110,7 +113,7 @@ def test_recover_with_one_damaged_run_finds_the_others(
 ) -> None:
     for run_id in (RUN, OTHER):
         start(driver, "echo up; exec sleep 1000", run_id)
-        driver.until(lambda run_id=run_id: driver.texts(run_id, TASK) == ["up"])
+        driver.until(partial(up, driver, run_id))
     (runs / RUN / "run.json").write_text(damage)
 
     handles = driver.lab.reopen().recover()
@@ -127,7 +130,7 @@ def test_recover_with_one_unreadable_run_finds_the_others_and_keeps_it(
 ) -> None:
     for run_id in (RUN, OTHER):
         start(driver, "echo up; exec sleep 1000", run_id)
-        driver.until(lambda run_id=run_id: driver.texts(run_id, TASK) == ["up"])
+        driver.until(partial(up, driver, run_id))
 
     def fail(path: Path) -> dict[str, Any] | None:
         if RUN in path.parts:

@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from contract.runtimes.runtime_labs import Driver
 from trainyard_agent import marks
 from trainyard_agent.files import read_json, try_lock
+from trainyard_agent.files import write_json as write_record
 from trainyard_agent.runtimes import process, shim
 from trainyard_agent.runtimes.base import StartFailed
 from trainyard_protocol.states import Reason, ReplicaState
@@ -48,14 +50,17 @@ def full_disk(driver: Driver, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Fu
     return FullDisk(driver, runs, monkeypatch)
 
 
+def running(driver: Driver, run_id: str) -> bool:
+    return driver.reports(run_id)[TASK].state is ReplicaState.RUNNING
+
+
 def refuse(monkeypatch: pytest.MonkeyPatch, refuses: Callable[[Path], bool]) -> None:
     """What the agent itself writes where `refuses` says so meets a full disk."""
-    write = process.write_json
 
     def write_json(path: Path, value: object) -> None:
         if refuses(path):
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, value)
+        write_record(path, value)
 
     monkeypatch.setattr(process, "write_json", write_json)
 
@@ -151,7 +156,7 @@ def test_burial_on_a_full_disk_is_tried_again_at_the_next_look(
 ) -> None:
     for run_id in (RUN, OTHER):
         start(driver, "echo up; exec sleep 1000", run_id)
-        driver.until(lambda run_id=run_id: driver.reports(run_id)[TASK].state is ReplicaState.RUNNING)
+        driver.until(partial(running, driver, run_id))
     with monkeypatch.context() as full:
         refuse(full, lambda path: RUN in path.parts)
         driver.lab.kill_supervisor(RUN, TASK)
@@ -213,7 +218,7 @@ def test_note_of_the_end_on_a_full_disk_takes_the_place_of_the_reserve(
             raise OSError(errno.ENOSPC, "No space left on device")
         replace(source, target)
 
-    monkeypatch.setattr(shim.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
 
     notes.add("started.json", {"pid": 1}, vital=False)
     assert notes.pending
@@ -241,8 +246,8 @@ def test_note_of_the_end_is_on_the_disk_before_it_takes_its_name(
         steps.append(("replace", Path(source).stat().st_size))
         replace(source, target)
 
-    monkeypatch.setattr(shim.os, "fsync", note_fsync)
-    monkeypatch.setattr(shim.os, "replace", note_replace)
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
     notes.add("exit.json", {"status": 0})
 
     assert steps == [("fsync", 13), ("replace", 13)]

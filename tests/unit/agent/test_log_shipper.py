@@ -3,6 +3,7 @@
 import contextlib
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ class Replica:
         self.runtime.start(RUN, [Launch(TASK, ("x",), {}, (), 0)])
 
 
-async def ship(server: StubServer, replica: Replica, **limits: int) -> None:
+async def ship(server: StubServer, replica: Replica, **limits: Any) -> None:
     """All that there is, by a new agent."""
     async with server.client() as client:
         shipper = LogShipper(client, replica.runtime, **limits)

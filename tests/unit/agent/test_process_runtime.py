@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,15 +19,14 @@ from trainyard_protocol.states import Reason, ReplicaState
 RUN, TASK, WORKER = "1" * 32, "master-replica-0", "worker-replica-0"
 
 
-def start(driver: Driver, *command: str, **options: object) -> None:
-    launch = Launch(
-        **{"environment": {}, "cpus": (), "memory_bytes": 0, **options}, task=TASK, command=command
-    )
+def start(driver: Driver, *command: str, **options: Any) -> None:
+    given: dict[str, Any] = {"environment": {}, "cpus": (), "memory_bytes": 0, **options}
+    launch = Launch(task=TASK, command=command, **given)
     driver.place(RUN, TASK)
     driver.runtime.start(RUN, [launch])
 
 
-def python(driver: Driver, source: str, **options: object) -> list[str]:
+def python(driver: Driver, source: str, **options: Any) -> list[str]:
     """Run a Python program to its end; its lines."""
     start(driver, sys.executable, "-c", source, **options)
     return driver.wait_for_log(RUN, TASK)

@@ -1,6 +1,5 @@
 """`trainyard dashboard`: a link that signs in, opened or printed."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -26,11 +25,10 @@ class Answering:
 
 
 @pytest.fixture(autouse=True)
-def a_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dashboard, "connect", lambda _: Answering())
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
-    return
 
 
 def shown(*, open_it: bool = True, works: bool = True) -> list[str]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def problems(findings: Iterator[Finding]) -> list[str]:
     return [finding.found for finding in findings if finding.status == "problem"]
 
 
-def problem(**given: str) -> Finding:
+def problem(**given: Any) -> Finding:
     return Finding.model_validate({"check": "runs", "status": "problem", "found": "It hangs.", **given})
 
 

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,8 +9,8 @@ from trainyard_protocol.errors import InvalidArgument
 URL = "https://trains.example:8470"
 
 
-def where(**changes: object) -> Where:
-    return Where(**({"state_dir": Path("/s")} | changes))
+def where(**changes: Any) -> Where:
+    return Where(**{"state_dir": Path("/s"), **changes})
 
 
 @pytest.mark.parametrize(

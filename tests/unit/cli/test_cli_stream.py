@@ -153,7 +153,7 @@ def test_stream_with_a_line_that_was_tampered_with_says_so_and_exits_with_the_jo
     "wanted", [{"search": "x"}, {"severity": "ERROR"}, {"since": "2026-11-20T12:00:00Z"}]
 )
 def test_stream_with_a_filter_misses_nothing_and_asks_for_the_same_again(
-    script: ScriptedServer, wanted: dict[str, str]
+    script: ScriptedServer, wanted: dict[str, Any]
 ) -> None:
     said = {f"1/{WORKER}": of_texts("a", "b", "c")}
     script.answers = [events(line(2)), events(line(4), job(JobState.SUCCEEDED), end(9, sha256=said))]

@@ -155,7 +155,7 @@ def test_draft_relative_job_dir_becomes_absolute(
     ],
 )
 def test_draft_flags_that_exclude_each_other_are_refused_in_gclouds_words(
-    tmp_path: Path, given: dict[str, str], message: str
+    tmp_path: Path, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
         draft(tmp_path, **given)

@@ -3,6 +3,7 @@
 import json
 import shlex
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_tf_config_in_a_tuning_job_names_the_trial() -> None:
     ],
 )
 def test_primary_is_called_chief_or_master_by_container_flag_and_runtime(
-    fields: dict[str, object], chief: bool
+    fields: dict[str, Any], chief: bool
 ) -> None:
     job = context(**fields)
     assert says_chief(job.training_input) is chief

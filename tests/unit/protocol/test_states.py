@@ -1,5 +1,6 @@
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,11 @@ from trainyard_protocol.states import (
     reason_of_exit,
 )
 
-TABLES: list[tuple[type[StrEnum], Mapping[StrEnum, frozenset[StrEnum]]]] = [
+TABLES: list[tuple[type[StrEnum], Mapping[Any, frozenset[Any]]]] = [
     (JobState, JOB_MOVES),
     (RunState, RUN_MOVES),
     (ReplicaState, REPLICA_MOVES),
-]  # type: ignore[list-item]
+]
 
 
 @pytest.mark.parametrize(("states", "table"), TABLES)

@@ -1,12 +1,12 @@
 import pytest
 
 from trainyard_protocol.fields import rfc3339, seconds
-from trainyard_protocol.sync import LogLine, SyncResponse, digest
+from trainyard_protocol.sync import LogLine, Stream, SyncResponse, digest
 from trainyard_protocol.views import severity
 
 
-def line(text: str, stream: str = "stdout") -> LogLine:
-    return LogLine(time="2026-11-20T10:00:00Z", stream=stream, text=text)  # type: ignore[arg-type]
+def line(text: str, stream: Stream = "stdout") -> LogLine:
+    return LogLine(time="2026-11-20T10:00:00Z", stream=stream, text=text)
 
 
 def test_digest_depends_on_order_stream_and_text_but_not_on_time() -> None:
@@ -40,8 +40,8 @@ def test_older_side_ignores_fields_of_a_newer_one() -> None:
         ("stderr", "[1, 2]", "ERROR"),
     ],
 )
-def test_severity_is_what_the_line_says_else_its_stream(stream: str, text: str, level: str) -> None:
-    assert severity(stream, text) == level  # type: ignore[arg-type]
+def test_severity_is_what_the_line_says_else_its_stream(stream: Stream, text: str, level: str) -> None:
+    assert severity(stream, text) == level
 
 
 def test_seconds_reads_decimals_and_refuses_other_units() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from trainyard_protocol.sync import LogEnd, digest
 from trainyard_server import job_log
-from trainyard_server.log_lines import DAMAGED
+from trainyard_server.log_lines import DAMAGED, encode
 from trainyard_server.log_lock import held
-from trainyard_server.log_records import SIZE
+from trainyard_server.log_records import SIZE, packed
 from trainyard_server.log_scrub import Scrub
 from trainyard_server.logs import SERVICE, LogBusy, LogStore
 from trainyard_server.loops import scrub_forever
@@ -184,7 +184,6 @@ def test_index_and_stream_damaged_at_the_same_time_keep_the_other_cursors(tmp_pa
 def test_log_of_the_first_version_is_read_repaired_and_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode, packed = job_log.encode, job_log.packed
     monkeypatch.setattr(job_log, "encode", lambda number, _cursor, line: encode(number, None, line))
 
     def unchecked(*given: object) -> bytes:

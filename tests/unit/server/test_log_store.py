@@ -271,7 +271,8 @@ def test_any_chunks_in_any_order_make_each_stream_a_prefix_without_gaps(
     reopen_every: int,
 ) -> None:
     directory = tmp_path_factory.mktemp("logs")
-    store, have, seen = LogStore(directory), {MASTER: 0, WORKER: 0, SERVICE: 0}, []
+    store, have = LogStore(directory), {MASTER: 0, WORKER: 0, SERVICE: 0}
+    seen: list[tuple[int, str, int, str]] = []
     for step, (stream, start, count) in enumerate(chunks):
         texts = [f"{stream.task} {n}" for n in range(start, start + count)]
         before = have[stream]

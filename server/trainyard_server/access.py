@@ -123,6 +123,13 @@ def is_page(path: str) -> bool:
     return path not in _OPEN and not path.startswith((*_API, _OPEN_AREA, "/live/"))
 
 
+def wants_page(method: str, path: str, accept: str) -> bool:
+    """Whether somebody waits for a page, who takes what `accept` says: looks at one, or has sent the form that signs
+    in or out."""
+    looks = path in (SIGN_IN, SIGN_OUT) or (method in SAFE_METHODS and is_page(path))
+    return looks and "text/html" in accept
+
+
 def local_path(text: str) -> str:
     """The path of this server that somebody may be sent on to; "/" for whatever is none.
 

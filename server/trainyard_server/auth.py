@@ -25,8 +25,8 @@ from trainyard_server.access import (
     Caller,
     Role,
     is_for_anybody,
-    is_page,
     needed,
+    wants_page,
 )
 from trainyard_server.backend import Clock
 from trainyard_server.browser import (
@@ -38,7 +38,7 @@ from trainyard_server.browser import (
     session_cookie,
 )
 from trainyard_server.ended_sessions import EndedSessions
-from trainyard_server.errors import answer, unusable
+from trainyard_server.errors import answer, answer_to, unusable
 from trainyard_server.sessions import Session, Sessions
 
 _WEBSOCKET_REFUSED = 1008
@@ -81,9 +81,11 @@ class Authentication:
                 if role is not None and visitor.session is not None:
                     receive = await check_csrf(visitor.session, request, receive)
         except Unauthenticated as error:
-            refusal = _to_sign_in(scope) if _is_visit(visitor, request) else answer(error)
+            accept = request.headers.get("accept", "")
+            is_visit = wants_page(scope["method"], scope["path"], accept) and not visitor.bearer
+            refusal = _to_sign_in(scope) if is_visit else answer(error)
         except TrainyardError as error:
-            refusal = answer(error)
+            refusal = answer_to(Request(scope), error)
         except SQLAlchemyError as error:  # it cannot be known whether the session was ended
             refusal = await unusable(Request(scope), error)
         except ClientDisconnect:
@@ -156,14 +158,6 @@ def _check_role(visitor: _Visitor, role: Role, scope: Scope) -> None:
         )
     if not caller.may(role):
         raise PermissionDenied(f"You are {caller}. {scope['method']} {scope['path']} takes the role {role}.")
-
-
-def _is_visit(visitor: _Visitor, request: HTTPConnection) -> bool:
-    """Whether somebody wants to look at a page, so that signing in helps; or to sign out, and has done so elsewhere."""
-    method, path = request.scope["method"], request.scope["path"]
-    wants_page = "text/html" in request.headers.get("accept", "")
-    looks = (method in SAFE_METHODS and is_page(path)) or (method, path) == ("POST", SIGN_OUT)
-    return looks and wants_page and not visitor.bearer
 
 
 def _to_sign_in(scope: Scope) -> Response:

@@ -25,7 +25,7 @@ from trainyard_protocol.errors import (
     to_body,
 )
 from trainyard_server import headers
-from trainyard_server.access import SAFE_METHODS, is_page
+from trainyard_server.access import wants_page
 from trainyard_server.store import Overtaken
 from trainyard_server.trouble import Troubles, detail, reason
 
@@ -61,29 +61,37 @@ async def unusable(request: Request, error: SQLAlchemyError) -> Response:
 
 
 def answer(error: TrainyardError, headers: dict[str, str] | None = None) -> JSONResponse:
-    """The envelope. A 401 says which kind of credential is wanted; Google's client needs the realm to read it."""
-    if error.http_status == HTTPStatus.UNAUTHORIZED:
-        headers = {**(headers or {}), "WWW-Authenticate": 'Bearer realm="trainyard"'}
-    elif error.http_status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers = {**(headers or {}), "Retry-After": str(RETRY_AFTER_S)}
-    return JSONResponse(to_body(error), error.http_status, headers)
+    """The envelope."""
+    return JSONResponse(to_body(error), error.http_status, _headers(error, headers))
 
 
-def _said(request: Request, error: TrainyardError, headers: dict[str, str] | None = None) -> Response:
-    """A page for a person who looks at one, else the envelope."""
-    looks = request.method in SAFE_METHODS and is_page(request.url.path)
-    if looks and "text/html" in request.headers.get("accept", ""):
-        page: Callable[[Request, TrainyardError], Response] | None = getattr(
-            request.app.state, "error_page", None
-        )
-        if page is not None:
-            return page(request, error)
-    return answer(error, headers)
+def answer_to(request: Request, error: TrainyardError, headers: dict[str, str] | None = None) -> Response:
+    """A page for a person who waits for one, else the envelope."""
+    page: Callable[[Request, TrainyardError], Response] | None = getattr(
+        request.app.state, "error_page", None
+    )
+    accept = request.headers.get("accept", "")
+    if page is None or not wants_page(request.method, request.url.path, accept):
+        return answer(error, headers)
+    said = page(request, error)
+    said.headers.update(_headers(error, headers))
+    return said
+
+
+def _headers(error: TrainyardError, headers: dict[str, str] | None) -> dict[str, str]:
+    """A 401 says which kind of credential is wanted; Google's client needs the realm to read it."""
+    match error.http_status:
+        case HTTPStatus.UNAUTHORIZED:
+            return {**(headers or {}), "WWW-Authenticate": 'Bearer realm="trainyard"'}
+        case HTTPStatus.SERVICE_UNAVAILABLE:
+            return {**(headers or {}), "Retry-After": str(RETRY_AFTER_S)}
+        case _:
+            return headers or {}
 
 
 async def _trainyard(request: Request, error: Exception) -> Response:
     assert isinstance(error, TrainyardError)
-    return _said(request, error)
+    return answer_to(request, error)
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -93,17 +101,17 @@ async def _http(request: Request, error: Exception) -> Response:
     where = f"{request.method} {request.url.path}"
     match error.status_code:
         case HTTPStatus.NOT_FOUND:
-            return _said(request, NotFound(f"There is nothing at {where}."), headers)
+            return answer_to(request, NotFound(f"There is nothing at {where}."), headers)
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            return _said(request, MethodNotAllowed(f"{where} is not offered."), headers)
+            return answer_to(request, MethodNotAllowed(f"{where} is not offered."), headers)
         case _:
-            return _said(request, InvalidArgument(f"{where}: {error.detail}"), headers)
+            return answer_to(request, InvalidArgument(f"{where}: {error.detail}"), headers)
 
 
 async def _validation(request: Request, error: Exception) -> Response:
     """A query or path parameter of the wrong type."""
     assert isinstance(error, RequestValidationError)
-    return _said(
+    return answer_to(
         request,
         InvalidArgument(
             [
@@ -123,30 +131,30 @@ class _Passing:
     async def __call__(self, request: Request, error: Exception) -> Response:
         if isinstance(error, DataError):  # such as a NUL in a name, to PostgreSQL
             logger.warning("%s %r: %s", request.method, request.url.path, detail(error))
-            return _said(
+            return answer_to(
                 request, InvalidArgument("The call has a text or a number that no database can hold.")
             )
         self._troubles.note("Requests cannot be answered", error)
         why = reason(error)
         if why is None and isinstance(error, OSError):
-            return _said(
+            return answer_to(
                 request, Unavailable("The server could not use a file. Its log says why; try again later.")
             )
         if why is None:
-            return _said(request, _OF_OURS)
-        return _said(
+            return answer_to(request, _OF_OURS)
+        return answer_to(
             request,
             Unavailable(f"The server cannot do that now: {why}. It goes on by itself once that is mended."),
         )
 
 
 async def _overtaken(request: Request, _error: Exception) -> Response:
-    return _said(request, Unavailable("Somebody else changed the job at the same moment: try again."))
+    return answer_to(request, Unavailable("Somebody else changed the job at the same moment: try again."))
 
 
 async def _gone(request: Request, _error: Exception) -> Response:
     """The caller broke off in the middle of its request; nobody reads this."""
-    return _said(request, InvalidArgument("The request broke off before its end."))
+    return answer_to(request, InvalidArgument("The request broke off before its end."))
 
 
 async def _unexpected(_request: Request, _error: Exception) -> Response:

@@ -139,8 +139,12 @@ def test_nobody_is_let_in_while_it_cannot_be_known(
         answer = api.client.get(path, headers=headers)
         assert answer.status_code == 503, path
         assert "the database does not answer" in answer.text
-        assert ("<html" in answer.text) is (accept == "text/html" and path == "/")
-    assert api.client.post("/sign-out", headers=headers).status_code == 503
+        assert answer.headers["Retry-After"] == "5"
+        assert ("<html" in answer.text) is (accept == "text/html" and path != "/trainyard/v1/me")
+    for path in ("/sign-in", "/sign-out"):
+        answer = api.client.post(path, data={"token": "admin-secret"}, headers=headers)
+        assert answer.status_code == 503, path
+        assert ("<html" in answer.text) is (accept == "text/html")
     style = api.client.get("/sign-in").text.partition('rel="stylesheet" href="')[2].partition('"')[0]
     for path in ("/healthz", style):  # for anybody, whatever the cookie
         assert api.client.get(path, headers=headers).status_code == 200, path

@@ -179,6 +179,8 @@ def test_signing_out_takes_what_only_a_page_of_the_session_knows(api: Server) ->
     cookie = cookie_of(enter(api, token="alices-secret"))
     assert api.client.post("/sign-out", headers=cookie).status_code == 403
     assert api.client.post("/sign-out", headers=cookie, data={"csrf": "wrong"}).status_code == 403
+    refused = api.client.post("/sign-out", headers=cookie | {"Accept": "text/html"}, data={"csrf": "wrong"})
+    assert (refused.status_code, refused.headers["Content-Type"]) == (403, "text/html; charset=utf-8")
     assert is_known(api, cookie)
     assert sign_out(api, cookie).headers["set-cookie"].startswith("trainyard-80=; Path=/; Max-Age=0;")
 

@@ -16,11 +16,11 @@ from trainyard_protocol.cluster import TASK_TYPES
 from trainyard_protocol.errors import Aborted, InvalidArgument, Violation
 from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.health import sized
-from trainyard_protocol.log_query import SEVERITIES, since_moment
 from trainyard_protocol.machines import GIGABYTE, Catalog, gang, replicas_of
+from trainyard_protocol.moments import moment_of
 from trainyard_protocol.states import JobState, ReplicaState
 from trainyard_protocol.training_input import TrainingInput
-from trainyard_protocol.views import Explanation, JobDetail, ReplicaView, RunView
+from trainyard_protocol.views import SEVERITIES, Explanation, JobDetail, ReplicaView, RunView
 
 Say = Callable[[str], None]
 
@@ -211,7 +211,7 @@ def log_query(task: str, severity: str, since: str, search: str) -> LogQuery:
         )
     moment = ""
     try:
-        moment = rfc3339(since_moment(since, datetime.now(UTC))) if since else ""
+        moment = rfc3339(moment_of(since, datetime.now(UTC))) if since else ""
     except ValueError as error:
         wrong.append(Violation("", f"--since {error}."))
     if wrong:

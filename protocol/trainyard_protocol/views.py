@@ -344,6 +344,10 @@ class Staged(Wire):
     size: int
 
 
+SEVERITIES = ("DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL")
+"""From the least to the most."""
+
+
 def severity(stream: Stream, text: str) -> str:
     """What the line says of itself (a JSON `severity`, a logging level, absl's letter), else its stream's:
     INFO for stdout and ERROR for stderr, as the real service had it."""

@@ -1,12 +1,12 @@
 """The list of jobs as people look at it: over all projects, with what each one is doing."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.moments import moment_of
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views import MetricsDigest, Verdict
 from trainyard_server.backend import Backend
@@ -20,9 +20,6 @@ TROUBLE_S = 24 * 3600.0
 
 _LONGEST_TEXT = 300  # characters; no job's name with its project is longer
 _MOST_LABELS = 20
-
-_AGO = re.compile(r"(\d{1,6})([smhdw])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +167,12 @@ def _understood(question: Question, now: datetime) -> tuple[Wanted, Order, bool]
     if len(question.labels) > _MOST_LABELS:
         said = f"may be asked for {_MOST_LABELS} times; this does {len(question.labels)} times."
         wrong.append(Violation("label", said))
-    moments = {}
+    moments: dict[str, datetime | None] = {}
     for name, said in (("since", question.since), ("until", question.until)):
         try:
-            moments[name] = moment(said, now)
-        except (ValueError, OverflowError):
-            wrong.append(
-                Violation(name, f"{said!r} is no time; 2026-11-20, 2026-11-20T10:00:00Z or 24h (ago) are.")
-            )
+            moments[name] = moment_of(said, now) if said.strip() else None
+        except ValueError as error:
+            wrong.append(Violation(name, f"{error}."))
     if wrong:
         raise InvalidArgument(wrong)
     labels = tuple(_label(label) for label in question.labels if label.strip())
@@ -195,17 +190,6 @@ def _understood(question: Question, now: datetime) -> tuple[Wanted, Order, bool]
         Order(order),
         question.order.startswith("-"),
     )
-
-
-def moment(text: str, now: datetime) -> datetime | None:
-    """`24h` before now, or a time of its own; without a zone it is UTC. Raises ValueError, OverflowError."""
-    said = text.strip()
-    if not said:
-        return None
-    if match := _AGO.fullmatch(said):
-        return now - timedelta(seconds=int(match[1]) * _UNITS[match[2]])
-    found = datetime.fromisoformat(said)
-    return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def _label(text: str) -> tuple[str, str | None]:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.log_query import SEVERITIES, since_moment
-from trainyard_protocol.views import SERVICE_TASK, LogEntry
+from trainyard_protocol.moments import moment_of
+from trainyard_protocol.views import SERVICE_TASK, SEVERITIES, LogEntry
 
 _SEARCH_LIMIT = 1000  # characters
 _STDOUT = b'"stream": "stdout"'  # quotes in a line's own text are escaped: this is the field alone
@@ -85,7 +85,7 @@ def parse_filter(
         wrong.append(Violation("severity", f"must be one of {', '.join(SEVERITIES)}; this is {severity!r}."))
     if since:
         try:
-            moment = since_moment(since, now)
+            moment = moment_of(since, now)
         except ValueError as error:
             wrong.append(Violation("since", f"{error}."))
     if len(search) > _SEARCH_LIMIT:

@@ -8,9 +8,8 @@ import pytest
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.fields import rfc3339
-from trainyard_protocol.log_query import SEVERITIES
 from trainyard_protocol.sync import LogLine
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.views import SEVERITIES, LogEntry
 from trainyard_server.log_filter import EVERYTHING, LogFilter, parse_filter
 from trainyard_server.logs import LogStore, Stream
 from unit.server.test_log_store import MASTER, WORKER, everything

@@ -1,5 +1,6 @@
 """One contract, two kinds of place."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,24 @@ def test_children_are_the_direct_ones_that_start_with_the_prefix(job_dir: str) -
     assert folder.children() == ["model", "temp", "temp_1", "temp_2"]
     assert folder.children("temp_") == ["temp_1", "temp_2"]
     assert folder.folder("temp_1").children() == ["a", "b"]
+
+
+def test_remove_what_another_process_is_removing_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, unlink = open_folder(str(tmp_path)), os.unlink
+    for name in ("temp_1/a/b", "temp_1/a/c", "temp_1/d", "temp_1/e"):
+        folder.write(name, b"x")
+    faster: list[str] = []
+
+    def removed_by_another(name: str, *, dir_fd: int | None = None) -> None:
+        if len(faster) < 3:
+            faster.append(name)
+            unlink(name, dir_fd=dir_fd)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", removed_by_another)
+    folder.remove("temp_1")
+    assert len(faster) == 3
+    assert folder.children() == []
 
 
 def test_remove_takes_a_whole_folder_and_nothing_beside_it(job_dir: str) -> None:

@@ -29,7 +29,8 @@ class Folder(Protocol):
         """Names, sorted, of the files and folders directly in this one that start with the prefix."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all it holds. One that is not there is no error."""
+        """Remove a file, or a folder with all it holds. One that is not there is no error, and several processes may
+        remove the same at once."""
 
     def folder(self, name: str) -> "Folder":
         """A folder in this one; it need not exist."""
@@ -79,10 +80,13 @@ class PathFolder:
 
     def remove(self, name: str) -> None:
         path = self._path / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
+        if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
+            return
+        while path.is_dir():
+            # Another process may be removing it too: what it took is gone, the rest is left to both.
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(path)
 
     def folder(self, name: str) -> Folder:
         return PathFolder(self._path / name)

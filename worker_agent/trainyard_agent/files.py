@@ -83,15 +83,20 @@ def holder(path: Path) -> int | None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory, also one that a program made inaccessible to itself. Not there: nothing."""
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
-    except PermissionError:
-        for directory, _, _ in os.walk(path):  # top down: each is opened before the walk goes into it
-            Path(directory).chmod(0o700)
-        shutil.rmtree(path)
+    """Remove a directory, also one that a program made inaccessible to itself, or that others remove from meanwhile.
+    Not there: nothing."""
+    opened = False
+    while os.path.lexists(path):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            continue  # somebody else took a part of it: the rest is still to be removed
+        except PermissionError:
+            if opened:
+                raise
+            opened = True
+            for directory, _, _ in os.walk(path):  # top down: each is opened before the walk goes into it
+                Path(directory).chmod(0o700)
 
 
 def _has_open(pid: int, path: Path) -> bool:

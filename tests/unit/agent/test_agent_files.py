@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.files import read_json, write_json
+from trainyard_agent.files import read_json, remove_tree, write_json
 
 
 def test_write_json_has_its_words_on_the_disk_before_it_takes_the_name(
@@ -60,3 +60,26 @@ def test_write_json_by_two_threads_at_once_leaves_one_of_the_two_and_fails_for_n
 
     assert read_json(path) in ({"by": 0}, {"by": 1})
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_remove_tree_removes_what_somebody_else_is_removing_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = tmp_path / "run"
+    for name in ("a/b", "a/c", "d", "e"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).touch()
+    unlink = os.unlink
+    faster: list[str] = []
+
+    def removed_by_another(name: str, *, dir_fd: int | None = None) -> None:
+        if len(faster) < 3:
+            faster.append(name)
+            unlink(name, dir_fd=dir_fd)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", removed_by_another)
+    remove_tree(tree)
+    assert len(faster) == 3
+    assert list(tmp_path.iterdir()) == []
+    remove_tree(tree)

@@ -1,3 +1,6 @@
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +10,8 @@ from numpy.typing import NDArray
 
 from trainer import data
 from trainer.data import Arrays, DataError, Share, Split
+
+TEMPLATE = Path(data.__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +63,24 @@ def test_digits_are_images_between_0_and_1_with_named_labels(digits: data.Datase
     assert (images.min(), images.max()) == (0, 1)
     assert digits.label_names == tuple("0123456789")
     assert set(labels.tolist()) == set(range(10))
+
+
+def test_digits_are_those_of_scikit_learn_which_is_not_imported(digits: data.Dataset) -> None:
+    from sklearn.datasets import load_digits
+
+    theirs, order = load_digits(), np.random.default_rng(data.SPLIT_SEED).permutation(1797)
+    for ours, which in ((digits.held_out, order[:360]), (digits.train, order[360:])):
+        images, labels = ours.rows(np.arange(len(ours)))
+        np.testing.assert_array_equal(images[..., 0] * 16, theirs.images[which])
+        np.testing.assert_array_equal(labels, theirs.target[which])
+    program = "import sys; from trainer import data; data.digits(); sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=TEMPLATE, check=False).returncode == 0
+
+
+def test_digits_without_scikit_learn_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match="scikit-learn, which is not here: install it"):
+        data.digits()
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((4, 4, 3), np.uint8), ((16,), np.int32)])

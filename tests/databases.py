@@ -3,11 +3,14 @@
 `current` is what a test that asks for no database of its own runs on; the fixture `every_database` sets it.
 """
 
+import atexit
 import contextlib
+import shutil
 import tempfile
 import uuid
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from sqlalchemy import create_engine, make_url, text
@@ -15,6 +18,16 @@ from sqlalchemy import create_engine, make_url, text
 from trainyard_server.store import Store
 
 _TEMPLATE = "trainyard_template"
+_FILE = "trainyard.db"
+
+
+@cache
+def _ready_file() -> Path:
+    """SQLite's file with the newest schema and nothing else: to copy it is faster than to make it."""
+    directory = Path(tempfile.mkdtemp(prefix="ty-sqlite-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    Store.at(directory, durable=False).close()
+    return directory / _FILE
 
 
 class PostgreSQL:
@@ -27,6 +40,8 @@ class PostgreSQL:
 
             self._server = get_server(directory / "data", cleanup_mode="delete")
         self._url = self._server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+        self._admin = create_engine(self._url, isolation_level="AUTOCOMMIT")
+        self._is_ready = False
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
             self._do(f"ALTER SYSTEM SET {setting} = off")
         self._do("SELECT pg_reload_conf()")
@@ -34,9 +49,10 @@ class PostgreSQL:
     def create(self, migrated: bool = True) -> str:
         """A new database; its URL. Without `migrated` it is empty: copying a ready schema is faster."""
         name = f"test_{uuid.uuid4().hex}"
-        if migrated and not self._has_template():
+        if migrated and not self._is_ready:
             self._do(f"CREATE DATABASE {_TEMPLATE}")
             Store(self.url(_TEMPLATE)).close()
+            self._is_ready = True
         self._do(f"CREATE DATABASE {name}" + (f" TEMPLATE {_TEMPLATE}" if migrated else ""))
         return self.url(name)
 
@@ -48,22 +64,12 @@ class PostgreSQL:
         return self._url.replace("/postgres?", f"/{name}?", 1)
 
     def close(self) -> None:
+        self._admin.dispose()
         self._server.cleanup()
 
-    def _has_template(self) -> bool:
-        engine = create_engine(self._url)
-        with engine.connect() as connection:
-            found = connection.execute(
-                text("SELECT count(*) FROM pg_database WHERE datname = :name"), {"name": _TEMPLATE}
-            ).scalar_one()
-        engine.dispose()
-        return bool(found)
-
     def _do(self, statement: str) -> None:
-        engine = create_engine(self._url, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
+        with self._admin.connect() as connection:
             connection.execute(text(statement))
-        engine.dispose()
 
 
 @contextlib.contextmanager
@@ -78,7 +84,8 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 
 class PerDirectory:
-    """A database of `server` for each data directory, as a server that starts again finds it."""
+    """A database of `server` for each data directory, as a server that starts again finds it: a new one is at the
+    newest schema already."""
 
     def __init__(self, server: PostgreSQL | None) -> None:
         """None: SQLite, which lies in the data directory."""
@@ -88,6 +95,8 @@ class PerDirectory:
     def url(self, data_dir: Path) -> str:
         """What Settings.database is to be."""
         if self._server is None:
+            if data_dir.is_dir() and not (data_dir / _FILE).exists():
+                shutil.copyfile(_ready_file(), data_dir / _FILE)
             return ""
         if data_dir not in self._urls:
             self._urls[data_dir] = self._server.create()

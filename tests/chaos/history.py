@@ -35,13 +35,15 @@ class NeverSettled(AssertionError):
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a history is played. `database` is the URL of an empty one ("": SQLite), `python` the interpreter whose
-    packages jobs see, `image` what containers are made of, `environment` the agents' own."""
+    packages jobs see, `image` what containers are made of, `environment` the agents' own, `replica_environment` what
+    they give to what they start."""
 
     forge: Forge
     database: str
     python: str = ""
     image: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+    replica_environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -156,6 +158,8 @@ class History:
         arguments += ["--job-dir-root", str(self.root / "jobs")]
         if place.python:
             arguments += ["--python", place.python]
+        for variable, value in place.replica_environment.items():
+            arguments += ["--replica-env", f"{variable}={value}"]
         if self.plan.agents > 1:
             arguments += ["--cpus", str(number)]
         return Service(place.forge, "agent", name, arguments, self.root, AGENT_KNOBS, place.environment)

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from trainyard_protocol.errors import TrainyardError
 from trainyard_server.access import Caller, Role
 from trainyard_server.dashboard.live import Key, Live, Parts, encode
-from trainyard_server.dashboard.rendering import Rendering
+from trainyard_server.dashboard.rendering import rendering
 from trainyard_server.dashboard.static_files import static_version
 from trainyard_server.notify import Notifier
 from trainyard_server.routes.common import asker_of
@@ -40,7 +40,7 @@ class Dashboard:
     """What the pages stand on, as `app.state.dashboard`."""
 
     def __init__(self, notifier: Notifier, ping_s: float) -> None:
-        self.rendering = Rendering()
+        self.rendering = rendering()
         self.live = Live(notifier, ping_s)
 
     def page(self, request: Request, view: View) -> str:

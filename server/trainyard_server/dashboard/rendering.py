@@ -83,6 +83,12 @@ class Rendering:
 
 
 @cache
+def rendering() -> Rendering:
+    """The one of this process, so that it compiles each template once."""
+    return Rendering()
+
+
+@cache
 def icon(name: str, label: str = "") -> Markup:
     """A picture out of icons.svg; without a label it is decoration."""
     said = Markup('role="img" aria-label="{}"').format(label) if label else Markup('aria-hidden="true"')

@@ -95,7 +95,9 @@ class PerDirectory:
     def url(self, data_dir: Path) -> str:
         """What Settings.database is to be."""
         if self._server is None:
-            if data_dir.is_dir() and not (data_dir / _FILE).exists():
+            if data_dir.parent.is_dir() and not data_dir.exists():
+                data_dir.mkdir(mode=0o700)
+            if data_dir.is_dir() and not any(data_dir.iterdir()):
                 shutil.copyfile(_ready_file(), data_dir / _FILE)
             return ""
         if data_dir not in self._urls:

@@ -1,10 +1,13 @@
 """The list of jobs over all projects, as the dashboard asks for it."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from integration.api.api_support import ADMIN, ALICE, BOB, ScriptedAgent, Server, package_job
+import databases
+from integration.api.api_support import ADMIN, ALICE, BOB, Clock, ScriptedAgent, Server, package_job, server
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.states import JobState
 from trainyard_protocol.sync import Stall
@@ -14,6 +17,34 @@ from trainyard_server.listing import Question
 
 @pytest.fixture
 def jobs(api: Server) -> Server:
+    return with_jobs(api)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[dict[str, Server], ExitStack]]:
+    with ExitStack() as stack:
+        yield {}, stack
+
+
+@pytest.fixture
+def seen(
+    shared: tuple[dict[str, Server], ExitStack],
+    request: pytest.FixtureRequest,
+    every_database: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Server:
+    """The same jobs for every test that only looks at them: one server on each database."""
+    servers, stack = shared
+    if every_database not in servers:
+        real = request.getfixturevalue("postgresql") if every_database == "postgresql" else None
+        own, directory = databases.PerDirectory(real), tmp_path_factory.mktemp("seen")
+        stack.callback(own.close)
+        running = stack.enter_context(server(directory, Clock(), database=own.url(directory)))
+        servers[every_database] = with_jobs(running)
+    return servers[every_database]
+
+
+def with_jobs(api: Server) -> Server:
     """Six jobs of three people in two projects, a minute apart; the first has succeeded, the second failed."""
     agent = ScriptedAgent(api, cpus=1)
     agent.sync()
@@ -67,18 +98,18 @@ def names(server: Server, **asked: Any) -> list[str]:
     ],
 )
 def test_list_has_what_was_asked_for_in_its_order(
-    jobs: Server, asked: dict[str, Any], expected: list[str]
+    seen: Server, asked: dict[str, Any], expected: list[str]
 ) -> None:
-    assert names(jobs, **asked) == expected
+    assert names(seen, **asked) == expected
 
 
-def test_names_sort_whatever_their_case(jobs: Server) -> None:
-    found = names(jobs, order="name", text="digits")
+def test_names_sort_whatever_their_case(seen: Server) -> None:
+    found = names(seen, order="name", text="digits")
     assert found == ["Digits_1", "digits_2", "digits_3"]
 
 
-def test_every_state_is_counted_whatever_state_is_shown(jobs: Server) -> None:
-    listing = jobs.use_cases.listings.find(Question(states=("FAILED",), labels=("team=vision",)))
+def test_every_state_is_counted_whatever_state_is_shown(seen: Server) -> None:
+    listing = seen.use_cases.listings.find(Question(states=("FAILED",), labels=("team=vision",)))
     waits = {
         state: count
         for state, count in listing.counts.items()
@@ -92,8 +123,8 @@ def test_every_state_is_counted_whatever_state_is_shown(jobs: Server) -> None:
     assert (listing.total, listing.more) == (1, False)
 
 
-def test_line_has_steps_and_metrics_of_the_newest_run(jobs: Server) -> None:
-    (line,) = jobs.use_cases.listings.find(Question(states=("SUCCEEDED",))).jobs
+def test_line_has_steps_and_metrics_of_the_newest_run(seen: Server) -> None:
+    (line,) = seen.use_cases.listings.find(Question(states=("SUCCEEDED",))).jobs
     assert line.run is not None
     assert (line.run.number, line.run.step, line.run.steps) == (1, 7, 9)
     curve = line.digest.curve()
@@ -101,8 +132,8 @@ def test_line_has_steps_and_metrics_of_the_newest_run(jobs: Server) -> None:
     assert (curve.name, curve.value, line.shape) == ("loss", 0.5, "CUSTOM")
 
 
-def test_choices_are_those_that_there_are(jobs: Server) -> None:
-    projects, owners = jobs.use_cases.listings.choices()
+def test_choices_are_those_that_there_are(seen: Server) -> None:
+    projects, owners = seen.use_cases.listings.choices()
     assert (list(projects), list(owners)) == (["p", "q"], ["admin", "alice", "bob"])
 
 

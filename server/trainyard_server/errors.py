@@ -67,12 +67,9 @@ def answer(error: TrainyardError, headers: dict[str, str] | None = None) -> JSON
 
 def answer_to(request: Request, error: TrainyardError, headers: dict[str, str] | None = None) -> Response:
     """A page for a person who waits for one, else the envelope."""
-    page: Callable[[Request, TrainyardError], Response] | None = getattr(
-        request.app.state, "error_page", None
-    )
-    accept = request.headers.get("accept", "")
-    if page is None or not wants_page(request.method, request.url.path, accept):
+    if not wants_page(request.method, request.url.path, request.headers.get("accept", "")):
         return answer(error, headers)
+    page: Callable[[Request, TrainyardError], Response] = request.app.state.error_page
     said = page(request, error)
     said.headers.update(_headers(error, headers))
     return said

@@ -283,6 +283,14 @@ class Engine:
         with self._asked_about_what_may_be_gone() as api:
             api.remove_network(network)
 
+    def release_network(self, network: str) -> None:
+        """Cut off whatever the engine counts as connected to it. That may be a container which is long gone: an engine
+        with much to do can forget to let go of one, and then removes its network never."""
+        said = self._found(lambda api: dict(api.inspect_network(network))) or {}
+        for endpoint in (said.get("Containers") or {}).values():
+            with self._asked_about_what_may_be_gone() as api:
+                api.disconnect_container_from_network(endpoint["Name"], network, force=True)
+
     # Images.
 
     def image(self, name: str) -> dict[str, Any] | None:

@@ -269,6 +269,23 @@ def test_ten_gangs_of_four_at_once_all_end_and_leave_nothing(host: Host) -> None
     assert host.leftovers() == []
 
 
+def test_network_to_which_somebody_else_is_connected_goes_and_he_stays(host: Host) -> None:
+    run_id = host.start("exit 0")
+    host.end(run_id)
+    client = host.engine.client()
+    (network,) = client.networks.list(filters={"label": f"{containers.RUN}={run_id}"})
+    other = client.containers.run(host.engine.base_image, ["sleep", "1000"], detach=True, init=True)
+    try:
+        network.connect(other)
+        host.runtime.remove(run_id)
+        assert host.leftovers() == []
+        other.reload()
+        assert other.status == "running"
+        assert network.name not in other.attrs["NetworkSettings"]["Networks"]
+    finally:
+        other.remove(force=True)
+
+
 def found(host: Host, run_id: str, task: str) -> Any:
     labels = [f"{containers.RUN}={run_id}", f"{containers.TASK}={task}"]
     (container,) = host.engine.client().containers.list(filters={"label": labels})

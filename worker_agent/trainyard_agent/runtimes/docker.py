@@ -316,6 +316,8 @@ class DockerRuntime:
                 left = [c.id for c in self._engine.containers(*labels, _labelled(containers.REPLICA))]
                 self._each(left, self._engine.remove)
                 networks = self._engine.networks(*labels)
+                if not left:  # and yet there is a network: the engine has refused to remove it
+                    self._each(list(networks), self._engine.release_network)
                 self._each(list(networks), self._engine.remove_network)
                 if not left and not networks:
                     return

@@ -285,7 +285,7 @@ class Engine:
 
     def release_network(self, network: str) -> None:
         """Cut off whatever the engine counts as connected to it. That may be a container which is long gone: an engine
-        with much to do can forget to let go of one, and then removes its network never."""
+        with much to do can forget to let go of one, and then removes its network never (moby/moby#33156)."""
         said = self._found(lambda api: dict(api.inspect_network(network))) or {}
         for endpoint in (said.get("Containers") or {}).values():
             with self._asked_about_what_may_be_gone() as api:

@@ -18,7 +18,6 @@ from sqlalchemy import create_engine, make_url, text
 from trainyard_server.store import Store
 
 _TEMPLATE = "trainyard_template"
-_FILE = "trainyard.db"
 
 
 @cache
@@ -26,8 +25,10 @@ def _ready_file() -> Path:
     """SQLite's file with the newest schema and nothing else: to copy it is faster than to make it."""
     directory = Path(tempfile.mkdtemp(prefix="ty-sqlite-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    Store.at(directory, durable=False).close()
-    return directory / _FILE
+    store = Store.at(directory, durable=False)
+    store.close()
+    assert store.url.database is not None
+    return Path(store.url.database)
 
 
 class PostgreSQL:
@@ -98,7 +99,7 @@ class PerDirectory:
             if data_dir.parent.is_dir() and not data_dir.exists():
                 data_dir.mkdir(mode=0o700)
             if data_dir.is_dir() and not any(data_dir.iterdir()):
-                shutil.copyfile(_ready_file(), data_dir / _FILE)
+                shutil.copy(_ready_file(), data_dir)
             return ""
         if data_dir not in self._urls:
             self._urls[data_dir] = self._server.create()

@@ -29,7 +29,6 @@ KILLS = 4
 VICTIMS = ("master-replica-0", "server", "worker-replica-0", "agent")
 EPOCHS_FOR_A_KILL = 3
 PATIENCE_S = 1200.0
-COMPILE_ONCE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}  # most of a short training is compilation
 ALONE, KILLED = "left_alone", "killed"
 
 
@@ -105,8 +104,11 @@ def test_training_killed_again_and_again_ends_with_the_parameters_of_one_left_al
     jobs = tuple(PlannedJob(name, 0.0, 1, {}, False) for name in (ALONE, KILLED))
     drawn = Plan(chaos_seed, "process", 1, 1, jobs, (Operation(0.0, "kill_in_turn", {"times": times}),), 0.0)
     with kept_where_it_fails(drawn, f"training-{chaos_seed}") as root:
-        compiled = {"JAX_COMPILATION_CACHE_DIR": str(root / "compiled"), **COMPILE_ONCE}
-        place = Place(forge, "", python=trainer_python, replica_environment=compiled)
+        compiled_once = {  # most of a short training is compilation
+            "JAX_COMPILATION_CACHE_DIR": str(root / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        place = Place(forge, "", python=trainer_python, replica_environment=compiled_once)
         outcome = Training(drawn, place, root).play()
         for check in (every_job_has_ended_by_legal_moves, nothing_is_left, nobody_stumbled):
             check(outcome)

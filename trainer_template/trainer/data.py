@@ -202,7 +202,7 @@ def digits() -> Dataset:
     """The 1,797 digits, of which the same 360 are held out every time. They come with scikit-learn: no download.
 
     float32 [8, 8, 1] with values in [0, 1]. What sklearn.datasets.load_digits reads is read without it: importing
-    scikit-learn takes a process longer than the rest of its start.
+    scikit-learn takes a process longer than everything else that it imports.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from trainyard_cli.commands import trainyard
+from trainyard_cli.commands.tree import trainyard
 from trainyard_protocol import states
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, make_url, text
 
-from trainyard_server.store import Store
+from trainyard_server.storage.db.repository import Store
 
 _TEMPLATE = "trainyard_template"
 

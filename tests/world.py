@@ -11,17 +11,17 @@ from fastapi import FastAPI
 
 import databases
 from trainyard_agent.agent import Agent
-from trainyard_agent.clock import ManualClock
-from trainyard_agent.control_plane import ControlPlane
-from trainyard_agent.lease import Lease
+from trainyard_agent.host.clock import ManualClock
+from trainyard_agent.lease.lease import Lease
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.runtimes.fake import FakeHost, FakeRuntime, Programs
-from trainyard_agent.staging import ReadyAtOnce
+from trainyard_agent.server_client import ControlPlane
+from trainyard_agent.staging.base import ReadyAtOnce
 from trainyard_protocol.sync import AgentInfo, Capacity
 from trainyard_protocol.views import JobDetail, LogEntry
-from trainyard_server.access import Role, Token
 from trainyard_server.app import create_app
-from trainyard_server.settings import Settings
+from trainyard_server.config.settings import Settings
+from trainyard_server.domain.permissions import Role, Token
 
 TOKENS = {Role.ADMIN: "admin-secret", Role.AGENT: "agent-secret"}
 

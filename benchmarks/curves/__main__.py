@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trainyard_protocol.sync import LogLine
-from trainyard_server.curves import JobCurves
-from trainyard_server.logs import LogStore, Stream
+from trainyard_server.services.curves import JobCurves
+from trainyard_server.storage.logs.store import LogStore, Stream
 
 LINES, AT_ONCE, POINTS, ROUNDS = 100_000, 5_000, 1_000, 5
 MASTER = Stream(1, "master-replica-0")

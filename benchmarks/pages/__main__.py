@@ -22,8 +22,8 @@ from sqlalchemy import insert
 
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.sync import AgentInfo, Capacity
-from trainyard_server.schema import EventRow, JobLabelRow, JobRow, ReplicaRow, RunRow
-from trainyard_server.store import Store
+from trainyard_server.storage.db.models import EventRow, JobLabelRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.repository import Store
 
 FEW, MANY = 50, 50_000
 TOKEN = "of-this-benchmark"  # noqa: S105 - of two servers on loopback that live for minutes

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.machines import GIGABYTE, ReplicaRequest, Resources
 from trainyard_protocol.sync import Capacity
-from trainyard_server.gangs import Agent, Gang
-from trainyard_server.scheduler import Queued, plan
+from trainyard_server.domain.scheduling.resources import Agent, Gang
+from trainyard_server.domain.scheduling.scheduler import Queued, plan
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOBS, AGENTS, CPUS, ROUNDS = 1000, 20, 64, 5

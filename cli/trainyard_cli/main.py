@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import click
 
-from trainyard_cli import commands
+from trainyard_cli.commands import tree as commands
 from trainyard_cli.settings import default_state_dir
 from trainyard_protocol.errors import TrainyardError
 

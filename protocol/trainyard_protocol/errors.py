@@ -13,7 +13,7 @@ TrainyardError
 ├── Internal             500 INTERNAL             a bug of ours
 └── Unavailable          503 UNAVAILABLE          try again later; also: no server answers
 
-One place turns this tree into HTTP (`trainyard_server.errors`) and one into an exit code
+One place turns this tree into HTTP (`trainyard_server.api.errors`) and one into an exit code
 (`trainyard_cli.main`). The envelope is Google's (AIP-193), as clients of the v1 API parse it.
 """
 

@@ -11,58 +11,76 @@ from starlette.concurrency import run_in_threadpool
 import trainyard_protocol
 from trainyard_protocol.health import CheckStatus, Health
 from trainyard_protocol.machines import load_catalog
-from trainyard_server import errors, installation
-from trainyard_server.access import check_tokens
-from trainyard_server.auth import Authentication
-from trainyard_server.backend import Backend, Clock, system_clock
-from trainyard_server.cluster import Clusters
-from trainyard_server.conductor import Conductor
-from trainyard_server.configs import Configs
-from trainyard_server.dashboard import (
-    cluster_page,
-    config_page,
-    files_page,
-    job_page,
-    jobs_page,
-    logs_page,
-    metrics_page,
-    new_page,
-    sign_in,
-    static_files,
+from trainyard_server.api import agent, errors, files, logs, v1
+from trainyard_server.api import extensions as trainyard
+from trainyard_server.api import uploads as upload
+from trainyard_server.api.authentication import Authentication
+from trainyard_server.api.dependencies import UseCases
+from trainyard_server.api.security_headers import SecurityHeaders
+from trainyard_server.background import flush_forever, scrub_forever, tick_forever
+from trainyard_server.config.quota_file import load_quotas
+from trainyard_server.config.settings import Settings
+from trainyard_server.context import Backend, Clock, system_clock
+from trainyard_server.control.controller import Conductor
+from trainyard_server.control.leader_election import Leadership
+from trainyard_server.dashboard import static_files
+from trainyard_server.dashboard.pages import (
+    cluster as cluster_page,
 )
-from trainyard_server.dashboard.pages import Dashboard
-from trainyard_server.diagnosis import Diagnosis
-from trainyard_server.ended_sessions import EndedSessions
-from trainyard_server.explaining import Explaining
-from trainyard_server.files import Files
-from trainyard_server.guesses import Guesses
-from trainyard_server.headers import SecurityHeaders
-from trainyard_server.health import HealthChecks
-from trainyard_server.hearing import Hearing, Stopwatch
-from trainyard_server.jobs import Jobs
-from trainyard_server.leadership import Leadership
-from trainyard_server.listing import Listings
-from trainyard_server.log_feed import Standings
-from trainyard_server.log_paging import LogPaging
-from trainyard_server.log_threads import LogThreads
-from trainyard_server.logs import LogStore
-from trainyard_server.loops import flush_forever, scrub_forever, tick_forever
-from trainyard_server.measuring import Measuring
-from trainyard_server.metrics import Metrics
-from trainyard_server.notify import Notifier
-from trainyard_server.quota_file import load_quotas
-from trainyard_server.routes import agent, files, logs, trainyard, upload, v1
-from trainyard_server.routes.common import UseCases
-from trainyard_server.sessions import Sessions
-from trainyard_server.settings import Settings
-from trainyard_server.signing_in import SigningIn
-from trainyard_server.staging import Staging
-from trainyard_server.steps import Steps
-from trainyard_server.store import Store
-from trainyard_server.streaming import LogStreaming
-from trainyard_server.syncing import Syncing
-from trainyard_server.usage import UsageStore
-from trainyard_server.why import Why
+from trainyard_server.dashboard.pages import (
+    config as config_page,
+)
+from trainyard_server.dashboard.pages import (
+    files as files_page,
+)
+from trainyard_server.dashboard.pages import (
+    job as job_page,
+)
+from trainyard_server.dashboard.pages import (
+    jobs as jobs_page,
+)
+from trainyard_server.dashboard.pages import (
+    logs as logs_page,
+)
+from trainyard_server.dashboard.pages import (
+    metrics as metrics_page,
+)
+from trainyard_server.dashboard.pages import (
+    new as new_page,
+)
+from trainyard_server.dashboard.pages import (
+    sign_in,
+)
+from trainyard_server.dashboard.views import Dashboard
+from trainyard_server.domain.permissions import check_tokens
+from trainyard_server.domain.sessions import Sessions
+from trainyard_server.services.agent_sync import Syncing
+from trainyard_server.services.cluster import Clusters
+from trainyard_server.services.configs import Configs
+from trainyard_server.services.diagnosis import Diagnosis
+from trainyard_server.services.health import HealthChecks
+from trainyard_server.services.job_details import Explaining
+from trainyard_server.services.job_files import Files
+from trainyard_server.services.job_search import Listings
+from trainyard_server.services.jobs import Jobs
+from trainyard_server.services.logs.executors import LogThreads
+from trainyard_server.services.logs.followers import Standings
+from trainyard_server.services.logs.pages import LogPaging
+from trainyard_server.services.logs.streaming import LogStreaming
+from trainyard_server.services.metrics import Metrics
+from trainyard_server.services.queue_explanation import Why
+from trainyard_server.services.rate_limit import Guesses
+from trainyard_server.services.session_revocation import EndedSessions
+from trainyard_server.services.sign_in import SigningIn
+from trainyard_server.services.usage import Measuring
+from trainyard_server.storage.agent_liveness import Hearing, Stopwatch
+from trainyard_server.storage.db import installation
+from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.events.notifier import Notifier
+from trainyard_server.storage.logs.store import LogStore
+from trainyard_server.storage.progress import Steps
+from trainyard_server.storage.uploads import Staging
+from trainyard_server.storage.usage.store import UsageStore
 
 
 def create_app(
@@ -79,7 +97,7 @@ def create_app(
     leadership = Leadership(backend.store, stopwatch, settings.scheduler_lease_s)
     bus = None
     if not backend.store.exclusive:
-        from trainyard_server.bus import Bus  # needs the driver of PostgreSQL
+        from trainyard_server.storage.events.postgres import Bus
 
         bus = Bus(settings.database, backend.notifier)
 

@@ -18,11 +18,11 @@ from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 
 from trainyard_protocol.errors import TrainyardError
-from trainyard_server.access import Role, Token, is_name
 from trainyard_server.app import create_app
-from trainyard_server.database import UnusableUrl
-from trainyard_server.notify import Notifier
-from trainyard_server.settings import Settings
+from trainyard_server.config.settings import Settings
+from trainyard_server.domain.permissions import Role, Token, is_name
+from trainyard_server.storage.db.engine import UnusableUrl
+from trainyard_server.storage.events.notifier import Notifier
 
 _BACKLOG = 2048
 _PROXIES = ["127.0.0.1", "::1"]  # who is believed that a call came to it by https, and from whom

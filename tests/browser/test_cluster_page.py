@@ -12,8 +12,8 @@ from browser.browser_support import Look, Yard, axe
 from integration.api.api_support import AGENT, GB, ScriptedAgent
 from trainyard_protocol.sync import Gpu, RunOrder
 from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
-from trainyard_server import cluster
-from trainyard_server.dashboard import cluster_page
+from trainyard_server.dashboard.pages import cluster as cluster_page
+from trainyard_server.services import cluster
 
 Open = Callable[..., Page]
 T4 = "NVIDIA_TESLA_T4"

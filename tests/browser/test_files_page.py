@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from browser.browser_support import Look, Yard, axe
-from trainyard_server.file_tree import PAGE_SIZE
+from trainyard_server.storage.job_files.tree import PAGE_SIZE
 
 Open = Callable[..., Page]
 ODD = '<script>alert(1)<\\script> & "quoted" 100%.txt'

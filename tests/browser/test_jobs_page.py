@@ -9,8 +9,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from browser.browser_support import Look, Yard, axe
 from integration.api.api_support import eventually
-from trainyard_server import listing
-from trainyard_server.dashboard import jobs_page
+from trainyard_server.dashboard.pages import jobs as jobs_page
+from trainyard_server.services import job_search as listing
 
 Open = Callable[..., Page]
 

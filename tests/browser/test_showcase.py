@@ -12,7 +12,7 @@ from browser.link import linked
 from browser.quiet_network import QuietNetwork
 from browser.showcase import FAILED, RUNNING, WITH_FILES, Show, ShowClock
 from integration.api.api_support import server, serving
-from trainyard_server.stalls import Action
+from trainyard_server.domain.lifecycle.stalls import Action
 
 RESEARCH = "/projects/research/jobs"
 PAGES = {

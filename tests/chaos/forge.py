@@ -25,16 +25,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-from quick_fence import quick_command  # type: ignore[import-not-found]  # beside this program
-
-import trainyard_agent.agent
 import trainyard_agent.clock
 import trainyard_agent.control_plane
 import trainyard_agent.fencing
+from quick_fence import quick_command  # type: ignore[import-not-found]  # beside this program
+
+import trainyard_agent.agent
 import trainyard_agent.main
 import trainyard_server.app
 import trainyard_server.main
-from trainyard_agent.clock import SystemClock
+from trainyard_agent.host.clock import SystemClock
 
 _statuses: dict[int, int | None] = {}
 
@@ -116,7 +116,7 @@ def _agent(arguments: list[str], clock: ShiftedClock, knobs: dict[str, Any]) -> 
         module, _, constant = name.partition(".")
         assert hasattr(sys.modules[f"trainyard_agent.{module}"], constant), name
         setattr(sys.modules[f"trainyard_agent.{module}"], constant, value)
-    trainyard_agent.fencing.command = quick_command
+    trainyard_agent.lease.watchdog_files.command = quick_command
     setattr(trainyard_agent.main, "SystemClock", lambda: clock)  # noqa: B010 - likewise
     return trainyard_agent.main.main(arguments)
 

@@ -18,8 +18,8 @@ from chaos.plan import Operation, Plan, PlannedJob
 from chaos.proxy import CALM, Network, Weather
 from chaos.replicas import Key, Replicas, truths
 from chaos.services import AGENT_KNOBS, LEASE_S, RETRIES, SERVER_KNOBS, SILENT_S, Forge, Service, free_port
-from trainyard_agent.fencing import LOCK
-from trainyard_agent.files import holder
+from trainyard_agent.host.files import holder
+from trainyard_agent.lease.watchdog_files import LOCK
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views import JobDetail
 

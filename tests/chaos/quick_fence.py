@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from trainyard_agent import fence
-from trainyard_agent.fencing import command
+from trainyard_agent import watchdog as fence
+from trainyard_agent.lease.watchdog_files import command
 
 SETTLE_S = 1.0
 

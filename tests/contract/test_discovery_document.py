@@ -32,7 +32,7 @@ from trainyard_protocol.training_input import (
     Scheduling,
     TrainingInput,
 )
-from trainyard_server.routes import v1
+from trainyard_server.api import v1
 
 PREFIX = "GoogleCloudMlV1__"
 DOCUMENT = json.loads(

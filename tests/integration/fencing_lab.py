@@ -18,8 +18,8 @@ from typing import Any
 
 import httpx
 
-from trainyard_agent import fencing
-from trainyard_agent.files import is_locked
+from trainyard_agent.host.files import is_locked
+from trainyard_agent.lease import watchdog_files as fencing
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views import JobDetail
 

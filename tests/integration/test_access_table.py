@@ -12,12 +12,12 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from integration.api.api_support import TOKENS, Clock, server
-from trainyard_server.access import Caller, Role, Token
-from trainyard_server.auth import Authentication
-from trainyard_server.ended_sessions import EndedSessions
-from trainyard_server.notify import Notifier
-from trainyard_server.sessions import Sessions
-from trainyard_server.store import Store
+from trainyard_server.api.authentication import Authentication
+from trainyard_server.domain.permissions import Caller, Role, Token
+from trainyard_server.domain.sessions import Sessions
+from trainyard_server.services.session_revocation import EndedSessions
+from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.events.notifier import Notifier
 
 DOCS = Path(__file__).parents[2] / "docs" / "access.md"
 ROW = re.compile(r"^\| `([A-Z]+) (/[^`]*)` \| (\w+) \|", re.MULTILINE)

@@ -24,7 +24,7 @@ from integration.api.api_support import (
 from trainyard_cli.client import Away, Back, Client, LogEvent
 from trainyard_cli.settings import Server as Address
 from trainyard_protocol.views import LogEntry, LogSummary
-from trainyard_server.sessions import Session, cookie_name
+from trainyard_server.domain.sessions import Session, cookie_name
 
 PATIENT_S = 90
 

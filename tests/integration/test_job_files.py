@@ -14,9 +14,10 @@ from gcp_storage_emulator.server import create_server
 
 from integration.api.api_support import ALICE, VERA, Clock, ScriptedAgent, Server, server, serving
 from trainyard_protocol.errors import FailedPrecondition
-from trainyard_server import bucket_files, files
-from trainyard_server.file_tree import PAGE_SIZE
-from trainyard_server.routes.files import disposition
+from trainyard_server.api.files import disposition
+from trainyard_server.services import job_files as files
+from trainyard_server.storage.job_files import gcs as bucket_files
+from trainyard_server.storage.job_files.tree import PAGE_SIZE
 
 ODD = 'a "b" %41 <script>alert(1)<\\script> ü;.txt'
 
@@ -160,8 +161,8 @@ def test_job_dir_in_a_bucket_is_listed_and_its_files_are_sent(api: Server, bucke
 def test_large_directory_of_a_bucket_comes_in_pages_and_nothing_twice(
     api: Server, bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard_server.file_tree.PAGE_SIZE", 4)
-    monkeypatch.setattr("trainyard_server.bucket_files.PAGE_SIZE", 4)
+    monkeypatch.setattr("trainyard_server.storage.job_files.tree.PAGE_SIZE", 4)
+    monkeypatch.setattr("trainyard_server.storage.job_files.gcs.PAGE_SIZE", 4)
     expected = {("a", "file"), ("a", "directory"), ("a-b", "file")}
     for name in ("a", "a-b", "a/x", "a/y", *(f"f{number}" for number in range(6)), "z/x", "z/y"):
         bucket.blob(f"big/{name}").upload_from_string("")

@@ -12,8 +12,8 @@ import pytest
 
 from trainyard_protocol.sync import LogEnd, LogLine, digest
 from trainyard_protocol.views import LogEntry
-from trainyard_server.log_records import SIZE
-from trainyard_server.logs import LogBusy, LogStore, Stream
+from trainyard_server.storage.logs.index import SIZE
+from trainyard_server.storage.logs.store import LogBusy, LogStore, Stream
 
 TASKS = ("master-replica-0", "worker-replica-0", "worker-replica-1")
 LINES = 1500

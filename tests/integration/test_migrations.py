@@ -18,7 +18,7 @@ import databases
 import trainyard_server.migrations.versions as versions
 from integration.api.api_support import Clock, ScriptedAgent, package_job, server
 from trainyard_protocol.sync import ReplicaOrder, RunOrder
-from trainyard_server import database
+from trainyard_server.storage.db import engine as database
 
 RELEASED = {"0001": "9cc2619f62e7d1e6157ef4b4724e750782bcc079a6a991cd4f49ba82ed409278"}
 RUN = "0123456789abcdef0123456789abcdef"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from trainyard_server.database import UnusableUrl
 from trainyard_server.main import main
-from trainyard_server.store import Store
+from trainyard_server.storage.db.engine import UnusableUrl
+from trainyard_server.storage.db.repository import Store
 
 
 def test_writers_of_two_stores_never_write_beside_each_other(database: str) -> None:
@@ -51,7 +51,9 @@ def test_reader_sees_one_moment(database: str) -> None:
 
 
 def test_two_servers_that_start_at_once_migrate_once(database: str) -> None:
-    program = "import sys; from trainyard_server.store import Store; Store(sys.argv[1]).close()"
+    program = (
+        "import sys; from trainyard_server.storage.db.repository import Store; Store(sys.argv[1]).close()"
+    )
     command = [sys.executable, "-c", program, database]
     servers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     assert [server.communicate(timeout=60)[1] for server in servers] == ["", "", ""]

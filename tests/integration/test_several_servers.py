@@ -28,11 +28,11 @@ from integration.api.api_support import (
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.sync import SyncRequest, SyncResponse
 from trainyard_server.app import create_app
-from trainyard_server.bus import Bus
-from trainyard_server.leadership import LEASE, Leadership
-from trainyard_server.notify import Notifier
-from trainyard_server.sessions import cookie_name
-from trainyard_server.store import Store
+from trainyard_server.control.leader_election import LEASE, Leadership
+from trainyard_server.domain.sessions import cookie_name
+from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.events.notifier import Notifier
+from trainyard_server.storage.events.postgres import Bus
 
 PATIENCE_S = 30.0
 

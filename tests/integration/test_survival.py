@@ -25,11 +25,12 @@ from integration.api.api_support import (
 )
 from mounts import SmallDisk, small_disk
 from trainyard_protocol.health import Check, CheckStatus
-from trainyard_server import database, probes
-from trainyard_server.health import Probe, Pulse
-from trainyard_server.leadership import Leadership
-from trainyard_server.loops import tick_forever
+from trainyard_server.background import tick_forever
+from trainyard_server.control.leader_election import Leadership
 from trainyard_server.main import main
+from trainyard_server.services.health import Probe, Pulse
+from trainyard_server.storage.db import engine as database
+from trainyard_server.storage.db import probes
 
 PATIENT = 60
 

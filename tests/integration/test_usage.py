@@ -10,14 +10,14 @@ import httpx
 import pytest
 
 from trainyard_agent.agent import Agent
-from trainyard_agent.clock import SystemClock
-from trainyard_agent.control_plane import ControlPlane
+from trainyard_agent.host.clock import SystemClock
 from trainyard_agent.runtimes.fake import FOREVER, Script, by_module
-from trainyard_agent.runtimes.process import ProcessRuntime
-from trainyard_agent.staging import ReadyAtOnce
+from trainyard_agent.runtimes.process.runtime import ProcessRuntime
+from trainyard_agent.server_client import ControlPlane
+from trainyard_agent.staging.base import ReadyAtOnce
 from trainyard_protocol.sync import AgentInfo, Capacity
 from trainyard_protocol.usage import UsageSeries, UsageView
-from trainyard_server.access import Role
+from trainyard_server.domain.permissions import Role
 from world import TOKENS, World
 
 PATIENCE_S = 120.0

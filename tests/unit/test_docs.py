@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from trainyard_protocol.errors import TrainyardError
-from trainyard_server.settings import Settings
+from trainyard_server.config.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGES: dict[Path, str] = runpy.run_path(str(ROOT / "scripts" / "docs.py"))["pages"]()

@@ -17,19 +17,28 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from trainyard_agent.clock import Clock
-from trainyard_agent.control_plane import ControlPlane
-from trainyard_agent.devices import Devices
-from trainyard_agent.launch import launches
-from trainyard_agent.lease import Lease
-from trainyard_agent.log_shipper import LogShipper
-from trainyard_agent.reconcile import Action, GiveUp, Held, Prepare, Remove, Start, Stop, reconcile
+from trainyard_agent.control.launch import launches
+from trainyard_agent.control.log_shipper import LogShipper
+from trainyard_agent.control.reconcile import (
+    Action,
+    GiveUp,
+    Held,
+    Prepare,
+    Remove,
+    Start,
+    Stop,
+    reconcile,
+)
+from trainyard_agent.host.clock import Clock
+from trainyard_agent.lease.lease import Lease
+from trainyard_agent.monitoring.nvidia_smi import Devices
+from trainyard_agent.monitoring.stack_dump import Stacks
+from trainyard_agent.monitoring.stall_monitor import LOOK_S, StallWatch
+from trainyard_agent.monitoring.usage_reporter import USAGE_S, UsageWatch
 from trainyard_agent.runtimes.base import Handle, Runtime, StartFailed
 from trainyard_agent.runtimes.exits import never_ran
-from trainyard_agent.stacks import Stacks
-from trainyard_agent.staging import Stager, Staging
-from trainyard_agent.stall_watch import LOOK_S, StallWatch
-from trainyard_agent.usage_watch import USAGE_S, UsageWatch
+from trainyard_agent.server_client import ControlPlane
+from trainyard_agent.staging.base import Stager, Staging
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from trainyard_agent.engine import About
+from trainyard_agent.runtimes.docker.engine import About
 from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.sync import Capacity, Gpu
 

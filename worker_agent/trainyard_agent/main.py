@@ -14,22 +14,25 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from trainyard_agent import capacity, fencing, lease_file, places
+from trainyard_agent import capacity
+from trainyard_agent import runtime_selection as places
 from trainyard_agent.agent import Agent
-from trainyard_agent.clock import SystemClock
-from trainyard_agent.control_plane import ControlPlane
 from trainyard_agent.doctor import examine
-from trainyard_agent.engine import Engine, EngineError
-from trainyard_agent.files import read_json, try_lock, write_json
-from trainyard_agent.lease import Lease
-from trainyard_agent.marks import StillAlive
+from trainyard_agent.host.clock import SystemClock
+from trainyard_agent.host.files import read_json, try_lock, write_json
+from trainyard_agent.host.process_tags import StillAlive
+from trainyard_agent.lease import lease_file
+from trainyard_agent.lease import watchdog_files as fencing
+from trainyard_agent.lease.lease import Lease
 from trainyard_agent.options import STOP_ALL_GRACE_S, parse
-from trainyard_agent.packages import end_leftovers
-from trainyard_agent.places import Refused
+from trainyard_agent.runtime_selection import Refused
 from trainyard_agent.runtimes.base import Handle
-from trainyard_agent.runtimes.containers import Owner
-from trainyard_agent.runtimes.docker import DockerRuntime
-from trainyard_agent.runtimes.process import ProcessRuntime
+from trainyard_agent.runtimes.docker.engine import Engine, EngineError
+from trainyard_agent.runtimes.docker.runtime import DockerRuntime
+from trainyard_agent.runtimes.docker.spec import Owner
+from trainyard_agent.runtimes.process.runtime import ProcessRuntime
+from trainyard_agent.server_client import ControlPlane
+from trainyard_agent.staging.python_environment import end_leftovers
 from trainyard_protocol import __version__
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.states import Reason

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard_agent.runtimes.docker import PIDS_LIMIT
-from trainyard_agent.usage_watch import USAGE_S
+from trainyard_agent.monitoring.usage_reporter import USAGE_S
+from trainyard_agent.runtimes.docker.runtime import PIDS_LIMIT
 
 STOP_ALL_GRACE_S = 10.0
 

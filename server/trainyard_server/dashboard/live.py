@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from starlette.concurrency import run_in_threadpool
 
-from trainyard_server.notify import Notifier
-from trainyard_server.trouble import Troubles, reason
+from trainyard_server.storage.events.notifier import Notifier
+from trainyard_server.storage.failures import Troubles, reason
 
 Parts = Mapping[str, str]
 """The HTML of each live part of a page, by its name."""

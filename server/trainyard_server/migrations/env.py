@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from trainyard_server.schema import Table
+from trainyard_server.storage.db.models import Table
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Protocol
 
 from engines import Engine as RealEngine
-from trainyard_agent import marks
-from trainyard_agent.clock import ManualClock
-from trainyard_agent.engine import Engine
-from trainyard_agent.runtimes import containers
+from trainyard_agent.host import process_tags as marks
+from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.runtimes.base import Launch, LogSlice, Runtime, StartFailed
-from trainyard_agent.runtimes.containers import Owner
-from trainyard_agent.runtimes.docker import DockerRuntime
+from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker.engine import Engine
+from trainyard_agent.runtimes.docker.runtime import DockerRuntime
+from trainyard_agent.runtimes.docker.spec import Owner
 from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Say, Script
-from trainyard_agent.runtimes.process import ProcessRuntime
-from trainyard_agent.usage import Use
+from trainyard_agent.runtimes.process.runtime import ProcessRuntime
+from trainyard_agent.runtimes.use import Use
 from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RunOrder
 
 DEADLINE_S = 60.0

@@ -5,7 +5,7 @@ import pytest
 from contract.runtimes.runtime_labs import FINE, Driver, Program
 from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.fake import Say
-from trainyard_agent.runtimes.shim import MAX_LINE_BYTES, PROGRESS_BYTES
+from trainyard_agent.runtimes.process.supervisor import MAX_LINE_BYTES, PROGRESS_BYTES
 
 CHIEF, RUN = "master-replica-0", "1" * 32
 

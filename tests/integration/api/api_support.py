@@ -34,11 +34,11 @@ from trainyard_protocol.sync import (
     SyncResponse,
     digest,
 )
-from trainyard_server.access import Caller, Role, Token
+from trainyard_server.api.dependencies import UseCases
 from trainyard_server.app import create_app
-from trainyard_server.logs import Stream
-from trainyard_server.routes.common import UseCases
-from trainyard_server.settings import Settings
+from trainyard_server.config.settings import Settings
+from trainyard_server.domain.permissions import Caller, Role, Token
+from trainyard_server.storage.logs.store import Stream
 
 TOKENS = (
     Token(Role.ADMIN, "admin", "admin-secret"),

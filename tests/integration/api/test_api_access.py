@@ -6,7 +6,7 @@ import pytest
 
 from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, Clock, Server, package_job, server
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.access import Role, Token
+from trainyard_server.domain.permissions import Role, Token
 
 ADMIN_PATHS = ("/v1/projects/p/jobs", "/trainyard/v1/status", "/upload/x")
 AGENT_PATHS = ("/agent/v1/sync", f"/agent/v1/staging/{'0' * 64}/x.whl")
@@ -157,7 +157,7 @@ def test_unexpected_error_is_500_and_tells_nothing_of_the_inside(
     def broken(*_: object) -> None:
         raise RuntimeError("a secret of the inside")
 
-    monkeypatch.setattr("trainyard_server.jobs.Jobs.get", broken)
+    monkeypatch.setattr("trainyard_server.services.jobs.Jobs.get", broken)
     answer = api.client.get("/v1/projects/p/jobs/j", headers=ADMIN)
     assert (answer.status_code, answer.json()["error"]["status"]) == (500, "INTERNAL")
     assert "secret" not in answer.text
@@ -168,7 +168,7 @@ def test_disk_that_is_full_is_503(api: Server, monkeypatch: pytest.MonkeyPatch) 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trainyard_server.jobs.Jobs.get", full)
+    monkeypatch.setattr("trainyard_server.services.jobs.Jobs.get", full)
     answer = api.client.get("/v1/projects/p/jobs/j", headers=ADMIN)
     assert (answer.status_code, answer.json()["error"]["status"]) == (503, "UNAVAILABLE")
 

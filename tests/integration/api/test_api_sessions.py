@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from integration.api.api_support import ADMIN, TOKENS, Clock, Server, package_job, server
-from trainyard_server.access import Token
-from trainyard_server.sessions import LIFETIME, Session
+from trainyard_server.domain.permissions import Token
+from trainyard_server.domain.sessions import LIFETIME, Session
 
 JOBS = "/v1/projects/p/jobs"
 CANCEL = f"{JOBS}/job:cancel"
@@ -191,7 +191,7 @@ def test_error_of_ours_tells_it_as_well(api: Server, monkeypatch: pytest.MonkeyP
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("trainyard_server.jobs.Jobs.get", broken)
+    monkeypatch.setattr("trainyard_server.services.jobs.Jobs.get", broken)
     answer = api.client.get(f"{JOBS}/j", headers=ADMIN)
     assert answer.status_code == 500
     _check_headers(answer)

@@ -8,7 +8,7 @@ import pytest
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.states import JobState
 from trainyard_protocol.sync import RunReport, SyncRequest
-from trainyard_server.cluster import QUEUE_PAGE, Cluster
+from trainyard_server.services.cluster import QUEUE_PAGE, Cluster
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
 from trainyard_protocol import config_text
-from trainyard_server import configs
+from trainyard_server.services import configs
 
 GOOD = """\
 trainingInput:

@@ -8,8 +8,8 @@ import pytest
 
 from integration.api.api_support import ADMIN, AGENT, ScriptedAgent, Server, package_job
 from trainyard_protocol.health import Check, CheckStatus, Finding, ServerHealth, sized, worst
-from trainyard_server.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
-from trainyard_server.probes import newest_schema
+from trainyard_server.services.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
+from trainyard_server.storage.db.probes import newest_schema
 
 HEALTH = "/trainyard/v1/health"
 

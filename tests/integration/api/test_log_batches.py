@@ -22,10 +22,10 @@ from integration.api.api_support import (
     server,
 )
 from trainyard_protocol.sync import LogChunk
-from trainyard_server import log_shares
-from trainyard_server.log_feed import Standings
-from trainyard_server.log_filter import EVERYTHING, LogFilter
-from trainyard_server.log_forms import Form
+from trainyard_server.services.logs import batches as log_shares
+from trainyard_server.services.logs.followers import Standings
+from trainyard_server.services.logs.formats import Form
+from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter
 
 LOGS = "/trainyard/v1/projects/p/jobs/job/logs"
 
@@ -102,7 +102,7 @@ def test_batches_have_the_lines_of_the_stream_and_resume_at_every_cursor(
 def test_batch_may_be_empty_for_the_sake_of_its_id(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard_server.streaming._TELL_S", 0.0)
+    monkeypatch.setattr("trainyard_server.services.logs.streaming._TELL_S", 0.0)
     with server(tmp_path, clock) as api:
         agent = running_agent(api)
         agent.log(*["nothing of interest"] * 6000)
@@ -366,8 +366,8 @@ def test_search_for_a_line_does_a_bounded_amount_of_work(
     api: Server, agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent.log(*["fine"] * 3000, "needle")
-    monkeypatch.setattr("trainyard_server.log_reading._SCAN", 100)
-    monkeypatch.setattr("trainyard_server.log_paging._FIRST_STEPS", 5)
+    monkeypatch.setattr("trainyard_server.storage.logs.reader._SCAN", 100)
+    monkeypatch.setattr("trainyard_server.services.logs.pages._FIRST_STEPS", 5)
     after, calls = 0, 0
     while (found := api.get(f"{LOGS}/first", search="needle", after=after))["cursor"] is None:
         assert found["more"]

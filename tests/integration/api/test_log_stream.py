@@ -29,8 +29,8 @@ from integration.api.api_support import (
 )
 from trainyard_protocol.sync import LogChunk, LogEnd, SyncRequest, digest
 from trainyard_protocol.views import LogEntry
-from trainyard_server.log_forms import KEEPALIVE
-from trainyard_server.log_lines import DAMAGED
+from trainyard_server.services.logs.formats import KEEPALIVE
+from trainyard_server.storage.logs.codec import DAMAGED
 
 LOGS = "/trainyard/v1/projects/p/jobs/job/logs"
 

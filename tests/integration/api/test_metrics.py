@@ -9,9 +9,9 @@ import pytest
 
 from integration.api.api_support import ADMIN, ScriptedAgent, Server
 from trainyard_protocol.states import Reason
-from trainyard_server.digests import Digest
-from trainyard_server.metrics import ANSWER_POINTS
-from trainyard_server.routes.common import UseCases
+from trainyard_server.api.dependencies import UseCases
+from trainyard_server.domain.metrics.summary import Digest
+from trainyard_server.services.metrics import ANSWER_POINTS
 
 MASTER = "master-replica-0"
 

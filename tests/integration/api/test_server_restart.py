@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from integration.api.api_support import Clock, ScriptedAgent, Server, running_agent, server
-from trainyard_server.logs import SERVICE
+from trainyard_server.storage.logs.store import SERVICE
 
 
 def reconnected(agent: ScriptedAgent, api: Server) -> ScriptedAgent:

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from integration.api.api_support import ADMIN, TOKENS, Server, eventually, running_agent, serving
-from trainyard_server.access import Token
-from trainyard_server.ended_sessions import EndedSessions
-from trainyard_server.sessions import LIFETIME, LONGEST, Session, cookie_name
+from trainyard_server.domain.permissions import Token
+from trainyard_server.domain.sessions import LIFETIME, LONGEST, Session, cookie_name
+from trainyard_server.services.session_revocation import EndedSessions
 
 LOGS = "/trainyard/v1/projects/p/jobs/job/logs?follow=true"
 STREAMS = ["/live/", LOGS]

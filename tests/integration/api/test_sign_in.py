@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, Clock, Server, server
-from trainyard_server import spent
-from trainyard_server.schema import SpentRow
-from trainyard_server.sessions import LIFETIME, LONGEST
+from trainyard_server.domain.sessions import LIFETIME, LONGEST
+from trainyard_server.storage.db import used_tokens as spent
+from trainyard_server.storage.db.models import SpentRow
 
 CODES = "/trainyard/v1/sign-in-codes"
 

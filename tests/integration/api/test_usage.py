@@ -14,7 +14,7 @@ from integration.api.api_support import ADMIN, AGENT, GB, START, Clock, Scripted
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import Gpu
 from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
-from trainyard_server.notify import USAGE_TOPIC, usage_topic
+from trainyard_server.storage.events.notifier import USAGE_TOPIC, usage_topic
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 T4 = "NVIDIA_TESLA_T4"

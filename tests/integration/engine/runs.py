@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from engines import Engine as RealEngine
-from trainyard_agent.engine import Engine
-from trainyard_agent.runtimes import containers
 from trainyard_agent.runtimes.base import Launch
-from trainyard_agent.runtimes.containers import Owner
-from trainyard_agent.runtimes.docker import DockerRuntime
+from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker.engine import Engine
+from trainyard_agent.runtimes.docker.runtime import DockerRuntime
+from trainyard_agent.runtimes.docker.spec import Owner
 from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.sync import ExitReport, ReplicaReport, RunOrder
 from unit.agent.stub_server import run_order

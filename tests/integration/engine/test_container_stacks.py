@@ -5,8 +5,8 @@ import signal
 import pytest
 
 from integration.engine.runs import CHIEF, Host
-from trainyard_agent import process_table
-from trainyard_agent.stacks import Stacks
+from trainyard_agent.host import procfs as process_table
+from trainyard_agent.monitoring.stack_dump import Stacks
 
 LISTENS = """
 import faulthandler, signal, time

@@ -17,12 +17,12 @@ import pytest
 
 from engines import Engine as RealEngine
 from registry import Hangs, Pauses, Registry, RequiresAuth
-from trainyard_agent.container_staging import ContainerSettings, ContainerStager
-from trainyard_agent.engine import Engine
-from trainyard_agent.fetching import Fetcher
-from trainyard_agent.runtimes import containers
-from trainyard_agent.runtimes.containers import Owner
-from trainyard_agent.staging import Staging
+from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker.engine import Engine
+from trainyard_agent.runtimes.docker.spec import Owner
+from trainyard_agent.staging.base import Staging
+from trainyard_agent.staging.container_environment import ContainerSettings, ContainerStager
+from trainyard_agent.staging.package_fetcher import Fetcher
 from trainyard_protocol.runtimes import RuntimeImage, Runtimes, RuntimeVersion
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder

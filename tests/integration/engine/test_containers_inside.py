@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from integration.engine.runs import CHIEF, WORKER, Host
-from trainyard_agent.runtimes import containers
 from trainyard_agent.runtimes.base import Launch, StartFailed
+from trainyard_agent.runtimes.docker import spec as containers
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
 

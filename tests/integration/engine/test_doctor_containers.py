@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from engines import Engine
-from trainyard_agent import here
 from trainyard_agent.doctor import examine
-from trainyard_agent.files import write_json
-from trainyard_agent.runtimes import containers
-from trainyard_agent.runtimes.containers import Owner
+from trainyard_agent.host import machine_id as here
+from trainyard_agent.host.files import write_json
+from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker.spec import Owner
 from trainyard_protocol.health import Finding
 from unit.agent.stub_server import run_order
 

@@ -11,9 +11,10 @@ import pytest
 
 from engines import OwnEngine
 from integration.engine.runs import CHIEF, WORKER, Host, host_on
-from trainyard_agent.engine import Engine, EngineDown, EngineRefused
-from trainyard_agent.runtimes import containers, run_files
+from trainyard_agent.runtimes import run_files
 from trainyard_agent.runtimes.base import StartFailed
+from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker.engine import Engine, EngineDown, EngineRefused
 from trainyard_protocol.states import Reason, ReplicaState
 
 COUNT = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines import Engine
-from trainyard_cli import commands
+from trainyard_cli.commands import tree as commands
 from trainyard_cli.main import run
 
 DOCKERFILE = """\

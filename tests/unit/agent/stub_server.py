@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from trainyard_agent.control_plane import ControlPlane
+from trainyard_agent.server_client import ControlPlane
 from trainyard_protocol.errors import NotFound, TrainyardError, Unavailable, to_body
 from trainyard_protocol.sync import (
     LogChunk,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.archives import is_package_name, needs_isolation
+from trainyard_agent.staging.archives import is_package_name, needs_isolation
 
 HATCHLING = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
 SETUPTOOLS = (

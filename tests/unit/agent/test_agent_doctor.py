@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from contract.runtimes.runtime_labs import Driver
-from trainyard_agent import marks
 from trainyard_agent.doctor import examine
-from trainyard_agent.files import try_lock, write_json
+from trainyard_agent.host import process_tags as marks
+from trainyard_agent.host.files import try_lock, write_json
 from trainyard_agent.main import main
 from trainyard_protocol.health import Finding
 from unit.agent.shells import RUN, TASK, start

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.files import read_json, remove_tree, write_json
+from trainyard_agent.host.files import read_json, remove_tree, write_json
 
 
 def test_write_json_has_its_words_on_the_disk_before_it_takes_the_name(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from trainyard_agent.agent import HOLD_S, Agent
-from trainyard_agent.clock import ManualClock
-from trainyard_agent.lease import Lease
-from trainyard_agent.log_shipper import MAX_CHUNKS
+from trainyard_agent.control.log_shipper import MAX_CHUNKS
+from trainyard_agent.host.clock import ManualClock
+from trainyard_agent.lease.lease import Lease
 from trainyard_agent.runtimes.base import Handle, LogSlice
 from trainyard_agent.runtimes.fake import (
     FOREVER,
@@ -24,7 +24,7 @@ from trainyard_agent.runtimes.fake import (
     Vanishes,
     by_module,
 )
-from trainyard_agent.staging import ReadyAtOnce, Staging
+from trainyard_agent.staging.base import ReadyAtOnce, Staging
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import (
     AgentInfo,

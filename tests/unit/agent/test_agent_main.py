@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent import marks
-from trainyard_agent.files import try_lock
+from trainyard_agent.host import process_tags as marks
+from trainyard_agent.host.files import try_lock
 from trainyard_agent.main import main
-from trainyard_agent.runtimes.process import ProcessRuntime
+from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_protocol.states import Reason, ReplicaState
 from unit.agent.stub_server import TOKEN, StubServer
 

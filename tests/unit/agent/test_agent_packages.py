@@ -13,11 +13,11 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from trainyard_agent import marks
-from trainyard_agent.fetching import Fetcher
-from trainyard_agent.packages import PackageStager
-from trainyard_agent.pip_output import telling
-from trainyard_agent.staging import Staging
+from trainyard_agent.host import process_tags as marks
+from trainyard_agent.staging.base import Staging
+from trainyard_agent.staging.package_fetcher import Fetcher
+from trainyard_agent.staging.pip_output import telling
+from trainyard_agent.staging.python_environment import PackageStager
 from trainyard_protocol.states import Reason
 from unit.agent.stub_server import StubServer, run_order
 

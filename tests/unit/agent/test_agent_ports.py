@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from trainyard_agent import ports
+from trainyard_agent.runtimes.process import ports
 
 
 def test_free_ports_are_different_and_free() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.engine import EngineDown
 from trainyard_agent.runtimes.base import LogSlice
-from trainyard_agent.runtimes.container_log import LineReader, LogCopier
+from trainyard_agent.runtimes.docker.engine import EngineDown
+from trainyard_agent.runtimes.docker.log_copier import LineReader, LogCopier
 from trainyard_agent.runtimes.log_file import LogFile, mend
 
 TIME = "2026-11-21T05:59:45.384132660Z"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from trainyard_agent.runtimes import containers
 from trainyard_agent.runtimes.base import Launch
-from trainyard_agent.runtimes.containers import ImageInfo, Owner
+from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker.spec import ImageInfo, Owner
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason
 from unit.agent.stub_server import run_order

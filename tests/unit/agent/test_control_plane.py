@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from trainyard_agent.control_plane import ChecksumMismatch, ControlPlane
+from trainyard_agent.server_client import ChecksumMismatch, ControlPlane
 from trainyard_protocol.errors import (
     Internal,
     NotFound,

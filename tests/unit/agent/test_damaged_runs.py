@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from contract.runtimes.runtime_labs import Driver
-from trainyard_agent import marks
-from trainyard_agent.files import read_json, remove_tree
+from trainyard_agent.host import process_tags as marks
+from trainyard_agent.host.files import read_json, remove_tree
 from trainyard_agent.main import main
-from trainyard_agent.runtimes import process
-from trainyard_agent.runtimes.process import ProcessRuntime
+from trainyard_agent.runtimes.process import runtime as process
+from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_protocol.states import Reason, ReplicaState
 from unit.agent.shells import RUN, TASK, start
 

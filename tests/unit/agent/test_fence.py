@@ -11,12 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trainyard_agent import fencing, lease_file
-from trainyard_agent.fence import Fence
-from trainyard_agent.fencing import FenceKeeper, Run, due, runs_of
-from trainyard_agent.files import holder, is_locked, try_lock
-from trainyard_agent.lease_file import Grant
+from trainyard_agent.host.files import holder, is_locked, try_lock
+from trainyard_agent.lease import lease_file
+from trainyard_agent.lease import watchdog_files as fencing
+from trainyard_agent.lease.lease_file import Grant
+from trainyard_agent.lease.watchdog_files import FenceKeeper, Run, due, runs_of
 from trainyard_agent.main import main
+from trainyard_agent.watchdog import Fence
 from trainyard_protocol import __version__
 
 DEADLINE_S = 60.0
@@ -276,6 +277,6 @@ def test_fence_loads_what_it_needs_when_the_server_is_silent_and_drops_it_again(
 
 
 def test_fence_loads_nothing_that_it_does_not_need_until_it_acts() -> None:
-    code = "import trainyard_agent.fence, sys; print(*sys.modules)"
+    code = "import trainyard_agent.watchdog, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not {"asyncio", "pydantic", "docker", "httpx", "subprocess"} & set(loaded.split())

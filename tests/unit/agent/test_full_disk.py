@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from contract.runtimes.runtime_labs import Driver
-from trainyard_agent import marks
-from trainyard_agent.files import read_json, try_lock
-from trainyard_agent.files import write_json as write_record
-from trainyard_agent.runtimes import process, shim
+from trainyard_agent.host import process_tags as marks
+from trainyard_agent.host.files import read_json, try_lock
+from trainyard_agent.host.files import write_json as write_record
 from trainyard_agent.runtimes.base import StartFailed
+from trainyard_agent.runtimes.process import runtime as process
+from trainyard_agent.runtimes.process import supervisor as shim
 from trainyard_protocol.states import Reason, ReplicaState
 from unit.agent.shells import RUN, TASK, start
 

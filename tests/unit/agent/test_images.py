@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from trainyard_agent import images
-from trainyard_agent.engine import EngineDown, EngineRefused, EngineSilent
-from trainyard_agent.images import Progress, PullPolicy
-from trainyard_agent.staging import StagingFailed
+from trainyard_agent.runtimes.docker.engine import EngineDown, EngineRefused, EngineSilent
+from trainyard_agent.staging import image_puller as images
+from trainyard_agent.staging.base import StagingFailed
+from trainyard_agent.staging.image_puller import Progress, PullPolicy
 from trainyard_protocol.states import Reason
 
 NAME = "registry.example/team/trainer:1"

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.job_dirs import prepared
-from trainyard_agent.staging import StagingFailed
+from trainyard_agent.staging.base import StagingFailed
+from trainyard_agent.staging.job_dirs import prepared
 
 
 def refusal(job_dir: Path | str, *roots: Path) -> str:

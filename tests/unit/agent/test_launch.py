@@ -1,7 +1,7 @@
 """From an order and what was staged for it to what a runtime starts."""
 
-from trainyard_agent.launch import launches
-from trainyard_agent.staging import Staging
+from trainyard_agent.control.launch import launches
+from trainyard_agent.staging.base import Staging
 from unit.agent.stub_server import run_order
 
 RUN = "1" * 32

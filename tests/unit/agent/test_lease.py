@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent import lease_file
-from trainyard_agent.clock import ManualClock, SystemClock
-from trainyard_agent.files import DamagedFile
-from trainyard_agent.lease import Lease
-from trainyard_agent.lease_file import Grant
+from trainyard_agent.host.clock import ManualClock, SystemClock
+from trainyard_agent.host.files import DamagedFile
+from trainyard_agent.lease import lease_file
+from trainyard_agent.lease.lease import Lease
+from trainyard_agent.lease.lease_file import Grant
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainyard_agent.clock import ManualClock
-from trainyard_agent.log_shipper import MAX_CHUNKS, LogShipper
+from trainyard_agent.control.log_shipper import MAX_CHUNKS, LogShipper
+from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.runtimes.base import Launch, LogSlice
 from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Say, Script
 from trainyard_protocol.errors import TrainyardError, Unavailable

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from trainyard_agent import capacity, places
-from trainyard_agent.engine import About, EngineDown
+from trainyard_agent import capacity
+from trainyard_agent import runtime_selection as places
 from trainyard_agent.options import parse
-from trainyard_agent.places import Refused, from_containers
+from trainyard_agent.runtime_selection import Refused, from_containers
+from trainyard_agent.runtimes.docker.engine import About, EngineDown
 from trainyard_protocol.runtimes import load_runtimes
 from trainyard_protocol.sync import Capacity
 

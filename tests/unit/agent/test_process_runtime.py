@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from contract.runtimes.runtime_labs import Driver
-from trainyard_agent import marks
+from trainyard_agent.host import process_tags as marks
 from trainyard_agent.runtimes.base import Launch, StartFailed
-from trainyard_agent.runtimes.process import replica_environment
+from trainyard_agent.runtimes.process.runtime import replica_environment
 from trainyard_protocol.states import Reason, ReplicaState
 
 RUN, TASK, WORKER = "1" * 32, "master-replica-0", "worker-replica-0"

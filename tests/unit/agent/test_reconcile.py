@@ -4,8 +4,17 @@ import itertools
 
 import pytest
 
-from trainyard_agent.reconcile import Action, GiveUp, Held, Prepare, Remove, Start, Stop, reconcile
-from trainyard_agent.staging import Staging
+from trainyard_agent.control.reconcile import (
+    Action,
+    GiveUp,
+    Held,
+    Prepare,
+    Remove,
+    Start,
+    Stop,
+    reconcile,
+)
+from trainyard_agent.staging.base import Staging
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder
 from unit.agent.stub_server import run_order

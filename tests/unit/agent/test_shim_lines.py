@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.runtimes.shim import MAX_LINE_BYTES, PROGRESS_BYTES, LineCutter, Log, rfc3339
+from trainyard_agent.runtimes.process.supervisor import (
+    MAX_LINE_BYTES,
+    PROGRESS_BYTES,
+    LineCutter,
+    Log,
+    rfc3339,
+)
 
 
 def cut(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent import process_table
+from trainyard_agent.host import procfs as process_table
+from trainyard_agent.monitoring.stack_dump import LIMIT, Stacks, dumped
 from trainyard_agent.runtimes.base import Launch
-from trainyard_agent.runtimes.process import ProcessRuntime
-from trainyard_agent.stacks import LIMIT, Stacks, dumped
+from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_protocol.sync import LogLine
 from unit.agent.stub_server import run_order
 
@@ -91,7 +91,7 @@ def test_any_other_program_is_never_sent_the_signal_and_looked_at_from_outside(
 def test_program_that_takes_the_signal_for_something_else_is_looked_at_from_outside_as_well(
     runtime: ProcessRuntime, started: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard_agent.stacks._PATIENCE_S", 0.2)
+    monkeypatch.setattr("trainyard_agent.monitoring.stack_dump._PATIENCE_S", 0.2)
     lines = started("import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\n" + HANGS)
     told = Stacks(runtime, PY_SPY).take(RUN, TASK, "SIGUSR1", lines)
     assert "was sent SIGUSR1 and wrote no stacks" in told

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_agent.stalls import Watched
+from trainyard_agent.monitoring.stall_detector import Watched
 from trainyard_protocol.progress import Mark
 from trainyard_protocol.sync import StallPolicy
 

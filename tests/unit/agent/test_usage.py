@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.clock import ManualClock
-from trainyard_agent.devices import Devices, NotMeasured
+from trainyard_agent.host.clock import ManualClock
+from trainyard_agent.monitoring.nvidia_smi import Devices, NotMeasured
+from trainyard_agent.monitoring.usage_reporter import UsageWatch
 from trainyard_agent.runtimes.base import Launch
-from trainyard_agent.runtimes.containers import use_of
+from trainyard_agent.runtimes.docker.spec import use_of
 from trainyard_agent.runtimes.fake import FakeHost, FakeRuntime, Script
-from trainyard_agent.usage import Meter, Use, parse_gpus
-from trainyard_agent.usage_watch import UsageWatch
+from trainyard_agent.runtimes.use import Meter, Use, parse_gpus
 from trainyard_protocol.sync import ReplicaOrder, RunOrder
 from trainyard_protocol.usage import GpuUsage, UsageSample
 from unit.agent.stub_server import StubServer, run_order

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from trainyard_cli import dashboard
+from trainyard_cli.commands import dashboard
 from trainyard_cli.settings import Server, Where, default_state_dir
 from trainyard_protocol.views import SignInCode
 

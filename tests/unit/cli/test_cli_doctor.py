@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from integration.api.api_support import Clock, ScriptedAgent, Server, server, serving
-from trainyard_cli import commands, doctor, local_checks
-from trainyard_cli.local import PROCESSES, LocalState, Options, ProcessName
+from trainyard_cli.commands import doctor
+from trainyard_cli.commands import tree as commands
+from trainyard_cli.local import checks as local_checks
+from trainyard_cli.local.state import PROCESSES, LocalState, Options, ProcessName
 from trainyard_cli.main import run
 from trainyard_cli.settings import Where
 from trainyard_protocol.health import Check, CheckStatus, Finding, ServerHealth

@@ -4,8 +4,8 @@ import click
 import pytest
 import yaml
 
-from trainyard_cli import formats
-from trainyard_cli.formats import Output
+from trainyard_cli.output import formats
+from trainyard_cli.output.formats import Output
 
 JOBS = [
     {"jobId": "a", "state": "RUNNING", "trainingInput": {"workerCount": "2", "args": ["--x", "1"]}},

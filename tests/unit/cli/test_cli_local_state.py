@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trainyard_cli import local, up
-from trainyard_cli.local import LocalState, Options
+from trainyard_cli.local import service as up
+from trainyard_cli.local import state as local
+from trainyard_cli.local.state import LocalState, Options
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]

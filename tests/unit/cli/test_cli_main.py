@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from trainyard_cli import commands
+from trainyard_cli.commands import tree as commands
 from trainyard_cli.main import run
 from trainyard_protocol.errors import NotFound
 

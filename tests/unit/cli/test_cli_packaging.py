@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_cli import packaging
+from trainyard_cli.submission import packaging
 from trainyard_protocol.errors import InvalidArgument
 
 PYPROJECT = """\

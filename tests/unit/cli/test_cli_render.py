@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from trainyard_cli import render
-from trainyard_cli.render import JsonScreen, LiveScreen, PlainScreen
+from trainyard_cli.output import log_screen as render
+from trainyard_cli.output.log_screen import JsonScreen, LiveScreen, PlainScreen
 from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.views import JobDetail, LogEntry, ReplicaView, RunView
 

@@ -15,8 +15,10 @@ import pytest
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound
 
-from trainyard_cli import commands, runtime_commands, runtimes
+from trainyard_cli.commands import runtimes as runtime_commands
+from trainyard_cli.commands import tree as commands
 from trainyard_cli.main import run
+from trainyard_cli.runtimes import images as runtimes
 from trainyard_protocol.runtimes import load_runtimes
 
 ROOT = Path(__file__).parents[3]

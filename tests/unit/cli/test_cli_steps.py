@@ -3,7 +3,7 @@
 import math
 from datetime import UTC, datetime, timedelta
 
-from trainyard_cli.steps import lines
+from trainyard_cli.output.progress import lines
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.sync import Stall
 from trainyard_protocol.views import (

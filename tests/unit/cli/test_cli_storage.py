@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trainyard_cli import storage
-from trainyard_cli.local import free_port, is_free
+from trainyard_cli.local import storage_emulator as storage
+from trainyard_cli.local.state import free_port, is_free
 
 
 @pytest.fixture
@@ -65,7 +65,15 @@ def test_port_that_is_taken_ends_it(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         assert not is_free(port)
         done = subprocess.run(
-            [sys.executable, "-m", "trainyard_cli.storage", "--data-dir", str(tmp_path), "--port", str(port)],
+            [
+                sys.executable,
+                "-m",
+                "trainyard_cli.local.storage_emulator",
+                "--data-dir",
+                str(tmp_path),
+                "--port",
+                str(port),
+            ],
             capture_output=True,
             timeout=60,
             check=False,

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from trainyard_cli.client import Client, LogQuery
-from trainyard_cli.render import PlainScreen
+from trainyard_cli.output.follow import complaints, conclusion, exit_code, stream
+from trainyard_cli.output.log_screen import PlainScreen
 from trainyard_cli.settings import Server
-from trainyard_cli.stream import complaints, conclusion, exit_code, stream
 from trainyard_protocol.errors import NotFound, Unavailable
 from trainyard_protocol.states import JobState, Outcome, Reason
 from trainyard_protocol.sync import LogDigest, LogLine, digest

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from trainyard_cli import submit
-from trainyard_cli.flags import JobFlags, merge
+from trainyard_cli.submission import submit
+from trainyard_cli.submission.flags import JobFlags, merge
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.machines import default_catalog
 

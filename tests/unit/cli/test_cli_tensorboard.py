@@ -21,11 +21,12 @@ import pytest
 from gcp_storage_emulator.server import create_server
 from tensorboardX import SummaryWriter
 
-from trainyard_cli import commands, tensorboard
-from trainyard_cli.event_files import Mirror, follow
-from trainyard_cli.local import free_port
+from trainyard_cli.commands import tree as commands
+from trainyard_cli.local.state import free_port
 from trainyard_cli.main import run
-from trainyard_cli.upload import storage_client
+from trainyard_cli.submission.upload import storage_client
+from trainyard_cli.tensorboard import server as tensorboard
+from trainyard_cli.tensorboard.event_mirror import Mirror, follow
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound
 from trainyard_protocol.states import JobState, RunState
 from trainyard_protocol.views import JobDetail, RunView

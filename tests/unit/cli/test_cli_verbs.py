@@ -11,9 +11,9 @@ import yaml
 from click.testing import CliRunner
 
 from integration.api.api_support import AGENT, Clock, ScriptedAgent, Server, line, server, serving
-from trainyard_cli import commands
+from trainyard_cli.commands import tree as commands
+from trainyard_cli.commands.shell_init import guess_shell
 from trainyard_cli.main import COMPLETION_VARIABLE, run
-from trainyard_cli.shell_init import guess_shell
 from trainyard_protocol.sync import LogChunk, LogEnd, digest
 
 CONFIG = """\

@@ -1,6 +1,6 @@
 from datetime import UTC, datetime, timedelta
 
-from trainyard_cli.why import text
+from trainyard_cli.output.queue_explanation import text
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views import AheadView, ChangeView, FitView, HolderView, WhyView
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_cli import config_file
+from trainyard_cli.submission import config_file
 from trainyard_protocol.config_text import Mark
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.training_input import parse_job

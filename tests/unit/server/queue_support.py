@@ -6,8 +6,8 @@ from typing import Any
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.machines import GIGABYTE, ReplicaRequest, Resources
 from trainyard_protocol.sync import Capacity, Gpu
-from trainyard_server.gangs import Agent, Gang
-from trainyard_server.scheduler import Placement, Plan, Queued
+from trainyard_server.domain.scheduling.resources import Agent, Gang
+from trainyard_server.domain.scheduling.scheduler import Placement, Plan, Queued
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

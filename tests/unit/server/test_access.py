@@ -3,7 +3,14 @@
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.access import Caller, Role, Token, check_tokens, local_path, needed
+from trainyard_server.domain.permissions import (
+    Caller,
+    Role,
+    Token,
+    check_tokens,
+    local_path,
+    needed,
+)
 
 ROLES = list(Role)
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from trainyard_server import backfill
-from trainyard_server.backfill import Amounts, Ledger
-from trainyard_server.gangs import Agent
-from trainyard_server.scheduler import Queued, in_order, plan
+from trainyard_server.domain.scheduling import backfill
+from trainyard_server.domain.scheduling.backfill import Amounts, Ledger
+from trainyard_server.domain.scheduling.resources import Agent
+from trainyard_server.domain.scheduling.scheduler import Queued, in_order, plan
 from unit.server.queue_support import NOW, agent, gang_of, held, placed, queued
 
 CPUS_4 = tuple(range(4))

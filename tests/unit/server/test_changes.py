@@ -5,10 +5,10 @@ from datetime import timedelta
 
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.machines import ReplicaRequest, Resources, default_catalog
-from trainyard_server.changes import Situation, changes
-from trainyard_server.gangs import Agent
-from trainyard_server.quotas import Quotas
-from trainyard_server.scheduler import Queued
+from trainyard_server.domain.scheduling.quotas import Quotas
+from trainyard_server.domain.scheduling.resources import Agent
+from trainyard_server.domain.scheduling.scheduler import Queued
+from trainyard_server.domain.scheduling.suggestions import Situation, changes
 from unit.server.queue_support import NOW, agent, held, queued
 
 CATALOG = default_catalog()

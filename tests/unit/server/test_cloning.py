@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol import config_text
-from trainyard_server import cloning
+from trainyard_server.domain.configs import clone as cloning
 
 
 @pytest.mark.parametrize(

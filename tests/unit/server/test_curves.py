@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard_protocol.sync import LogLine
-from trainyard_server import curves, log_reading
-from trainyard_server.curves import JobCurves
-from trainyard_server.logs import SERVICE, LogStore, Stream
+from trainyard_server.services import curves
+from trainyard_server.services.curves import JobCurves
+from trainyard_server.storage.logs import reader as log_reading
+from trainyard_server.storage.logs.store import SERVICE, LogStore, Stream
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MASTER, WORKER, AGAIN = (

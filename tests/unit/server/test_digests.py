@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainyard_protocol.progress import Mark
 from trainyard_protocol.views import MetricsDigest
-from trainyard_server.digests import METRICS, POINTS, Digest, ordered
+from trainyard_server.domain.metrics.summary import METRICS, POINTS, Digest, ordered
 
 VALUES = st.one_of(st.floats(), st.integers(-10, 10).map(float))
 MARKS = st.builds(

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from trainyard_server import ended_sessions
-from trainyard_server.access import Role, Token
-from trainyard_server.ended_sessions import EndedSessions
-from trainyard_server.notify import Notifier
-from trainyard_server.schema import SpentRow
-from trainyard_server.sessions import LIFETIME, LONGEST, Sessions
-from trainyard_server.store import Store
+from trainyard_server.domain.permissions import Role, Token
+from trainyard_server.domain.sessions import LIFETIME, LONGEST, Sessions
+from trainyard_server.services import session_revocation as ended_sessions
+from trainyard_server.services.session_revocation import EndedSessions
+from trainyard_server.storage.db.models import SpentRow
+from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.events.notifier import Notifier
 
 NOW = datetime(2026, 11, 21, 15, 0, tzinfo=UTC)
 ALICE = Token(Role.SUBMITTER, "alice", "alices-secret")

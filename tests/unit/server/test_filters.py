@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.filters import And, Not, Or, Term, parse, to_sql
+from trainyard_server.storage.db.filters import And, Not, Or, Term, parse, to_sql
 
 
 @pytest.mark.parametrize(

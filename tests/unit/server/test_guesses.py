@@ -1,6 +1,6 @@
 from datetime import UTC, datetime, timedelta
 
-from trainyard_server.guesses import Guesses
+from trainyard_server.services.rate_limit import Guesses
 
 NOW = datetime(2026, 11, 21, 15, 0, tzinfo=UTC)
 

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from trainyard_server.hearing import Hearing
-from trainyard_server.schema import AgentRow
+from trainyard_server.storage.agent_liveness import Hearing
+from trainyard_server.storage.db.models import AgentRow
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

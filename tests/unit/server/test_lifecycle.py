@@ -13,9 +13,19 @@ from trainyard_protocol.states import (
     RunState,
 )
 from trainyard_protocol.sync import ExitReport, ReplicaReport, RunReport, Stall
-from trainyard_server import lifecycle, sentences
-from trainyard_server.lifecycle import Job, Policy, Replica, Run, decider, observe, step, verdict_of
-from trainyard_server.stalls import Action
+from trainyard_server.domain.lifecycle import decisions as lifecycle
+from trainyard_server.domain.lifecycle import messages as sentences
+from trainyard_server.domain.lifecycle.decisions import (
+    Job,
+    Policy,
+    Replica,
+    Run,
+    decider,
+    observe,
+    step,
+    verdict_of,
+)
+from trainyard_server.domain.lifecycle.stalls import Action
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 POLICY = Policy(retries=2, backoff_first_s=1, backoff_max_s=3)

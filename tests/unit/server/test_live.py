@@ -9,10 +9,10 @@ import pytest
 from jinja2 import UndefinedError
 from starlette.requests import Request
 
-from trainyard_server.access import Caller, Role
 from trainyard_server.dashboard.live import Live, Parts
-from trainyard_server.dashboard.pages import Dashboard, View, _events, _key
-from trainyard_server.notify import Notifier
+from trainyard_server.dashboard.views import Dashboard, View, _events, _key
+from trainyard_server.domain.permissions import Caller, Role
+from trainyard_server.storage.events.notifier import Notifier
 
 LONG_S = 1000.0
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied
-from trainyard_server.file_tree import PAGE_SIZE, names
-from trainyard_server.local_files import LocalTree
+from trainyard_server.storage.job_files.local import LocalTree
+from trainyard_server.storage.job_files.tree import PAGE_SIZE, names
 
 
 @pytest.fixture

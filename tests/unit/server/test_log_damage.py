@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from trainyard_protocol.sync import LogEnd, digest
-from trainyard_server import job_log
-from trainyard_server.log_lines import DAMAGED, encode
-from trainyard_server.log_lock import held
-from trainyard_server.log_records import SIZE, packed
-from trainyard_server.log_scrub import Scrub
-from trainyard_server.logs import SERVICE, LogBusy, LogStore
-from trainyard_server.loops import scrub_forever
-from trainyard_server.notify import Notifier
+from trainyard_server.background import scrub_forever
+from trainyard_server.storage.events.notifier import Notifier
+from trainyard_server.storage.file_lock import held
+from trainyard_server.storage.logs import job_log
+from trainyard_server.storage.logs.codec import DAMAGED, encode
+from trainyard_server.storage.logs.index import SIZE, packed
+from trainyard_server.storage.logs.scrub import Scrub
+from trainyard_server.storage.logs.store import SERVICE, LogBusy, LogStore
 from unit.server.test_log_store import MASTER, WORKER, everything, lines, shown
 
 JOB = Path("p") / "j"

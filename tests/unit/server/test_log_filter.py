@@ -10,8 +10,8 @@ from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.sync import LogLine
 from trainyard_protocol.views import SEVERITIES, LogEntry
-from trainyard_server.log_filter import EVERYTHING, LogFilter, parse_filter
-from trainyard_server.logs import LogStore, Stream
+from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter, parse_filter
+from trainyard_server.storage.logs.store import LogStore, Stream
 from unit.server.test_log_store import MASTER, WORKER, everything
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -10,11 +10,11 @@ from typing import TypeVar
 import pytest
 
 from trainyard_protocol.sync import LogLine
-from trainyard_server.log_filter import EVERYTHING
-from trainyard_server.log_forms import Form
-from trainyard_server.log_shares import LogShares, Share, Wanted
-from trainyard_server.log_threads import LogThreads
-from trainyard_server.logs import LogStore, Stream
+from trainyard_server.services.logs.batches import LogShares, Share, Wanted
+from trainyard_server.services.logs.executors import LogThreads
+from trainyard_server.services.logs.formats import Form
+from trainyard_server.storage.logs.filter import EVERYTHING
+from trainyard_server.storage.logs.store import LogStore, Stream
 
 T = TypeVar("T")
 WANTED = Wanted("p", "job", 0, None, EVERYTHING, next(iter(Form)))

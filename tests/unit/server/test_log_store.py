@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.sync import LogEnd, LogLine, digest
 from trainyard_protocol.views import LogEntry
-from trainyard_server.log_lines import DAMAGED
-from trainyard_server.logs import SERVICE, LogFilter, LogMismatch, LogStore, Stream
+from trainyard_server.storage.logs.codec import DAMAGED
+from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogMismatch, LogStore, Stream
 
 MASTER, WORKER = Stream(1, "master-replica-0"), Stream(1, "worker-replica-0")
 

@@ -22,10 +22,10 @@ from trainyard_protocol.states import (
     RunState,
 )
 from trainyard_protocol.sync import AgentInfo, Capacity, ExitReport
-from trainyard_server.gangs import Assignment
-from trainyard_server.lifecycle import ReplicaChange
-from trainyard_server.schema import EventRow, JobRow, ReplicaRow, RunRow, Table
-from trainyard_server.store import Overtaken, Store, Writer
+from trainyard_server.domain.lifecycle.decisions import ReplicaChange
+from trainyard_server.domain.scheduling.resources import Assignment
+from trainyard_server.storage.db.models import EventRow, JobRow, ReplicaRow, RunRow, Table
+from trainyard_server.storage.db.repository import Overtaken, Store, Writer
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 INFO = AgentInfo(

@@ -1,7 +1,7 @@
 import asyncio
 import threading
 
-from trainyard_server.notify import Notifier
+from trainyard_server.storage.events.notifier import Notifier
 
 
 async def test_waiter_is_woken_by_another_thread() -> None:

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
-from trainyard_server.diagnosis import of_database
-from trainyard_server.probes import DatabaseProbe, newest_schema
-from trainyard_server.store import Store
+from trainyard_server.services.diagnosis import of_database
+from trainyard_server.storage.db.probes import DatabaseProbe, newest_schema
+from trainyard_server.storage.db.repository import Store
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_damage_and_a_schema_of_another_version_are_found(database: Path) -> Non
 def test_probe_does_not_wait_for_a_writer_without_end(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard_server.probes.PATIENCE_S", 0.05)
+    monkeypatch.setattr("trainyard_server.storage.db.probes.PATIENCE_S", 0.05)
     writer = sqlite3.connect(database, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
     asked = probe(database)

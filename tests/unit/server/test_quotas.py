@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.gangs import Gang
-from trainyard_server.quota_file import load_quotas
-from trainyard_server.quotas import Quotas
-from trainyard_server.scheduler import beyond_quota, plan
+from trainyard_server.config.quota_file import load_quotas
+from trainyard_server.domain.scheduling.quotas import Quotas
+from trainyard_server.domain.scheduling.resources import Gang
+from trainyard_server.domain.scheduling.scheduler import beyond_quota, plan
 from unit.server.queue_support import NOW, agent, held, placed, queued
 
 FOUR = Quotas({}, {"p": {"vcpus": 4}})

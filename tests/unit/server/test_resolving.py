@@ -6,7 +6,7 @@ from trainyard_protocol import config_text
 from trainyard_protocol.machines import default_catalog, gang
 from trainyard_protocol.training_input import TrainingInput, parse_training_input
 from trainyard_protocol.validation import check
-from trainyard_server import resolving
+from trainyard_server.domain.configs import resolved as resolving
 
 
 def made(**given: Any) -> TrainingInput:

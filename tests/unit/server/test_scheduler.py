@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard_protocol.machines import GIGABYTE
-from trainyard_server.scheduler import Queued, plan
+from trainyard_server.domain.scheduling.scheduler import Queued, plan
 from unit.server.queue_support import NOW, agent, held, only, placed, queued, request
 
 

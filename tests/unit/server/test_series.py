@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_server.series import LEAST, Curve, Points, joined
+from trainyard_server.domain.metrics.series import LEAST, Curve, Points, joined
 
 VALUES = st.one_of(st.floats(), st.integers(-3, 3).map(float))
 POINTS = st.lists(st.tuples(st.integers(0, 300), VALUES, st.integers(0, 10).map(float)), max_size=300)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_server.access import Role, Token
+from trainyard_server.domain.permissions import Role, Token
 from trainyard_server.main import _parser, _settings, main
 
 

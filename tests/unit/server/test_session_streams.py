@@ -8,7 +8,7 @@ import pytest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message
 
-from trainyard_server.session_streams import serve
+from trainyard_server.api.stream_expiry import serve
 
 LONG_S = 1000.0
 SCOPE: dict[str, Any] = {"type": "http", "method": "GET", "asgi": {"spec_version": "2.3"}}

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard_server.access import Caller, Role, Token
-from trainyard_server.sessions import LIFETIME, LONGEST, Session, Sessions, cookie, cookie_name
+from trainyard_server.domain.permissions import Caller, Role, Token
+from trainyard_server.domain.sessions import (
+    LIFETIME,
+    LONGEST,
+    Session,
+    Sessions,
+    cookie,
+    cookie_name,
+)
 
 NOW = datetime(2026, 11, 21, 15, 0, tzinfo=UTC)
 ALICE = Token(Role.SUBMITTER, "alice", "alices-secret")

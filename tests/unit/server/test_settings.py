@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_server.settings import Settings
+from trainyard_server.config.settings import Settings
 
 
 @pytest.mark.parametrize("lease_s", [2.0, 10.0, 70.0, 600.0])

@@ -5,7 +5,7 @@ import pytest
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge
 from trainyard_protocol.views import Staged
-from trainyard_server.staging import Staging
+from trainyard_server.storage.uploads import Staging
 
 
 def upload(staging: Staging, *parts: bytes, filename: str = "trainer-0.0.0.tar.gz") -> Staged:

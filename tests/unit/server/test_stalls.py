@@ -6,7 +6,7 @@ import pytest
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.sync import Stall, StallPolicy
-from trainyard_server.stalls import (
+from trainyard_server.domain.lifecycle.stalls import (
     Action,
     Member,
     check_labels,

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 from sqlalchemy import exc
 
-from trainyard_server.trouble import Troubles, detail, is_database, reason
+from trainyard_server.storage.failures import Troubles, detail, is_database, reason
 
 
 def of_sqlite(words: str, kind: type[exc.DBAPIError] = exc.OperationalError) -> exc.DBAPIError:

@@ -9,10 +9,18 @@ from pathlib import Path
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.log_lock import held
-from trainyard_server.logs import LogBusy, Stream
-from trainyard_server.usage import UsageStore
-from trainyard_server.usage_points import NOTHING, GpuPoint, Point, packed, size_of, thinned, unpacked
+from trainyard_server.storage.file_lock import held
+from trainyard_server.storage.logs.store import LogBusy, Stream
+from trainyard_server.storage.usage.records import (
+    NOTHING,
+    GpuPoint,
+    Point,
+    packed,
+    size_of,
+    thinned,
+    unpacked,
+)
+from trainyard_server.storage.usage.store import UsageStore
 
 CHIEF = Stream(1, "master-replica-0")
 WORKER = Stream(1, "worker-replica-0")
@@ -167,7 +175,7 @@ def test_writer_that_finds_another_one_gives_up(
     store: UsageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.add("p", "j", {CHIEF: [point(1)]})
-    monkeypatch.setattr("trainyard_server.usage._WAIT_S", 0.05)
+    monkeypatch.setattr("trainyard_server.storage.usage.store._WAIT_S", 0.05)
     with held(tmp_path / "usage" / "p" / "j", 1.0), pytest.raises(LogBusy):
         store.add("p", "j", {CHIEF: [point(2)]})
     assert series(store) == [point(1)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainyard_agent.doctor import containers, directories, processes
-from trainyard_agent.files import is_locked
+from trainyard_agent.host.files import is_locked
 from trainyard_protocol.health import Finding
 
 _SETTLE_S = 1.0  # an agent at work makes and removes things all the time

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import psutil
 
-from trainyard_agent import here
-from trainyard_agent.engine import Engine, EngineDown, EngineError
-from trainyard_agent.files import read_json
-from trainyard_agent.runtimes import containers
-from trainyard_agent.runtimes.docker import DockerRuntime
+from trainyard_agent.host import machine_id as here
+from trainyard_agent.host.files import read_json
+from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker.engine import Engine, EngineDown, EngineError
+from trainyard_agent.runtimes.docker.runtime import DockerRuntime
 from trainyard_protocol.health import Finding
 
 

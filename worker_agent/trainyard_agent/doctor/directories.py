@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Set
 from pathlib import Path
 
-from trainyard_agent.files import DamagedFile, read_json, remove_tree
+from trainyard_agent.host.files import DamagedFile, read_json, remove_tree
 from trainyard_protocol.health import Finding, sized
 
 _RUNS = ("runs", "containers")

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard_agent import here, marks
-from trainyard_agent.runtimes import shim
+from trainyard_agent.host import machine_id as here
+from trainyard_agent.host import process_tags as marks
+from trainyard_agent.runtimes.process import supervisor as shim
 from trainyard_protocol.health import Finding
 
 _TEMPORARY = re.compile(r"(/.+)/(?:runs|environments)/([A-Za-z0-9_-]{1,64})(?:/[^/]+)?/tmp")

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from trainyard_agent.usage import Use
+from trainyard_agent.runtimes.use import Use
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import LogLine, ReplicaReport, RunOrder, RuntimeName
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
 
-from trainyard_agent.clock import Clock
+from trainyard_agent.host.clock import Clock
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
 from trainyard_agent.runtimes.exits import StopOrder, exit_report
-from trainyard_agent.usage import Use
+from trainyard_agent.runtimes.use import Use
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import LogLine, ReplicaReport, RunOrder, RuntimeName, Stream
 

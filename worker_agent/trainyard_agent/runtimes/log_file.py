@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from trainyard_agent.runtimes.base import LogSlice
-from trainyard_agent.runtimes.shim import CUT
+from trainyard_agent.runtimes.process.supervisor import CUT
 from trainyard_protocol.sync import LogLine
 
 DAMAGED = "(this line was damaged on the disk of its machine)"

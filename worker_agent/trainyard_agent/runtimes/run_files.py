@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
-from trainyard_agent.files import DamagedFile, read_json, remove_tree, write_json
+from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, write_json
 from trainyard_agent.runtimes.base import Handle, LogSlice
 from trainyard_agent.runtimes.log_file import LogFile
 from trainyard_protocol.states import Reason

@@ -1,0 +1,120 @@
+"""Flags that many commands share, and the command that keeps what comes after `--` apart."""
+
+import functools
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainyard_cli.settings import DEFAULT_PROJECT, Where, default_state_dir
+
+Command = Callable[..., Any]
+
+_state_dir = click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The local service's directory.  [default: $TRAINYARD_STATE_DIR or ~/.local/state/trainyard]",
+)
+
+
+class JobName(click.ParamType[str]):
+    """The name of a job that may exist. The rule is the protocol's, whose import would cost each TAB too much."""
+
+    name = "JOB"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,127}", text):
+            self.fail(
+                f"{text!r} is no job's name: a name starts with a letter and contains only letters, numbers "
+                "and underscores, at most 128.",
+                param,
+                ctx,
+            )
+        return text
+
+
+def state_options(function: Command) -> Command:
+    """--state-dir; the command receives `state_dir: Path`."""
+
+    @functools.wraps(function)
+    def wrapped(*, state_dir: Path | None, **parameters: Any) -> Any:
+        return function(state_dir=state_dir or default_state_dir(), **parameters)
+
+    return _state_dir(wrapped)
+
+
+def server_options(function: Command) -> Command:
+    """--server, --token-file, --project, --state-dir; the command receives one `where: Where`."""
+
+    @functools.wraps(function)
+    def wrapped(
+        *,
+        server: str | None,
+        token_file: Path | None,
+        project: str | None,
+        state_dir: Path | None,
+        **rest: Any,
+    ) -> Any:
+        where = Where(
+            state_dir=state_dir or default_state_dir(),
+            project=project or os.environ.get("TRAINYARD_PROJECT") or DEFAULT_PROJECT,
+            server=server or "",
+            token_file=token_file,
+            local=state_dir is not None,
+        )
+        return function(where=where, **rest)
+
+    for option in (
+        _state_dir,
+        click.option("--project", help=f"[default: $TRAINYARD_PROJECT or {DEFAULT_PROJECT}]"),
+        click.option(
+            "--token-file",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="File with the token for --server.  [default: $TRAINYARD_TOKEN]",
+        ),
+        click.option("--server", metavar="URL", help="[default: $TRAINYARD_SERVER, else this machine's own]"),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def output_options(function: Command) -> Command:
+    """-o and --format; the command receives one `output: formats.Output`."""
+
+    @functools.wraps(function)
+    def wrapped(*, output: str | None, format_: str | None, **rest: Any) -> Any:
+        from trainyard_cli.output.formats import Output, parse
+
+        if output and format_:
+            raise click.UsageError("argument --format: At most one of --format | --output can be specified.")
+        return function(output=parse(format_) if format_ else Output(output or "text"), **rest)
+
+    wrapped = click.option(
+        "--format",
+        "format_",
+        metavar="EXPRESSION",
+        help="json, yaml, value(KEY,...), csv(KEY,...) or table(KEY,...).",
+    )(wrapped)
+    return click.option(
+        "-o", "--output", type=click.Choice(["text", "json", "yaml"]), help="[default: text]"
+    )(wrapped)
+
+
+class WithUserArgs(click.Command):
+    """A command whose words after the first `--` are not ours: they go, as they are, into `user_args`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        user_args: tuple[str, ...] = ()
+        if "--" in args:
+            at = args.index("--")
+            args, user_args = args[:at], tuple(args[at + 1 :])
+        rest = super().parse_args(ctx, args)
+        ctx.params["user_args"] = user_args
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- USER_ARGS ...]"]

@@ -1,0 +1,124 @@
+"""What `trainyard up`, `down` and `status` print."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainyard_cli.commands.shell_init import this_program
+from trainyard_cli.local import service as service
+from trainyard_cli.local.connect import say
+from trainyard_cli.local.state import LocalState
+from trainyard_cli.output import formats
+from trainyard_cli.output.formats import Output
+from trainyard_cli.settings import Server, Where, remote_server
+from trainyard_protocol.health import Check
+from trainyard_protocol.machines import GIGABYTE
+from trainyard_protocol.states import FINAL_JOB_STATES
+from trainyard_protocol.views import AgentView, ServerStatus
+
+
+def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
+    state = LocalState(state_dir)
+    now = service.up(state, changes, say)
+    click.echo(_status_text(now))
+    click.echo(f"\nDashboard:      {_dashboard(state.server())}  (trainyard dashboard opens it, signed in)")
+    click.echo(f"State and logs: {state.root}")
+    if len(program := this_program()) == 1:
+        click.echo(f'To have `jobs` in this shell:  eval "$({program[0]} shell-init)"')
+    click.echo("The first job:                 jobs submit training --config config.yaml --stream-logs")
+    click.echo("To stop it all:                trainyard down")
+
+
+def down(state_dir: Path) -> None:
+    state = LocalState(state_dir)
+    if service.down(state, say):
+        click.echo("The local service is stopped.")
+    else:
+        click.echo("Nothing was running.")
+
+
+def status(where: Where, output: Output) -> bool:
+    """Print how things stand; returns whether everything works."""
+    server = remote_server(where)
+    state = LocalState(where.state_dir)
+    now = service.server_status(server) if server else service.status(state)
+    dashboard = _dashboard(server or state.server()) if now.health is not None else ""
+    if output.for_people:
+        click.echo(_status_text(now))
+        if dashboard:
+            click.echo(f"Dashboard: {dashboard}")
+    else:
+        click.echo(formats.render(output, {**_status_data(now), "dashboard": dashboard}))
+    return now.healthy
+
+
+def _dashboard(server: Server | None) -> str:
+    return f"{server.url}/" if server is not None else ""
+
+
+def _status_data(now: service.Status) -> dict[str, Any]:
+    server = now.server.model_dump(mode="json") if now.server else None
+    processes = [
+        {"name": part.name, "pid": part.pid, "running": part.pid is not None, "address": part.address}
+        for part in now.parts
+    ]
+    health = now.health.model_dump(mode="json", include={"status", "checks"}) if now.health else None
+    return {
+        "healthy": now.healthy,
+        "problem": now.problem,
+        "processes": processes,
+        "health": health,
+        "server": server,
+    }
+
+
+def _status_text(now: service.Status) -> str:
+    blocks = []
+    if now.parts:
+        rows = [
+            [p.name, "running" if p.pid else "stopped", str(p.pid or "-"), p.address or "-"]
+            for p in now.parts
+        ]
+        blocks.append(formats.table(["PROCESS", "STATE", "PID", "ADDRESS"], rows))
+    if now.health is not None:
+        checks = [
+            [name, check.status.value, _latency(check), check.message]
+            for name, check in now.health.checks.items()
+        ]
+        blocks.append(formats.table(["CHECK", "STATE", "TOOK", "MESSAGE"], checks))
+    if now.server is None:
+        return "\n\n".join([*blocks, now.problem])
+    if now.server.agents:
+        headers = ["AGENT", "STATE", "RUNTIME", "CAPACITY", "CPUS", "MEMORY", "GPUS", "RUNS", "USED"]
+        blocks.append(formats.table(headers, [_agent_row(agent) for agent in now.server.agents]))
+    else:
+        blocks.append("No agent has registered yet; jobs wait.")
+    blocks.append(f"Jobs: {_counts(now.server)}")
+    return "\n\n".join(blocks)
+
+
+def _latency(check: Check) -> str:
+    return "-" if check.latency_ms is None else f"{check.latency_ms:.1f} ms"
+
+
+def _agent_row(agent: AgentView) -> list[str]:
+    return [
+        agent.name,
+        "alive" if agent.alive else "silent",
+        agent.runtime,
+        agent.capacity_mode,
+        str(len(agent.capacity.cpus)),
+        f"{agent.capacity.memory_bytes / GIGABYTE:.1f} GB",
+        str(len(agent.capacity.gpus)),
+        str(agent.runs),
+        f"{agent.cpu_used:.1f} cores, {agent.memory_used_bytes / GIGABYTE:.1f} GB" if agent.runs else "-",
+    ]
+
+
+def _counts(server: ServerStatus) -> str:
+    counted = {state: count for state, count in server.jobs.items() if count}
+    waiting = [f"{count} {state}" for state, count in counted.items() if state not in FINAL_JOB_STATES]
+    ended = [f"{count} {state}" for state, count in counted.items() if state in FINAL_JOB_STATES]
+    return ", ".join([*waiting, *ended]) or "none yet"

@@ -1,0 +1,429 @@
+"""The state directory of the local service: its paths, tokens, ports and processes.
+
+Everything in it belongs to one user and is readable by nobody else.
+"""
+
+import fcntl
+import json
+import os
+import pwd
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import psutil
+
+from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, Server, read_token
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
+
+ProcessName = Literal["server", "storage", "agent"]
+PROCESSES: tuple[ProcessName, ...] = ("server", "storage", "agent")
+
+PREFERRED_SERVER_PORT = 8470
+PREFERRED_STORAGE_PORT = 8471
+STOP_GRACE_S = 10.0
+
+_MAX_LOG_BYTES = 16 * 2**20
+_CREATE_TIME_TOLERANCE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the service was last started with. Ports are 0 until they are chosen; then they stay."""
+
+    server_port: int = 0
+    storage_port: int = 0
+    capacity: str = "fit"
+    cpus: str = ""
+    memory_gb: float | None = None
+    machine_types: str = ""
+    quotas: str = ""
+    runtime: str = "auto"
+    runtimes: str = ""
+    pull: str = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that we started. `created` tells it from a later one with the same number."""
+
+    pid: int
+    created: float
+    command: tuple[str, ...]
+
+    def alive(self) -> bool:
+        try:
+            process = psutil.Process(self.pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            # A clock that was set meanwhile moves the creation time; the command line does not move.
+            same_time = abs(process.create_time() - self.created) < _CREATE_TIME_TOLERANCE_S
+            return same_time or tuple(process.cmdline()) == self.command
+        except psutil.NoSuchProcess:
+            return False
+        except psutil.AccessDenied:  # somebody else's: the number was used again
+            return False
+
+
+class LocalState:
+    """One state directory. Nothing is written before `create()`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.token_file = self.root / "token"
+        self.agent_token_file = self.root / "agent-token"
+        self.user = user_name()
+        self.jobs = self.root / "jobs"
+        self._options_file = self.root / "local.json"
+
+    def exists(self) -> bool:
+        return self._options_file.is_file()
+
+    def create(self) -> None:
+        """Make the directory and both tokens where they are missing. Harmless when repeated.
+
+        Raises FailedPrecondition for a directory that is somebody else's, or full of something else.
+        """
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.root.stat().st_uid != os.geteuid():
+                raise FailedPrecondition(f"The state directory {self.root} belongs to another user.")
+            if not self.exists() and not self.token_file.is_file() and any(self.root.iterdir()):
+                self._refuse_if_foreign()
+            self.root.chmod(0o700)
+            for name in ("run", "log", "jobs"):
+                (self.root / name).mkdir(mode=0o700, exist_ok=True)
+            for path in (self.token_file, self.agent_token_file):
+                _make_token(path)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def options(self) -> Options:
+        """What the service was last started with; the defaults before its first start.
+
+        A value that is damaged is its default. Raises FailedPrecondition when nothing can be read there.
+        """
+        try:
+            data = json.loads(self._options_file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return Options()
+        except OSError as error:
+            raise self._unusable(error) from error
+        if not isinstance(data, dict):
+            return Options()
+        known = {field.name for field in fields(Options)}
+        return Options(
+            **{name: value for name, value in data.items() if name in known and _is_option(name, value)}
+        )
+
+    def save(self, options: Options) -> None:
+        _write_private(self._options_file, json.dumps(asdict(options), indent=2))
+
+    def server(self) -> Server | None:
+        """The local server's address and token, running or not; None before the first start."""
+        port = self.options().server_port
+        if not port or not self.token_file.is_file():
+            return None
+        return Server(f"http://127.0.0.1:{port}", read_token(self.token_file), local=True)
+
+    def storage_url(self) -> str:
+        return f"http://127.0.0.1:{self.options().storage_port}"
+
+    def process(self, name: ProcessName) -> Process | None:
+        """The process of that name if it is alive."""
+        process = self._recorded(name)
+        return process if process is not None and process.alive() else None
+
+    def ended(self, name: ProcessName) -> str:
+        """What is noted of a process that ended without `stop`: `process 123`; "" where nothing is."""
+        if not self._pid_file(name).exists() or self.process(name) is not None:
+            return ""
+        process = self._recorded(name)
+        return f"process {process.pid}" if process else "nothing that can be read"
+
+    def forget(self, name: ProcessName) -> None:
+        """Removes the note of a process that ended."""
+        if self.process(name) is None:
+            self._pid_file(name).unlink(missing_ok=True)
+
+    def _recorded(self, name: ProcessName) -> Process | None:
+        try:
+            data = json.loads(self._pid_file(name).read_text(encoding="utf-8"))
+            return Process(int(data["pid"]), float(data["created"]), tuple(data["command"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def start(
+        self, name: ProcessName, command: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """Start a process of its own session that outlives us; its output goes to `log_file(name)`."""
+        log = self.log_file(name)
+        if log.is_file() and log.stat().st_size > _MAX_LOG_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+        with _open_private(log, "ab") as output:
+            started = subprocess.Popen(
+                command,
+                cwd=self.root,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        record = {
+            "pid": started.pid,
+            "created": psutil.Process(started.pid).create_time(),
+            "command": list(command),
+        }
+        _write_private(self._pid_file(name), json.dumps(record))
+        return started
+
+    def stop(self, name: ProcessName) -> Process | None:
+        """SIGTERM, ten seconds, SIGKILL. Returns what was stopped; None when nothing ran."""
+        process = self.process(name)
+        if process is not None:
+            _end(process.pid, STOP_GRACE_S)
+        self._pid_file(name).unlink(missing_ok=True)
+        return process
+
+    def log_file(self, name: str) -> Path:
+        return self.root / "log" / f"{name}.log"
+
+    def log_size(self, name: str) -> int:
+        with suppress(OSError):
+            return self.log_file(name).stat().st_size
+        return 0
+
+    def log_tail(self, name: str, lines: int = 15, after: int = 0) -> str:
+        """The last lines, of those after the first `after` bytes (of all in a log that was begun anew)."""
+        with suppress(OSError), self.log_file(name).open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 2**16, after if after <= end else 0))
+            text = file.read().decode("utf-8", "replace")
+            return "\n".join(f"    {line}" for line in text.rstrip().splitlines()[-lines:])
+        return ""
+
+    @contextmanager
+    def lock(self, waiting: Callable[[], None]) -> Iterator[None]:
+        """One `up` or `down` at a time; `waiting` is called once when another one is at work."""
+        with _open_private(self.root / "lock", "ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def with_ports(self, options: Options) -> Options:
+        """The same options with ports: the ones it had, else the preferred ones, else any free ones.
+
+        Raises Unavailable when a port that running replicas may depend on is taken by something else.
+        """
+        server = self._port("server", options.server_port, PREFERRED_SERVER_PORT)
+        storage = self._port("storage", options.storage_port, PREFERRED_STORAGE_PORT)
+        return replace(options, server_port=server, storage_port=storage)
+
+    def _port(self, name: ProcessName, current: int, preferred: int) -> int:
+        if current:
+            if self.process(name) or is_free(current):
+                return current
+            if any(self.process(other) for other in PROCESSES):
+                raise Unavailable(
+                    f"Port {current}, which the local {name} uses, is taken by another program. End that "
+                    "program, or run `trainyard down` first: the next `trainyard up` then chooses another port."
+                )
+        return preferred if is_free(preferred) else free_port()
+
+    def _pid_file(self, name: ProcessName) -> Path:
+        return self.root / "run" / f"{name}.json"
+
+    def _unusable(self, error: OSError) -> FailedPrecondition:
+        return FailedPrecondition(
+            f"The state directory {self.root} cannot be used: {error.strerror}. "
+            "Choose another with --state-dir or TRAINYARD_STATE_DIR."
+        )
+
+    def _refuse_if_foreign(self) -> None:
+        """A directory may hold a crash log of ours before anything else; whatever else it holds is not ours."""
+        ours = {"crash", "run", "log", "jobs", "lock", "token", "agent-token", "server", "agent", "gcs"}
+        foreign = sorted(path.name for path in self.root.iterdir() if path.name not in ours)
+        if foreign:
+            raise FailedPrecondition(
+                f"{self.root} is no state directory: it holds {foreign[0]!r}. Give an empty or a new directory."
+            )
+
+
+def user_name() -> str:
+    """Who jobs submitted here are owned by: this user's name, as far as it can be one; "" where it has none."""
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container may run as a number that nobody has
+        return ""
+    return re.sub(r"[^A-Za-z0-9_.@+-]+", "-", name, flags=re.ASCII).lstrip("_.@+-")[:128]
+
+
+def check_cpus(text: str, usable: Set[int]) -> None:
+    """Raises InvalidArgument unless `text` is a list such as `0,2-5` of CPUs that are `usable`. Pure."""
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part, re.ASCII)
+        if match is None:
+            raise InvalidArgument(
+                f"argument --cpus: takes CPU numbers such as 0,2-5; {part.strip()!r} is none."
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise InvalidArgument(f"argument --cpus: the range {part.strip()} ends before it begins.")
+        refused = next((cpu for cpu in range(first, last + 1) if cpu not in usable), None)
+        if refused is not None:
+            raise InvalidArgument(
+                f"argument --cpus: CPU {refused} cannot be used here; this process may use "
+                f"{', '.join(map(str, sorted(usable)))}."
+            )
+
+
+def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]]:
+    """The command lines of the three processes. Pure."""
+    loopback = "127.0.0.1"
+    server = [
+        *(sys.executable, "-m", "trainyard_server"),
+        *("--data-dir", str(state.root / "server")),
+        *("--host", loopback, "--port", str(options.server_port)),
+        *("--token-file", f"admin{':' if state.user else ''}{state.user}={state.token_file}"),
+        *("--token-file", f"agent={state.agent_token_file}"),
+    ]
+    server += [
+        "--job-dir-root",
+        "/",
+        "--job-dir-root",
+        "gs://",
+    ]  # it serves its own user alone, who may read what he may
+    if options.machine_types:
+        server += ["--machine-types", options.machine_types]
+    if options.quotas:
+        server += ["--quotas", options.quotas]
+    agent = [
+        *(sys.executable, "-m", "trainyard_agent"),
+        *("--server", f"http://{loopback}:{options.server_port}"),
+        *("--token-file", str(state.agent_token_file)),
+        *("--state-dir", str(state.root / "agent")),
+        *("--runtime", options.runtime, "--capacity", options.capacity),
+        *("--replica-env", f"STORAGE_EMULATOR_HOST=http://{loopback}:{options.storage_port}"),
+    ]
+    if options.runtime != "process":
+        agent += ["--pull", options.pull]
+        for root in (state.jobs, Path.home(), Path(tempfile.gettempdir())):
+            agent += ["--job-dir-root", str(root)]
+    if options.runtimes:
+        agent += ["--runtimes", options.runtimes]
+    if options.cpus:
+        agent += ["--cpus", options.cpus]
+    if options.memory_gb is not None:
+        agent += ["--memory-gb", f"{options.memory_gb:g}"]
+    storage = [
+        *(sys.executable, "-m", "trainyard_cli.local.storage_emulator"),
+        *("--data-dir", str(state.root / "gcs"), "--port", str(options.storage_port)),
+    ]
+    if options.runtime != "process":
+        storage.append("--for-containers")
+    return {"server": server, "storage": storage, "agent": agent}
+
+
+def stop_all_command(state: LocalState) -> list[str]:
+    return [sys.executable, "-m", "trainyard_agent", "--state-dir", str(state.root / "agent"), "--stop-all"]
+
+
+def environment(base: Mapping[str, str], options: Options) -> dict[str, str]:
+    """What the three processes inherit: no credential of the control plane, and where gs:// is."""
+    kept = {name: value for name, value in base.items() if not name.startswith(("TRAINYARD_", "_TRAINYARD_"))}
+    return {**kept, "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{options.storage_port}"}
+
+
+def let_go(started: subprocess.Popen[bytes]) -> None:
+    """Popen warns of a child that still runs when it is forgotten; ours are meant to outlive us."""
+    if started.poll() is None:
+        started.returncode = 0
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _end(pid: int, grace_s: float) -> None:
+    with suppress(psutil.NoSuchProcess, ProcessLookupError):
+        process = psutil.Process(pid)
+        process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return
+            with suppress(psutil.TimeoutExpired):
+                process.wait(timeout=0.1)
+                return
+        process.kill()
+        with suppress(psutil.TimeoutExpired):
+            process.wait(timeout=grace_s)
+
+
+def _is_option(name: str, value: Any) -> bool:
+    """Whether a value that was read can be that option's."""
+    match name:
+        case "server_port" | "storage_port":
+            return type(value) is int and 0 <= value < 2**16
+        case "capacity":
+            return value in ("fit", "strict")
+        case "runtime":
+            return value in RUNTIMES
+        case "pull":
+            return value in PULL_POLICIES
+        case "memory_gb":
+            return value is None or (type(value) in (int, float) and 0 < value < float("inf"))
+        case _:
+            return isinstance(value, str)
+
+
+def _make_token(path: Path) -> None:
+    """Write a new token unless there is one already; another process may be doing the same."""
+    if path.is_file() and path.stat().st_size:
+        return
+    path.unlink(missing_ok=True)
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace a file at once: a reader sees the old or the new content, never a half."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with _open_private(draft, "wb") as file:
+        file.write(f"{text}\n".encode())
+    draft.replace(path)
+
+
+def _open_private(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
+    """Open for writing; a file that is made by it is readable by its owner alone."""
+    how = os.O_APPEND if mode == "ab" else os.O_TRUNC
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600), mode)

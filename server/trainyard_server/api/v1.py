@@ -1,0 +1,56 @@
+"""The v1 jobs API, path for path."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from trainyard_server.api.dependencies import Asker, Cases, JsonBody, JsonOnly
+
+router = APIRouter(prefix="/v1/projects/{project}", dependencies=[JsonOnly])
+
+
+@router.post("/jobs")
+def create(
+    project: str,
+    body: JsonBody,
+    cases: Cases,
+    caller: Asker,
+    validate_only: Annotated[bool, Query(alias="validateOnly")] = False,
+) -> dict[str, Any]:
+    if not validate_only:
+        cases.health.admit()
+    return cases.jobs.create(caller, project, body, validate_only)
+
+
+@router.get("/jobs")
+def list_jobs(
+    project: str,
+    cases: Cases,
+    filter_text: Annotated[str, Query(alias="filter")] = "",
+    page_size: Annotated[int | None, Query(alias="pageSize")] = None,
+    page_token: Annotated[str, Query(alias="pageToken")] = "",
+) -> dict[str, Any]:
+    return cases.jobs.list(project, filter_text, page_size, page_token)
+
+
+@router.get("/jobs/{job_id}")
+def get(project: str, job_id: str, cases: Cases) -> dict[str, Any]:
+    return cases.jobs.get(project, job_id)
+
+
+@router.patch("/jobs/{job_id}")
+def patch(
+    project: str,
+    job_id: str,
+    body: JsonBody,
+    cases: Cases,
+    caller: Asker,
+    update_mask: Annotated[str, Query(alias="updateMask")] = "",
+) -> dict[str, Any]:
+    return cases.jobs.patch(caller, project, job_id, body, update_mask)
+
+
+@router.post("/jobs/{job_id}:cancel")
+def cancel(project: str, job_id: str, cases: Cases, caller: Asker) -> dict[str, Any]:
+    """The body says nothing that the path does not say: `{}`, empty or `{"name": ...}`."""
+    return cases.jobs.cancel(caller, project, job_id)

@@ -1,0 +1,88 @@
+"""The site's file of quotas: what each project may use at the same time.
+
+    default: {vcpus: 64, gpus: 4, runningJobs: 20}
+    projects:
+      vision: {vcpus: 128, accelerators: {NVIDIA_TESLA_T4: 2}}
+
+A project has the default's limits, with its own laid over them one by one; `null` lifts one.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS, Quotas
+
+_Limit = Annotated[int, Field(ge=0)] | None
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
+    )
+
+
+class _Limits(_Data):
+    running_jobs: _Limit = None
+    vcpus: _Limit = None
+    gpus: _Limit = None
+    accelerators: dict[str, _Limit] = {}
+
+    def named(self) -> dict[str, int | None]:
+        """What the file says of each thing; what it says nothing of is not there."""
+        names = {"running_jobs": JOBS, "vcpus": VCPUS, "gpus": GPUS}
+        plain = {name: getattr(self, key) for key, name in names.items() if key in self.model_fields_set}
+        return plain | {kind.upper(): limit for kind, limit in self.accelerators.items()}
+
+
+class _File(_Data):
+    default: _Limits = _Limits()
+    projects: dict[str, _Limits] = {}
+
+
+def load_quotas(path: Path | None) -> Quotas:
+    """The quotas in a file; none without one.
+
+    Raises InvalidArgument with file, line and entry when it cannot be read or is wrong.
+    """
+    if path is None:
+        return Quotas()
+    try:
+        text = path.read_text(encoding="utf-8")
+        file = _File.model_validate(yaml.safe_load(text) or {})
+    except OSError as error:
+        raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{path}: is not UTF-8 text.") from error
+    except yaml.YAMLError as error:
+        raise InvalidArgument(f"{path}: is not YAML: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(step) for step in first["loc"])
+        place = f"{path}:{_line(text, first['loc'])}"
+        raise InvalidArgument(f"{place}: {where or 'the file'}: {first['msg']}.") from error
+    default = file.default.named()
+    return Quotas(
+        _limits(default), {name: _limits(default | own.named()) for name, own in file.projects.items()}
+    )
+
+
+def _limits(named: dict[str, int | None]) -> dict[str, int]:
+    return {name: limit for name, limit in named.items() if limit is not None}
+
+
+def _line(text: str, steps: Sequence[int | str]) -> int:
+    """Where the entry stands, from 1; of what is not there, where that it belongs to does."""
+    node, line = yaml.compose(text, yaml.SafeLoader), 1
+    for step in steps:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        found = next(((key, value) for key, value in pairs if key.value == str(step)), None)
+        if found is None:
+            break
+        line, node = found[0].start_mark.line + 1, found[1]
+    return line

@@ -1,0 +1,58 @@
+"""The machines, and the queue: who holds what, and who waits for it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from trainyard_protocol.states import JobState
+from trainyard_server.api.dependencies import Cases
+from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS
+from trainyard_server.services.cluster import QUEUE_PAGE, AgentLine, Cluster
+from trainyard_server.storage.events.notifier import AGENTS_TOPIC, JOBS_TOPIC, USAGE_TOPIC
+
+router = APIRouter()
+
+_SHOWN_RUNS = 25
+_COUNTED = {
+    JobState.RUNNING: "running",
+    JobState.PREPARING: "being prepared",
+    JobState.CANCELLING: "being cancelled",
+    JobState.QUEUED: "queued",
+}
+_WORDS = {JOBS: "running jobs", VCPUS: "vCPUs", GPUS: "GPUs"}
+
+
+def cluster_view(request: Request, cases: Cases, page: int = 1) -> View:
+    server = str(request.base_url).rstrip("/")
+
+    def look() -> Mapping[str, Any]:
+        cluster = cases.clusters.look(page)
+        return {
+            "absent": [line for line in cluster.agents if not _is_shown(line)],
+            "agents": [line for line in cluster.agents if _is_shown(line)],
+            "cluster": cluster,
+            "counted": [(_COUNTED[state], state, cluster.counts.get(state, 0)) for state in _COUNTED],
+            "first": (cluster.page - 1) * QUEUE_PAGE + 1,
+            "gpus": _gpus(cluster),
+            "quota_words": _WORDS,
+            "server": server,
+            "shown_runs": _SHOWN_RUNS,
+        }
+
+    return View("cluster.html", look, (JOBS_TOPIC, USAGE_TOPIC, AGENTS_TOPIC))
+
+
+def _is_shown(line: AgentLine) -> bool:
+    """One that is silent and holds nothing is a machine that was there once."""
+    return line.view.alive or bool(line.runs)
+
+
+def _gpus(cluster: Cluster) -> tuple[int, int]:
+    """How many devices are held, of how many on the agents that are alive."""
+    devices = [device for line in cluster.agents if line.view.alive for device in line.devices]
+    return sum(device.holder is not None for device in devices), len(devices)
+
+
+add_page(router, "/cluster", cluster_view)

@@ -1,0 +1,69 @@
+"""The config of a job: as it was sent, as it was resolved, what each replica sees, and what to type."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from trainyard_protocol.config_views import JobConfig
+from trainyard_protocol.errors import FailedPrecondition, NotFound
+from trainyard_protocol.views import Explanation, JobDetail, RunView
+from trainyard_server.api.dependencies import Cases, UseCases
+from trainyard_server.dashboard.pages.job_header import JOB, job_view
+from trainyard_server.dashboard.views import View, add_page
+
+router = APIRouter()
+
+
+def config_view(
+    request: Request, cases: Cases, project: str, job_id: str, run: int | None = None, task: str = ""
+) -> View:
+    known: dict[str, JobConfig] = {}
+
+    def config(etag: str) -> JobConfig:
+        """Nothing of it changes but the labels, so it is not read again for every step of the job."""
+        if etag not in known:
+            known.clear()
+            known[etag] = cases.configs.config(project, job_id)
+        return known[etag]
+
+    def more(detail: JobDetail) -> Mapping[str, Any]:
+        chosen = _run(detail, run)
+        return {
+            "config": config(detail.job["etag"]),
+            "chosen": chosen,
+            **_replica(cases, project, job_id, chosen, task),
+        }
+
+    return job_view(request, cases, project, job_id, tab="/config", template="job/config.html", more=more)
+
+
+def _run(detail: JobDetail, number: int | None) -> RunView | None:
+    """The run that is asked for; the last one, if there is any, where it is not there."""
+    found = next((run for run in detail.runs if run.number == number), None)
+    return found or (detail.runs[-1] if detail.runs else None)
+
+
+def _replica(cases: UseCases, project: str, job_id: str, run: RunView | None, task: str) -> dict[str, Any]:
+    """What one replica sees, or why that is not known."""
+    explanation: Explanation | None = None
+    unknown = ""
+    try:
+        if run is not None:
+            names = [replica.task for replica in run.replicas]
+            wanted = task if task in names else ""
+            explanation = cases.explaining.explain(project, job_id, wanted, run.number)
+        else:
+            unknown = "No run has begun yet."
+    except (FailedPrecondition, NotFound):
+        unknown = "The replicas of this run have no addresses."
+    tf_config = command = ""
+    if explanation is not None:
+        tf_config = json.dumps(json.loads(explanation.environment["TF_CONFIG"]), indent=2)
+        command = shlex.join(explanation.command)
+    return {"command": command, "explanation": explanation, "tf_config": tf_config, "unknown": unknown}
+
+
+add_page(router, f"{JOB}/config", config_view)

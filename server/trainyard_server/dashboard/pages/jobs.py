@@ -1,0 +1,126 @@
+"""The list of jobs: which are there, which one is in trouble."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request
+
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_server.api.dependencies import Cases
+from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.services.job_search import PAGE_SIZE, Listing, Question
+from trainyard_server.storage.events.notifier import JOBS_TOPIC, PROGRESS_TOPIC
+
+router = APIRouter()
+
+_UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
+CHIPS: Mapping[str, tuple[JobState, ...]] = {
+    "Running": (JobState.RUNNING,),
+    "Queued": (JobState.QUEUED,),
+    "Preparing": (JobState.PREPARING,),
+    "Succeeded": (JobState.SUCCEEDED,),
+    "Failed": (JobState.FAILED,),
+    "Cancelled": (JobState.CANCELLING, JobState.CANCELLED),
+}
+"""What can be chosen with one click, and which states it means."""
+
+
+def jobs_view(
+    request: Request,
+    cases: Cases,
+    q: str = "",
+    project: str = "",
+    owner: str = "",
+    state: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI makes a new one for each request
+    label: Annotated[list[str], Query()] = [],  # noqa: B006
+    since: str = "",
+    until: str = "",
+    trouble: bool = False,
+    sort: str = "-created",
+    page: int = 1,
+) -> View:
+    question = Question(q, project, owner, tuple(state), tuple(label), since, until, trouble, sort, page)
+    address = Address(request.query_params.multi_items())
+
+    def look() -> Mapping[str, Any]:
+        listing = cases.listings.find(question)
+        projects, owners = cases.listings.choices()
+        return {
+            "address": address,
+            "chips": _chips(question, listing, address),
+            "first": (question.page - 1) * PAGE_SIZE + 1,
+            "is_filtered": address.is_filtered,
+            "listing": listing,
+            "owners": owners,
+            "page_size": PAGE_SIZE,
+            "projects": projects,
+            "question": question,
+            "unfinished": _UNFINISHED,
+        }
+
+    return View("jobs.html", look, (JOBS_TOPIC, PROGRESS_TOPIC))
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A choice of states: what it is called, where it leads, how many jobs it means, and whether it is taken."""
+
+    word: str
+    query: str
+    count: int
+    taken: bool
+
+
+def _chips(question: Question, listing: Listing, address: "Address") -> list[Chip]:
+    chosen = {state.upper() for state in question.states}
+    all_of_them = sum(listing.counts.values())
+    chips = [
+        Chip("All", address.but(state=None, trouble=None), all_of_them, not chosen and not question.trouble)
+    ]
+    for word, states in CHIPS.items():
+        count = sum(listing.counts.get(state, 0) for state in states)
+        taken = chosen == {state.value for state in states}
+        chips.append(Chip(word, address.but(state=tuple(states), trouble=None), count, taken))
+    return chips
+
+
+class Address:
+    """The query of this page, and those of its neighbours."""
+
+    def __init__(self, items: list[tuple[str, str]]) -> None:
+        self._items = items
+        self.but = cache(self._but)  # a page asks for the same ones again and again
+
+    @property
+    def is_filtered(self) -> bool:
+        return any(value for name, value in self._items if name not in ("sort", "page"))
+
+    def _but(self, **changes: str | tuple[str, ...] | None) -> str:
+        """The query with other values; None leaves one out. Another choice begins at the first page again."""
+        dropped = {*changes, "page"}
+        items = [(name, value) for name, value in self._items if name not in dropped and value]
+        for name, value in changes.items():
+            if value is not None:
+                items += [(name, one) for one in ((value,) if isinstance(value, str) else value)]
+        return "?" + urlencode(items)
+
+    def sorted_by(self, order: str, now: str) -> str:
+        """Sorted by this column: downwards first for times, and the other way round if it is already."""
+        first = f"-{order}" if order in ("created", "started", "ended") else order
+        other = order if first.startswith("-") else f"-{order}"
+        return self.but(sort=other if now == first else first)
+
+    def without_label(self, label: str) -> str:
+        return self.but(
+            label=tuple(value for name, value in self._items if name == "label" and value != label)
+        )
+
+    def with_label(self, label: str) -> str:
+        labels = [value for name, value in self._items if name == "label" and value and value != label]
+        return self.but(label=(*labels, label))
+
+
+add_page(router, "/", jobs_view)

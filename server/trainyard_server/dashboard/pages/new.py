@@ -1,0 +1,90 @@
+"""A new job: a config that is checked as it is typed, or an old job to begin from."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.machines import configs_dir
+from trainyard_server.api.dependencies import Cases, UseCases, asker_of
+from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.domain.permissions import Role
+
+router = APIRouter()
+
+EXAMPLES = {
+    "quickstart": "Two machines, one model",
+    "parameter-servers": "Parameter servers and an evaluator",
+    "custom-image": "A container image",
+}
+"""What one can start from: files in configs/, and what they are called."""
+
+_DEFAULT_PROJECT = "local"
+
+
+def new_view(
+    request: Request,
+    cases: Cases,
+    project: str = "",
+    origin: Annotated[str, Query(alias="from")] = "",
+) -> View:
+    may_submit = asker_of(request).may(Role.SUBMITTER)
+
+    def look() -> Mapping[str, Any]:
+        if not may_submit:
+            return {"start": None}
+        projects, _ = cases.listings.choices()
+        filled = _clone(cases, origin) if origin else _blank(cases, project or _first(projects))
+        return {
+            "clones": filled["from"],
+            "example_names": EXAMPLES,
+            "filled": filled,
+            "projects": projects,
+            "start": {
+                "examples": examples(),
+                "from": filled["from"],
+                "package_limit": cases.backend.settings.upload_limit,
+            },
+        }
+
+    return View("new.html", look)
+
+
+def _blank(cases: UseCases, project: str) -> dict[str, Any]:
+    stamp = cases.backend.clock().strftime("%Y%m%d_%H%M%S")
+    return {"project": project, "job_id": f"job_{stamp}", "from": None} | dict.fromkeys(
+        ("config", "args", "job_dir", "labels"), ""
+    )
+
+
+def _clone(cases: UseCases, origin: str) -> dict[str, Any]:
+    """Raises NotFound for a job that is not there."""
+    project, slash, job_id = origin.rpartition("/")
+    if not slash:
+        raise InvalidArgument(Violation("from", f"looks like PROJECT/JOB; this is {origin!r}."))
+    config = cases.configs.config(project, job_id)
+    clone = config.clone
+    return {
+        "project": project,
+        "job_id": clone.job_id,
+        "config": clone.config,
+        "args": clone.args_text,
+        "job_dir": clone.job_dir,
+        "labels": ", ".join(f"{key}={value}" for key, value in clone.labels.items()),
+        "from": {"project": project, "job_id": job_id, "job_dir": config.job_dir},
+    }
+
+
+def _first(projects: Sequence[str]) -> str:
+    return _DEFAULT_PROJECT if _DEFAULT_PROJECT in projects or not projects else projects[0]
+
+
+@cache
+def examples() -> dict[str, str]:
+    """The text of each example, by its name."""
+    return {name: (configs_dir() / f"{name}.yaml").read_text(encoding="utf-8") for name in EXAMPLES}
+
+
+add_page(router, "/new", new_view)

@@ -1,0 +1,269 @@
+"""What `trainyard doctor` asks the server: what is stuck or can never start, what is damaged, what fills the disk."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from trainyard_protocol.health import Finding, sized
+from trainyard_protocol.states import JobState, ReplicaState, RunState
+from trainyard_protocol.sync import AgentInfo
+from trainyard_server.context import Backend
+from trainyard_server.control.snapshots import live_runs
+from trainyard_server.storage.db.models import JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.probes import DatabaseProbe, Facts, Unwritable
+from trainyard_server.storage.db.repository import Reader
+from trainyard_server.storage.failures import reason
+from trainyard_server.storage.uploads import SCHEME
+
+STOPPING_SLACK_S = 300.0
+"""How long a run may be stopping beyond its grace."""
+
+PREPARING_S = 1800.0
+"""How long a run may be prepared: packages and images of some gigabytes come in that time."""
+
+UPLOAD_KEPT_S = 30 * 86400.0
+"""How long an uploaded package that no unfinished job names is kept at least, counted from its last upload."""
+
+_SLOW_S = 0.25
+_TOP = 5
+
+
+class Diagnosis:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def live_runs(self) -> tuple[str, ...] | None:
+        """The runs that are not over; None where the database cannot say."""
+        try:
+            with self._backend.store.read() as reader:
+                return tuple(run.run_id for run in reader.live_runs())
+        except Exception as error:
+            if reason(error) is None:
+                raise
+            return None
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Everything; may take seconds. What needs a database that is away is `unknown`."""
+        try:
+            return (*self._database(), *self._jobs(), *self._disk())
+        except Exception as error:
+            why = reason(error)
+            if why is None:
+                raise
+            found = f"Runs, jobs and the database could not be looked at: {why}."
+            return (Finding(check="database", status="unknown", found=found),)
+
+    def mend(self) -> tuple[Finding, ...]:
+        """Does what is safe: removes packages that nobody has used for long. Raises OSError."""
+        unused = self._unused_uploads()
+        for path in unused:
+            path.unlink(missing_ok=True)
+        if not unused:
+            return ()
+        found = f"Removed {_count(len(unused), 'uploaded package')} that no unfinished job names."
+        return (Finding(check="uploads", status="fixed", found=found),)
+
+    # The database.
+
+    def _database(self) -> Iterator[Finding]:
+        with closing(DatabaseProbe(self._backend.store.url)) as probe:
+            try:
+                facts = probe.facts()
+            except Unwritable as error:
+                yield _problem(
+                    "database", f"It answers, but {error}.", "No job can be taken or moved forward."
+                )
+                return
+        yield from of_database(facts)
+        holders = ", ".join(f"{name}: {holder}" for name, holder in facts.leases)
+        if holders:
+            yield Finding(check="leases", status="ok", found=f"Held by server processes: {holders}.")
+
+    # Runs and jobs.
+
+    def _jobs(self) -> Iterator[Finding]:
+        now = self._backend.clock()
+        with self._backend.store.read() as reader:
+            names = {row.agent_id: AgentInfo.model_validate(row.info).name for row in reader.agents()}
+            problems = [
+                problem
+                for run, gang in live_runs(reader)
+                for problem in self._of_run(reader, run, gang, names.get(run.agent_id, run.agent_id), now)
+            ]
+            problems += list(map(_of_queued, (job for job in reader.queued() if job.waiting_kind == "never")))
+            counts = reader.job_counts()
+        yield from problems
+        if not problems:
+            live = counts.get(JobState.PREPARING, 0) + counts.get(JobState.RUNNING, 0)
+            waiting = counts.get(JobState.QUEUED, 0)
+            found = f"{_count(live, 'job')} prepared or running, {waiting} waiting; none is stuck."
+            yield Finding(check="jobs", status="ok", found=found)
+
+    def _of_run(
+        self, reader: Reader, run: RunRow, gang: list[ReplicaRow], agent: str, now: datetime
+    ) -> Iterator[Finding]:
+        job = reader.job_by_key(run.job_key)
+        name = f"Run {run.number} of {_name(job)}"
+        grace_s = self._backend.settings.grace_s
+        if run.state is RunState.STOPPING:
+            for_s = (now - _since_stopping(reader, run)).total_seconds()
+            if for_s > grace_s + STOPPING_SLACK_S:
+                alive = [replica.task for replica in gang if replica.state is not ReplicaState.EXITED]
+                left = f": {', '.join(alive)} did not end" if alive else ": the end of its logs is missing"
+                yield _problem(
+                    "runs",
+                    f"{name} has been stopping for {_for(for_s)}{left}.",
+                    f"What it holds on the agent {agent} stays taken, and the job does not end.",
+                    f"See whether the agent {agent} works (`trainyard status`, its log); processes that SIGKILL does "
+                    "not end hang in the kernel: only a restart of that machine helps.",
+                )
+        elif run.state is RunState.PREPARING:
+            for_s = (now - run.created_at).total_seconds()
+            if for_s > PREPARING_S:
+                doing = f", now: {run.activity}" if run.activity else "; its agent has said nothing of it"
+                yield _problem(
+                    "runs",
+                    f"{name} has been prepared for {_for(for_s)}{doing}.",
+                    "Its place is taken, and nothing is computed.",
+                    "A large image or a slow package index may need the time; else `jobs cancel`, and look at the "
+                    f"log of the agent {agent}.",
+                )
+        unknown = [replica.task for replica in gang if replica.state is ReplicaState.UNKNOWN]
+        if unknown:
+            yield _problem(
+                "runs",
+                f"{name}: nobody knows how {', '.join(unknown)} stand, since the agent {agent} is silent.",
+                "They may well run on. The job is decided when the agent is back, or is lost for good.",
+                f"Start the agent {agent} again, or its machine.",
+            )
+
+    # The disk.
+
+    def _disk(self) -> Iterator[Finding]:
+        settings = self._backend.settings
+        logs = _largest(settings.data_dir / "logs")
+        for project, job_id, file, what in self._backend.logs.problems():
+            yield _problem(
+                "logs",
+                f"{settings.data_dir / 'logs' / project / job_id / file}: {what}.",
+                "They cannot be shown, and have a line in their place; no other line is concerned.",
+                "A replica that still runs sends them again by itself. Of one that is over: put the file back from a "
+                "backup, or leave it. The disk may be failing: see what the system says of it.",
+            )
+        if logs:
+            top = ", ".join(f"{name} {sized(size)}" for name, size in logs.most_common(_TOP))
+            found = f"All jobs together have {sized(logs.total())} of log lines; most have: {top}."
+            yield Finding(check="logs", status="ok", found=found)
+        unused = self._unused_uploads()
+        if unused:
+            size = sum(_size(path) for path in unused)
+            yield Finding(
+                check="uploads",
+                status="problem",
+                found=f"{_count(len(unused), 'uploaded package')} of {sized(size)} were not used for "
+                f"{UPLOAD_KEPT_S / 86400:.0f} days.",
+                meaning="They take room. A job that needs one of them again uploads it again.",
+                advice="`trainyard doctor --fix` removes them.",
+                fixable=True,
+            )
+
+    def _unused_uploads(self) -> list[Path]:
+        old = self._backend.staging.older_than(time.time() - UPLOAD_KEPT_S)
+        if not old:
+            return []
+        with self._backend.store.read() as reader:
+            named = {
+                uri.removeprefix(SCHEME).partition("/")[0]
+                for job in reader.unfinished()
+                for uri in job.training_input.get("packageUris", ())
+            }
+        return [path for path in old if path.name not in named]
+
+
+def of_database(facts: Facts) -> Iterator[Finding]:
+    """What is to be said of a database that answered."""
+    what = f"{facts.kind}, {sized(facts.size_bytes)}, answers in {facts.latency_s * 1000:.1f} ms"
+    problems = []
+    if facts.damage:
+        problems.append(
+            _problem(
+                "database",
+                f"SQLite finds its file damaged: {'; '.join(facts.damage)}.",
+                "What stands in the damaged part is lost; jobs may fail to be read.",
+                "`trainyard down`, keep a copy of server/trainyard.db*, and recover it with `sqlite3 trainyard.db "
+                '".recover"` or take a backup.',
+            )
+        )
+    if facts.schema != facts.newest:
+        problems.append(
+            _problem(
+                "database",
+                f"Its schema is {facts.schema}, and this server's is {facts.newest}.",
+                "Another version of the server has changed it since this one started.",
+                "Start every server process again, all of one version.",
+            )
+        )
+    if facts.latency_s > _SLOW_S:
+        problems.append(
+            _problem(
+                "database",
+                f"It takes {facts.latency_s * 1000:.0f} ms for the smallest question.",
+                "Everything that the server does waits for it.",
+                "See what else uses its disk, its machine, or the network to it.",
+            )
+        )
+    yield from problems
+    if not problems:
+        whole = ", whole" if facts.kind == "SQLite" else ""
+        yield Finding(check="database", status="ok", found=f"{what}{whole}, schema {facts.schema}.")
+
+
+def _of_queued(job: JobRow) -> Finding:
+    return _problem(
+        "jobs",
+        f"{_name(job)} is QUEUED and {job.waiting}.",
+        "It waits without end, unless an agent with more room comes.",
+        "Ask for less (`jobs cancel`, then submit again), or add such an agent.",
+    )
+
+
+def _since_stopping(reader: Reader, run: RunRow) -> datetime:
+    moves = [
+        e.time for e in reader.events(run.job_key) if e.run == run.number and e.after == RunState.STOPPING
+    ]
+    return moves[-1] if moves else run.created_at
+
+
+def _largest(logs: Path) -> Counter[str]:
+    """The bytes of each job's log, by `project/job`."""
+    found: Counter[str] = Counter()
+    for directory in logs.glob("*/*/"):
+        found[f"{directory.parent.name}/{directory.name}"] = sum(map(_size, directory.rglob("*")))
+    return found
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except FileNotFoundError:  # it went in between
+        return 0
+
+
+def _problem(check: str, found: str, meaning: str, advice: str = "") -> Finding:
+    return Finding(check=check, status="problem", found=found, meaning=meaning, advice=advice)
+
+
+def _name(job: JobRow) -> str:
+    return f"the job {job.job_id} of {job.project}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _for(seconds: float) -> str:
+    whole = str(timedelta(seconds=int(seconds)))
+    return whole if seconds >= 3600 else f"{seconds / 60:.0f} minutes"

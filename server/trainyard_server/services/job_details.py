@@ -1,0 +1,264 @@
+"""What people are told beyond the v1 API: how a job stands in full, what a replica sees, how the server is."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import trainyard_protocol
+from trainyard_protocol.cluster import (
+    PRIMARY,
+    JobContext,
+    Task,
+    container_arguments,
+    environment,
+    module_command,
+    reproduce,
+)
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
+from trainyard_protocol.machines import config_of
+from trainyard_protocol.states import JobState, Outcome
+from trainyard_protocol.sync import AgentInfo, Stall
+from trainyard_protocol.training_input import TrainingInput
+from trainyard_protocol.usage import UsageSample
+from trainyard_protocol.views import (
+    EventView,
+    Explanation,
+    JobDetail,
+    LogSummary,
+    MetricsDigest,
+    ReplicaView,
+    RunView,
+    ServerStatus,
+    Verdict,
+)
+from trainyard_server.context import Backend
+from trainyard_server.services.cluster import agent_lines
+from trainyard_server.services.jobs import known_job, v1_job
+from trainyard_server.services.usage import newest
+from trainyard_server.storage.db.models import EventRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.repository import Reader
+from trainyard_server.storage.logs.store import Stream
+
+
+class Explaining:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def status(self) -> ServerStatus:
+        with self._backend.store.read() as reader:
+            agents = [line.view for line in agent_lines(reader, self._backend)]
+            counts = reader.job_counts()
+        return ServerStatus(version=trainyard_protocol.__version__, agents=tuple(agents), jobs=counts)
+
+    def detail(self, project: str, job_id: str, with_events: bool = True) -> JobDetail:
+        """With its history and what its replicas have measured, or without. Raises NotFound."""
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            runs = reader.runs(job.key)
+            gangs = _by_run(reader.replicas([run.run_id for run in runs]))
+            events = reader.events(job.key) if with_events else ()
+            digests = reader.digests([run.run_id for run in runs]) if with_events else {}
+            names = _agent_names(reader)
+        counts = self._backend.logs.counts(project, job_id)
+        verdict = Verdict.model_validate(job.verdict) if job.verdict else None
+        return JobDetail(
+            job=v1_job(job),
+            owner=job.owner,
+            state=job.state,
+            waiting=job.waiting,
+            verdict=verdict,
+            exit_code=_exit_code(job.state, verdict),
+            runs=tuple(
+                _run_view(
+                    run,
+                    gangs.get(run.run_id, []),
+                    names,
+                    counts,
+                    digests,
+                    newest(self._backend, project, job_id, run, gangs.get(run.run_id, [])),
+                )
+                for run in runs
+            ),
+            events=tuple(map(_event_view, events)),
+        )
+
+    def summary(self, project: str, job_id: str) -> tuple[LogSummary, int]:
+        """What the job's log comes to by now, by what is here and by what the agents have said, and the cursor of its
+        last line. Raises NotFound."""
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            runs = {run.run_id: run.number for run in reader.runs(job.key)}
+            gangs = reader.replicas(list(runs))
+        counts, last = self._backend.logs.standing(project, job_id)
+        lines = {stream.name: count for stream, count in counts.items()}
+        sha256, kept = {}, {}
+        for replica in gangs:
+            name = Stream(runs[replica.run_id], replica.task).name
+            if replica.log_kept is not None:
+                kept[name] = replica.log_kept
+            if replica.log_lines is not None:
+                lines[name] = replica.log_lines
+                sha256[name] = replica.log_sha256
+        return LogSummary(state=job.state, lines=lines, sha256=sha256, kept=kept), last
+
+    def explain(
+        self, project: str, job_id: str, task_name: str = "", run_number: int | None = None
+    ) -> Explanation:
+        """What one replica sees; by default the primary of the latest run.
+
+        Raises NotFound for a job, run or replica that is not there, FailedPrecondition as long as the
+        replicas have no addresses.
+        """
+        try:
+            task = Task.parse(task_name) if task_name else PRIMARY
+        except ValueError as error:
+            raise InvalidArgument(Violation("task", str(error))) from None
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            runs = reader.runs(job.key)
+            run = _chosen(job, runs, run_number)
+            gang = reader.replicas([run.run_id])
+            agent = reader.agent(run.agent_id)
+        addresses = {Task.parse(replica.task): replica.address for replica in gang}
+        if task not in addresses:
+            tasks = ", ".join(sorted(replica.task for replica in gang))
+            raise NotFound(f"Run {run.number} of the job {job_id} has no {task.name}; it has {tasks}.")
+        if not all(addresses.values()):
+            raise _not_placed(job)
+        info = AgentInfo.model_validate(agent.info) if agent is not None else None
+        training_input = TrainingInput.model_validate(job.training_input)
+        # The service's own variables win over the agent's, as they do where the replica is started.
+        variables = dict(info.replica_environment) if info is not None else {}
+        variables |= environment(JobContext(job_id, project, training_input), addresses, task)
+        command = _command(training_input, task)
+        return Explanation(
+            task=task.name,
+            run=run.number,
+            environment=variables,
+            command=tuple(command),
+            packages=training_input.package_uris,
+            reproduce=reproduce(variables, command),
+        )
+
+
+def _exit_code(state: JobState, verdict: Verdict | None) -> int | None:
+    """What a command that waited for the job exits with; None while the job is not over."""
+    match state:
+        case JobState.SUCCEEDED:
+            return 0
+        case JobState.FAILED:
+            said = verdict.exit_code if verdict is not None and verdict.outcome is Outcome.FAILED else None
+            return said or 1
+        case JobState.CANCELLED:
+            return 1
+        case _:
+            return None
+
+
+def _by_run(replicas: Sequence[ReplicaRow]) -> dict[str, list[ReplicaRow]]:
+    gangs: dict[str, list[ReplicaRow]] = {}
+    for replica in replicas:
+        gangs.setdefault(replica.run_id, []).append(replica)
+    return gangs
+
+
+def _run_view(
+    run: RunRow,
+    gang: Sequence[ReplicaRow],
+    agents: dict[str, str],
+    counts: dict[Stream, int],
+    digests: Mapping[tuple[str, str], Mapping[str, Any]],
+    used: Mapping[str, UsageSample],
+) -> RunView:
+    return RunView(
+        run_id=run.run_id,
+        number=run.number,
+        state=run.state,
+        agent=agents.get(run.agent_id, run.agent_id),
+        created_at=run.created_at,
+        ended_at=run.ended_at,
+        activity=run.activity,
+        verdict=Verdict.model_validate(run.verdict) if run.verdict else None,
+        replicas=tuple(
+            ReplicaView(
+                task=replica.task,
+                state=replica.state,
+                machine_type=replica.machine_type,
+                cpus=tuple(replica.cpus),
+                gpus=tuple(replica.gpus),
+                memory_bytes=replica.memory_bytes,
+                address=replica.address,
+                started_at=replica.started_at,
+                finished_at=replica.finished_at,
+                exit_code=replica.exit_code,
+                reason=replica.reason,
+                message=replica.message,
+                log_lines=counts.get(Stream(run.number, replica.task), 0),
+                log_complete=replica.log_complete,
+                log_kept=replica.log_kept,
+                first_step=replica.first_step,
+                step=replica.step,
+                steps=replica.steps,
+                step_at=replica.step_at,
+                durable_step=replica.durable_step,
+                durable_at=replica.durable_at,
+                stall=Stall.model_validate(replica.stall) if replica.stall else None,
+                stacks=replica.stacks,
+                metrics=_digest_view(digests.get((run.run_id, replica.task))),
+                cpu_used=sample.cpu if sample is not None else None,
+                memory_used_bytes=sample.memory_bytes if sample is not None else None,
+                gpus_used=sample.gpus if sample is not None else (),
+                used_at=sample.time if sample is not None else None,
+            )
+            for replica in gang
+            for sample in [used.get(replica.task)]
+        ),
+    )
+
+
+def _digest_view(kept: Mapping[str, Any] | None) -> MetricsDigest | None:
+    return MetricsDigest.model_validate(kept) if kept else None
+
+
+def _event_view(event: EventRow) -> EventView:
+    return EventView(
+        number=event.number,
+        time=event.time,
+        kind=event.kind,
+        message=event.message,
+        run=event.run,
+        task=event.task,
+        before=event.before,
+        after=event.after,
+    )
+
+
+def _agent_names(reader: Reader) -> dict[str, str]:
+    return {row.agent_id: str(row.info["name"]) for row in reader.agents()}
+
+
+def _chosen(job: JobRow, runs: Sequence[RunRow], number: int | None) -> RunRow:
+    if not runs:
+        raise _not_placed(job)
+    if number is None:
+        return runs[-1]
+    for run in runs:
+        if run.number == number:
+            return run
+    raise NotFound(
+        f"The job {job.job_id} has no run {number}; it has run {runs[0].number} to {runs[-1].number}."
+    )
+
+
+def _not_placed(job: JobRow) -> FailedPrecondition:
+    waits = f" It waits: {job.waiting}." if job.waiting else ""
+    return FailedPrecondition(
+        f"The replicas of {job.job_id} have no addresses yet; they are known once the job is placed. "
+        f"It is {job.state}.{waits}"
+    )
+
+
+def _command(training_input: TrainingInput, task: Task) -> list[str]:
+    if not training_input.image_uri:
+        return module_command(training_input)
+    config = config_of(training_input, task.type)
+    return [*config.container_command, *container_arguments(training_input, config)]

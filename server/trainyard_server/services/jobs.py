@@ -1,0 +1,323 @@
+"""What people do with jobs: create, get, list, cancel, and change the labels."""
+
+import base64
+import binascii
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from trainyard_protocol.errors import (
+    Aborted,
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    Violation,
+)
+from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.machines import gang
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_protocol.sync import AgentInfo
+from trainyard_protocol.training_input import Job, LabelsPatch, TrainingInput, parse, parse_job
+from trainyard_protocol.validation import check
+from trainyard_server.context import Backend
+from trainyard_server.control.controller import Conductor
+from trainyard_server.control.snapshots import gang_to_json, idle_agents, queued_snapshot
+from trainyard_server.domain.lifecycle.decisions import CANCELLED_BY_USER
+from trainyard_server.domain.lifecycle.stalls import check_labels
+from trainyard_server.domain.permissions import Caller
+from trainyard_server.domain.scheduling.scheduler import beyond_quota
+from trainyard_server.storage.db import filters
+from trainyard_server.storage.db.models import JobRow
+from trainyard_server.storage.db.repository import Event, Reader
+from trainyard_server.storage.events.notifier import QUEUE_TOPIC, job_topic
+from trainyard_server.storage.failures import detail, reason
+from trainyard_server.storage.uploads import SCHEME
+
+DEFAULT_PAGE_SIZE = 20
+MAX_PAGE_SIZE = 100
+
+logger = logging.getLogger(__name__)
+
+_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_PATCHABLE = ("labels", "etag")
+
+
+class Jobs:
+    def __init__(self, backend: Backend, conductor: Conductor) -> None:
+        self._backend = backend
+        self._conductor = conductor
+
+    def create(
+        self, caller: Caller, project: str, body: object, validate_only: bool = False
+    ) -> dict[str, Any]:
+        """A new job of the caller's in QUEUED, durable when this returns. With `validate_only` nothing is created.
+
+        Raises InvalidArgument with everything that is wrong, FailedPrecondition for packages that were never
+        uploaded, AlreadyExists for an id that the project has ever had, ResourceExhausted for a job that alone is
+        above its project's quota.
+        """
+        if not _PROJECT.fullmatch(project):
+            raise InvalidArgument(
+                Violation("parent", f"{project!r} is not a project: letters, digits, '_', '.', ':' and '-'.")
+            )
+        job = parse_job(body)
+        check_labels(job.labels)
+        check(job.training_input, self._backend.catalog)
+        self._check_packages(job.training_input)
+        now = self._backend.clock()
+        row = _new_row(caller, project, job, now)
+        row.gang = list(gang_to_json(gang(job.training_input, self._backend.catalog)))
+        if validate_only:
+            with self._backend.store.read() as reader:
+                _check_here(reader, project, job)
+                self._check_quota(reader, row)
+            return v1_job(row)
+        with self._backend.store.write() as writer:
+            _check_here(writer, project, job)
+            self._check_quota(writer, row)
+            writer.add_job(
+                row,
+                now,
+                (
+                    Event("created", "Validating job requirements..."),
+                    Event("validated", "Job creation request has been successfully validated."),
+                    Event("queued", f"Job {job.job_id} is queued."),
+                ),
+            )
+            created = v1_job(row)
+        self._conductor.say(row.key)
+        self._backend.notifier.publish(QUEUE_TOPIC)
+        return created
+
+    def get(self, project: str, job_id: str) -> dict[str, Any]:
+        with self._backend.store.read() as reader:
+            return v1_job(known_job(reader, project, job_id))
+
+    def list(
+        self, project: str, filter_text: str = "", page_size: int | None = None, page_token: str = ""
+    ) -> dict[str, Any]:
+        """One page, the newest job first: `{"jobs": [...], "nextPageToken": ...}`, `{}` for nothing."""
+        expression = filters.parse(filter_text)
+        if page_size is not None and page_size < 0:
+            raise InvalidArgument(Violation("page_size", f"must be 0 or more; this is {page_size}."))
+        size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+        below = _read_token(page_token, filter_text) if page_token else None
+        condition = filters.to_sql(expression) if expression is not None else None
+        with self._backend.store.read() as reader:
+            rows = reader.jobs(project, condition, below, size + 1)
+            page = [v1_job(row) for row in rows[:size]]
+        answer: dict[str, Any] = {"jobs": page} if page else {}
+        if len(rows) > size:
+            answer["nextPageToken"] = _token(rows[size - 1].key, filter_text)
+        return answer
+
+    def cancel(self, caller: Caller, project: str, job_id: str) -> dict[str, Any]:
+        """Wants the job ended. For one that is over or being cancelled already this changes nothing.
+
+        Raises PermissionDenied for a job that is not the caller's to change, NotFound.
+        """
+        with self._backend.store.write() as writer:
+            job = known_job(writer, project, job_id)
+            _check_change(caller, job)
+            if job.state in FINAL_JOB_STATES or job.state is JobState.CANCELLING:
+                return {}
+            writer.move_job(
+                job,
+                JobState.CANCELLING,
+                self._backend.clock(),
+                f"{caller.name} asked to cancel the job.",
+                stop_message=CANCELLED_BY_USER,
+                waiting="",
+                waiting_kind="",
+                position=0,
+            )
+        self._backend.notifier.publish(job_topic(job.key), QUEUE_TOPIC)
+        try:
+            self._conductor.advance(job.key)
+        except Exception as error:
+            if reason(error) is None and not isinstance(error, OSError):
+                raise
+            logger.warning(
+                "Job %s is being cancelled; the next tick goes on with it: %s", job.job_id, detail(error)
+            )
+        return {}
+
+    def patch(
+        self, caller: Caller, project: str, job_id: str, body: object, update_mask: str
+    ) -> dict[str, Any]:
+        """Replaces the labels. With `etag` in the mask it must be the job's: Aborted if it is an old one.
+
+        Raises PermissionDenied for a job that is not the caller's to change, NotFound.
+        """
+        mask = [to_camel(path.strip()) for path in update_mask.split(",") if path.strip()]
+        unknown = [path for path in mask if path not in _PATCHABLE]
+        if unknown or not mask:
+            raise InvalidArgument(
+                Violation(
+                    "update_mask",
+                    f"must name labels, or labels,etag; this is {update_mask!r}. Nothing else of a job can change.",
+                )
+            )
+        patch = parse(LabelsPatch, _without_the_rest(body), "job")
+        with self._backend.store.write() as writer:
+            job = known_job(writer, project, job_id)
+            _check_change(caller, job)
+            if "etag" in mask and patch.etag != etag(job):
+                raise Aborted(
+                    f"Field: job.etag Error: the job has changed since it was read (its etag is {etag(job)}): "
+                    "read it again, then patch."
+                )
+            if "labels" in mask:
+                check_labels(patch.labels)
+                writer.set_labels(job, dict(patch.labels), self._backend.clock())
+            patched = v1_job(job)
+        self._backend.notifier.publish(job_topic(job.key))
+        return patched
+
+    def _check_quota(self, reader: Reader, job: JobRow) -> None:
+        if not self._backend.quotas.of(job.project):
+            return
+        too_much = beyond_quota(queued_snapshot(job), idle_agents(reader), self._backend.quotas)
+        if too_much:
+            raise ResourceExhausted(
+                f"Quota failure for project {job.project}. {too_much} Ask for less, or have the quota raised."
+            )
+
+    def _check_packages(self, training_input: TrainingInput) -> None:
+        wrong, missing = [], []
+        for number, uri in enumerate(training_input.package_uris):
+            if uri.startswith(SCHEME):
+                if not self._backend.staging.has(uri):
+                    missing.append(uri)
+            elif not uri.startswith("gs://"):
+                text = f"must start with gs:// or {SCHEME}; this is {uri!r}."
+                wrong.append(Violation(f"package_uris[{number}]", text))
+        if wrong:
+            raise InvalidArgument(wrong)
+        if missing:
+            text = f"The provided paths [{', '.join(missing)}] cannot be read: they were never uploaded here."
+            raise FailedPrecondition(Violation("package_uris", text))
+
+
+def known_job(reader: Reader, project: str, job_id: str) -> JobRow:
+    """Raises NotFound."""
+    job = reader.job(project, job_id)
+    if job is None:
+        raise NotFound(f"Field: name Error: The job projects/{project}/jobs/{job_id} was not found.")
+    return job
+
+
+def _check_change(caller: Caller, job: JobRow) -> None:
+    """Raises PermissionDenied."""
+    if caller.may_change(job.owner):
+        return
+    whose = f"belongs to {job.owner}" if job.owner else "has no owner that anybody knows"
+    who = "A submitter of that name, or an admin," if job.owner else "An admin"
+    raise PermissionDenied(f"You are {caller}; the job {job.job_id} {whose}. {who} may change it.")
+
+
+def v1_job(job: JobRow) -> dict[str, Any]:
+    """The job as the v1 API returns it: `trainingInput` exactly as it was sent."""
+    answer: dict[str, Any] = {
+        "jobId": job.job_id,
+        "trainingInput": job.training_input,
+        "createTime": rfc3339(job.created_at),
+    }
+    if job.started_at is not None:
+        answer["startTime"] = rfc3339(job.started_at)
+    if job.ended_at is not None:
+        answer["endTime"] = rfc3339(job.ended_at)
+    answer["state"] = job.state.value
+    if job.error_message:
+        answer["errorMessage"] = job.error_message
+    answer["trainingOutput"] = {}
+    if job.labels:
+        answer["labels"] = job.labels
+    answer["etag"] = etag(job)
+    if job.state is JobState.QUEUED and job.position:
+        answer["jobPosition"] = str(job.position)
+    return answer
+
+
+def etag(job: JobRow) -> str:
+    """A new one for each change of what a patch can change: bytes, in base64."""
+    text = f"{job.revision or 0} {json.dumps(job.labels, sort_keys=True)}"
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()[:9]).decode()
+
+
+def _new_row(caller: Caller, project: str, job: Job, now: datetime) -> JobRow:
+    scheduling = job.training_input.scheduling
+    return JobRow(
+        project=project,
+        job_id=job.job_id,
+        owner=caller.name,
+        state=JobState.QUEUED,
+        training_input=job.training_input.canonical(),
+        priority=scheduling.priority if scheduling else 0,
+        labels=dict(job.labels),
+        created_at=now,
+        queued_at=now,
+    )
+
+
+def _check_here(reader: Reader, project: str, job: Job) -> None:
+    """What depends on what is here already: ids, and what the agents can run."""
+    if reader.job(project, job.job_id) is not None:
+        raise AlreadyExists(Violation("job.job_id", "A job with this id already exists."))
+    if not job.training_input.image_uri:
+        return
+    agents = [AgentInfo.model_validate(agent.info) for agent in reader.agents()]
+    if agents and not any(agent.runs_images for agent in agents):
+        names = ", ".join(f"{agent.name} ({agent.runtime} runtime)" for agent in agents)
+        raise InvalidArgument(
+            Violation(
+                "master_config.image_uri",
+                f"no agent here can run container images: {names}. Submit a Python package "
+                "(packageUris and pythonModule), or add an agent with a container engine (on one machine: "
+                "`trainyard down`, then `trainyard up --runtime docker`).",
+            )
+        )
+
+
+def _without_the_rest(body: object) -> object:
+    """A patch may carry the whole job; what is not in the mask's reach is passed over."""
+    if not isinstance(body, Mapping):
+        return body
+    known = {to_camel(name) for name in Job.model_fields} - set(_PATCHABLE)
+    output = {"createTime", "startTime", "endTime", "state", "errorMessage", "trainingOutput", "jobPosition"}
+    return {key: value for key, value in body.items() if to_camel(str(key)) not in known | output}
+
+
+def _token(key: int, filter_text: str) -> str:
+    return base64.urlsafe_b64encode(f"{key}:{_fingerprint(filter_text)}".encode()).decode()
+
+
+def _read_token(token: str, filter_text: str) -> int:
+    try:
+        key, _, fingerprint = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
+        below = int(key)
+    except (ValueError, binascii.Error):
+        below = -1
+        fingerprint = ""
+    if not 0 <= below < 2**63:
+        raise InvalidArgument(Violation("page_token", "is none that this server gave out."))
+    if fingerprint != _fingerprint(filter_text):
+        raise InvalidArgument(
+            Violation(
+                "page_token", "belongs to another filter: a page token goes with the filter it came with."
+            )
+        )
+    return below
+
+
+def _fingerprint(filter_text: str) -> str:
+    return hashlib.sha256(filter_text.encode()).hexdigest()[:12]

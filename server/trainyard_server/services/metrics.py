@@ -1,0 +1,192 @@
+"""The curves of jobs, as people ask for them. The log is what is kept; what is in memory is read from it when it is
+asked for, and forgotten when others are."""
+
+import csv
+import io
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from threading import Lock
+
+from trainyard_protocol.cluster import TASK_TYPES, Task
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.views import MetricSeries, MetricsView, number
+from trainyard_server.context import Backend
+from trainyard_server.domain.metrics.series import LEAST, Points, joined
+from trainyard_server.domain.metrics.summary import ordered
+from trainyard_server.services.curves import JobCurves, moment
+from trainyard_server.services.jobs import known_job
+
+DEFAULT_POINTS = 1000
+MOST_POINTS = 10_000
+ANSWER_POINTS = 200_000
+"""Of all series of one answer. Where there are so many series that it would have more, each has fewer."""
+
+_KEPT_POINTS = 4_000_000  # of all jobs, 24 bytes each
+_KEPT_JOBS = 256
+_BLOCK = 64 * 1024  # characters of CSV
+_FORMULAS = ("=", "+", "-", "@")
+
+Row = tuple[int, str, str, int, str, float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which metrics of which replica, () and "": all; between which steps, both included; how many points of each;
+    only what has changed after a version. Raises InvalidArgument with everything that is wrong."""
+
+    names: tuple[str, ...] = ()
+    task: str = ""
+    from_step: int | None = None
+    to_step: int | None = None
+    points: int = DEFAULT_POINTS
+    after: str = ""
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.task:
+            try:
+                Task.parse(self.task)
+            except ValueError as error:
+                wrong.append(Violation("task", f"{error}."))
+        if not LEAST <= self.points <= MOST_POINTS:
+            wrong.append(
+                Violation("points", f"must be from {LEAST} to {MOST_POINTS}; this is {self.points}.")
+            )
+        if self.from_step is not None and self.to_step is not None and self.from_step > self.to_step:
+            said = f"must not be less than from_step, {self.from_step}; this is {self.to_step}."
+            wrong.append(Violation("to_step", said))
+        if wrong:
+            raise InvalidArgument(wrong)
+
+
+class Metrics:
+    """Safe to use from any thread."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._lock = Lock()
+        self._jobs: OrderedDict[int, JobCurves] = OrderedDict()
+
+    def view(self, project: str, job_id: str, wanted: Wanted) -> MetricsView:
+        """Raises NotFound; OSError where the log cannot be read."""
+        job = self._job(project, job_id)
+        with job.lock:
+            job.catch_up(self._backend.logs)
+            return _view(job, wanted)
+
+    def standing(self, project: str, job_id: str) -> tuple[str, bool]:
+        """The version of the job's curves, another one whenever they have changed, and whether there are any. Raises
+        NotFound; OSError."""
+        job = self._job(project, job_id)
+        with job.lock:
+            job.catch_up(self._backend.logs)
+            return job.version, bool(job.curves)
+
+    def rows(self, project: str, job_id: str) -> Iterator[Row]:
+        """Every point, also those that a later run has trained again: run, task, name, step, time, value; sorted.
+        Raises NotFound and OSError at once."""
+        job = self._job(project, job_id)
+        complete = False
+        while not complete:
+            with job.lock:  # others have their turn between two parts of a long log
+                job.catch_up(self._backend.logs)
+                complete = job.complete
+                curves = [
+                    (stream.run, stream.task, name, curve.points(), len(curve))
+                    for (name, stream), curve in job.curves.items()
+                    if complete
+                ]
+        curves.sort(key=lambda one: (one[0], _place(one[1]), one[2]))
+        return _rows(curves)
+
+    def _job(self, project: str, job_id: str) -> JobCurves:
+        with self._backend.store.read() as reader:
+            key = known_job(reader, project, job_id).key
+        with self._lock:
+            job = self._jobs.get(key)
+            if job is None:
+                job = self._jobs[key] = JobCurves(project, job_id)
+            self._jobs.move_to_end(key)
+            points = sum(one.points for one in self._jobs.values())
+            while len(self._jobs) > 1 and (points > _KEPT_POINTS or len(self._jobs) > _KEPT_JOBS):
+                points -= self._jobs.popitem(last=False)[1].points
+        return job
+
+
+def csv_blocks(rows: Iterable[Row]) -> Iterator[str]:
+    """A table with a head. A name that a spreadsheet would take for a formula has an apostrophe before it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("run", "task", "metric", "step", "time", "value"))
+    for run, task, name, step, time, value in rows:
+        shown = f"'{name}" if name.startswith(_FORMULAS) else name
+        writer.writerow((run, task, shown, step, time, value))
+        if text.tell() > _BLOCK:
+            yield text.getvalue()
+            text.seek(0)
+            text.truncate()
+    yield text.getvalue()
+
+
+def _view(job: JobCurves, wanted: Wanted) -> MetricsView:
+    token, _, count = wanted.after.partition("-")
+    after = int(count) if token == job.token and count.isdecimal() and len(count) < 20 else -1
+    groups: dict[tuple[str, str], list[tuple[int, Points]]] = {}
+    for (name, stream), curve in job.curves.items():
+        if (wanted.names and name not in wanted.names) or (wanted.task and stream.task != wanted.task):
+            continue
+        if job.changed[name, stream.task] > after:
+            groups.setdefault((name, stream.task), []).append((stream.run, curve.points()))
+    names = ordered(dict.fromkeys(name for name, _ in job.curves))
+    order = {name: place for place, name in enumerate(names)}
+    found = [
+        (name, task, run, points.between(wanted.from_step, wanted.to_step))
+        for name, task in sorted(groups, key=lambda key: (order[key[0]], _place(key[1])))
+        for run, points in joined(groups[name, task])
+    ]
+    limit = min(wanted.points, max(LEAST, ANSWER_POINTS // max(1, len(found))))
+    start = job.start or 0.0
+    return MetricsView(
+        metrics=tuple(
+            _series(name, task, run, points, limit, start) for name, task, run, points in found if points
+        ),
+        names=tuple(names),
+        tasks=tuple(sorted({stream.task for _, stream in job.curves}, key=_place)),
+        main=names[0] if names else "",
+        start=moment(start) if job.start is not None else None,
+        step=job.step,
+        steps=job.steps,
+        epoch=job.epoch,
+        epochs=job.epochs,
+        epoch_starts=tuple(sorted(job.epoch_starts.values())),
+        version=job.version,
+        complete=job.complete,
+        thinned=job.thinned,
+        left_out=job.left_out,
+    )
+
+
+def _series(name: str, task: str, run: int, points: Points, limit: int, start: float) -> MetricSeries:
+    few = points.thinned(limit)
+    return MetricSeries(
+        name=name,
+        task=task,
+        run=run,
+        steps=tuple(few.steps),
+        values=tuple(few.values),
+        times=tuple(round(time - start, 3) for time in few.times),
+        total=len(points),
+    )
+
+
+def _rows(curves: Iterable[tuple[int, str, str, Points, int]]) -> Iterator[Row]:
+    for run, task, name, points, count in curves:
+        for (step, value, time), _ in zip(points, range(count), strict=False):
+            yield run, task, name, step, moment(time).isoformat(), number(value)
+
+
+def _place(task: str) -> tuple[int, int]:
+    """The master first."""
+    parsed = Task.parse(task)
+    return TASK_TYPES.index(parsed.type), parsed.index

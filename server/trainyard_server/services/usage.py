@@ -1,0 +1,159 @@
+"""What replicas use: takes what their agents have measured, and tells it over time and as of now."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+
+from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
+from trainyard_protocol.states import ReplicaState, RunState
+from trainyard_protocol.usage import (
+    GpuSeries,
+    GpuUsage,
+    UsageBatch,
+    UsageReceipt,
+    UsageSample,
+    UsageSeries,
+    UsageView,
+)
+from trainyard_server.context import Backend
+from trainyard_server.services.jobs import known_job
+from trainyard_server.storage.db.models import ReplicaRow, RunRow
+from trainyard_server.storage.events.notifier import USAGE_TOPIC, usage_topic
+from trainyard_server.storage.logs.store import Stream
+from trainyard_server.storage.usage.records import NOTHING, GpuPoint, Point
+
+DEFAULT_POINTS = 300
+_LEAST_POINTS, _MOST_POINTS = 2, 5000
+
+
+class Measuring:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def take(self, batch: UsageBatch) -> UsageReceipt:
+        """Keeps the samples of replicas whose run is not over; of others none. Raises OSError where the disk cannot."""
+        backend = self._backend
+        with backend.store.read() as reader:
+            found = [reader.run(run_id) for run_id in {sample.run_id for sample in batch.samples}]
+            runs = {run.run_id: run for run in found if run is not None and run.state is not RunState.ENDED}
+            jobs = {run_id: reader.job_by_key(run.job_key) for run_id, run in runs.items()}
+            gangs = {(replica.run_id, replica.task): replica for replica in reader.replicas(runs)}
+        news: dict[str, dict[Stream, list[Point]]] = {}
+        for sample in batch.samples:
+            replica = gangs.get((sample.run_id, sample.task))
+            if replica is not None:
+                stream = Stream(runs[sample.run_id].number, sample.task)
+                point = _point(sample, replica.gpus)
+                news.setdefault(sample.run_id, {}).setdefault(stream, []).append(point)
+        for run_id, points in news.items():
+            backend.usage.add(jobs[run_id].project, jobs[run_id].job_id, points)
+        if news:
+            backend.notifier.publish(USAGE_TOPIC, *(usage_topic(runs[run_id].job_key) for run_id in news))
+        return UsageReceipt(taken=sum(len(one) for points in news.values() for one in points.values()))
+
+    def view(
+        self,
+        project: str,
+        job_id: str,
+        run_number: int | None = None,
+        points: int = DEFAULT_POINTS,
+        tasks: Collection[str] | None = None,
+    ) -> UsageView:
+        """One run's replicas over time, by default the latest run's, with no more than `points` of each; all of them,
+        or these `tasks`.
+
+        Raises NotFound for a job or a run that is not there, InvalidArgument for too few or too many points.
+        """
+        if not _LEAST_POINTS <= points <= _MOST_POINTS:
+            raise InvalidArgument(
+                Violation("points", f"must be {_LEAST_POINTS} to {_MOST_POINTS}; this is {points}.")
+            )
+        with self._backend.store.read() as reader:
+            runs = reader.runs(known_job(reader, project, job_id).key)
+            run = next((run for run in reversed(runs) if run_number in (None, run.number)), None)
+            gang = reader.replicas([run.run_id]) if run is not None else ()
+        if run is None:
+            if run_number is not None:
+                raise NotFound(f"The job {job_id} has no run {run_number}.")
+            return UsageView(project=project, job_id=job_id)
+        return UsageView(
+            project=project,
+            job_id=job_id,
+            run=run.number,
+            replicas=tuple(
+                self._series(project, job_id, run, replica, points)
+                for replica in gang
+                if tasks is None or replica.task in tasks
+            ),
+        )
+
+    def _series(self, project: str, job_id: str, run: RunRow, replica: ReplicaRow, most: int) -> UsageSeries:
+        stream = Stream(run.number, replica.task)
+        points = self._backend.usage.series(project, job_id, stream, len(replica.gpus), most)
+        return UsageSeries(
+            task=replica.task,
+            cpus=len(replica.cpus),
+            memory_given=replica.memory_bytes,
+            time=tuple(_moment(point.time) for point in points),
+            cpu=tuple(point.cpu for point in points),
+            memory_bytes=tuple(point.memory_bytes for point in points),
+            gpus={
+                gpu: GpuSeries(
+                    utilization=tuple(point.gpus[place].utilization for point in points),
+                    memory_bytes=tuple(point.gpus[place].memory_bytes for point in points),
+                    memory_total=max((point.gpus[place].memory_total or 0 for point in points), default=0),
+                )
+                for place, gpu in enumerate(replica.gpus)
+            },
+        )
+
+
+def newest(
+    backend: Backend, project: str, job_id: str, run: RunRow, gang: Sequence[ReplicaRow]
+) -> Mapping[str, UsageSample]:
+    """What was measured last of those replicas of a run that run, by task."""
+    found = {}
+    for replica in gang:
+        if replica.state is ReplicaState.RUNNING:
+            stream = Stream(run.number, replica.task)
+            point = backend.usage.newest(project, job_id, stream, len(replica.gpus))
+            if point is not None:
+                found[replica.task] = _sample(run.run_id, replica, point)
+    return found
+
+
+def _point(sample: UsageSample, gpus: Sequence[str]) -> Point:
+    said = {gpu.id: gpu for gpu in sample.gpus}
+    return Point(
+        sample.time.timestamp(),
+        sample.cpu,
+        sample.memory_bytes,
+        tuple(_gpu_point(said.get(gpu)) for gpu in gpus),
+    )
+
+
+def _gpu_point(said: GpuUsage | None) -> GpuPoint:
+    return NOTHING if said is None else GpuPoint(said.utilization, said.memory_bytes, said.memory_total)
+
+
+def _sample(run_id: str, replica: ReplicaRow, point: Point) -> UsageSample:
+    return UsageSample(
+        run_id=run_id,
+        task=replica.task,
+        time=_moment(point.time),
+        cpu=point.cpu,
+        memory_bytes=point.memory_bytes,
+        gpus=tuple(
+            GpuUsage(
+                id=gpu,
+                utilization=said.utilization,
+                memory_bytes=said.memory_bytes or 0,
+                memory_total=said.memory_total or 0,
+            )
+            for gpu, said in zip(replica.gpus, point.gpus, strict=True)
+            if said != NOTHING
+        ),
+    )
+
+
+def _moment(time: float) -> datetime:
+    return datetime.fromtimestamp(time, UTC)

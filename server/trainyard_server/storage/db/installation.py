@@ -1,0 +1,31 @@
+"""One database, one data directory: several server processes share both, or the logs would be in two halves."""
+
+import uuid
+from pathlib import Path
+
+from trainyard_protocol.errors import FailedPrecondition
+from trainyard_server.storage.db.repository import Store
+
+FILE = "installation"
+
+
+def join(store: Store, data_dir: Path) -> None:
+    """Makes the database and the directory known to each other, the first time. Raises FailedPrecondition where
+    the database belongs to another directory."""
+    if store.exclusive:
+        return  # it lies in the directory
+    path = data_dir / FILE
+    with store.write() as writer:
+        belongs_to = writer.installation()
+        here = path.read_text(encoding="ascii").strip() if path.exists() else ""
+        if not belongs_to:
+            belongs_to = here or uuid.uuid4().hex
+            path.write_text(f"{belongs_to}\n", encoding="ascii")
+            writer.set_installation(belongs_to)
+        elif here != belongs_to:
+            raise FailedPrecondition(
+                f"The database belongs to the data directory of the installation {belongs_to}; {data_dir} is "
+                f"{f'that of {here}' if here else 'of none'}. Servers on one database share one data directory, where "
+                f"the logs are: give this one the same --data-dir. To use {data_dir} although it lacks the logs so "
+                f"far, write {belongs_to} into {path}."
+            )

@@ -1,0 +1,156 @@
+"""Job-dirs that are paths of the server's machine, below the directories that its operator allowed.
+
+A job writes its job-dir itself, and may put a link there at any moment. So a path is resolved first, must then lie in
+the job-dir, and is opened name by name from the allowed directory down without following any link.
+"""
+
+import errno
+import heapq
+import io
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trainyard_protocol.errors import FailedPrecondition, NotFound, PermissionDenied, TrainyardError
+from trainyard_protocol.file_views import FileEntry
+from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, Page, cut, key
+
+_BLOCK = 2**20
+
+
+class LocalTree:
+    def __init__(self, job_dir: str, roots: Sequence[Path]) -> None:
+        """Raises FailedPrecondition for a job-dir that is none here, or that may not be shown."""
+        if not Path(job_dir).is_absolute():
+            raise FailedPrecondition(
+                f"The job-dir {job_dir} is neither a gs:// address nor an absolute path, so it cannot be looked into."
+            )
+        try:
+            self._base = Path(job_dir).resolve(strict=True)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise FailedPrecondition(
+                f"There is no {job_dir} on the server's machine. It may not have been made yet, or be on the machine "
+                "of the agent alone."
+            ) from error
+        allowed = [root.resolve() for root in roots]
+        root = next((root for root in allowed if self._base.is_relative_to(root)), None)
+        if root is None:
+            raise FailedPrecondition(
+                f"The job-dir {job_dir} lies below no directory that this server may show (its --job-dir-root)."
+            )
+        self._root = root
+
+    def page(self, path: tuple[str, ...], after: str) -> Page:
+        target = self._resolved(path)
+        if not target.is_dir():
+            raise FailedPrecondition(f"{_shown(path)} is no directory.")
+        with _Handle(self._opened(target, path)) as directory, os.scandir(directory) as found:
+            keyed = (
+                (key(_text(entry.name), is_directory=entry.is_dir(follow_symlinks=False)), entry)
+                for entry in found
+            )
+            later = (one for one in keyed if one[0] > after)
+            chosen = heapq.nsmallest(PAGE_SIZE + 1, later, key=lambda one: one[0])
+            return cut((name, self._entry(target, entry)) for name, entry in chosen)
+
+    def content(self, path: tuple[str, ...]) -> Content:
+        handle = self._opened(self._resolved(path), path)
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
+            os.close(handle)
+            raise FailedPrecondition(f"{_shown(path)} is a directory: only files can be downloaded.")
+        return Content(path[-1], status.st_size, _blocks(os.fdopen(handle, "rb"), status.st_size))
+
+    def has_directory(self, name: str) -> bool:
+        try:
+            return self._resolved((name,)).is_dir()
+        except TrainyardError:
+            return False
+
+    def _resolved(self, path: tuple[str, ...]) -> Path:
+        """Raises NotFound, and PermissionDenied for what leads out of the job-dir."""
+        try:
+            target = self._base.joinpath(*path).resolve(strict=True)
+        except (FileNotFoundError, NotADirectoryError, RuntimeError, ValueError) as error:
+            raise NotFound(f"There is no {_shown(path)} in the job-dir.") from error
+        except OSError as error:
+            raise _refused(path, error) from error
+        if not target.is_relative_to(self._base):
+            raise PermissionDenied(f"{_shown(path)} is a link that leads out of the job-dir.")
+        return target
+
+    def _opened(self, target: Path, path: tuple[str, ...]) -> int:
+        """A descriptor of the file or directory that was resolved, whatever becomes of its name meanwhile."""
+        handle = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in target.relative_to(self._root).parts:
+                inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+                os.close(handle)
+                handle = inner
+            mode = os.fstat(handle).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise FailedPrecondition(f"{_shown(path)} is neither a file nor a directory.")
+            # What O_PATH has found cannot be read; this opens the same thing, and no other, for that.
+            return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise NotFound(f"There is no {_shown(path)} in the job-dir.") from error
+        except OSError as error:
+            raise _refused(path, error) from error
+        finally:
+            os.close(handle)
+
+    def _entry(self, directory: Path, entry: "os.DirEntry[str]") -> FileEntry:
+        name = os.fsencode(entry.name).decode(errors="replace")
+        try:
+            found = entry.stat(follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                target = (directory / entry.name).resolve(strict=True)
+                if not target.is_relative_to(self._base):
+                    return FileEntry(name=name, kind="other")
+                found = target.stat()
+        except (OSError, RuntimeError):  # it is gone meanwhile, or a link to nothing
+            return FileEntry(name=name, kind="other")
+        updated = datetime.fromtimestamp(found.st_mtime, UTC)
+        if stat.S_ISDIR(found.st_mode):
+            return FileEntry(name=name, kind="directory", updated=updated)
+        readable = stat.S_ISREG(found.st_mode) and name == entry.name
+        return FileEntry(name=name, kind="file" if readable else "other", size=found.st_size, updated=updated)
+
+
+class _Handle:
+    """A descriptor, for as long as it is needed."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> int:
+        return self._handle
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+
+def _blocks(file: io.BufferedReader, size: int) -> Iterator[bytes]:
+    with file:
+        left = size
+        while left:
+            block = file.read(min(_BLOCK, left))
+            if not block:
+                raise OSError(errno.EIO, "the file has become shorter while it was sent")
+            left -= len(block)
+            yield block
+
+
+def _text(name: str) -> str:
+    """A name as a text that can be sent, another one for each."""
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
+def _refused(path: tuple[str, ...], error: OSError) -> FailedPrecondition:
+    return FailedPrecondition(f"{_shown(path)} cannot be read by the server: {error.strerror}.")
+
+
+def _shown(path: tuple[str, ...]) -> str:
+    return "/".join(path) or "The job-dir"

@@ -1,0 +1,372 @@
+"""From a replica to the description of its container, and from a container's state to how the replica stands.
+
+Pure. Names and fields are those of the Docker Engine API, version 1.41.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import IPv4Network
+from itertools import islice
+from typing import Any
+
+from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.runtimes.exits import message_of_code
+from trainyard_agent.runtimes.use import Use
+from trainyard_protocol.cluster import PRIMARY, Task
+from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
+from trainyard_protocol.sync import ExitReport, RunOrder
+
+PORT = 2222
+"""Where every replica of a run finds the others, as in the real service."""
+
+PACKAGES = "/opt/trainyard/environment"
+"""Where a package job finds its run's own Python environment, in every container of it."""
+
+STATES: Mapping[str, ReplicaState] = {
+    "created": ReplicaState.STARTING,
+    "running": ReplicaState.RUNNING,
+    "paused": ReplicaState.RUNNING,
+    "restarting": ReplicaState.RUNNING,
+    "removing": ReplicaState.RUNNING,  # its processes may still live
+    "exited": ReplicaState.EXITED,
+    "dead": ReplicaState.EXITED,
+}
+"""The engine's vocabulary in ours."""
+
+HOST = "host.docker.internal"
+"""The machine itself, as its containers call it."""
+
+AGENT, ROLE, RUN = "trainyard.agent", "trainyard.role", "trainyard.run"
+SERVER, JOB, ATTEMPT, TASK = "trainyard.server", "trainyard.job", "trainyard.attempt", "trainyard.task"
+STATE_DIR, HOST_NAME = "trainyard.state-dir", "trainyard.host"
+"""Labels. What carries our AGENT is ours; nothing else is ever touched."""
+
+REPLICA, STAGING, NETWORK = "replica", "staging", "network"
+"""Values of ROLE."""
+
+_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
+# What entry points of ordinary images do before their program starts (chown a directory, drop to a user), and
+# what the init process needs to pass a signal on to it then. None reaches beyond the container.
+
+_LOG = {"Type": "local", "Config": {"max-size": "1000t", "max-file": "1", "compress": "false"}}
+# Never rotated, whatever the engine's default is: what is rotated away unread is lost. It goes with the
+# container. This driver keeps bytes as they are; json-file breaks characters at 16 KiB.
+_LEAST_LOG = 1 << 20
+
+_EXECUTING = "unable to start container process: "
+_NEVER = "0001-01-01T00:00:00Z"
+_MIN_MEMORY = 6 << 20  # the engine takes no less
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose containers they are: the agent, and for people the server that it works for. By its state directory,
+    and the `here.identity` of those who see it, one can tell later that it is gone for good."""
+
+    agent_id: str
+    server: str = ""
+    state_dir: str = ""
+    host: str = ""
+
+    def labels(self, role: str, order: RunOrder) -> dict[str, str]:
+        return {
+            AGENT: self.agent_id,
+            ROLE: role,
+            RUN: order.run_id,
+            SERVER: self.server,
+            STATE_DIR: self.state_dir,
+            HOST_NAME: self.host,
+            JOB: f"{order.project}/{order.job_id}",
+            ATTEMPT: str(order.number),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """What of an image matters to those who start it. `id` is the engine's, and never moves."""
+
+    id: str
+    environment: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    directory: str = "/"
+
+    @classmethod
+    def of(cls, inspection: Mapping[str, Any]) -> "ImageInfo":
+        config = inspection.get("Config") or {}
+        return cls(
+            id=inspection["Id"],
+            environment=tuple(config.get("Env") or ()),
+            entrypoint=tuple(config.get("Entrypoint") or ()),
+            command=tuple(config.get("Cmd") or ()),
+            directory=config.get("WorkingDir") or "/",
+        )
+
+    def program(self, launch: Launch) -> str:
+        """The first word of what a container of it executes; "" if there is none."""
+        words = (*(launch.entrypoint or self.entrypoint), *(launch.command or self._default_command(launch)))
+        return words[0] if words else ""
+
+    def _default_command(self, launch: Launch) -> tuple[str, ...]:
+        """The image's own arguments count only with its own entry point."""
+        return () if launch.entrypoint else self.command
+
+    @property
+    def path(self) -> str:
+        """PATH as programs in it see it; the engine has a default."""
+        given = dict(pair.partition("=")[::2] for pair in self.environment)
+        return given.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def addresses(order: RunOrder) -> dict[str, str]:
+    """`host:port` by task, known before anything is there: names, which the run's network resolves.
+
+    A lone master is 127.0.0.1, as in the real service.
+    """
+    tasks = [Task.parse(replica.task) for replica in order.replicas]
+    if tasks == [PRIMARY]:
+        return {PRIMARY.name: f"127.0.0.1:{PORT}"}
+    return {task.name: f"{host_name(order.run_id, task)}:{PORT}" for task in tasks}
+
+
+def host_name(run_id: str, task: Task) -> str:
+    """`cmle-training-worker-1f0c3a9be2-0`, as the real service called its hosts."""
+    return f"cmle-training-{task.type}-{run_id[:10].lower()}-{task.index}"
+
+
+def network_name(order: RunOrder) -> str:
+    return f"trainyard-{order.job_id[:40]}-{order.run_id[:12]}"
+
+
+def container_name(order: RunOrder, task: str) -> str:
+    """What `docker ps` shows. The run's id makes it unique; the job's makes it readable."""
+    return f"{network_name(order)}-{task}"
+
+
+def ip_addresses(order: RunOrder, subnet: str) -> dict[str, str]:
+    """An address of the run's network for each task; its first is the gateway's.
+
+    Raises ValueError if the gang is larger than the network.
+    """
+    hosts = list(islice(IPv4Network(subnet).hosts(), 1, len(order.replicas) + 1))
+    if len(hosts) < len(order.replicas):
+        raise ValueError(f"the network {subnet} has no room for {len(order.replicas)} replicas")
+    return {replica.task: str(host) for replica, host in zip(order.replicas, hosts, strict=True)}
+
+
+def container_spec(
+    owner: Owner,
+    order: RunOrder,
+    launch: Launch,
+    image: ImageInfo,
+    *,
+    addresses: Mapping[str, str],
+    gateway: str,
+    pids_limit: int,
+) -> dict[str, Any]:
+    """The body of `POST /containers/create` for one replica.
+
+    `addresses` are the `ip_addresses` of its run: it finds all of them from its first instruction on, while
+    the engine itself knows a name only once its container has started. `gateway` is where the host is.
+    """
+    task = Task.parse(launch.task)
+    host = host_name(order.run_id, task)
+    peers = {
+        host_name(order.run_id, Task.parse(peer)): ip for peer, ip in addresses.items() if peer != launch.task
+    }
+    endpoint: dict[str, Any] = {"Aliases": [host]}
+    if launch.task in addresses:
+        endpoint["IPAMConfig"] = {"IPv4Address": addresses[launch.task]}
+    return {
+        "Hostname": host,
+        "Image": image.id,
+        "Entrypoint": list(launch.entrypoint) or None,
+        "Cmd": list(launch.command) or None,
+        "Env": [f"{name}={value}" for name, value in _environment(launch, image).items()],
+        "Labels": {**owner.labels(REPLICA, order), TASK: launch.task},
+        "StopSignal": "SIGTERM",
+        "Healthcheck": {"Test": ["NONE"]},  # the image's own would run, and nobody would look at it
+        "HostConfig": {
+            "NetworkMode": network_name(order),
+            "ExtraHosts": [*_host(gateway), *(f"{peer}:{ip}" for peer, ip in peers.items())],
+            "LogConfig": _log_config(launch.log_quota_bytes),
+            "RestartPolicy": {"Name": "no"},
+            "Init": True,  # a program as process 1 would ignore SIGTERM and leave zombies
+            **_limits(launch, pids_limit),
+            **_confinement(),
+            "Mounts": _mounts(launch),
+            "DeviceRequests": _devices(launch.gpus),
+        },
+        "NetworkingConfig": {"EndpointsConfig": {network_name(order): endpoint}},
+    }
+
+
+def network_spec(owner: Owner, order: RunOrder, subnet: str = "") -> dict[str, Any]:
+    """The body of `POST /networks/create`: a bridge that only this run is on. Without a `subnet` the engine
+    takes one that is free; only on one that was named it lets addresses be chosen."""
+    return {
+        "Name": network_name(order),
+        "Driver": "bridge",
+        "CheckDuplicate": True,
+        "Labels": owner.labels(NETWORK, order),
+        **({"IPAM": {"Config": [{"Subnet": subnet}]}} if subnet else {}),
+    }
+
+
+def staging_spec(
+    owner: Owner,
+    order: RunOrder,
+    image: ImageInfo,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    gateway: str,
+    directory: str,
+    source: str,
+    user: str,
+) -> dict[str, Any]:
+    """The container that fills a run's Python environment.
+
+    `directory` of the host is mounted at PACKAGES, `source`, with what was fetched, read-only beside it; what
+    it writes belongs to `user`. It is confined like a replica, and on the engine's own bridge, on which no
+    replica is.
+    """
+    return {
+        "Image": image.id,
+        "Entrypoint": [],
+        "Cmd": list(command),
+        "Env": [f"{name}={value}" for name, value in environment.items()],
+        "Labels": owner.labels(STAGING, order),
+        "User": user,
+        "WorkingDir": "/tmp",  # noqa: S108 - inside the container
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": {
+            "ExtraHosts": _host(gateway),
+            "LogConfig": _LOG,
+            "RestartPolicy": {"Name": "no"},
+            "Init": True,
+            "PidsLimit": 1024,
+            **_confinement(),
+            "Mounts": [_mount(directory, PACKAGES), _mount(source, f"{PACKAGES}-source", read_only=True)],
+        },
+    }
+
+
+def exit_of(state: Mapping[str, Any], memory_bytes: int) -> ExitReport:
+    """How a container ended that nobody stopped, from the State of its inspection and its memory limit."""
+    finished_at = moment(state["FinishedAt"]) or datetime.now(UTC)
+    code, trouble = int(state["ExitCode"]), str(state.get("Error") or "")
+    if moment(state["StartedAt"]) is None:
+        return ExitReport(
+            code=None, reason=Reason.START_FAILED, message=start_trouble(trouble), finished_at=finished_at
+        )
+    if state.get("OOMKilled") and code:
+        message = f"Its memory limit is {_gigabytes(memory_bytes)}." if memory_bytes else ""
+        return ExitReport(code=code, reason=Reason.OUT_OF_MEMORY, message=message, finished_at=finished_at)
+    return ExitReport(
+        code=code, reason=reason_of_exit(code), message=message_of_code(code), finished_at=finished_at
+    )
+
+
+def use_of(stats: Mapping[str, Any]) -> Use | None:
+    """What a container uses, by the engine's statistics of it; None where there are none: it has ended. Files that the
+    kernel has read for it, and may forget at once, are not its memory."""
+    cpu_ns = int(((stats.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage") or 0)
+    memory = stats.get("memory_stats") or {}
+    if not cpu_ns:
+        return None
+    parts = memory.get("stats") or {}
+    spare = int(parts.get("total_inactive_file", parts.get("inactive_file", 0)))  # cgroups 1 and 2
+    return Use(cpu_ns / 1e9, max(0, int(memory.get("usage") or 0) - spare))
+
+
+def refused_start(status: int, message: str) -> tuple[str, Reason]:
+    """Why the engine would not start a container, and whose fault that is."""
+    if status < 500 and _EXECUTING in message:
+        return start_trouble(message), Reason.START_FAILED
+    return f"{message.strip().rstrip('.')}.", Reason.HOST_FAILED
+
+
+def start_trouble(message: str) -> str:
+    """The engine's report of a program that it could not execute, without the layers it came through."""
+    telling = message.rpartition(_EXECUTING)[2].removesuffix(": unknown")
+    return f"{telling.strip().rstrip('.') or 'the engine gave no reason'}."
+
+
+def moment(text: str) -> datetime | None:
+    """A time of the engine's, in nanoseconds; None for the one that means never."""
+    if not text or text == _NEVER:
+        return None
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    return datetime.fromisoformat(f"{whole}.{(fraction + '000000')[:6]}+00:00")
+
+
+def _log_config(quota: int) -> dict[str, Any]:
+    """With a quota the engine keeps two files of its size. It drops the first when both are full; a line takes no more
+    room there than in our log, so by then that is cut."""
+    if not quota:
+        return _LOG
+    return {**_LOG, "Config": {"max-size": str(max(quota, _LEAST_LOG)), "max-file": "2", "compress": "false"}}
+
+
+def _environment(launch: Launch, image: ImageInfo) -> dict[str, str]:
+    extra = {"PYTHONUNBUFFERED": "1"}  # so that a line is in the log when it is printed
+    if launch.packages:
+        extra["PATH"] = f"{PACKAGES}/bin:{image.path}"
+        extra["VIRTUAL_ENV"] = PACKAGES
+    if not launch.gpus:
+        # Where NVIDIA's runtime is the engine's default, images that ask for all devices would get them.
+        extra["NVIDIA_VISIBLE_DEVICES"] = "void"
+    return {**extra, **launch.environment}
+
+
+def _host(gateway: str) -> list[str]:
+    """Services of the host, such as a storage emulator, have this name inside; nothing on an engine that has
+    no bridge to it."""
+    return [f"{HOST}:{gateway}"] if gateway else []
+
+
+def _limits(launch: Launch, pids_limit: int) -> dict[str, Any]:
+    limits: dict[str, Any] = {"PidsLimit": pids_limit}
+    if launch.cpus:
+        limits["CpusetCpus"] = ",".join(map(str, launch.cpus))
+    if launch.memory_bytes:
+        memory = max(launch.memory_bytes, _MIN_MEMORY)
+        # No swap on top. Half of it for /dev/shm: data loaders and NCCL pass batches through it.
+        limits |= {"Memory": memory, "MemorySwap": memory, "ShmSize": memory // 2}
+    if launch.gpus:  # pinned memory
+        limits["Ulimits"] = [{"Name": "memlock", "Soft": -1, "Hard": -1}]
+    return limits
+
+
+def _confinement() -> dict[str, Any]:
+    return {
+        "Privileged": False,
+        "CapDrop": ["ALL"],
+        "CapAdd": list(_CAPABILITIES),
+        "SecurityOpt": ["no-new-privileges"],
+        "IpcMode": "private",
+    }
+
+
+def _mounts(launch: Launch) -> list[dict[str, Any]]:
+    mounts = []
+    if launch.packages:
+        mounts.append(_mount(launch.packages, PACKAGES, read_only=True))
+    if launch.job_dir:
+        mounts.append(_mount(launch.job_dir_source, launch.job_dir))
+    return mounts
+
+
+def _mount(source: str, target: str, read_only: bool = False) -> dict[str, Any]:
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}
+
+
+def _devices(gpus: tuple[str, ...]) -> list[dict[str, Any]]:
+    """By the driver's ids, never by count: the engine would hand out the same device twice."""
+    return [{"DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}] if gpus else []
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"

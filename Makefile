@@ -14,17 +14,25 @@ DOCKER_HISTORIES ?= 50
 KILLS ?= 20
 SEED ?=
 
-.PHONY: help demo test chaos check lint format types imports docs screenshots clean
+# Hundreds of processes start in the tests: without their bytecode each of them compiles our sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+XDIST = --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
+
+.PHONY: help demo test test-fast chaos check lint format types imports docs screenshots clean
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo ## train the digits on this machine, end to end
 	@scripts/demo.sh
 
 test: $(VENV)/.dev ## run every test that this machine can run
 	@scripts/test-tools.sh
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(XDIST) $(PYTEST_ARGS)
+
+test-fast: $(VENV)/.dev ## run the tests for every change: a few minutes
+	@echo "Left out (make test runs them): PostgreSQL, containers, the installed program, browser, training, other slow tests"
+	$(BIN)/python -m pytest $(XDIST) -m "not slow" tests/unit tests/contract tests/property tests/integration/api $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev ## many random histories of the real service, and one training killed again and again
 	@scripts/test-tools.sh

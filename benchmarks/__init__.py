@@ -1,1 +1,1 @@
-"""Measurements that are run by hand: each folder is a program of its own."""
+"""Benchmarks, run manually: each folder is a program."""

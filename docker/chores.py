@@ -1,7 +1,7 @@
-"""What docker-compose.yml has done besides: `python3 chores.py CHORE ARGUMENT...`
+"""One-shot chores of docker-compose.yml: `python3 chores.py CHORE ARGUMENT...`
 
-    tokens DIRECTORY ROLE...   a secret for each role, as DIRECTORY/ROLE; one that is there stays
-    bucket URL NAME            a bucket in the storage emulator at URL; one that is there stays
+    tokens DIRECTORY ROLE...   create a token for each role in DIRECTORY/ROLE, unless it exists
+    bucket URL NAME            create a bucket in the storage emulator at URL, unless it exists
     reach ADDRESS...           exit code 0 if all answer: http://..., or unix:///... for a container engine
 
 Only the standard library; proxies are not asked.

@@ -9,20 +9,20 @@ export PATH TRAINYARD_STATE_DIR
 job="quickstart_$(date +%Y%m%d_%H%M%S)"
 
 if [ -t 1 ]; then bold='\033[1m' plain='\033[0m'; else bold='' plain=''; fi
-say() { printf "\n$bold%s$plain\n" "$*"; }
+heading() { printf "\n$bold%s$plain\n" "$*"; }
 value() { trainyard jobs describe "$job" --format "value($1)"; }
 
 trap 'trainyard down' EXIT
 trap 'exit 130' INT TERM
 
-say "1. Start the service"
+heading "1. Start the service"
 trainyard up --runtime process
 
-say "2. jobs submit training $job --config configs/quickstart.yaml -- --epochs 5"
+heading "2. jobs submit training $job --config configs/quickstart.yaml -- --epochs 5"
 trainyard jobs submit training "$job" --config configs/quickstart.yaml \
     --package-path trainer_template/trainer --stream-logs -- --epochs 5
 
-say "3. What came of it"
+heading "3. Results"
 model="$(value trainingInput.jobDir)/model"
 accuracy=$(trainyard jobs stream-logs "$job" --task master-replica-0 2>&1 |
     sed -n 's/.*"held_out_accuracy": *\([0-9.]*\).*/\1/p' | tail -n 1)
@@ -34,7 +34,7 @@ awk -v a="$accuracy" 'BEGIN { exit !(a >= 0.95) }' || {
     exit 1
 }
 
-say "4. Load the model in a fresh process and predict ten digits"
+heading "4. Load the model in a fresh process and predict ten digits"
 (cd trainer_template && python -m trainer.predict --model "$model" --digits 10)
 
-say "Done. The model stays in $TRAINYARD_STATE_DIR; the service is stopped."
+heading "Done. The model stays in $TRAINYARD_STATE_DIR; the service is stopped."

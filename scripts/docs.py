@@ -1,7 +1,4 @@
-"""Write the pages of docs/ that come from the code: `docs/cli.md` and `docs/states.md`.
-
-`make docs` runs it; a test fails while a page differs from what this would write.
-"""
+"""Generates `docs/cli.md` and `docs/states.md` from the code, for `make docs`. A test compares them."""
 
 import inspect
 import re
@@ -19,7 +16,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def pages() -> dict[Path, str]:
-    """Every generated page: where it belongs and what it says."""
+    """The text of every generated page by path."""
     return {DOCS / "cli.md": command_line(), DOCS / "states.md": state_tables()}
 
 
@@ -27,8 +24,8 @@ def command_line() -> str:
     lines = [
         "# The command line",
         "",
-        "Written by `make docs` from the program's own `--help`. `jobs X` is `trainyard jobs X`, once",
-        '`eval "$(trainyard shell-init)"` stands in the shell\'s start file.',
+        "Generated from `--help` by `make docs`. `jobs X` means `trainyard jobs X`, with",
+        '`eval "$(trainyard shell-init)"` in your shell\'s startup file.',
         "",
     ]
     for path, command in _commands(trainyard, "trainyard"):
@@ -42,7 +39,7 @@ def state_tables() -> str:
     lines = [
         "# States and moves",
         "",
-        "Written by `make docs` from `protocol/trainyard_protocol/states.py`, the one place that says them.",
+        "Generated from `protocol/trainyard_protocol/states.py` by `make docs`.",
         "",
     ]
     for title, kind, table in (
@@ -84,7 +81,7 @@ def _diagram(kind: type[StrEnum], table: Mapping[StrEnum, frozenset[StrEnum]]) -
 
 
 def _comments(kind: type[StrEnum]) -> dict[str, str]:
-    """The comment beside each member, as it stands in the source."""
+    """The comment beside each member in the source."""
     return dict(re.findall(r"(\w+) = \"\w+\"  # (.+)", inspect.getsource(kind)))
 
 

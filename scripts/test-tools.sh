@@ -1,7 +1,6 @@
 #!/bin/sh
-# The programs that tests need beside Python: the shells in which `jobs` is typed, a container engine with what its base
-# image is made by, and a browser for the dashboard. Root on Debian gets them; elsewhere the tests that miss one are
-# skipped and named at the end (with CI=true they fail).
+# Installs the programs that tests need besides Python: shells, a container engine with debootstrap, and a browser.
+# Needs root on Debian; elsewhere tests without their program are skipped and listed at the end (with CI=true they fail).
 set -eu
 missing=
 need() { # PROGRAM PACKAGE
@@ -19,9 +18,9 @@ need chromium "chromium fonts-dejavu-core"
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     echo "Installing what the tests need:$missing"
     apt-get update -qq
-    # Debian starts a daemon with its package; the tests start theirs, so that it ends with them.
+    # RUNLEVEL=1 keeps Debian from starting the daemons; the tests start and stop their own.
     # shellcheck disable=SC2086 # one word a package
     RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 else
-    echo "Not on this machine, so their tests are skipped:$missing"
+    echo "Not installed, so tests that need them are skipped:$missing"
 fi

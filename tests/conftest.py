@@ -1,4 +1,4 @@
-"""What tests of every kind share: a container engine, where there can be one."""
+"""Fixtures and xdist groups of all tests."""
 
 import fcntl
 import os
@@ -37,9 +37,8 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whoever starts the tests in the background of a script has SIGINT ignored, with nohup(1) SIGHUP, and so would
-    every program that they start: Ctrl-C could not be tested. And all processes of one test session draw from one
-    seed."""
+    """Restore SIGINT and SIGHUP, which are ignored in a background job or under nohup(1), and so in every program
+    that the tests start. Choose one chaos seed for all processes of a test session."""
     asked = config.getoption("--chaos-seed")
     if asked is not None:
         os.environ["CHAOS_SEED"] = str(asked)
@@ -57,8 +56,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     run replicas of the same run, which is found by its id on the whole machine. What takes longest begins first."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
+        if _starts_a_service(item):
+            item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: (*_GROUPS_FIRST, _group(item)).index(_group(item)))
+
+
+def _starts_a_service(item: pytest.Item) -> bool:
+    """Whether the test runs on PostgreSQL or on a container engine, or starts the installed program."""
+    fixtures = {"database", "postgresql", "engine", "own_engine"} & set(getattr(item, "fixturenames", ()))
+    marks = any(item.get_closest_marker(name) for name in ("containers", "e2e"))
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return bool(fixtures) or marks or parameters.get("every_database") == "postgresql"
 
 
 _GROUPS_FIRST = ("engine", "browser", "training")

@@ -13,9 +13,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from trainyard_server.storage.db.repository import Store
+
+on_every_database = pytest.mark.usefixtures("every_database")
+"""For tests whose SQL could differ between the databases; all others run on SQLite."""
 
 _TEMPLATE = "trainyard_template"
 
@@ -94,7 +98,7 @@ class PerDirectory:
         self._urls: dict[Path, str] = {}
 
     def url(self, data_dir: Path) -> str:
-        """What Settings.database is to be."""
+        """Value of Settings.database."""
         if self._server is None:
             if data_dir.parent.is_dir() and not data_dir.exists():
                 data_dir.mkdir(mode=0o700)

@@ -74,7 +74,7 @@ class Engine:
             self._client.close()
             self._client = None
 
-    def leftovers(self, label: str = "") -> list[str]:
+    def remaining(self, label: str = "") -> list[str]:
         """Every container, network and volume that carries the label (`name` or `name=value`); "": every one."""
         client = self.client()
         carries: dict[str, str | list[str] | bool] = {"label": label} if label else {}
@@ -139,7 +139,7 @@ class OwnEngine(Engine):
             config.write_text('version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n')
             directories = ("--root", f"{self._root}/containerd", "--state", f"{self._root}/state")
             self._spawn("containerd", "--config", str(config), "--address", containerd, *directories)
-            _until(lambda: Path(containerd).exists(), lambda: self._trouble("containerd"))
+            _until(lambda: Path(containerd).exists(), lambda: self._failure("containerd"))
         command = [
             *("dockerd", "--data-root", f"{self._root}/data", "--exec-root", f"{self._root}/exec"),
             *("--pidfile", f"{self._root}/pid", "--host", self.url, "--containerd", containerd),
@@ -151,7 +151,7 @@ class OwnEngine(Engine):
         for name, value in (log_opts or {}).items():
             command += ["--log-opt", f"{name}={value}"]
         self._spawn(*command)
-        _until(lambda: _answers(self.url), lambda: self._trouble("dockerd"))
+        _until(lambda: _answers(self.url), lambda: self._failure("dockerd"))
         self._came_up = True
 
     def stop(self) -> None:
@@ -202,7 +202,7 @@ class OwnEngine(Engine):
                 start_new_session=True,
             )
 
-    def _trouble(self, daemon: str) -> str:
+    def _failure(self, daemon: str) -> str:
         if self._daemons[daemon].poll() is None:
             return ""
         log = (self._root / f"{daemon}.log").read_text(errors="replace").splitlines()
@@ -248,7 +248,7 @@ def found() -> Iterator[Engine]:
     else:
         with own(isolated=False) as engine:
             yield engine
-            left = engine.leftovers()
+            left = engine.remaining()
             assert not left, f"the tests left in the engine that they share: {left}"
 
 
@@ -277,10 +277,10 @@ def _done(*command: str) -> None:
         raise NoEngine(f"`{' '.join(command)}` fails on this machine: {done.stderr.strip()}")
 
 
-def _until(holds: Callable[[], bool], trouble: Callable[[], str]) -> None:
+def _until(holds: Callable[[], bool], failure: Callable[[], str]) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while not holds():
-        found = trouble()
+        found = failure()
         if found or time.monotonic() > deadline:
             raise NoEngine(found or "the engine does not answer")
         time.sleep(_PAUSE_S)

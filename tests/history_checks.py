@@ -1,4 +1,4 @@
-"""What must be true of the history of every job, whoever made it."""
+"""Invariants of the history of every job."""
 
 from typing import Any
 

@@ -222,7 +222,7 @@ class _Answer(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def log_message(self, *words: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
     def _send(self, layer: _Content) -> None:
         """All of it, or what is still missing where an engine was cut off."""
@@ -234,10 +234,10 @@ class _Answer(BaseHTTPRequestHandler):
 
     def _refuse(self, refusal: _Refusal) -> None:
         error = {"code": refusal.code, "message": refusal.message, "detail": refusal.detail}
-        said = _Content("application/json", json.dumps({"errors": [error]}).encode())
-        self._begin(refusal.status, said)
+        body = _Content("application/json", json.dumps({"errors": [error]}).encode())
+        self._begin(refusal.status, body)
         if self.command == "GET":
-            self.wfile.write(said.data)
+            self.wfile.write(body.data)
 
     def _begin(self, status: HTTPStatus, content: _Content, start: int = 0) -> None:
         size = len(content.data)

@@ -15,7 +15,7 @@ from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.lease.lease import Lease
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.runtimes.fake import FakeHost, FakeRuntime, Programs
-from trainyard_agent.server_client import ControlPlane
+from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import ReadyAtOnce
 from trainyard_protocol.sync import AgentInfo, Capacity
 from trainyard_protocol.views import JobDetail, LogEntry
@@ -65,13 +65,13 @@ class Machine:
         )
         self.lease = Lease(world.clock)
         self.network = LossyTransport(world.app)
-        self._client: ControlPlane | None = None
+        self._client: ServerClient | None = None
         self.agent: Agent | None = None
         self.boot()
 
     def boot(self) -> None:
         """A new agent on the same machine: it knows nothing but what it finds there."""
-        self._client = ControlPlane("http://server", TOKENS[Role.AGENT], self.network)
+        self._client = ServerClient("http://server", TOKENS[Role.AGENT], self.network)
         self.agent = Agent(self.runtime, self._client, ReadyAtOnce(), self.world.clock, self.info, self.lease)
 
     async def step(self, rounds: int = 1) -> None:
@@ -110,11 +110,11 @@ class World:
             machine.network.app = self.app
 
     def tick(self) -> None:
-        self.app.state.use_cases.conductor.tick()
-        self.app.state.use_cases.backend.steps.flush()
+        self.app.state.use_cases.controller.tick()
+        self.app.state.use_cases.backend.progress.flush()
 
     async def settle(self, rounds: int = 4) -> None:
-        """Everybody has heard of everything that is so at this moment."""
+        """Let server and agents exchange everything that is pending."""
         for _ in range(rounds):
             self.tick()
             for machine in self.machines.values():

@@ -1,5 +1,5 @@
-"""Seconds of CPU time to read a log of 100,000 progress lines of four metrics into curves, to answer with 1,000 points
-of each, and to do both again when one more line has come. Beside it: json.loads of the same lines."""
+"""CPU seconds to read a log of 100,000 progress lines with four metrics into curves, to downsample them to 1,000 points
+each, and to do both again after one more line; compared with json.loads of the same lines."""
 
 import json
 import math
@@ -24,18 +24,18 @@ def main() -> None:
         logs = LogStore(Path(directory), durable=False)
         for start in range(0, LINES, AT_ONCE):
             logs.append("p", "j", MASTER, start, lines[start : start + AT_ONCE])
-        read, answered, more = [], [], []
+        read, downsampled, more = [], [], []
         for number in range(ROUNDS):
             job = JobCurves("p", "j")
             read.append(_seconds(partial(job.catch_up, logs)))
-            answered.append(_seconds(partial(_answer, job)))
+            downsampled.append(_seconds(partial(_downsample, job)))
             logs.append("p", "j", MASTER, LINES + number, [_line(LINES + number)])
-            more.append(_seconds(partial(job.catch_up, logs)) + _seconds(partial(_answer, job)))
+            more.append(_seconds(partial(job.catch_up, logs)) + _seconds(partial(_downsample, job)))
         parsed = [_seconds(lambda: [json.loads(line.text) for line in lines]) for _ in range(ROUNDS)]
     json_s = statistics.median(parsed)
-    for what, took in (("read", read), ("answer", answered), ("one line more", more)):
+    for name, seconds in (("read", read), ("downsample", downsampled), ("one line more", more)):
         print(
-            f"{what:<14} {statistics.median(took):.4f} s  {statistics.median(took) / json_s:.2f} of json.loads"
+            f"{name:<14} {statistics.median(seconds):.4f} s  {statistics.median(seconds) / json_s:.2f} of json.loads"
         )
 
 
@@ -45,7 +45,7 @@ def _line(step: int) -> LogLine:
     return LogLine(time="2026-11-20T12:00:00Z", stream="stdout", text=text)
 
 
-def _answer(job: JobCurves) -> None:
+def _downsample(job: JobCurves) -> None:
     for curve in job.curves.values():
         curve.points().thinned(POINTS)
 

@@ -1,5 +1,7 @@
-"""One job prints 1,000 lines a second. With nobody who reads them and with a hundred pages that follow, by turns:
-does each page get every line exactly once, and how long do other jobs wait from submit to placement?"""
+"""Live logs with 100 followers: completeness, lag, and the effect on the latency from submit to placement.
+
+One job prints 1,000 lines per second; phases with and without followers alternate.
+"""
 
 import argparse
 import itertools
@@ -18,13 +20,13 @@ from typing import Any
 
 import httpx
 
-from benchmarks.followers.yard import (
+from benchmarks.followers.local_server import (
     CHATTY,
     PROJECT,
-    Address,
     BenchmarkError,
-    Chatter,
+    LogWriter,
     ScriptedAgent,
+    ServerProcess,
     serving,
     submit,
 )
@@ -34,8 +36,8 @@ _NUMBERS = itertools.count(1)
 
 @dataclass
 class Phase:
-    """Seconds from submit to placement of each job, of each ping (`GET /healthz`), how many cores the server used, and
-    what the followers got."""
+    """Seconds from submit to placement of each job and of each ping (`GET /healthz`), CPU use of the server in cores,
+    and the results of the followers."""
 
     followers: int
     placed_s: list[float] = field(default_factory=list)
@@ -45,17 +47,17 @@ class Phase:
 
     @property
     def complete(self) -> bool:
-        """Whether each follower got each line exactly once."""
+        """Whether each follower received each line exactly once."""
         return not self.followers or (not self.read["wrong"] and len(self.read["lines"]) == 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.followers", description=__doc__)
     parser.add_argument("--followers", type=int, default=100)
-    parser.add_argument("--lines", type=int, default=1000, help="a second")
-    parser.add_argument("--seconds", type=float, default=30, help="of one phase")
-    parser.add_argument("--rounds", type=int, default=3, help="of two phases, without followers and with")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--lines", type=int, default=1000, help="per second")
+    parser.add_argument("--seconds", type=float, default=30, help="per phase")
+    parser.add_argument("--rounds", type=int, default=3, help="of two phases, without and with followers")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as directory, serving(Path(directory)) as address:
@@ -65,27 +67,27 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps([vars(phase) for phase in phases], indent=1), encoding="utf-8")
     if not all(phase.complete for phase in phases):
-        sys.exit("A follower did not get every line exactly once.")
+        sys.exit("A follower did not receive every line exactly once.")
 
 
-def measure(address: Address, followers: int, lines: int, seconds: float, rounds: int) -> list[Phase]:
-    """By turns (without, with, with, without, ...), all in one life of the server. Raises BenchmarkError."""
+def measure(address: ServerProcess, followers: int, lines: int, seconds: float, rounds: int) -> list[Phase]:
+    """Phases without, with, with, without, ... followers on one server process. Raises BenchmarkError."""
     with ScriptedAgent(address) as agent, address.client(address.admin) as client:
         submit(client, CHATTY)
         _, run = agent.wait(CHATTY)
         phases = []
-        with Chatter(address, run, lines) as chatter:
+        with LogWriter(address, run, lines) as log_writer:
             for number in range(rounds):
                 for count in (0, followers) if number % 2 == 0 else (followers, 0):
-                    phases.append(_phase(address, agent, chatter, client, count, seconds))
-                    chatter.check()
+                    phases.append(_phase(address, agent, log_writer, client, count, seconds))
+                    log_writer.check()
     return phases
 
 
 def _phase(
-    address: Address,
+    address: ServerProcess,
     agent: ScriptedAgent,
-    chatter: Chatter,
+    log_writer: LogWriter,
     client: httpx.Client,
     followers: int,
     seconds: float,
@@ -106,10 +108,10 @@ def _phase(
             phase.placed_s.append(agent.wait(job)[0] - began)
             time.sleep(chance.uniform(0.1, 0.4))
         phase.cores = (address.cpu_s() - used) / (time.monotonic() - start)
-        chatter.mark(last)
+        log_writer.print_line(last)
         if reading is not None:
-            answer, _ = reading.communicate(timeout=300)
-            phase.read = json.loads(answer)
+            output, _ = reading.communicate(timeout=300)
+            phase.read = json.loads(output)
     finally:
         if reading is not None:
             reading.kill()
@@ -117,7 +119,9 @@ def _phase(
     return phase
 
 
-def _readers(address: Address, client: httpx.Client, followers: int, last: str) -> "subprocess.Popen[str]":
+def _readers(
+    address: ServerProcess, client: httpx.Client, followers: int, last: str
+) -> "subprocess.Popen[str]":
     page = client.get(f"/trainyard/v1/projects/{PROJECT}/jobs/{CHATTY}/logs/page", params={"limit": 1})
     after = page.raise_for_status().json()["last"]
     arguments = [address.url, str(followers), str(after), last]
@@ -135,12 +139,12 @@ def _readers(address: Address, client: httpx.Client, followers: int, last: str) 
 
 
 def report(phases: list[Phase], lines: int, seconds: float) -> list[str]:
-    """What was seen, as lines of Markdown."""
+    """The results as lines of Markdown."""
     rows = [
-        f"{lines} lines/s, phases of {seconds:g} s, in the order in which they were measured",
+        f"{lines} lines/s, phases of {seconds:g} s, in the order of measurement",
         "",
         "| followers | submit to placement, ms (p90, n) | ping, ms (p90) | server's CPU, cores "
-        "| lag of lines, ms (p99, most) | lag / ping | lines each got | as they had to be |",
+        "| lag of lines, ms (p99, max) | lag / ping | lines received by each | complete |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for phase in phases:

@@ -1,9 +1,9 @@
-"""Followers of one job, in a process of their own: plain connections that read server-sent events, and check that
-each line comes exactly once and in order.
+"""Followers of one job in a separate process, which read server-sent events and check that each line arrives exactly
+once and in order.
 
     python -m benchmarks.followers.readers URL COUNT AFTER LAST
 
-with the token on stdin. They begin behind the cursor AFTER and end with the line whose text is LAST. Prints one JSON
+with the token on stdin. They start after the cursor AFTER and end at the line with the text LAST. Prints one JSON
 object.
 """
 
@@ -19,14 +19,14 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.followers.yard import CHATTY, PROJECT
+from benchmarks.followers.local_server import CHATTY, PROJECT
 
 _PATIENCE_S = 120
 
 
 @dataclass
-class Read:
-    """What one follower has got. `wrong`: what was not as it has to be."""
+class FollowerResult:
+    """The lines that one follower received; `wrong` describes the first violation."""
 
     lines: int = 0
     events: int = 0
@@ -37,43 +37,45 @@ class Read:
 
 @lru_cache(maxsize=256)
 def _parsed(data: bytes) -> tuple[list[int], list[str]]:
-    """The cursors and the texts of an event. The same bytes reach many followers: they are parsed once."""
+    """The cursors and texts of an event; cached, as many followers receive the same bytes."""
     lines = json.loads(data)
     return [line[0] for line in lines], [line[7] for line in lines]
 
 
 @lru_cache(maxsize=256)
 def _printed_at(text: str) -> float | None:
-    _, at, moment = text.rpartition("@")
-    return float(moment) if at else None
+    _, separator, time_s = text.rpartition("@")
+    return float(time_s) if separator else None
 
 
-async def read(url: str, token: str, after: int, last: str) -> Read:
-    """Follows the job until its line `last`."""
-    found = Read(cursor=after)
+async def read(url: str, token: str, after: int, last: str) -> FollowerResult:
+    """Follow the job until the line `last`."""
+    result = FollowerResult(cursor=after)
     async for kind, ident, data in _events(url, token, after):
         now = time.monotonic()
         if kind != "lines":
             continue
         cursors, texts = _parsed(data)
-        found.events += 1
-        expected = list(range(found.cursor + 1, found.cursor + 1 + len(cursors)))
+        result.events += 1
+        expected = list(range(result.cursor + 1, result.cursor + 1 + len(cursors)))
         if cursors != expected:
-            found.wrong = f"after {found.cursor} came {cursors[:1]} to {cursors[-1:]} ({len(cursors)} lines)"
-            return found
+            result.wrong = (
+                f"after {result.cursor} came {cursors[:1]} to {cursors[-1:]} ({len(cursors)} lines)"
+            )
+            return result
         if cursors:
-            found.cursor = cursors[-1]
-        if ident != str(found.cursor):
-            found.wrong = f"the id {ident} does not belong to the cursor {found.cursor}"
-            return found
-        found.lines += len(cursors)
-        moment = _printed_at(texts[0]) if texts else None  # the oldest: it waited longest
-        if moment is not None:
-            found.lags_s.append(now - moment)
+            result.cursor = cursors[-1]
+        if ident != str(result.cursor):
+            result.wrong = f"the id {ident} does not belong to the cursor {result.cursor}"
+            return result
+        result.lines += len(cursors)
+        printed_at = _printed_at(texts[0]) if texts else None  # the oldest line has the largest lag
+        if printed_at is not None:
+            result.lags_s.append(now - printed_at)
         if last in texts:
-            return found
-    found.wrong = "the stream ended before its last line"
-    return found
+            return result
+    result.wrong = "the stream ended before its last line"
+    return result
 
 
 async def _events(url: str, token: str, after: int) -> AsyncIterator[tuple[str, str, bytes]]:
@@ -85,7 +87,7 @@ async def _events(url: str, token: str, after: int) -> AsyncIterator[tuple[str, 
     try:
         status = await reader.readline()
         if b" 200 " not in status:
-            raise ConnectionError(f"The server says {status!r}.")
+            raise ConnectionError(f"The server responded {status!r}.")
         while (await reader.readline()).strip():
             pass
         rest = b""
@@ -103,7 +105,7 @@ async def _events(url: str, token: str, after: int) -> AsyncIterator[tuple[str, 
 
 
 async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The body of an answer in `Transfer-Encoding: chunked`."""
+    """The body of a response in `Transfer-Encoding: chunked`."""
     while True:
         async with asyncio.timeout(_PATIENCE_S):
             size = int((await reader.readline()).strip() or b"0", 16)
@@ -114,7 +116,7 @@ async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def follow(url: str, token: str, count: int, after: int, last: str) -> dict[str, Any]:
-    """What all of them got, in figures."""
+    """Run all followers; returns summary statistics."""
     reads = await asyncio.gather(*(read(url, token, after, last) for _ in range(count)))
     lags = sorted(lag for one in reads for lag in one.lags_s)
     return {
@@ -130,7 +132,7 @@ async def follow(url: str, token: str, count: int, after: int, last: str) -> dic
 
 def main() -> None:
     url, count, after, last = sys.argv[1:]
-    os.nice(19)  # pages are on other machines: they take no core from the server
+    os.nice(19)  # in reality, pages run on other machines
     token = sys.stdin.readline().strip()
     print(json.dumps(asyncio.run(follow(url, token, int(count), int(after), last))))
 

@@ -1,6 +1,6 @@
-"""How much longer a page of the dashboard takes with 50,000 jobs in the database than with 50.
+"""Latency of the dashboard's pages with 50,000 jobs in the database, relative to 50 jobs.
 
-Two servers of one kind, asked by turns for the same pages over HTTP; the ratio of the medians is what counts.
+Two servers are requested alternately for the same pages over HTTP; the result is the ratio of the medians.
 """
 
 import argparse
@@ -28,9 +28,9 @@ from trainyard_server.storage.db.repository import Store
 FEW, MANY = 50, 50_000
 TOKEN = "of-this-benchmark"  # noqa: S105 - of two servers on loopback that live for minutes
 QUEUED = 20
-"""How many jobs are not over, in both."""
+"""Number of queued jobs, in both."""
 PINNED = range(7, 10)
-"""Jobs with a label of their own, in both."""
+"""Jobs with a label that no other has, in both."""
 
 PAGES = {
     "the list": "/",
@@ -41,16 +41,16 @@ PAGES = {
     "failed jobs": "/?state=FAILED",
     "queued jobs": "/?state=QUEUED",
     "a label": "/?label=team=t3",
-    "a label that three have": "/?label=pinned=yes",
+    "a label of three jobs": "/?label=pinned=yes",
     "a label, failed": "/?label=team=t3&state=FAILED",
     "a label of every second job": "/?label=stage=final",
     "a project": "/?project=p3",
     "an owner": "/?owner=o3",
-    "text that many have": "/?q=job",
-    "text that one has": "/?q=job_0000007",
-    "text that none has": "/?q=nothing_like_it",
+    "text in many names": "/?q=job",
+    "text in one name": "/?q=job_0000007",
+    "text in no name": "/?q=nothing_like_it",
     "the last day": "/?since=24h",
-    "in trouble": "/?trouble=1",
+    "failing": "/?trouble=1",
     "a job": "/projects/p2/jobs/job_0000007",
     "a job's config": "/projects/p2/jobs/job_0000007/config",
 }
@@ -65,7 +65,7 @@ def main() -> None:
             data_dir = directory / str(count)
             fill(data_dir, count)
             clients.append(stack.enter_context(serving(data_dir, directory)))
-        print(f"{options.jobs:,} jobs against {FEW}, medians of {options.rounds} rounds by turns\n")
+        print(f"{options.jobs:,} jobs against {FEW}, medians of {options.rounds} alternating rounds\n")
         print("| page | lines shown | with 50 | ratio | rounds |\n|---|---|---|---|---|")
         for name, path in PAGES.items():
             lines = " to ".join(str(client.get(path).text.count("data-row")) for client in clients)
@@ -86,17 +86,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def measure(clients: list[httpx.Client], path: str, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of each round on each server, by turns: one first, then the other first."""
-    taken: tuple[list[float], list[float]] = ([], [])
+    """Seconds of each round on each server, in alternating order."""
+    seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 2):
         for at in (0, 1) if number % 2 else (1, 0):
             began = time.perf_counter()
-            answer = clients[at].get(path)
-            seconds = time.perf_counter() - began
-            answer.raise_for_status()
-            if number >= 2:  # the first two fill caches
-                taken[at].append(seconds)
-    return taken
+            response = clients[at].get(path)
+            elapsed = time.perf_counter() - began
+            response.raise_for_status()
+            if number >= 2:  # warm-up
+                seconds[at].append(elapsed)
+    return seconds
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def serving(data_dir: Path, directory: Path) -> Iterator[httpx.Client]:
 
 
 def fill(data_dir: Path, count: int) -> None:
-    """So many jobs with their runs, replicas, labels and events: nearly all over, some failed, a few queued."""
+    """Create `count` jobs with runs, replicas, labels and events: most succeeded, some failed, a few queued."""
     data_dir.mkdir()
     chance = random.Random(7)  # noqa: S311 - the same jobs each time
     now = datetime.now(UTC)
@@ -252,8 +252,8 @@ def _job(chance: random.Random, number: int, count: int, now: datetime) -> dict[
 def _event(
     key: int, number: int, at: datetime, kind: str, message: str, before: str = "", after: str = ""
 ) -> dict[str, Any]:
-    said = {"kind": kind, "message": message, "run": None, "task": "", "before": before, "after": after}
-    return {"job_key": key, "number": number, "time": at, **said}
+    fields = {"kind": kind, "message": message, "run": None, "task": "", "before": before, "after": after}
+    return {"job_key": key, "number": number, "time": at, **fields}
 
 
 if __name__ == "__main__":

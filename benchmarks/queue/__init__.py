@@ -1,1 +1,1 @@
-"""How long the scheduler plans."""
+"""CPU time of the scheduler."""

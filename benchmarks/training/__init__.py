@@ -1,1 +1,1 @@
-"""How fast the trainer template trains, next to the same training written by hand. See benchmarks/README.md."""
+"""Training speed of the trainer template. See benchmarks/README.md."""

@@ -8,12 +8,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-# The trainer is a package of its own beside us, installed nowhere.
+# The trainer is a separate package that is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "trainer_template"))
 
 from benchmarks.training import against_handwritten, pmap, scaling, start
 from benchmarks.training.cases import FULL, QUICK
-from benchmarks.training.results import machine, machine_markdown, say
+from benchmarks.training.results import log_progress, machine, machine_markdown
 
 MEASUREMENTS = {
     "handwritten": against_handwritten.measure,
@@ -21,25 +21,23 @@ MEASUREMENTS = {
     "pmap": pmap.measure,
     "start": start.measure,
 }
-START_MODELS = ("cnn",)  # what takes long there is the same for all: imports, joining, small compilations
+START_MODELS = (
+    "cnn",
+)  # start-up time is dominated by imports and initialization, which are the same for all models
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small cases that only check the programs")
+    parser.add_argument("--only", choices=tuple(MEASUREMENTS), action="append", help="repeatable")
     parser.add_argument(
-        "--quick", action="store_true", help="small, to see that all works: no figures to quote"
+        "--model", choices=("cnn", "resnet50", "transformer"), action="append", help="repeatable"
     )
-    parser.add_argument(
-        "--only", choices=tuple(MEASUREMENTS), action="append", help="may be given several times"
-    )
-    parser.add_argument(
-        "--model", choices=("cnn", "resnet50", "transformer"), action="append", help="the same"
-    )
-    parser.add_argument("--rounds", type=int, help="how often all is measured in turn (default: 5, quick: 1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--rounds", type=int, help="rounds of all measurements (default: 5, quick: 1)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     arguments = parser.parse_args()
     if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
-        parser.error("this takes Linux and two cores")
+        parser.error("this requires Linux and two cores")
 
     facts = machine()
     print(machine_markdown(facts))
@@ -49,14 +47,14 @@ def main() -> None:
     ]
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.only or MEASUREMENTS:
-            of_these = (
+            selected = (
                 [case for case in cases if case.model in START_MODELS][:1] if name == "start" else cases
             )
             rounds = arguments.rounds or (1 if arguments.quick else 5)
-            table = MEASUREMENTS[name](of_these, rounds, Path(folder))
+            table = MEASUREMENTS[name](selected, rounds, Path(folder))
             print(table.markdown(), flush=True)
             measured[name] = dataclasses.asdict(table)
-            say(f"{name} is done")
+            log_progress(f"{name} is done")
     if arguments.json:
         arguments.json.write_text(json.dumps({"machine": facts, "measured": measured}, indent=2) + "\n")
 

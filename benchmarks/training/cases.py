@@ -1,23 +1,23 @@
-"""What is trained: models, shapes of their examples, and batch sizes, small enough for two cores."""
+"""Benchmark cases: models, input shapes and batch sizes that are small enough for two cores."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from trainer import data
+from trainer.data import datasets
 
-DIGITS_TRAIN, SYNTHETIC_TRAIN = 1437, 896  # what the trainer leaves of them to train on
-EPOCHS = 1_000_000  # a measurement ends when enough is known, never by itself
+DIGITS_TRAIN, SYNTHETIC_TRAIN = 1437, 896  # number of training examples
+EPOCHS = 1_000_000  # never reached: measurements end the process
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model on examples of a shape, in batches of a size.
+    """A model, an input shape and a batch size.
 
     Attributes:
-        input_shape: of synthetic examples; None: the digits.
-        batch_size: of one replica.
-        steps: measured ones, in one run.
+        input_shape: of synthetic examples; None for the digits.
+        batch_size: per replica.
+        steps: number of measured steps of a run.
     """
 
     model: str
@@ -28,7 +28,7 @@ class Case:
 
     @staticmethod
     def of(settings: Mapping[str, Any]) -> "Case":
-        """What `settings` gave, after a way through JSON."""
+        """The inverse of `settings`, after JSON."""
         shape = settings["input_shape"]
         return Case(**{**settings, "input_shape": tuple(shape) if shape else None})
 
@@ -46,11 +46,11 @@ class Case:
     def train_examples(self) -> int:
         return SYNTHETIC_TRAIN if self.input_shape else DIGITS_TRAIN
 
-    def dataset(self) -> data.Dataset:
-        return data.synthetic(self.input_shape, self.classes) if self.input_shape else data.digits()
+    def dataset(self) -> datasets.Dataset:
+        return datasets.synthetic(self.input_shape, self.classes) if self.input_shape else datasets.digits()
 
     def trainer(self, job_dir: str, log_every: int, checkpoint_every: int | None = None) -> list[str]:
-        """Arguments of python: the template, as its users run it."""
+        """Arguments of python that run the template."""
         shape = ",".join(map(str, self.input_shape or ()))
         synthetic = ("--data", "synthetic", "--classes", str(self.classes), "--input-shape", shape)
         return [
@@ -60,7 +60,7 @@ class Case:
         ]  # fmt: skip
 
     def handwritten(self) -> list[str]:
-        """Arguments of python: the same, written by hand."""
+        """Arguments of python that run the baseline."""
         shape = ("--input-shape", *map(str, self.input_shape)) if self.input_shape else ()
         return [
             "-m", "benchmarks.training.handwritten", "--model", self.model, *shape, "--classes", str(self.classes),

@@ -1,7 +1,7 @@
-"""The template's training as a script of its own: the same network, optimizer, data and batches in a plain loop.
+"""The baseline: the template's network, optimizer, data and batches in a plain training loop.
 
-What the template adds (shares of the data, weights, checkpoints, curves, progress, stopping) is not here. Prints one
-JSON object: examples_per_second of the steps after the first, which is mostly compilation.
+It has no sharding, weights, checkpoints, curves, progress or stopping. Prints one JSON object: examples_per_second of
+the steps after the first, which is mostly compilation.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from flax import jax_utils
 from flax import linen as nn
 from jax.flatten_util import ravel_pytree
 
-from trainer import data
-from trainer.models import KINDS
+from trainer.data import datasets
+from trainer.models.model import MODELS
 from trainer.steps import OPTIMIZERS
 
 PyTree = Any
@@ -41,7 +41,7 @@ def make_step(
             return losses.mean(), changed.get("batch_stats", {})
 
         result = jax.value_and_grad(loss_of, has_aux=True)(params)
-        if axis:  # one all-reduce: several at once can block all of XLA's threads on a small machine
+        if axis:  # one all-reduce: several at once can deadlock XLA's thread pool on a small machine
             flat, unravel = ravel_pytree(result)
             result = unravel(jax.lax.pmean(flat, axis))
         (loss, statistics), gradients = result
@@ -52,7 +52,7 @@ def make_step(
 
 
 def batches(inputs: Any, labels: Any, batch_size: int, leading: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
-    """Full batches in a new order each epoch, for ever."""
+    """Full batches in a new order each epoch, without end."""
     for epoch in range(1_000_000):
         order = np.random.default_rng(epoch).permutation(len(labels))
         for start in range(0, len(labels) - batch_size + 1, batch_size):
@@ -62,17 +62,19 @@ def batches(inputs: Any, labels: Any, batch_size: int, leading: tuple[int, ...])
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=tuple(KINDS), required=True)
-    parser.add_argument("--input-shape", type=int, nargs="+", help="synthetic examples; without, the digits")
+    parser.add_argument("--model", choices=tuple(MODELS), required=True)
+    parser.add_argument(
+        "--input-shape", type=int, nargs="+", help="of synthetic examples (default: the digits)"
+    )
     parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, required=True, help="of one device")
+    parser.add_argument("--batch-size", type=int, required=True, help="per device")
     parser.add_argument("--steps", type=int, required=True, help="after the first")
     arguments = parser.parse_args()
 
     shape = arguments.input_shape
-    dataset = data.synthetic(tuple(shape), arguments.classes) if shape else data.digits()
+    dataset = datasets.synthetic(tuple(shape), arguments.classes) if shape else datasets.digits()
     inputs, labels = dataset.train.rows(np.arange(len(dataset.train)))
-    kind = KINDS[arguments.model]
+    kind = MODELS[arguments.model]
     network = kind.make(arguments.classes, jnp.float32)
     optimizer = OPTIMIZERS[kind.optimizer](kind.learning_rate)
 
@@ -92,7 +94,7 @@ def main() -> None:
     start = time.perf_counter()
     for _ in range(arguments.steps):
         state, loss = step(state, *next(stream))
-        if devices > 1:  # with many steps ahead, XLA's threads can wait for each other for ever
+        if devices > 1:  # with many steps in flight, XLA's thread pool can deadlock
             jax.block_until_ready(loss)
     jax.block_until_ready(state)
     seconds = time.perf_counter() - start

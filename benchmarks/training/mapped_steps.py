@@ -1,6 +1,6 @@
-"""One process of the measurement in pmap.py: `python -m benchmarks.training.mapped_steps '{"model": ...}'`.
+"""The measured process of pmap.py: `python -m benchmarks.training.mapped_steps '{"model": ...}'`.
 
-Prints {"pmap": [...], "shard_map": [...]}: seconds a step in each round.
+Prints {"pmap": [...], "shard_map": [...]}: seconds per step in each round.
 """
 
 import json
@@ -18,20 +18,20 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from benchmarks.training.cases import Case
 from trainer import distribute, state
 from trainer.cluster import cluster_from_environment
-from trainer.models import KINDS, Model
+from trainer.models.model import MODELS, Model
 from trainer.steps import OPTIMIZERS, make_train_step
 from trainer.strategy import AXIS, Mirrored, MultiWorkerMirrored, Strategy
 
 
 class ShardMapped:
-    """A replica on each device of all processes, as MultiWorkerMirrored, by jit with shard_map over global arrays."""
+    """MultiWorkerMirrored with jit and shard_map over global arrays instead of pmap."""
 
     def __init__(self) -> None:
         self.local_replicas = jax.local_device_count()
         self.replicas_in_sync = jax.device_count()
         self._mesh = Mesh(np.asarray(jax.devices()), (AXIS,))
 
-    def start(self, state: Any) -> Any:
+    def replicate(self, state: Any) -> Any:
         everywhere = NamedSharding(self._mesh, PartitionSpec())
         return jax.tree.map(
             lambda leaf: jax.make_array_from_process_local_data(everywhere, np.asarray(leaf)), state
@@ -44,7 +44,7 @@ class ShardMapped:
     def compile(self, step: Callable[..., Any], donate_state: bool) -> Callable[..., Any]:
         def mapped(state: Any, *batch: Any) -> Any:
             specs = (PartitionSpec(), *(PartitionSpec(AXIS) for _ in batch))
-            # Unchecked, as in pmap: with the check, the gradient of what is alike in all replicas would come summed.
+            # Unchecked like pmap; the check would insert a sum over replicas into the gradient.
             return jax.shard_map(
                 step, mesh=self._mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
             )(state, *batch)
@@ -58,7 +58,7 @@ class ShardMapped:
         array_on_devices: jax.Array = jax.make_array_from_process_local_data(over_replicas, flat)
         return array_on_devices
 
-    def on_host(self, tree: Any) -> Any:
+    def to_host(self, tree: Any) -> Any:
         return jax.tree.map(np.asarray, tree)
 
 
@@ -67,28 +67,28 @@ def main() -> None:
     rounds = settings.pop("rounds")
     case = Case.of(settings)
     cluster = cluster_from_environment()
-    distribute.join(cluster)
-    ways: dict[str, Strategy] = {
+    distribute.initialize(cluster)
+    strategies: dict[str, Strategy] = {
         "pmap": MultiWorkerMirrored() if cluster.num_processes > 1 else Mirrored(),
         "shard_map": ShardMapped(),
     }
-    runs = {name: _prepared(case, strategy) for name, strategy in ways.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    runs = {name: _prepared(case, strategy) for name, strategy in strategies.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in strategies}
     for number in range(rounds):
-        for name in ways if number % 2 == 0 else reversed(ways):
+        for name in strategies if number % 2 == 0 else reversed(strategies):
             seconds[name].append(runs[name](case.steps))
     if cluster.is_chief:
         print(json.dumps(seconds), flush=True)
-    distribute.part()
+    distribute.shutdown()
     os._exit(0)
 
 
 def _prepared(case: Case, strategy: Strategy) -> Callable[[int], float]:
-    """(steps) -> seconds a step; compiled and run once."""
+    """(steps) -> seconds per step; compiled and warmed up."""
     dataset = case.dataset()
     model = Model(case.model, dataset.input_shape, dataset.input_dtype, case.classes)
-    optimizer = OPTIMIZERS[KINDS[case.model].optimizer](KINDS[case.model].learning_rate)
-    training = strategy.start(state.first_state(model, optimizer, seed=0))
+    optimizer = OPTIMIZERS[MODELS[case.model].optimizer](MODELS[case.model].learning_rate)
+    training = strategy.replicate(state.initial_state(model, optimizer, seed=0))
     step = make_train_step(model, optimizer, strategy)
     inputs, labels = dataset.train.rows(np.arange(strategy.local_replicas * case.batch_size))
     leading = (strategy.local_replicas, case.batch_size)
@@ -104,7 +104,7 @@ def _prepared(case: Case, strategy: Strategy) -> Callable[[int], float]:
         before: Any = ()
         for _ in range(steps):
             training, sums = step(training, *map(strategy.put, batch))
-            jax.block_until_ready(before)  # as the template: one step ahead and no more
+            jax.block_until_ready(before)  # as in the template: at most one step ahead
             before = sums
         jax.block_until_ready(training)
         return (time.perf_counter() - start) / steps

@@ -1,4 +1,4 @@
-"""Processes to measure: started on cores of their own, read line by line, and killed as soon as enough is known."""
+"""Measured processes: pinned to cores, read line by line, killed at the end of the measurement."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 900  # seconds until a process that says nothing fails the measurement
+PATIENCE = 900  # timeout for output of a process, in seconds
 
 FIRST_CORE: tuple[int, ...] = (0,)
 SECOND_CORE: tuple[int, ...] = (1,)
@@ -21,18 +21,18 @@ BOTH_CORES = FIRST_CORE + SECOND_CORE
 
 
 class MeasurementError(Exception):
-    """A process that was to be measured ended, or said nothing for too long."""
+    """A measured process ended early or timed out."""
 
 
 class Line(NamedTuple):
-    """What a process printed, and when (time.perf_counter)."""
+    """A line of output and its time (time.perf_counter)."""
 
     at: float
     event: dict[str, Any]
 
 
 class Process:
-    """`python ARGUMENTS` on some cores; what it prints is one JSON object a line."""
+    """`python ARGUMENTS` on some cores; its output is one JSON object per line."""
 
     def __init__(
         self, arguments: Sequence[str], cores: Sequence[int], environment: Mapping[str, str] | None = None
@@ -58,15 +58,15 @@ class Process:
         return [line for line in list(self._lines) if event is None or line.event.get("event") == event]
 
     def wait_for(self, enough: Callable[[], object]) -> None:
-        """Until what it has printed is enough.
+        """Wait until its output satisfies a condition.
 
         Raises:
-            MeasurementError: it ended, or ran out of patience, before that.
+            MeasurementError: it ended before, or the timeout expired.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._ended or enough(), PATIENCE)
         if not enough():
-            raise MeasurementError(f"This gave up: {self._command}\n{self._tail()}")
+            raise MeasurementError(f"The process ended or timed out: {self._command}\n{self._tail()}")
 
     def wait_for_event(self, event: str) -> Line:
         self.wait_for(lambda: self.lines(event))
@@ -96,10 +96,8 @@ class Process:
 
 
 @contextlib.contextmanager
-def running(
-    *commands: tuple[Sequence[str], Sequence[int], Mapping[str, str]],
-) -> Iterator[list[Process]]:
-    """Processes of (arguments, cores, environment), started at once; all gone at the end."""
+def running(*commands: tuple[Sequence[str], Sequence[int], Mapping[str, str]]) -> Iterator[list[Process]]:
+    """Start processes of (arguments, cores, environment); they are killed at the end."""
     processes: list[Process] = []
     try:
         for arguments, cores, environment in commands:
@@ -111,10 +109,10 @@ def running(
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
-    """This process's, without what would change JAX or the trainer."""
-    kept = {
+    """The environment of this process, without variables that configure JAX or the trainer."""
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if name not in ("TF_CONFIG", "XLA_FLAGS") and not name.startswith("JAX_")
     }
-    return {**kept, "PYTHONPATH": str(ROOT / "trainer_template"), "JAX_PLATFORMS": "cpu", **more}
+    return {**inherited, "PYTHONPATH": str(ROOT / "trainer_template"), "JAX_PLATFORMS": "cpu", **more}

@@ -1,4 +1,4 @@
-"""What was measured, as tables for reading and as data."""
+"""Results as Markdown tables and as JSON."""
 
 import dataclasses
 import os
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """Of two medians, and between which values it lay from round to round."""
+    """A ratio of two medians, and the range of the ratios of the rounds."""
 
     value: float
     low: float
@@ -25,14 +25,14 @@ class Ratio:
 
 
 def ratio(above: Sequence[float], below: Sequence[float], by: float = 1.0) -> Ratio:
-    """above / (by * below); what stands at the same place was measured one right after the other."""
+    """above / (by * below); elements of the same index were measured consecutively."""
     rounds = [a / (by * b) for a, b in zip(above, below, strict=True)]
     return Ratio(statistics.median(above) / (by * statistics.median(below)), min(rounds), max(rounds))
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
-    """One measurement. A row maps a column's name to a Ratio, a number or a text."""
+class ResultTable:
+    """One measurement. A row maps column names to a Ratio, a number or a text."""
 
     title: str
     columns: tuple[str, ...]
@@ -52,13 +52,13 @@ class Table:
         return "\n".join([*lines, "", self.remark, ""])
 
 
-def say(text: str) -> None:
-    """How far it is, for whoever waits."""
+def log_progress(text: str) -> None:
+    """Write a progress message to stderr."""
     print(f"... {text}", file=sys.stderr, flush=True)
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """The hardware and software of the measurement."""
     cpuinfo = Path("/proc/cpuinfo")
     models = re.findall(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else []
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -72,7 +72,7 @@ def machine() -> dict[str, Any]:
 
 
 def machine_markdown(facts: dict[str, Any]) -> str:
-    """One line; the load is that of everything on the machine in the minute before the first measurement."""
+    """One line; `load` is the load average of the minute before the measurements."""
     return ", ".join(f"{name} {value}" for name, value in facts.items()) + "\n"
 
 

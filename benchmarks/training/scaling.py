@@ -1,13 +1,13 @@
-"""From one process to two, each on a core of its own: what the exchange costs, and what the machine itself does."""
+"""Scaling from one process to two on a core each, with and without communication."""
 
 import statistics
 from pathlib import Path
 
 from benchmarks.training.cases import Case
 from benchmarks.training.processes import FIRST_CORE, SECOND_CORE
-from benchmarks.training.results import Table, ratio, say
+from benchmarks.training.results import ResultTable, log_progress, ratio
 from benchmarks.training.trainers import job, rate, wait_for_steps
-from trainer.models import Model
+from trainer.models.model import Model
 
 COLUMNS = (
     "model", "examples", "batch", "MB exchanged a step", "one, examples/s", "two, examples/s",
@@ -15,10 +15,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def measure(cases: list[Case], rounds: int, folder: Path) -> Table:
+def measure(cases: list[Case], rounds: int, folder: Path) -> ResultTable:
     rows = []
     for case in cases:
-        say(f"{case}, one process and two")
+        log_progress(f"{case}, one process and two")
         one: list[float] = []
         two: list[float] = []
         no_exchange: list[float] = []
@@ -33,14 +33,13 @@ def measure(cases: list[Case], rounds: int, folder: Path) -> Table:
             ratio(no_exchange, one, by=2), ratio(two, one, by=2), ratio(two, no_exchange),
         )  # fmt: skip
         rows.append(dict(zip(COLUMNS, values, strict=True)))
-    return Table(
+    return ResultTable(
         "One process and two",
         COLUMNS,
         rows,
-        "Each process on a core of its own; the batch is a process's. No exchange: two processes at once that do not "
-        "know of each other, so what it lacks to 1.00 is the machine's (memory, caches, other work), and what `two` "
-        "lacks to it is the exchange and the waiting for each other. "
-        f"Rounds: {rounds}. Wanted of a model that computes much: 0.90.",
+        "Each process on its own core; the batch is per process. No exchange: two independent processes at once, so "
+        "that its distance to 1.00 is due to the machine (memory, caches, other load); the difference of `two` to it "
+        f"is due to communication. Rounds: {rounds}. Target for compute-bound models: 0.90.",
     )
 
 
@@ -57,7 +56,7 @@ def _two(case: Case, folder: Path) -> float:
 
 
 def _no_exchange(case: Case, folder: Path) -> float:
-    """The sum of both, while both trained."""
+    """The sum of both rates while both train."""
     with (
         job(case, [FIRST_CORE], folder, _compiled(folder)) as (first,),
         job(case, [SECOND_CORE], folder, _compiled(folder)) as (second,),
@@ -66,7 +65,7 @@ def _no_exchange(case: Case, folder: Path) -> float:
         for process in both:
             process.wait_for_event("progress")
         since = max(process.lines("progress")[0].at for process in both)
-        for process in both:  # as many steps each, with the other one at work
+        for process in both:  # as many steps each, concurrently
             done = process.lines("progress")[-1].event["step"]
             wait_for_steps(process, done + case.steps)
         until = min(process.lines("progress")[-1].at for process in both)
@@ -74,7 +73,7 @@ def _no_exchange(case: Case, folder: Path) -> float:
 
 
 def _bytes_exchanged(case: Case) -> int:
-    """What a step averages: the gradient; the few statistics and sums beside it are left out."""
+    """Size of the gradient; statistics and metrics are negligible."""
     dataset = case.dataset()
     return 4 * Model(case.model, dataset.input_shape, dataset.input_dtype, case.classes).params.size
 

@@ -1,4 +1,4 @@
-"""Seconds from a process's start to the first progress line, for a new training and for one that goes on."""
+"""Seconds from the start of a process to its first progress line, for new and resumed trainings."""
 
 import statistics
 import tempfile
@@ -7,16 +7,16 @@ from typing import Literal
 
 from benchmarks.training.cases import Case
 from benchmarks.training.processes import FIRST_CORE, SECOND_CORE, running
-from benchmarks.training.results import Table, ratio, say
+from benchmarks.training.results import ResultTable, log_progress, ratio
 from benchmarks.training.trainers import job
 
-Cache = Literal["none", "as it is", "everything"]
-COLUMNS = ("model", "processes", "start", "compilation cache", "seconds", "of the imports alone")
-PLACES = (FIRST_CORE, SECOND_CORE)
+Cache = Literal["none", "default", "everything"]
+COLUMNS = ("model", "processes", "start", "compilation cache", "seconds", "relative to the imports")
+CORES = (FIRST_CORE, SECOND_CORE)
 IMPORTS = "import jax, flax, optax; print('{}')"
 
 
-def measure(cases: list[Case], rounds: int, folder: Path) -> Table:
+def measure(cases: list[Case], rounds: int, folder: Path) -> ResultTable:
     rows = []
     for case in cases:
         checkpoint = _checkpoint(case, folder)
@@ -24,17 +24,17 @@ def measure(cases: list[Case], rounds: int, folder: Path) -> Table:
         seconds: dict[tuple[int, str, Cache], list[float]] = {
             (processes, start, cache): []
             for processes in (1, 2)
-            for start in ("new", "goes on")
-            for cache in ("none", "as it is", "everything")
+            for start in ("new", "resumed")
+            for cache in ("none", "default", "everything")
         }
         for number in range(rounds + 1):
-            say(f"{case}, start {number} of {rounds}")
+            log_progress(f"{case}, start {number} of {rounds}")
             imports.append(_imports())
-            for (processes, start, cache), taken in seconds.items():
-                job_dir = checkpoint if start == "goes on" else Path(tempfile.mkdtemp(dir=folder))
-                taken.append(_first_line(case, processes, job_dir, cache, folder))
-        for (processes, start, cache), taken in seconds.items():
-            measured = taken[1:]  # round 0 filled the caches
+            for (processes, start, cache), samples in seconds.items():
+                job_dir = checkpoint if start == "resumed" else Path(tempfile.mkdtemp(dir=folder))
+                samples.append(_first_line(case, processes, job_dir, cache, folder))
+        for (processes, start, cache), samples in seconds.items():
+            measured = samples[1:]  # round 0 fills the caches
             values = (
                 case.model,
                 processes,
@@ -44,14 +44,14 @@ def measure(cases: list[Case], rounds: int, folder: Path) -> Table:
                 ratio(measured, imports[1:]),
             )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
-    return Table(
+    return ResultTable(
         "Start to first step",
         COLUMNS,
         rows,
-        "Until the first progress line, each process on a core of its own; `goes on` finds a checkpoint. Compilation "
-        "cache: none; JAX_COMPILATION_CACHE_DIR as it is, which keeps what took a second to compile; and with "
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0, everything. In relation to `import jax, flax, optax`, measured "
-        f"in the same round. Rounds: {rounds}.",
+        "Until the first progress line, each process on a core of its own; `resumed` starts from a checkpoint. "
+        "Compilation cache: none; JAX_COMPILATION_CACHE_DIR by default (compilations of 1 s and more); and everything "
+        "(JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0). Relative to `import jax, flax, optax`, measured in the same "
+        f"round. Rounds: {rounds}.",
     )
 
 
@@ -65,12 +65,12 @@ def _first_line(case: Case, processes: int, job_dir: Path, cache: Cache, folder:
     environment = {} if cache == "none" else {"JAX_COMPILATION_CACHE_DIR": str(folder / f"cache {cache}")}
     if cache == "everything":
         environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    with job(case, PLACES[:processes], folder, environment, job_dir, log_every=1) as (chief, *_):
+    with job(case, CORES[:processes], folder, environment, job_dir, log_every=1) as (chief, *_):
         return chief.wait_for_event("progress").at - chief.started
 
 
 def _checkpoint(case: Case, folder: Path) -> Path:
-    """A job's directory with a checkpoint of its first steps, which the measured ones do not change."""
+    """A job directory with a checkpoint of the first steps, which the measured jobs do not change."""
     job_dir = Path(tempfile.mkdtemp(dir=folder))
     with job(case, [FIRST_CORE], folder, job_dir=job_dir, checkpoint_every=2) as (process,):
         process.wait_for_event("checkpoint")

@@ -1,4 +1,4 @@
-"""The template's processes: a job of one or more of them, and how fast it trains by its own progress lines."""
+"""Jobs of the template with one or more processes, and their training rate by their progress lines."""
 
 import contextlib
 import json
@@ -16,26 +16,26 @@ LOG_EVERY = 10  # the template's own default
 @contextlib.contextmanager
 def job(
     case: Case,
-    places: Sequence[Sequence[int]],
+    cores_of: Sequence[Sequence[int]],
     folder: Path,
     environment: Mapping[str, str] | None = None,
     job_dir: Path | None = None,
     log_every: int | None = None,
     checkpoint_every: int | None = None,
 ) -> Iterator[list[Process]]:
-    """A training with one process at each place (the cores it may use), the chief first. It is killed at the end.
+    """Run a training with one process for each element of `cores_of`, the chief first; it is killed at the end.
 
     Args:
-        folder: for what it writes, unless job_dir says where.
+        folder: parent of the job directory, unless job_dir is given.
     """
-    where = str(job_dir or tempfile.mkdtemp(dir=folder))
-    # Some lines while it is measured, however slow the steps are.
+    url = str(job_dir or tempfile.mkdtemp(dir=folder))
+    # At least four lines during the measurement.
     every = log_every or max(1, min(LOG_EVERY, case.steps // 4))
-    arguments = case.trainer(where, every, checkpoint_every)
-    configs = tf_configs(len(places))
+    arguments = case.trainer(url, every, checkpoint_every)
+    configs = tf_configs(len(cores_of))
     commands = [
         (arguments, cores, {**(environment or {}), **config})
-        for cores, config in zip(places, configs, strict=True)
+        for cores, config in zip(cores_of, configs, strict=True)
     ]
     with running(*commands) as processes:
         yield processes
@@ -48,33 +48,33 @@ def wait_for_steps(process: Process, steps: int) -> None:
 def rate(
     process: Process, case: Case, replicas: int, since: float = 0.0, until: float = float("inf")
 ) -> float:
-    """Examples/s by a trainer's progress lines: of all steps but the first, as many examples in each.
+    """Examples/s of all steps after the first, by a trainer's progress lines.
 
-    An epoch's last batch may be padded: it takes as long as any other, so here it counts as much.
+    The padded last batch of an epoch is counted as a full one, since it takes as long.
 
     Args:
-        since, until: only what was measured wholly between these times.
+        since, until: use only lines whose interval is within these times.
     """
     batch_size, train_examples = replicas * case.batch_size, case.train_examples
     examples, seconds = 0, 0.0
-    before, before_at = 1, 0.0  # the rate of the first line leaves out the first step
+    before, before_at = 1, 0.0  # the rate of the first line excludes the first step
     for at, event in process.lines("progress"):
         step, line_rate = event["step"], event["examples_per_second"]
         if line_rate and before_at >= since and at <= until:
-            steps_of_an_epoch = event["steps"] // event["epochs"]
-            ends_epoch = step % steps_of_an_epoch == 0
-            padding = steps_of_an_epoch * batch_size - train_examples if ends_epoch else 0
+            steps_per_epoch = event["steps"] // event["epochs"]
+            ends_epoch = step % steps_per_epoch == 0
+            padding = steps_per_epoch * batch_size - train_examples if ends_epoch else 0
             computed = (step - before) * batch_size
             examples += computed
             seconds += (computed - padding) / line_rate
         before, before_at = step, at
     if not examples:
-        raise MeasurementError("No progress line lies in the time that was to be measured.")
+        raise MeasurementError("There is no progress line in the measured interval.")
     return examples / seconds
 
 
 def tf_configs(number: int) -> list[dict[str, str]]:
-    """TF_CONFIG of a chief and workers on this machine; of one process alone, nothing."""
+    """TF_CONFIG of a chief and workers on this machine; empty for a single process."""
     if number == 1:
         return [{}]
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(number)]

@@ -1,7 +1,7 @@
-"""The server, as the command line talks to it: one method a call, errors of the shared tree, patience.
+"""HTTP client of the server: one method a call, errors as `TrainyardError`.
 
-A call that found nobody, or a server that is busy, is made again a few times. A log stream goes on after
-the last line it has, over as many restarts of the server as there are.
+A call that the server does not answer, or refuses as Unavailable, is retried. A log stream resumes after its last
+line as often as it is cut.
 """
 
 import time
@@ -31,18 +31,18 @@ from trainyard_protocol.views import (
     JobDetail,
     LogEntry,
     LogSummary,
+    QueueExplanationView,
     ServerStatus,
     SignInCode,
     Staged,
-    WhyView,
 )
 
 _M = TypeVar("_M", bound=BaseModel)
 
-PATIENCE = (0.5, 1.0, 2.0, 4.0)
+RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
 """Seconds between the attempts of one call."""
 
-NO_PATIENCE: tuple[float, ...] = ()
+NO_RETRIES: tuple[float, ...] = ()
 LONGEST_PAUSE_S = 5.0
 PAGE_SIZE = 100
 
@@ -52,20 +52,20 @@ _CHUNK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
-    """The log stream was cut; the server is being asked again and again."""
+class StreamLost:
+    """The log stream was cut; reconnecting."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
-    """The server answers again; the stream goes on where it was cut."""
+class StreamResumed:
+    """Reconnected; the stream continues where it was cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Which lines of a log: of one replica, of at least a severity, since a moment (RFC 3339), with a text."""
+    """Filter of log lines: replica, lowest severity, start time (RFC 3339), text."""
 
     task: str = ""
     severity: str = ""
@@ -73,44 +73,44 @@ class LogQuery:
     search: str = ""
 
     @property
-    def hides(self) -> bool:
-        """Whether it leaves out some of a replica's lines, so that what arrives cannot be counted."""
+    def partial(self) -> bool:
+        """Whether it may leave out lines of a replica, so that the lines received prove nothing."""
         return bool(self.severity or self.since or self.search)
 
 
-EVERYTHING = LogQuery()
+ALL_LINES = LogQuery()
 
-LogEvent = LogEntry | JobDetail | LogSummary | Away | Back
+LogEvent = LogEntry | JobDetail | LogSummary | StreamLost | StreamResumed
 
 
 class Client:
-    """Close it, or use it as a context manager. `notify` gets one line when a call must be made again."""
+    """Close it, or use it as a context manager. `notify` gets one line when a call is retried."""
 
     def __init__(
         self,
         server: Server,
         project: str,
         *,
-        patience: Sequence[float] = PATIENCE,
+        retry_delays: Sequence[float] = RETRY_DELAYS,
         notify: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], None] = time.sleep,
         timeout: httpx.Timeout | float = _TIMEOUT,
     ) -> None:
         self.server = server
         self.project = project
-        self._patience = tuple(patience)
+        self._retry_delays = tuple(retry_delays)
         self._notify = notify
         self._sleep = sleep
         self._http = httpx.Client(
             base_url=server.url,
             headers={"Authorization": f"Bearer {server.token}"},
             timeout=timeout,
-            trust_env=not server.local,  # no proxy between us and the loopback
-            verify=server.url.startswith("https://"),  # reading the certificates costs a start 50 ms
+            trust_env=not server.local,  # no proxy for loopback
+            verify=server.url.startswith("https://"),  # loading the certificates takes 50 ms
         )
         project_path = quote(project, safe="")
         self._jobs = f"/v1/projects/{project_path}/jobs"
-        self._ours = f"/trainyard/v1/projects/{project_path}/jobs"
+        self._extensions = f"/trainyard/v1/projects/{project_path}/jobs"
         self._packages = f"/upload/trainyard/v1/projects/{project_path}/packages"
 
     def __enter__(self) -> Self:
@@ -123,7 +123,7 @@ class Client:
         self._http.close()
 
     def answers(self) -> bool:
-        """Whether a server is there, right now; it may say that it cannot work."""
+        """Whether a server answers now, healthy or not."""
         try:
             Health.model_validate(self._http.get("/healthz").json())
         except (httpx.TransportError, ValueError):
@@ -131,41 +131,40 @@ class Client:
         return True
 
     def validate_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """The job that `create_job` would make; nothing is created."""
+        """Return the job that `create_job` would create, without creating it."""
         return _mapping(self._call("POST", self._jobs, params={"validateOnly": "true"}, json=job))
 
     def create_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Submit a job. When an answer was lost on the way, the job that is found there is taken for ours if
-        it is the same; otherwise AlreadyExists."""
+        """Submit a job. Raises AlreadyExists; after a retry only when the existing job has another training input."""
         lost: list[TrainyardError] = []
         try:
             return _mapping(self._call("POST", self._jobs, json=job, retried=lost.append))
         except AlreadyExists:
             if not lost:
                 raise
-            found = self.get_job(str(job["jobId"]))
-            if found.get("trainingInput") != parse_job(job).canonical()["trainingInput"]:
+            existing = self.get_job(str(job["jobId"]))
+            if existing.get("trainingInput") != parse_job(job).canonical()["trainingInput"]:
                 raise
-            return found
+            return existing
 
     def get_job(self, job: str) -> dict[str, Any]:
         return _mapping(self._call("GET", f"{self._jobs}/{quote(job, safe='')}"))
 
     def list_jobs(self, filter_: str = "", limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """Every job that matches, page by page, in the server's order."""
-        token, left = "", limit
-        while left is None or left > 0:
-            size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
-            wanted = {"filter": filter_, "pageSize": str(size), "pageToken": token}
+        """Iterate over the jobs that match, page by page, in the server's order."""
+        token, remaining = "", limit
+        while remaining is None or remaining > 0:
+            size = PAGE_SIZE if remaining is None else min(remaining, PAGE_SIZE)
+            params = {"filter": filter_, "pageSize": str(size), "pageToken": token}
             page = _mapping(
-                self._call("GET", self._jobs, params={name: value for name, value in wanted.items() if value})
+                self._call("GET", self._jobs, params={name: value for name, value in params.items() if value})
             )
             jobs = page.get("jobs", [])
             yield from jobs
             token = page.get("nextPageToken", "")
             if not token:
                 return
-            left = None if left is None else left - len(jobs)
+            remaining = None if remaining is None else remaining - len(jobs)
 
     def patch_labels(self, job: str, labels: Mapping[str, str], etag: str) -> dict[str, Any]:
         """Replace all labels. Raises Aborted when the job has changed since `etag` was read."""
@@ -182,61 +181,63 @@ class Client:
         self._call("POST", f"{self._jobs}/{quote(job, safe='')}:cancel", json={})
 
     def detail(self, job: str) -> JobDetail:
-        return self._read(JobDetail, "GET", f"{self._ours}/{quote(job, safe='')}")
+        return self._read(JobDetail, "GET", f"{self._extensions}/{quote(job, safe='')}")
 
     def explain(self, job: str, task: str, run: int | None = None) -> Explanation:
         params = {"task": task, **({"run": str(run)} if run is not None else {})}
-        path = f"{self._ours}/{quote(job, safe='')}/explain"
+        path = f"{self._extensions}/{quote(job, safe='')}/explain"
         return self._read(Explanation, "GET", path, params=params)
 
-    def why(self, job: str) -> WhyView:
-        return self._read(WhyView, "GET", f"{self._ours}/{quote(job, safe='')}/why")
+    def why(self, job: str) -> QueueExplanationView:
+        return self._read(QueueExplanationView, "GET", f"{self._extensions}/{quote(job, safe='')}/why")
 
     def status(self) -> ServerStatus:
         return self._read(ServerStatus, "GET", "/trainyard/v1/status")
 
     def health(self, deep: bool = False) -> ServerHealth:
-        """How the server's parts stand; with `deep` it looks at everything, which takes its time."""
+        """State of the server's parts. `deep` checks all stored data, which can take minutes."""
         return self._read(ServerHealth, "GET", "/trainyard/v1/health", params={"deep": str(deep).lower()})
 
-    def mend(self) -> ServerHealth:
-        """Has the server mend of itself what it safely can; the findings say what was done."""
+    def repair(self) -> ServerHealth:
+        """Have the server repair its own data where that is safe; the findings list the repairs."""
         return self._read(ServerHealth, "POST", "/trainyard/v1/health:mend")
 
     def sign_in_code(self) -> SignInCode:
-        """What a browser may sign in with in place of the token, once."""
+        """A one-time code for signing in with a browser."""
         return self._read(SignInCode, "POST", "/trainyard/v1/sign-in-codes")
 
-    def upload(self, path: Path) -> Staged:
-        """Hand a package to the server; the same file again is the same address."""
+    def upload(self, path: Path, job: str = "") -> Staged:
+        """Upload a package; the same content has the same address. Raises AlreadyExists if job `job` exists."""
 
         def chunks() -> Iterator[bytes]:
             with path.open("rb") as file:
                 while chunk := file.read(_CHUNK):
                     yield chunk
 
-        return self._read(Staged, "POST", f"{self._packages}/{quote(path.name, safe='')}", content=chunks)
+        params = {"jobId": job} if job else {}
+        address = f"{self._packages}/{quote(path.name, safe='')}"
+        return self._read(Staged, "POST", address, params=params, content=chunks)
 
     def logs(
-        self, job: str, *, wanted: LogQuery = EVERYTHING, follow: bool = True
+        self, job: str, *, query: LogQuery = ALL_LINES, follow: bool = True
     ) -> Generator[LogEvent, None, None]:
-        """The job's log from its first line, each line once; ends with a LogSummary.
+        """Iterate over the job's log from its first line, each line once; ends with a LogSummary.
 
-        `Away` comes once for each time the server is gone, `Back` when it answers again. Raises what the
-        server says when it refuses (NotFound for an unknown job).
+        StreamLost comes once for each loss of the connection, StreamResumed after it. Raises the server's refusal
+        (NotFound for an unknown job).
         """
-        cursor, pause, away = 0, 0.0, False
+        cursor, pause, lost = 0, 0.0, False
         while True:
             reason = "it ended the stream"
             try:
-                for event in self._stream(job, wanted, follow, cursor):
-                    if away:
-                        away = False
-                        yield Back()
+                for event in self._stream(job, query, follow, cursor):
+                    if lost:
+                        lost = False
+                        yield StreamResumed()
                     pause = 0.0
                     if isinstance(event, LogEntry):
                         if event.cursor <= cursor:
-                            continue  # sent again after a cut: we have it
+                            continue  # a repetition after a reconnection
                         cursor = event.cursor
                     yield event
                     if isinstance(event, LogSummary):
@@ -245,19 +246,19 @@ class Client:
                 reason = error.message
             except httpx.TransportError as error:
                 reason = _reason(error)
-            if not away:
-                away = True
-                yield Away(reason)
+            if not lost:
+                lost = True
+                yield StreamLost(reason)
             pause = min(max(2 * pause, 0.25), LONGEST_PAUSE_S)
             self._sleep(pause)
 
     def _stream(
-        self, job: str, wanted: LogQuery, follow: bool, cursor: int
+        self, job: str, query: LogQuery, follow: bool, cursor: int
     ) -> Iterator[LogEntry | JobDetail | LogSummary]:
-        asked = {name: value for name, value in asdict(wanted).items() if value}
-        params = {"follow": str(follow).lower(), **asked}
+        filters = {name: value for name, value in asdict(query).items() if value}
+        params = {"follow": str(follow).lower(), **filters}
         headers = {"Last-Event-ID": str(cursor)} if cursor else {}
-        path = f"{self._ours}/{quote(job, safe='')}/logs"
+        path = f"{self._extensions}/{quote(job, safe='')}/logs"
         with httpx_sse.connect_sse(
             self._http, "GET", path, params=params, headers=headers, timeout=_STREAM_TIMEOUT
         ) as source:
@@ -292,7 +293,7 @@ class Client:
         content: Callable[[], Iterator[bytes]] | None = None,
         retried: Callable[[TrainyardError], None] = lambda _: None,
     ) -> Any:
-        for pause in (*self._patience, None):
+        for pause in (*self._retry_delays, None):
             try:
                 response = self._http.request(
                     method, path, params=params, json=json, content=content() if content else None
@@ -307,16 +308,16 @@ class Client:
                 )
             if pause is None or not isinstance(failure, Unavailable):
                 raise failure
-            if pause == self._patience[0]:
-                said = failure.message if refused else f"The server at {self.server.url} does not answer."
-                self._notify(f"{said} Trying again...")
+            if pause == self._retry_delays[0]:
+                reason = failure.message if refused else f"The server at {self.server.url} does not answer."
+                self._notify(f"{reason} Trying again...")
             retried(failure)
             self._sleep(pause)
         raise AssertionError  # the last pause is None
 
     def _advice(self) -> str:
         if self.server.local:
-            return "`trainyard status` shows what runs here, `trainyard up` starts what does not."
+            return "`trainyard status` shows which processes run; `trainyard up` starts the missing ones."
         return "Check --server (or TRAINYARD_SERVER)."
 
 
@@ -329,7 +330,7 @@ def _decoded(response: httpx.Response, url: str) -> Any:
 
 def _mapping(answer: Any) -> dict[str, Any]:
     if not isinstance(answer, dict):
-        raise Internal("The server's answer is not what was asked for.")
+        raise Internal("The server's answer is not a JSON object.")
     return answer
 
 
@@ -345,7 +346,7 @@ def _error(response: httpx.Response) -> TrainyardError:
 
 
 def _foreign(url: str) -> Internal:
-    return Internal(f"What answers at {url} does not talk as a Trainyard server does. Check the address.")
+    return Internal(f"The server at {url} is not a Trainyard server. Check the address.")
 
 
 def _reason(error: httpx.TransportError) -> str:

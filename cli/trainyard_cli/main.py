@@ -1,7 +1,7 @@
-"""The entry points, and the one place where an error becomes a message and an exit code.
+"""Entry points, and the conversion of errors to messages and exit codes.
 
-0 done; 1 refused or failed; 2 wrong usage; 3 not everything runs (`trainyard status`); 70 a bug of ours, its
-traceback in a file; 130 Ctrl-C; 141 nobody reads our output any more. A streamed job gives its own code.
+0 success; 1 refused or failed; 2 wrong usage; 3 not healthy (`trainyard status`, `doctor`); 70 a bug of ours, with the
+traceback in a file; 130 Ctrl-C; 141 broken pipe. A streamed job gives its own code.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from typing import NoReturn
 
 import click
 
-from trainyard_cli.commands import tree as commands
-from trainyard_cli.settings import default_state_dir
+from trainyard_cli.commands import tree
+from trainyard_cli.settings import COMPLETION_VARIABLE, default_state_dir
 from trainyard_protocol.errors import TrainyardError
 
 FAILED = 1
@@ -26,31 +26,29 @@ BUG = 70
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-COMPLETION_VARIABLE = "_TRAINYARD_COMPLETE"
-
 
 def main() -> NoReturn:
-    """`trainyard ...`"""
+    """Entry point of `trainyard`."""
     if instruction := os.environ.get(COMPLETION_VARIABLE):
         from click.shell_completion import shell_complete
 
         with contextlib.suppress(KeyboardInterrupt):
-            sys.exit(shell_complete(commands.trainyard, {}, "trainyard", COMPLETION_VARIABLE, instruction))
-    sys.exit(run(commands.trainyard, "trainyard", sys.argv[1:]))
+            sys.exit(shell_complete(tree.trainyard, {}, "trainyard", COMPLETION_VARIABLE, instruction))
+    sys.exit(run(tree.trainyard, "trainyard", sys.argv[1:]))
 
 
 def jobs_main() -> NoReturn:
-    """`jobs ...`, the same as `trainyard jobs ...`."""
-    sys.exit(run(commands.trainyard, "trainyard", ["jobs", *sys.argv[1:]]))
+    """Entry point of `jobs`, the same as `trainyard jobs`."""
+    sys.exit(run(tree.trainyard, "trainyard", ["jobs", *sys.argv[1:]]))
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
-    """Run a command and return its exit code. Whatever goes wrong is said on stderr; nothing is raised."""
+    """Run a command and return its exit code. Errors go to stderr; nothing is raised."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a log line may hold what this locale cannot print
+        if isinstance(stream, io.TextIOWrapper):  # the locale may not be able to print a log line
             stream.reconfigure(errors="backslashreplace")
-    if unclear := [word for word in arguments if not _is_utf8(word)]:
-        _say(f"ERROR: ({name}) the argument {unclear[0]!a} is not UTF-8 text.")
+    if invalid := [word for word in arguments if not _is_utf8(word)]:
+        _print_error(f"ERROR: ({name}) the argument {invalid[0]!a} is not UTF-8 text.")
         return USAGE
     try:
         with command.make_context(name, list(arguments)) as context:
@@ -59,25 +57,25 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        _say(error.format_message())
+        _print_error(error.format_message())
         return USAGE
     except click.UsageError as error:
-        _say(_usage(error))
+        _print_error(_usage(error))
         return USAGE
     except click.ClickException as error:
-        _say(f"ERROR: {error.format_message()}")
+        _print_error(f"ERROR: {error.format_message()}")
         return FAILED
     except (KeyboardInterrupt, click.Abort):
-        _say("\nInterrupted.")
+        _print_error("\nInterrupted.")
         return INTERRUPTED
     except BrokenPipeError:
-        _stop_writing()
+        _silence_stdout()
         return BROKEN_PIPE
     except TrainyardError as error:
-        _say(f"ERROR: {error.message}")
+        _print_error(f"ERROR: {error.message}")
         return FAILED
-    except Exception as error:  # noqa: BLE001  a bug: the user gets one line, the file gets everything
-        _say(_bug(error, arguments))
+    except Exception as error:  # noqa: BLE001  a bug: one line for the user, the traceback in a file
+        _print_error(_bug(error, arguments))
         return BUG
     return result if isinstance(result, int) else 0
 
@@ -91,7 +89,7 @@ def _is_utf8(word: str) -> bool:
 
 
 def _usage(error: click.UsageError) -> str:
-    """A usage error in gcloud's form: what is wrong, the usage, where the help is."""
+    """A usage error in gcloud's form: the error, the usage, how to get help."""
     if error.ctx is None:
         return f"ERROR: {error.format_message()}"
     path = error.ctx.command_path
@@ -104,8 +102,8 @@ def _usage(error: click.UsageError) -> str:
 
 def _bug(error: Exception, arguments: Sequence[str]) -> str:
     text = f"trainyard {' '.join(arguments)}\n\n{''.join(traceback.format_exception(error))}"
-    said = str(error).partition("\n")[0]
-    problem = f"ERROR: this is a bug in trainyard: {type(error).__name__}{f': {said}' if said else ''}"
+    reason = str(error).partition("\n")[0]
+    problem = f"ERROR: this is a bug in trainyard: {type(error).__name__}{f': {reason}' if reason else ''}"
     try:
         path = _crash_log(text)
     except OSError as full:
@@ -122,14 +120,14 @@ def _crash_log(text: str) -> Path:
     return path
 
 
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody may be listening on stderr either
+def _print_error(text: str) -> None:
+    with contextlib.suppress(OSError):  # stderr may be closed, too
         click.echo(text, err=True)
 
 
-def _stop_writing() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not complain again."""
+def _silence_stdout() -> None:
+    """Redirect stdout to /dev/null, so that the interpreter's last flush does not fail."""
     with contextlib.suppress(OSError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

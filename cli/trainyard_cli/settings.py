@@ -1,4 +1,4 @@
-"""Where the server is, and the token for it: flags first, then the environment, then the local state directory."""
+"""Server address and token: from flags, then the environment, then the local state directory."""
 
 import os
 from collections.abc import Mapping
@@ -7,18 +7,21 @@ from pathlib import Path
 
 from trainyard_protocol.errors import InvalidArgument
 
+COMPLETION_VARIABLE = "_TRAINYARD_COMPLETE"
+"""click's environment variable for shell completion."""
+
 DEFAULT_PROJECT = "local"
 
 RUNTIMES = ("auto", "process", "docker")
 PULL_POLICIES = ("missing", "always", "never")
-"""What the local agent may be told with --runtime and --pull."""
+"""Values of --runtime and --pull of the local agent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """What the flags of one command say. Empty means: not given.
+class Target:
+    """Which server a command's flags select. Empty means: not given.
 
-    `local`: a flag named the state directory, so the local service is meant whatever the environment says.
+    `local`: --state-dir was given, so the local service is used whatever the environment says.
     """
 
     state_dir: Path
@@ -30,7 +33,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server to talk to. `local`: it is the one that `trainyard up` runs on this machine."""
+    """Address and token of a server. `local`: the one that `trainyard up` runs on this machine."""
 
     url: str
     token: str = field(repr=False)
@@ -39,29 +42,26 @@ class Server:
 
 def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
     """`$TRAINYARD_STATE_DIR`, `$XDG_STATE_HOME/trainyard` or `~/.local/state/trainyard`."""
-    if named := environment.get("TRAINYARD_STATE_DIR"):
-        return Path(named).expanduser().absolute()
+    if directory := environment.get("TRAINYARD_STATE_DIR"):
+        return Path(directory).expanduser().absolute()
     xdg = environment.get("XDG_STATE_HOME")
     base = Path(xdg) if xdg and Path(xdg).is_absolute() else Path.home() / ".local" / "state"
     return base / "trainyard"
 
 
-def remote_server(where: Where, environment: Mapping[str, str] = os.environ) -> Server | None:
-    """The server that a flag or the environment names; None where neither does.
-
-    Raises InvalidArgument when it is no URL, or when no token comes with it.
-    """
-    from_environment = "" if where.local else environment.get("TRAINYARD_SERVER", "")
-    url = (where.server or from_environment).rstrip("/")
+def remote_server(target: Target, environment: Mapping[str, str] = os.environ) -> Server | None:
+    """The server named by a flag or the environment, if any. Raises InvalidArgument for a bad URL or no token."""
+    from_environment = "" if target.local else environment.get("TRAINYARD_SERVER", "")
+    url = (target.server or from_environment).rstrip("/")
     if not url:
         return None
     if not url.startswith(("http://", "https://")):
-        raise InvalidArgument(f"The server must be a URL such as https://host:8470; this is {url!r}.")
-    return Server(url, _token(where, environment, url))
+        raise InvalidArgument(f"The server must be a URL such as https://host:8470, not {url!r}.")
+    return Server(url, _token(target, environment, url))
 
 
 def read_token(path: Path) -> str:
-    """The token in a file. Raises InvalidArgument when the file cannot be read or is empty."""
+    """Read a token file. Raises InvalidArgument if it is unreadable or holds no token."""
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -72,11 +72,9 @@ def read_token(path: Path) -> str:
     return token
 
 
-def _token(where: Where, environment: Mapping[str, str], url: str) -> str:
-    if where.token_file is not None:
-        return read_token(where.token_file)
+def _token(target: Target, environment: Mapping[str, str], url: str) -> str:
+    if target.token_file is not None:
+        return read_token(target.token_file)
     if token := environment.get("TRAINYARD_TOKEN", "").strip():
         return token
-    raise InvalidArgument(
-        f"There is no token for the server {url}: give --token-file, or set TRAINYARD_TOKEN."
-    )
+    raise InvalidArgument(f"No token for the server {url}: give --token-file or set TRAINYARD_TOKEN.")

@@ -1,6 +1,6 @@
-"""The vocabulary that the command line, the server and the worker agent share.
+"""The shared protocol of the command line, the server and the worker agent: data and pure functions over it.
 
-Nothing here opens a socket, reads a clock or knows of a database: it is data, and pure functions over it.
+Only `gcs`, the access to Google Cloud Storage, does I/O.
 """
 
 __version__ = "0.1.0"

@@ -1,8 +1,8 @@
-"""What a replica sees: TF_CONFIG and the other variables, and its command line. Pure.
+"""Environment variables and command line of a replica: TF_CONFIG and the others. Pure.
 
-The server prints with these functions (`jobs explain`) what the agent starts replicas with, so both are
-the same byte for byte. Variables and rules: AI Platform Training's documentation of TF_CONFIG and
-CLUSTER_SPEC; the names for PyTorch are those of `torch.distributed`, for JAX those of `jax.distributed`.
+The agent starts replicas with these functions, and `jobs explain` prints their results, so both are identical.
+Variables and rules: AI Platform Training's documentation of TF_CONFIG and CLUSTER_SPEC; the names for PyTorch are
+those of `torch.distributed`, for JAX those of `jax.distributed`.
 """
 
 import json
@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from trainyard_protocol.training_input import ReplicaConfig, TrainingInput
 
@@ -23,14 +23,14 @@ _FIRST_RUNTIME_WITH_CHIEF = (2, 1)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Task:
-    """One place in the cluster. The primary is always `master` here, `chief` in TF_CONFIG where it applies."""
+    """A member of the cluster. The primary is always a `master` in our code, `chief` in TF_CONFIG where it applies."""
 
     type: TaskType
     index: int
 
     @property
     def name(self) -> str:
-        """As logs, errors and flags call it: `master-replica-0`, also for a chief."""
+        """The name in logs, errors and flags: `master-replica-0`, also for a chief."""
         return f"{self.type}-replica-{self.index}"
 
     @classmethod
@@ -45,22 +45,22 @@ class Task:
 PRIMARY = Task("master", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class JobContext:
-    """What the variables say about the job as a whole. `trial` is "" outside hyperparameter tuning."""
+class JobContext(Protocol):
+    """The fields of a job that the variables contain. A `RunOrder` and the server's `JobSnapshot` have them."""
 
-    job_id: str
-    project: str
-    training_input: TrainingInput
-    trial: str = ""
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def project(self) -> str: ...
+    @property
+    def training_input(self) -> TrainingInput: ...
 
 
 def says_chief(training_input: TrainingInput) -> bool:
     """Whether TF_CONFIG calls the primary `chief`.
 
-    A custom container says master unless useChiefInTfConfig is true. A package job follows its runtime:
-    2.1 and later say chief, and so does a job that names no runtime, since it runs in today's. A package
-    job that asks for the chief gets it in any runtime.
+    A custom container has a master unless useChiefInTfConfig is true. A package job depends on its runtime: 2.1 and
+    later have a chief, and so does a job without a runtime version. With useChiefInTfConfig every job has a chief.
     """
     if training_input.use_chief_in_tf_config:
         return True
@@ -69,40 +69,45 @@ def says_chief(training_input: TrainingInput) -> bool:
     return _runtime(training_input.runtime_version) >= _FIRST_RUNTIME_WITH_CHIEF
 
 
-def tf_config(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dict[str, Any]:
+def tf_config(job: JobContext, addresses: Mapping[Task, str], task: Task, trial: str = "") -> dict[str, Any]:
     """TF_CONFIG as a value. `addresses` are `host:port`, one for each task of the run.
 
-    The evaluator is never part of the cluster; its own task says `evaluator`.
+    The evaluator is never part of the cluster; the type of its own task is `evaluator`.
+    `trial` is "" outside hyperparameter tuning.
     """
     primary = "chief" if says_chief(job.training_input) else "master"
     cluster = _cluster(addresses, primary)
     cluster.pop("evaluator", None)
-    return _config(job, cluster, task, primary)
+    return _config(job, cluster, task, primary, trial)
 
 
-def cluster_spec(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dict[str, Any]:
-    """CLUSTER_SPEC as a value: with the evaluator, and always with `master` (useChiefInTfConfig speaks
-    of TF_CONFIG alone)."""
-    return _config(job, _cluster(addresses, "master"), task, "master")
+def cluster_spec(
+    job: JobContext, addresses: Mapping[Task, str], task: Task, trial: str = ""
+) -> dict[str, Any]:
+    """CLUSTER_SPEC as a value: with the evaluator, and always with `master` (useChiefInTfConfig is for TF_CONFIG
+    alone)."""
+    return _config(job, _cluster(addresses, "master"), task, "master", trial)
 
 
-def environment(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dict[str, str]:
+def environment(
+    job: JobContext, addresses: Mapping[Task, str], task: Task, trial: str = ""
+) -> dict[str, str]:
     """Every variable that the service sets for one replica, in a fixed order.
 
     PyTorch's and JAX's ranks count the master as 0 and the workers from 1; ps and evaluators have none.
     """
     training_input = job.training_input
     variables = {
-        "TF_CONFIG": _json(tf_config(job, addresses, task)),
-        "CLUSTER_SPEC": _json(cluster_spec(job, addresses, task)),
+        "TF_CONFIG": _json(tf_config(job, addresses, task, trial)),
+        "CLUSTER_SPEC": _json(cluster_spec(job, addresses, task, trial)),
         "CLOUD_ML_JOB": _json(training_input.snake_case()),
         "CLOUD_ML_JOB_ID": job.job_id,
         "CLOUD_ML_PROJECT_ID": job.project,
         "CLOUD_ML_REGION": training_input.region,
     }
-    if job.trial:
+    if trial:
         spec = training_input.hyperparameters
-        variables["CLOUD_ML_TRIAL_ID"] = job.trial
+        variables["CLOUD_ML_TRIAL_ID"] = trial
         variables["CLOUD_ML_HP_METRIC_TAG"] = spec.hyperparameter_metric_tag if spec else ""
     if task.type in ("master", "worker"):
         host, _, port = addresses[PRIMARY].rpartition(":")
@@ -126,12 +131,12 @@ def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:
 
 
 def module_command(training_input: TrainingInput, python: str = "python3") -> list[str]:
-    """How a package job is started: `python3 -m MODULE ARGS... --job-dir DIR`."""
+    """The command of a package job: `python3 -m MODULE ARGS... --job-dir DIR`."""
     return [python, "-m", training_input.python_module, *arguments(training_input, training_input.job_dir)]
 
 
 def container_arguments(training_input: TrainingInput, config: ReplicaConfig) -> list[str]:
-    """What a custom image's entry point is given: containerArgs, or else the job's arguments."""
+    """The arguments of a custom image's entry point: containerArgs, or else the job's arguments."""
     return list(config.container_args) or arguments(training_input, training_input.job_dir)
 
 
@@ -151,13 +156,15 @@ def _cluster(addresses: Mapping[Task, str], primary: str) -> dict[str, list[str]
     return cluster
 
 
-def _config(job: JobContext, cluster: dict[str, list[str]], task: Task, primary: str) -> dict[str, Any]:
-    place: dict[str, Any] = {"type": primary if task.type == "master" else task.type, "index": task.index}
-    if job.trial:
-        place["trial"] = job.trial
+def _config(
+    job: JobContext, cluster: dict[str, list[str]], task: Task, primary: str, trial: str
+) -> dict[str, Any]:
+    own: dict[str, Any] = {"type": primary if task.type == "master" else task.type, "index": task.index}
+    if trial:
+        own["trial"] = trial
     return {
         "cluster": cluster,
-        "task": place,
+        "task": own,
         "job": _json(job.training_input.snake_case()),
         "environment": "cloud",
     }

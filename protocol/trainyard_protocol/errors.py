@@ -1,20 +1,20 @@
-"""Every error that a user can meet.
+"""The error hierarchy of all user-visible errors.
 
 TrainyardError
-├── InvalidArgument      400 INVALID_ARGUMENT     can never be accepted as it is; says which fields and why
-├── FailedPrecondition   400 FAILED_PRECONDITION  could be accepted, but not in the present state of things
-├── Unauthenticated      401 UNAUTHENTICATED      no token, or one that nobody issued
-├── PermissionDenied     403 PERMISSION_DENIED    a good token whose role may not do this
+├── InvalidArgument      400 INVALID_ARGUMENT     never valid; has a violation for each invalid field
+├── FailedPrecondition   400 FAILED_PRECONDITION  not possible in the current state
+├── Unauthenticated      401 UNAUTHENTICATED      no token, or an unknown one
+├── PermissionDenied     403 PERMISSION_DENIED    the role of the token does not allow it
 ├── NotFound             404 NOT_FOUND
 ├── AlreadyExists        409 ALREADY_EXISTS
-├── Aborted              409 ABORTED              somebody else was faster (a stale etag): read again, then retry
+├── Aborted              409 ABORTED              concurrent update (a stale etag): read again, then retry
 ├── TooLarge             413 INVALID_ARGUMENT
-├── ResourceExhausted    429 RESOURCE_EXHAUSTED   more than a quota allows at all; trying again does not help
-├── Internal             500 INTERNAL             a bug of ours
-└── Unavailable          503 UNAVAILABLE          try again later; also: no server answers
+├── ResourceExhausted    429 RESOURCE_EXHAUSTED   exceeds a quota; retrying does not help
+├── Internal             500 INTERNAL             a bug in Trainyard
+└── Unavailable          503 UNAVAILABLE          transient: try again later; also: the server does not answer
 
-One place turns this tree into HTTP (`trainyard_server.api.errors`) and one into an exit code
-(`trainyard_cli.main`). The envelope is Google's (AIP-193), as clients of the v1 API parse it.
+`trainyard_server.api.errors` translates it to HTTP, `trainyard_cli.main` to exit codes. The envelope
+is Google's (AIP-193), as clients of the v1 API parse it.
 """
 
 import re
@@ -30,11 +30,11 @@ _BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that is wrong with one field.
+    """An invalid field.
 
-    `field` is the proto path as the v1 API writes it (`worker_count`, `master_config.image_uri`,
-    `job.job_id`, `args[2]`); `description` says what is wrong and what is allowed. `unknown` is the name
-    that nobody knows, where that is the trouble: `field` is then the message that should have had it.
+    `field` is the proto path in the v1 API (`worker_count`, `master_config.image_uri`, `job.job_id`, `args[2]`);
+    `description` has the reason and what is allowed. `unknown` is the name of an unknown field; `field` is then the
+    message that contains it.
     """
 
     field: str
@@ -53,7 +53,7 @@ class Violation:
 
 
 class TrainyardError(Exception):
-    """The root. `http_status` and `status` are those of the envelope; `message` is for a person."""
+    """The base class. `http_status` and `status` are those of the envelope; `message` is for users."""
 
     http_status: ClassVar[int] = 500
     status: ClassVar[str] = "INTERNAL"
@@ -68,7 +68,7 @@ class TrainyardError(Exception):
 
 
 class InvalidArgument(TrainyardError):
-    """Carries every violation found, so that a config is corrected in one go."""
+    """Has all violations, so that a config can be corrected at once."""
 
     http_status = 400
     status = "INVALID_ARGUMENT"
@@ -151,10 +151,10 @@ def to_body(error: TrainyardError) -> dict[str, Any]:
 
 
 def from_body(http_status: int, body: object) -> TrainyardError:
-    """The error that an answer's envelope describes; an `Internal` where the body is none."""
+    """Parse the error from the envelope of a response; without an envelope, by the HTTP status."""
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
-        return _by_http_status(http_status)(f"The server answered {http_status} with no explanation.")
+        return _by_http_status(http_status)(f"The server answered {http_status} without an error message.")
     message = str(error.get("message", f"The server answered {http_status}."))
     kind = _KINDS.get((http_status, str(error.get("status")))) or _by_http_status(http_status)
     if not issubclass(kind, InvalidArgument):

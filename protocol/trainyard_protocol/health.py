@@ -1,7 +1,7 @@
-"""How the service stands, and what `trainyard doctor` found: for the open `/healthz`, and in full for admins.
+"""Health of the service and findings of `trainyard doctor`: in short at `/healthz`, in full for admins.
 
-`/healthz` is open: a check's `message` names no job, no path and no host. Findings may: they need the admin token,
-or are made on the machine itself.
+`/healthz` is open to all: the `message` of a check names no job, path or host. Findings may: they need the admin token
+or access to the machine.
 """
 
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ from trainyard_protocol.sync import Wire
 
 class CheckStatus(StrEnum):
     OK = "ok"
-    DEGRADED = "degraded"  # jobs run, but something is to be seen to
-    DOWN = "down"  # nothing can be taken or run as long as it is so
+    DEGRADED = "degraded"  # jobs run, but something needs attention
+    DOWN = "down"  # jobs are not accepted or do not run
 
 
 class Check(Wire):
@@ -26,15 +26,15 @@ class Check(Wire):
 
 
 class Health(Wire):
-    """`status` is that of the worst check."""
+    """The checks; `status` is the worst of theirs."""
 
     status: CheckStatus
     checks: dict[str, Check]
 
 
 class Finding(Wire):
-    """One thing that was looked at. `found` says how it stands; for a problem, `meaning` says what that brings about
-    and `advice` what to do. `fixable`: `trainyard doctor --fix` mends it."""
+    """A finding of the doctor. `found` is the result; for a problem, `meaning` has its consequence and `advice` the
+    remedy. `fixable`: `trainyard doctor --fix` repairs it."""
 
     check: str
     status: Literal["ok", "problem", "fixed", "unknown"]
@@ -45,8 +45,8 @@ class Finding(Wire):
 
 
 class ServerHealth(Health):
-    """For admins. `time` is the server's clock; `live_runs` are the runs that are not over, None where the database
-    could not say; `findings` are only there where they were asked for."""
+    """Health for admins. `time` is the server's clock; `live_runs` are the runs that have not ended, None without the
+    database; `findings` are those of the doctor, if requested."""
 
     version: str
     time: datetime
@@ -60,7 +60,7 @@ def worst(statuses: Iterable[CheckStatus]) -> CheckStatus:
 
 
 def sized(count: float) -> str:
-    """Bytes for people, with the units of disks: `1.5 GB`."""
+    """Bytes in decimal units: `1.5 GB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"

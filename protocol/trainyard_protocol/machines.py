@@ -1,7 +1,7 @@
 """Scale tiers and machine types: from a training input to the resources of each replica.
 
-The tables are data (`configs/scale_tiers.yaml`, `configs/machine_types.yaml`); a site lays its own file over
-them. Nothing here asks what a real machine has: that is the scheduler's business.
+The tables are data (`configs/scale_tiers.yaml`, `configs/machine_types.yaml`), which a site's own file extends. The
+scheduler compares the resources with real machines.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Accelerator(_Data):
 
 
 class MachineType(_Data):
-    """What one replica of this type may use. `accelerators` maps a type to the counts that may be added."""
+    """The resources of a replica of this type. `accelerators` maps a type to the counts that may be added."""
 
     family: Literal["legacy", "compute-engine", "site"]
     vcpus: int
@@ -66,7 +66,7 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one replica asks for: whole CPUs, bytes of memory, and accelerators of one type."""
+    """The resources that a replica requests: whole CPUs, bytes of memory, and accelerators of one type."""
 
     vcpus: int
     memory_bytes: int
@@ -76,7 +76,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRequest:
-    """One replica of a gang, before anything is placed."""
+    """One replica of a gang, before it is placed."""
 
     task: Task
     machine_type: str
@@ -84,7 +84,7 @@ class ReplicaRequest:
 
 
 def configs_dir() -> Path:
-    """Where the shipped tables are: inside the installed package, or `configs/` of a checkout."""
+    """The directory of the shipped tables: in the installed package, or `configs/` of a checkout."""
     packaged = Path(__file__).parent / "configs"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "configs"
 
@@ -96,10 +96,7 @@ def default_catalog() -> Catalog:
 
 
 def load_catalog(site_file: Path | None = None) -> Catalog:
-    """The shipped tables with the site's own laid over them.
-
-    Raises InvalidArgument, naming the file and the entry, when the site's file cannot be read or is wrong.
-    """
+    """The shipped tables, extended by the site's file. Raises InvalidArgument, with file and entry, for a bad file."""
     shipped = default_catalog()
     if site_file is None:
         return shipped
@@ -108,11 +105,11 @@ def load_catalog(site_file: Path | None = None) -> Catalog:
         _CatalogFile(machine_types=dict(shipped.machine_types), scale_tiers=_plain(shipped.scale_tiers)), site
     )
     for tier, replicas in site.scale_tiers.items():
-        for task_type, wanted in replicas.items():
-            if wanted.machine_type not in merged.machine_types:
+        for task_type, requested in replicas.items():
+            if requested.machine_type not in merged.machine_types:
                 raise InvalidArgument(
                     f"{site_file}: scaleTiers.{tier}.{task_type} names the machine type "
-                    f"{wanted.machine_type!r}, which is in no catalogue."
+                    f"{requested.machine_type!r}, which is in no catalogue."
                 )
     return merged
 
@@ -125,10 +122,10 @@ def gang(training_input: TrainingInput, catalog: Catalog) -> list[ReplicaRequest
         if not count:
             continue
         machine = catalog.machine_types[machine_type]
-        wanted = config_of(training_input, task_type).accelerator_config
+        requested = config_of(training_input, task_type).accelerator_config
         accelerator = machine.accelerator
-        if wanted and wanted.count:
-            accelerator = Accelerator(type=wanted.type, count=wanted.count)
+        if requested and requested.count:
+            accelerator = Accelerator(type=requested.type, count=requested.count)
         resources = Resources(
             vcpus=machine.vcpus,
             memory_bytes=round(machine.memory_gb * GIGABYTE),
@@ -186,10 +183,10 @@ def _read(path: Path) -> _CatalogFile:
         raise InvalidArgument(f"{path}: {where}: {first['msg']}.") from error
 
 
-def _merged(base: _CatalogFile, over: _CatalogFile) -> Catalog:
+def _merged(base: _CatalogFile, extension: _CatalogFile) -> Catalog:
     return Catalog(
-        machine_types=MappingProxyType({**base.machine_types, **over.machine_types}),
-        scale_tiers=MappingProxyType({**base.scale_tiers, **over.scale_tiers}),
+        machine_types=MappingProxyType({**base.machine_types, **extension.machine_types}),
+        scale_tiers=MappingProxyType({**base.scale_tiers, **extension.scale_tiers}),
     )
 
 

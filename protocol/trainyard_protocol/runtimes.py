@@ -1,7 +1,7 @@
-"""Runtime versions: from a package job's runtimeVersion to the container image that it runs in.
+"""Container images of package jobs by runtimeVersion.
 
-The table is data (`configs/runtimes.yaml`); a site lays its own file over it. Process replicas run in the
-agent's own Python and ask nothing here.
+The table is `configs/runtimes.yaml`, which a site can extend with a file of its own. Replicas that run as processes use
+the agent's Python instead.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.machines import configs_dir
 
 ANY_VERSION = "*"
-"""In the table: every version that has no line of its own, and a job that names none."""
+"""Key of the default entry, for versions not in the table and jobs without a version."""
 
 
 class _Data(BaseModel):
@@ -26,9 +26,8 @@ class _Data(BaseModel):
 
 
 class RuntimeImage(_Data):
-    """An image of a runtime. `dockerfile` is what `trainyard runtimes build` makes it from (in the table beside
-    the file, here its whole path; "" for an image that a registry has), `base_image` what it is built on by
-    default, `packages` what is installed besides the packages that every runtime has."""
+    """Runtime image. `dockerfile`: the absolute path of what `trainyard runtimes build` builds, "" for an image from a
+    registry; `base_image`: its default base; `packages`: what it installs besides every runtime's packages."""
 
     image: str = Field(min_length=1)
     dockerfile: str = ""
@@ -37,7 +36,7 @@ class RuntimeImage(_Data):
 
 
 class RuntimeVersion(_Data):
-    """Names of images: for replicas without and with GPUs; without a `gpu`, both have the first."""
+    """Names of the images for replicas without and with GPUs. `gpu` defaults to `cpu`."""
 
     cpu: str
     gpu: str = ""
@@ -50,31 +49,28 @@ class _RuntimesFile(_Data):
 
 @dataclass(frozen=True)
 class Runtimes:
-    """`images` by their short names, `versions` by runtime version."""
+    """The table: `images` by short name, `versions` by runtime version."""
 
     images: Mapping[str, RuntimeImage]
     versions: Mapping[str, RuntimeVersion]
 
     def image_for(self, runtime_version: str, gpus: bool) -> str:
-        """The image that a job of this version runs in, "" being none named. Raises InvalidArgument for a
-        version that is not in the table."""
+        """The image of a runtime version ("": the job names none). Raises InvalidArgument if it is unknown."""
         version = self.versions.get(runtime_version) or self.versions.get(ANY_VERSION)
         if version is None:
             known = ", ".join(sorted(self.versions))
-            raise InvalidArgument(
-                f"The runtime version {runtime_version!r} is not offered; offered are {known}."
-            )
+            raise InvalidArgument(f"The runtime version {runtime_version!r} is unknown; known: {known}.")
         return self.images[version.gpu if gpus and version.gpu else version.cpu].image
 
     def dockerfile_of(self, image: str) -> str:
-        """What the image is built from here; "" for one that is pulled."""
+        """The Dockerfile of an image; "" if it is pulled."""
         return next((entry.dockerfile for entry in self.images.values() if entry.image == image), "")
 
 
 def load_runtimes(site_file: Path | None = None) -> Runtimes:
-    """The shipped table with the site's own laid over it, entry by entry.
+    """Load the shipped table, with entries replaced or added by the site's file.
 
-    Raises InvalidArgument, naming the file and the entry, when the site's file cannot be read or is wrong.
+    Raises InvalidArgument, with file and entry, if the site's file is unreadable or invalid.
     """
     path = configs_dir() / "runtimes.yaml"
     table = _read(path)
@@ -87,7 +83,7 @@ def load_runtimes(site_file: Path | None = None) -> Runtimes:
 
 
 def constraints_file() -> Path:
-    """The exact versions that images of runtimes are built with, as pip reads them."""
+    """pip constraints file for building runtime images."""
     packaged = configs_dir() / "constraints.txt"
     return packaged if packaged.is_file() else configs_dir().parent / "constraints.txt"
 
@@ -97,9 +93,7 @@ def _checked(path: Path, table: _RuntimesFile) -> Runtimes:
         for name in filter(None, (names.cpu, names.gpu)):
             if name not in table.images:
                 known = ", ".join(table.images)
-                raise InvalidArgument(
-                    f"{path}: versions.{version} names the image {name!r}; the images are {known}."
-                )
+                raise InvalidArgument(f"{path}: versions.{version}: unknown image {name!r}; known: {known}.")
     return Runtimes(images=table.images, versions=table.versions)
 
 
@@ -114,20 +108,21 @@ def _read(path: Path) -> _RuntimesFile:
         table = _RuntimesFile.model_validate(data or {})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        if where.endswith(".[key]"):  # 1.10 is the number 1.1 in YAML
+        key = ".".join(map(str, first["loc"])) or "the file"
+        if key.endswith(".[key]"):  # 1.10 is the number 1.1 in YAML
             raise InvalidArgument(
-                f"{path}: {where.removesuffix('.[key]')}: a version or a name that YAML takes for a number "
+                f"{path}: {key.removesuffix('.[key]')}: a version or name that YAML reads as a number "
                 'needs quotes: "2.10".'
             ) from error
-        raise InvalidArgument(f"{path}: {where}: {first['msg']}.") from error
+        raise InvalidArgument(f"{path}: {key}: {first['msg']}.") from error
     return table.model_copy(
-        update={"images": {name: _beside(path, image) for name, image in table.images.items()}}
+        update={
+            "images": {name: _with_absolute_dockerfile(path, image) for name, image in table.images.items()}
+        }
     )
 
 
-def _beside(path: Path, image: RuntimeImage) -> RuntimeImage:
-    """The same with its Dockerfile's whole path."""
+def _with_absolute_dockerfile(path: Path, image: RuntimeImage) -> RuntimeImage:
     if not image.dockerfile:
         return image
     return image.model_copy(update={"dockerfile": str(path.absolute().parent / image.dockerfile)})

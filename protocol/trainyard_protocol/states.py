@@ -1,7 +1,7 @@
-"""Which states exist, which moves are legal, why a replica ended, and whose fault that was.
+"""States, legal moves, reasons why replicas end, and faults.
 
-The tables are the whole truth: `lifecycle` decides with them, the store refuses a move that is not in them,
-the tests walk them exhaustively and the documentation's diagrams are drawn from them.
+The lifecycle decides with these tables, the repository refuses moves that are not in them, the tests walk them
+exhaustively, and the diagrams of the documentation are drawn from them.
 """
 
 from collections.abc import Mapping
@@ -12,46 +12,46 @@ from typing import TypeVar
 class JobState(StrEnum):
     """The states of the v1 API."""
 
-    QUEUED = "QUEUED"  # accepted; waits for room, or (after a run was lost) for its next run
+    QUEUED = "QUEUED"  # accepted; waits for resources, or for its next run after one was lost
     PREPARING = "PREPARING"  # a run is placed on an agent: packages are staged, replicas are starting
     RUNNING = "RUNNING"  # all replicas of the run have been up
-    SUCCEEDED = "SUCCEEDED"  # the primary exited 0, the others are stopped, every log line is here
-    FAILED = "FAILED"  # the verdict is a failure and no budget is left for another run
-    CANCELLING = "CANCELLING"  # a user or a time limit wants it ended; replicas are being stopped
-    CANCELLED = "CANCELLED"  # nothing of it runs any more
+    SUCCEEDED = "SUCCEEDED"  # the primary exited 0, the others are stopped, every log line is stored
+    FAILED = "FAILED"  # the verdict is a failure, without budget for another run
+    CANCELLING = "CANCELLING"  # cancelled by a user or a time limit; replicas are being stopped
+    CANCELLED = "CANCELLED"  # every replica has ended
 
 
 class RunState(StrEnum):
     """One launch of the whole gang. A run never starts over: a retry is a new run."""
 
-    PREPARING = "PREPARING"  # given to an agent
+    PREPARING = "PREPARING"  # assigned to an agent
     RUNNING = "RUNNING"  # every replica has been up
-    STOPPING = "STOPPING"  # decided, or to be ended: what still lives gets SIGTERM, grace, SIGKILL
-    ENDED = "ENDED"  # every replica has exited and its log is complete; the verdict stands
+    STOPPING = "STOPPING"  # decided or cancelled: live replicas get SIGTERM, after the grace period SIGKILL
+    ENDED = "ENDED"  # every replica has exited and its log is complete; the verdict is final
 
 
 class ReplicaState(StrEnum):
     PENDING = "PENDING"  # part of a run, not started yet
     STARTING = "STARTING"  # the runtime was asked to start it
     RUNNING = "RUNNING"  # its program runs
-    EXITED = "EXITED"  # over, with an exit status
-    UNKNOWN = "UNKNOWN"  # its agent is silent: not dead, not alive
+    EXITED = "EXITED"  # ended, with an exit status
+    UNKNOWN = "UNKNOWN"  # its agent is silent: not known to be dead or alive
 
 
 class Fault(StrEnum):
-    """Whose fault an ending was: it picks the budget of new runs."""
+    """The fault of an end: it determines the budget of new runs."""
 
     NOBODY = "NOBODY"
-    USER = "USER"  # trying again would end the same way: no new run
+    USER = "USER"  # another run would end the same way: no new run
     INFRASTRUCTURE = "INFRASTRUCTURE"  # a new run, a few times
-    OPERATOR = "OPERATOR"  # the machine was taken away on purpose: a new run, always
+    OPERATOR = "OPERATOR"  # the machine was shut down on purpose: always a new run
 
 
 class Reason(StrEnum):
-    """Why a replica ended."""
+    """The reason of a replica's end."""
 
     COMPLETED = "COMPLETED"  # exit code 0
-    STOPPED = "STOPPED"  # by us, after the run was decided
+    STOPPED = "STOPPED"  # by the agent, after the run was decided
     PROGRAM_ERROR = "PROGRAM_ERROR"  # a non-zero exit code that is no signal
     OUT_OF_MEMORY = "OUT_OF_MEMORY"  # killed at its memory limit
     START_FAILED = "START_FAILED"  # its command could not be executed
@@ -59,15 +59,15 @@ class Reason(StrEnum):
     IMAGE_FAILED = "IMAGE_FAILED"  # its image does not exist, or may not be pulled
     STAGING_FAILED = "STAGING_FAILED"  # its packages or its image could not be fetched
     HOST_FAILED = "HOST_FAILED"  # its machine, or the container engine there, could not start it
-    KILLED_BY_SIGNAL = "KILLED_BY_SIGNAL"  # by a signal that we did not send
+    KILLED_BY_SIGNAL = "KILLED_BY_SIGNAL"  # by a signal that the agent did not send
     VANISHED = "VANISHED"  # gone without an exit status
-    STALLED = "STALLED"  # its step stood still longer than its own history, or a set limit, allows
+    STALLED = "STALLED"  # its step did not change for longer than its history, or a set limit, allows
     HOST_LOST = "HOST_LOST"  # its agent stayed silent past the lease
     HOST_SHUTDOWN = "HOST_SHUTDOWN"  # its machine, container engine or agent was shut down
 
 
 class Outcome(StrEnum):
-    """How a run ended."""
+    """The outcome of a run."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -132,7 +132,7 @@ _S = TypeVar("_S", bound=StrEnum)
 
 
 class IllegalMove(Exception):
-    """A move that is in no table: a bug of ours, never a user's."""
+    """A move that is in no table: a bug of the server, never of a user."""
 
     def __init__(self, before: StrEnum, after: StrEnum) -> None:
         super().__init__(f"{type(before).__name__} cannot go from {before} to {after}")
@@ -145,7 +145,7 @@ def check_move(table: Mapping[_S, frozenset[_S]], before: _S, after: _S) -> None
 
 
 def reason_of_exit(code: int) -> Reason:
-    """Why a program ended that nobody stopped; `code` as a shell sees it (128 + n for signal n)."""
+    """The reason for a program that was not stopped. `code` is the shell's exit code (128 + n for signal n)."""
     if code == 0:
         return Reason.COMPLETED
     return Reason.KILLED_BY_SIGNAL if 128 < code <= 128 + 64 else Reason.PROGRAM_ERROR

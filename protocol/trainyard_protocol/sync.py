@@ -1,22 +1,25 @@
-"""The wire between agent and server.
+"""Wire protocol between agent and server.
 
-`POST /agent/v1/sync` carries everything but log lines: the agent sends what it is, what it has and how
-everything it runs stands; the answer lists every run that it should have, each with its target. A run
-that the answer does not list is to be stopped and forgotten. Both messages are whole states, never
-differences, so any of them may be lost, repeated or answered twice.
+`POST /agent/v1/sync` has everything but log lines. The agent sends its capacity and the state of all its runs; the
+answer lists every run that it should have, each with its target. The agent stops and deletes a run that is not listed.
+Both messages are complete states, never differences, so each may be lost or repeated.
 
-`POST /agent/v1/runs/{run}/replicas/{task}/logs` takes a `LogChunk` and answers with a `LogReceipt`:
-the server takes only what continues what it has, and says what it has; the agent goes on from there.
+`POST /agent/v1/runs/{run}/replicas/{task}/logs` sends a `LogChunk` and is answered with a `LogReceipt`: the server
+appends only lines that continue the stored ones, and returns their number; the agent continues there.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
 
+from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.training_input import TrainingInput, parse_training_input
 
 Stream = Literal["stdout", "stderr"]
 RuntimeName = Literal["process", "docker", "fake"]
@@ -37,7 +40,7 @@ class Gpu(Wire):
 
 
 class Capacity(Wire):
-    """What an agent may give to replicas: CPU numbers, bytes, devices. All of them, used or not."""
+    """The capacity of an agent for replicas, used or not: CPU numbers, bytes, devices."""
 
     cpus: tuple[int, ...]
     memory_bytes: int
@@ -45,11 +48,11 @@ class Capacity(Wire):
 
 
 class AgentInfo(Wire):
-    """Who the agent is. `agent_id` survives restarts.
+    """An agent. `agent_id` survives restarts.
 
     `capacity_mode`: `strict` places a gang only where it fits as asked; `fit` scales one down that is larger
-    than the whole machine. `replica_environment` is what the agent adds to every replica's environment
-    (such as STORAGE_EMULATOR_HOST); no secret may stand in it.
+    than the whole machine. `replica_environment` is added to every replica's environment (such as
+    STORAGE_EMULATOR_HOST); it must not contain secrets.
     """
 
     agent_id: str
@@ -63,10 +66,10 @@ class AgentInfo(Wire):
 
 
 class ExitReport(Wire):
-    """How a replica ended.
+    """The end of a replica.
 
-    `code` is what a shell would see (128 + n for signal n); None where the program never ran or nobody
-    knows. `after_stop`: we had already told it to stop. `message` is one sentence for the user.
+    `code` is the shell's exit code (128 + n for signal n); None if the program never ran or the code is unknown.
+    `after_stop`: a stop had been requested before. `message` is a sentence for the user.
     """
 
     code: int | None
@@ -77,11 +80,10 @@ class ExitReport(Wire):
 
 
 class Stall(Wire):
-    """A replica's step stands still, in a run of which one has done so for longer than it may.
+    """A stalled replica: its step has not changed for too long, or beside one in the same run.
 
-    `since` is when it reached `step`, by its machine's clock. When this was found, it had stood there for `for_s`,
-    of the `limit_s` that it may, in which its agent saw no other sign of it either; `longest_s` is the longest that
-    it had taken before from one sign to the next.
+    `since` is the time of `step`, by its machine's clock. At the detection the step had not changed for `for_s`, of the
+    allowed `limit_s`, without another sign of progress. `longest_s` is the longest time between two signs before.
     """
 
     step: int
@@ -92,8 +94,8 @@ class Stall(Wire):
 
 
 class ReplicaReport(Wire):
-    """`address` is `host:port` once the replica has been placed, "" before. `stacks` is what the program was doing
-    when a replica of its run stood still (`stall` says which); "" while none has, or where it cannot be told."""
+    """`address` is `host:port` once the replica is placed, "" before. `stacks` is a stack dump of its program, taken
+    when a replica of its run stalled; "" without one."""
 
     task: str
     state: ReplicaState
@@ -105,7 +107,7 @@ class ReplicaReport(Wire):
 
 
 class RunReport(Wire):
-    """`activity` says what a run that is not up yet is doing ("installing trainer-0.0.0.tar.gz")."""
+    """`activity` is the present step of the preparation of a run ("installing trainer-0.0.0.tar.gz")."""
 
     run_id: str
     replicas: tuple[ReplicaReport, ...]
@@ -113,10 +115,9 @@ class RunReport(Wire):
 
 
 class SyncRequest(Wire):
-    """`wait_s`: how long the server may hold the answer while it has nothing new to say.
+    """`wait_s` is how long the server may hold an unchanged answer.
 
-    `seen` is the `version` of the last answer that the agent acted on; the server answers at once when
-    it has another one.
+    `seen` is the `version` of the last answer that the agent applied; the server answers at once with another one.
     """
 
     agent: AgentInfo
@@ -126,7 +127,7 @@ class SyncRequest(Wire):
 
 
 class ReplicaOrder(Wire):
-    """What one replica may use: CPU numbers, device ids, bytes. CPUs are shared only within a run."""
+    """The resources of one replica: CPU numbers, device ids, bytes. CPUs are shared only within a run."""
 
     task: str
     machine_type: str
@@ -136,9 +137,8 @@ class ReplicaOrder(Wire):
 
 
 class StallPolicy(Wire):
-    """When a replica that reports its step counts as stalled: after `limit_s` without a sign of it, where that is
-    set; else after `factor` times the longest that it has lately taken from one to the next, and never before
-    `least_s`."""
+    """When a replica that reports steps counts as stalled: after `limit_s` without a sign of progress, if that is set;
+    else after `factor` times its longest recent time between two signs, and never before `least_s`."""
 
     least_s: float
     factor: float
@@ -146,24 +146,49 @@ class StallPolicy(Wire):
 
 
 class RunOrder(Wire):
-    """One run that the agent should have. `training_input` is canonical (camelCase); `grace_s` is the
-    time between SIGTERM and SIGKILL; `stall` None: nobody watches the steps; `log_quota_bytes` bounds what is kept
-    of one replica's log on its machine, 0: nothing does."""
+    """A run that the agent should have.
+
+    `training_input` is canonical (camelCase) on the wire. Where this side cannot parse it, `unreadable` is the error
+    message and `training_input` is empty. `grace_s` is the time from SIGTERM to SIGKILL. Without `stall` no stall is
+    detected. `log_quota_bytes` limits the stored log of one replica on its machine; 0 is no limit.
+    """
 
     run_id: str
     number: int
     target: Literal["run", "stop"]
     project: str
     job_id: str
-    training_input: dict[str, Any]
+    training_input: TrainingInput
     replicas: tuple[ReplicaOrder, ...]
     grace_s: float
     stall: StallPolicy | None = None
     log_quota_bytes: int = 0
+    unreadable: str = Field(default="", exclude=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_training_input(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("training_input"), dict):
+            return data
+        try:
+            parsed = _parsed(json.dumps(data["training_input"]))
+        except InvalidArgument as error:
+            return {**data, "training_input": TrainingInput(), "unreadable": error.message}
+        return {**data, "training_input": parsed}
+
+    @field_serializer("training_input")
+    def _canonical(self, value: TrainingInput) -> dict[str, Any]:
+        return value.canonical()
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> TrainingInput:
+    """The training input of an order. The server sends it again in each answer; it is parsed once."""
+    return parse_training_input(json.loads(text))
 
 
 class SyncResponse(Wire):
-    """`lease_s`: an agent that has heard nothing for so long stops its replicas; None means never."""
+    """`lease_s`: an agent without an answer for so long stops its replicas; None means never."""
 
     version: str
     lease_s: float | None
@@ -173,7 +198,7 @@ class SyncResponse(Wire):
 class LogLine(Wire):
     """One line without its newline. `time` is RFC 3339, when the agent's side read it.
 
-    `partial`: the program's line was longer than the limit and goes on in the next one.
+    `partial`: the program's line was longer than the limit and continues in the next one.
     """
 
     time: str
@@ -183,8 +208,8 @@ class LogLine(Wire):
 
 
 class LogEnd(Wire):
-    """The last word on a replica's log: how many lines, and their digest. `cut`: the program wrote more, but the
-    log quota was used up: these are the lines that its machine kept."""
+    """The end of a replica's log: the number of lines, and their digest. `cut`: the program wrote more, but the log
+    quota was used up; these are the lines that its machine stored."""
 
     count: int
     sha256: str
@@ -200,14 +225,14 @@ class LogChunk(Wire):
 
 
 class LogReceipt(Wire):
-    """`next` is the number of lines that the server has, so the number of the next one it takes."""
+    """`next` is the number of lines that the server has, which is the number of the next one."""
 
     next: int
     complete: bool
 
 
 class LogDigest:
-    """The digest of a log whose lines come one after the other, and how many there were."""
+    """The digest of a log, line by line, and their number."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,10 +1,9 @@
-"""The job as it is submitted: every field of the v1 API's Job and TrainingInput.
+"""Training input: every field of the v1 API's Job and TrainingInput.
 
-Field names, types and meanings are those of the discovery document `ml.v1` (schemas
-`GoogleCloudMlV1__Job` and below). Keys are accepted in camelCase and in snake_case. A model remembers
-which fields were sent: `canonical()` gives back exactly those, in the API's own spelling, with no
-default added, because clients compare the echoed `trainingInput` with theirs when they meet a 409.
-Rules that look at more than one field stand in `validation.py`.
+Field names, types and meanings are those of the discovery document `ml.v1` (schemas `GoogleCloudMlV1__Job` and below).
+Keys are accepted in camelCase and in snake_case. `canonical()` returns the fields that were sent, in the API's spelling
+and without defaults, because clients compare the echoed `trainingInput` with their own after a 409. Rules for several
+fields are in `config.validation`.
 """
 
 import itertools
@@ -17,8 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import ErrorDetails
 
-from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.fields import (
+from trainyard_protocol.config.fields import (
     Argument,
     Boolean,
     Count,
@@ -30,8 +28,9 @@ from trainyard_protocol.fields import (
     enum_of,
     kind_of,
     seconds,
-    wrong,
+    validation_error,
 )
+from trainyard_protocol.errors import InvalidArgument, Violation
 
 _M = TypeVar("_M", bound="Message")
 
@@ -88,23 +87,25 @@ class Message(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _camel_case_keys(cls, data: object) -> object:
+        if isinstance(data, cls):
+            return data
         if not isinstance(data, Mapping):
-            raise wrong(f"must be a mapping; this is {kind_of(data)}.")
+            raise validation_error(f"must be a mapping; this is {kind_of(data)}.")
         renamed: dict[str, object] = {}
         for key, value in data.items():
             name = to_camel(key) if isinstance(key, str) and key in cls.model_fields else str(key)
             if name in renamed:
-                raise wrong(f'says "{name}" twice, once in snake_case and once in camelCase.')
-            if value is not None:  # proto3 JSON: null is the same as not there
+                raise validation_error(f'says "{name}" twice, once in snake_case and once in camelCase.')
+            if value is not None:  # proto3 JSON: null is the same as absent
                 renamed[name] = value
         return renamed
 
     def canonical(self) -> dict[str, Any]:
-        """The fields that were sent, and only those, as the API returns them."""
+        """The fields that were sent, as the API returns them."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def snake_case(self) -> dict[str, Any]:
-        """The same with snake_case keys: how TF_CONFIG and CLOUD_ML_JOB carry the training input."""
+        """The fields that were sent, with snake_case keys: the form in TF_CONFIG and CLOUD_ML_JOB."""
         return self.model_dump(mode="json", by_alias=False, exclude_unset=True)
 
 
@@ -133,13 +134,13 @@ class ReplicaConfig(Message):
 
 def _wait_time(value: str) -> str:
     if seconds(value) < MIN_WAIT_TIME_S:
-        raise wrong(f"must be at least {MIN_WAIT_TIME_S:.0f}s; this is {value}.")
+        raise validation_error(f"must be at least {MIN_WAIT_TIME_S:.0f}s; this is {value}.")
     return value
 
 
 def _priority(value: int) -> int:
     if not 0 <= value <= 1000:
-        raise wrong(f"must be between 0 and 1000; this is {value}.")
+        raise validation_error(f"must be between 0 and 1000; this is {value}.")
     return value
 
 
@@ -163,29 +164,33 @@ class ParameterSpec(Message):
         if self.type in (ParameterType.DOUBLE, ParameterType.INTEGER):
             self._check_range()
         elif self.type is ParameterType.CATEGORICAL and not self.categorical_values:
-            raise wrong("needs categoricalValues, since its type is CATEGORICAL.")
+            raise validation_error("needs categoricalValues, since its type is CATEGORICAL.")
         elif self.type is ParameterType.DISCRETE:
             values = self.discrete_values
             if not 1 <= len(values) <= MAX_DISCRETE_VALUES:
-                raise wrong(f"needs 1 to {MAX_DISCRETE_VALUES} discreteValues; it has {len(values)}.")
+                raise validation_error(
+                    f"needs 1 to {MAX_DISCRETE_VALUES} discreteValues; it has {len(values)}."
+                )
             if any(a >= b for a, b in itertools.pairwise(values)):
-                raise wrong("has discreteValues that are not strictly increasing.")
+                raise validation_error("has discreteValues that are not strictly increasing.")
         elif self.type is ParameterType.PARAMETER_TYPE_UNSPECIFIED:
-            raise wrong("needs a type: DOUBLE, INTEGER, CATEGORICAL or DISCRETE.")
+            raise validation_error("needs a type: DOUBLE, INTEGER, CATEGORICAL or DISCRETE.")
         logarithmic = self.scale_type in (ScaleType.UNIT_LOG_SCALE, ScaleType.UNIT_REVERSE_LOG_SCALE)
         smallest = min(self.discrete_values, default=self.min_value)
         if logarithmic and (smallest is None or smallest <= 0):
-            raise wrong(f"has scaleType {self.scale_type}, which needs values above 0.")
+            raise validation_error(f"has scaleType {self.scale_type}, which needs values above 0.")
         return self
 
     def _check_range(self) -> None:
         if self.min_value is None or self.max_value is None:
-            raise wrong(f"needs minValue and maxValue, since its type is {self.type}.")
+            raise validation_error(f"needs minValue and maxValue, since its type is {self.type}.")
         if self.min_value > self.max_value:
-            raise wrong(f"has a minValue ({self.min_value}) above its maxValue ({self.max_value}).")
+            raise validation_error(
+                f"has a minValue ({self.min_value}) above its maxValue ({self.max_value})."
+            )
         whole = self.min_value.is_integer() and self.max_value.is_integer()
         if self.type is ParameterType.INTEGER and not whole:
-            raise wrong("needs whole numbers as minValue and maxValue, since its type is INTEGER.")
+            raise validation_error("needs whole numbers as minValue and maxValue, since its type is INTEGER.")
 
 
 class HyperparameterSpec(Message):
@@ -204,12 +209,12 @@ class HyperparameterSpec(Message):
         names = [param.parameter_name for param in self.params]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise wrong(f"names the parameter {twice[0]!r} twice.")
+            raise validation_error(f"names the parameter {twice[0]!r} twice.")
         doubles = [p.parameter_name for p in self.params if p.type is ParameterType.DOUBLE]
         if self.algorithm is Algorithm.GRID_SEARCH and doubles:
-            raise wrong(f"cannot use GRID_SEARCH with the DOUBLE parameter {doubles[0]!r}.")
+            raise validation_error(f"cannot use GRID_SEARCH with the DOUBLE parameter {doubles[0]!r}.")
         if self.max_trials < 1 or self.max_parallel_trials < 1 or self.max_failed_trials < 0:
-            raise wrong(
+            raise validation_error(
                 "needs maxTrials and maxParallelTrials of 1 or more and maxFailedTrials of 0 or more."
             )
         return self
@@ -221,12 +226,12 @@ class EncryptionConfig(Message):
 
 def _package_uris(value: tuple[str, ...]) -> tuple[str, ...]:
     if len(value) > MAX_PACKAGE_URIS:
-        raise wrong(f"may list at most {MAX_PACKAGE_URIS} packages; it lists {len(value)}.")
+        raise validation_error(f"may list at most {MAX_PACKAGE_URIS} packages; it lists {len(value)}.")
     return value
 
 
 class TrainingInput(Message):
-    """`GoogleCloudMlV1__TrainingInput`. Types such as `n1-standard-8` stand in the machine catalogue."""
+    """`GoogleCloudMlV1__TrainingInput`. Types such as `n1-standard-8` are in the machine catalogue."""
 
     scale_tier: Annotated[ScaleTier, enum_of(ScaleTier)] = ScaleTier.BASIC
     master_type: Text = ""
@@ -268,24 +273,26 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 def _job_id(value: str) -> str:
     if not _JOB_ID.fullmatch(value):
-        raise wrong("A name should start with a letter and contain only letters, numbers and underscores")
+        raise validation_error(
+            "A name should start with a letter and contain only letters, numbers and underscores"
+        )
     if len(value) > 128:
-        raise wrong(f"A name should have at most 128 characters; this one has {len(value)}.")
+        raise validation_error(f"A name should have at most 128 characters; this one has {len(value)}.")
     return value
 
 
 def _labels(value: object) -> object:
     if not isinstance(value, Mapping):
-        raise wrong(f"must be a mapping of names to values; this is {kind_of(value)}.")
+        raise validation_error(f"must be a mapping of names to values; this is {kind_of(value)}.")
     if len(value) > MAX_LABELS:
-        raise wrong(f"may hold at most {MAX_LABELS} labels; it holds {len(value)}.")
+        raise validation_error(f"may hold at most {MAX_LABELS} labels; it holds {len(value)}.")
     for key, item in value.items():
         if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
-            raise wrong(
+            raise validation_error(
                 f"has the key {key!r}; a key starts with a lower-case letter and has at most 63 of a-z, 0-9, _ and -."
             )
         if not isinstance(item, str) or not _LABEL_VALUE.fullmatch(item):
-            raise wrong(
+            raise validation_error(
                 f"has the value {item!r} for {key!r}; a value is a string of at most 63 of a-z, 0-9, _ and -."
             )
     return value
@@ -305,7 +312,7 @@ _OUTPUT_ONLY = (
 
 
 class Job(Message):
-    """A create request. Output-only fields of the API's Job are ignored, as the real service does."""
+    """A create request. Output-only fields of the API's Job are ignored, as in the real service."""
 
     job_id: Annotated[Text, AfterValidator(_job_id)]
     training_input: TrainingInput
@@ -318,7 +325,7 @@ class Job(Message):
         if not isinstance(data, Mapping):
             return data
         if "predictionInput" in data or "prediction_input" in data:
-            raise wrong("has a predictionInput; only training jobs run here.")
+            raise validation_error("has a predictionInput; only training jobs run here.")
         return {key: value for key, value in data.items() if to_camel(str(key)) not in _OUTPUT_ONLY}
 
 
@@ -330,17 +337,17 @@ class LabelsPatch(Message):
 
 
 def parse_job(data: object) -> Job:
-    """The job of a create request. Raises InvalidArgument with every violation found."""
+    """Parse the job of a create request. Raises InvalidArgument with every violation."""
     return parse(Job, data, "job")
 
 
 def parse_training_input(data: object) -> TrainingInput:
-    """The `trainingInput` alone. Raises InvalidArgument with every violation found."""
+    """Parse a `trainingInput` alone. Raises InvalidArgument with every violation."""
     return parse(TrainingInput, data, "job.training_input")
 
 
 def parse(kind: type[_M], data: object, root: str) -> _M:
-    """Validate `data` as `kind`; `root` is the proto path of the whole, for messages."""
+    """Validate `data` as `kind`; `root` is its proto path, for messages."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -349,9 +356,8 @@ def parse(kind: type[_M], data: object, root: str) -> _M:
 
 
 def proto_path(steps: Sequence[str | int], root: str = "") -> str:
-    """`("trainingInput", "args", 2)` -> `args[2]`: the path as the real service names a field.
-
-    It speaks of the job's own fields as `job.x`, and of the training input's without a prefix.
+    """`("trainingInput", "args", 2)` -> `args[2]`: the path as the real service names a field: `job.x` for
+    the job's own fields, and no prefix for those of the training input.
     """
     path = root
     for step in steps:
@@ -381,22 +387,22 @@ def _violation(kind: type[Message], detail: ErrorDetails, root: str) -> Violatio
 
 
 def _named(loc: Sequence[str | int]) -> Iterator[str | int]:
-    """Pydantic's location without the marks of its own that are not fields of the document."""
+    """Pydantic's location without its own steps, which are not fields of the document."""
     for step in loc:
         if isinstance(step, int) or step.isidentifier() or "-" in step:
             yield step
 
 
 def _model_at(kind: type[Message], steps: Sequence[str | int]) -> type[Message] | None:
-    here: Any = kind
+    message: Any = kind
     for step in steps:
         if isinstance(step, int):
             continue
-        field = here.model_fields.get(to_snake(step))
-        here = next(iter(_messages(field.annotation)), None) if field else None
-        if here is None:
+        field = message.model_fields.get(to_snake(step))
+        message = next(iter(_messages(field.annotation)), None) if field else None
+        if message is None:
             return None
-    return here if isinstance(here, type) and issubclass(here, Message) else None
+    return message if isinstance(message, type) and issubclass(message, Message) else None
 
 
 def _messages(annotation: Any) -> Iterator[type[Message]]:

@@ -1,7 +1,7 @@
-"""What replicas use, as their agents measure it.
+"""Resource usage of replicas, as measured by their agents.
 
-`POST /agent/v1/usage` takes a `UsageBatch` and answers with a `UsageReceipt`. Measurements decide nothing: a batch that
-is lost is not sent again, and a server that does not know the path is left alone.
+`POST /agent/v1/usage` accepts a `UsageBatch` and returns a `UsageReceipt`. Scheduling does not depend on usage: a lost
+batch is not sent again, and an agent stops sending to a server without this path.
 """
 
 from typing import Annotated
@@ -16,8 +16,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class GpuUsage(Wire):
-    """One device. `id` is the driver's; `utilization` is the share of the time in which it computed, over the driver's
-    own short window, None where the driver cannot tell. The memory is that of all who use the device."""
+    """One GPU. `id` is the driver's. `utilization` is the driver's, 0 to 1 over a short window; None if unknown. Memory
+    is in bytes, of all users of the device."""
 
     id: str
     utilization: Share | None = None
@@ -26,9 +26,8 @@ class GpuUsage(Wire):
 
 
 class UsageSample(Wire):
-    """What one replica uses. `time` is its machine's clock. `cpu` is how many cores were busy with it, on average since
-    the sample before; None in the first one. `memory_bytes` is resident: of all its processes together, or of its
-    container without the pages that the kernel may drop at once."""
+    """Usage of one replica. `time`: its machine's clock. `cpu`: mean number of busy cores since the previous sample;
+    None in the first. `memory_bytes`: resident memory of its processes, or of its container without page cache."""
 
     run_id: str
     task: str
@@ -43,13 +42,13 @@ class UsageBatch(Wire):
 
 
 class UsageReceipt(Wire):
-    """How many of the samples were taken: those of replicas that the server knows and whose run is not over."""
+    """Number of samples stored: those of known replicas whose run has not ended."""
 
     taken: int
 
 
 class GpuSeries(Wire):
-    """One device over the times of its `UsageSeries`. None: not known then."""
+    """One GPU over the times of its `UsageSeries`. None: unknown at that time."""
 
     utilization: tuple[float | None, ...]
     memory_bytes: tuple[int | None, ...]
@@ -57,8 +56,8 @@ class GpuSeries(Wire):
 
 
 class UsageSeries(Wire):
-    """What one replica used over time, the oldest first. `cpus` and `memory_given` (bytes) are what it was given.
-    A value stands for the time since the one before: CPU and utilization are means, memory is the most."""
+    """Usage of one replica over time, oldest first. `cpus` and `memory_given` (bytes) are its resources. A value covers
+    the time since the previous one: the mean of CPU and utilization, the maximum of memory."""
 
     task: str
     cpus: int
@@ -70,7 +69,7 @@ class UsageSeries(Wire):
 
 
 class UsageView(Wire):
-    """One run's replicas, the primary first. `run` 0: the job has had none."""
+    """Usage of one run's replicas, the primary first. `run` is 0 if the job has had none."""
 
     project: str
     job_id: str

@@ -1,10 +1,10 @@
-"""What the server tells people beyond the v1 API (`/trainyard/v1/...`): the command line and the dashboard read it."""
+"""Views beyond the v1 API (`/trainyard/v1/...`), for the command line and the dashboard."""
 
 import json
 import math
 import re
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer
 
@@ -22,22 +22,21 @@ _LEVELS = frozenset({"DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL"})
 
 
 def number(value: float) -> float | str:
-    """As JSON has it: what is no finite number is a string, "NaN", "Infinity" or "-Infinity", as in all of Google's
-    APIs."""
+    """A JSON value: "NaN", "Infinity" and "-Infinity" are strings, as in all of Google's APIs."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 Number = Annotated[float, PlainSerializer(number, return_type=float | str, when_used="json")]
-"""A float that may be none: see `number`."""
+"""A float that may not be finite: see `number`."""
 
 
 class Verdict(Wire):
-    """Why a run ended as it did: the first failure by the replicas' own finish times.
+    """The verdict of a run: the first failure by the replicas' own finish times, or the success.
 
-    `exit_code` is what `jobs submit --stream-logs` exits with; `last_lines` end the log of `replica`, and `step` is
-    the last that its program reported.
+    `exit_code` is that of `jobs submit --stream-logs`. `last_lines` are the end of the log of `replica`, `step` is the
+    last step that it reported.
     """
 
     outcome: Outcome
@@ -50,7 +49,7 @@ class Verdict(Wire):
 
 
 class CurveDigest(Wire):
-    """One metric in short: its newest value, and some points (step, value) spread over all of its steps."""
+    """A metric in short: its newest value, and some points (step, value) over all its steps."""
 
     name: str
     step: int
@@ -59,9 +58,8 @@ class CurveDigest(Wire):
 
 
 class MetricsDigest(Wire):
-    """What a replica's program has measured of itself, in short (`digests.py` of the server): 8 metrics at most, what
-    matters most first, 40 points of each. `main` is the one to show where there is room for one, or "". `epoch`
-    counts as the program does, of `epochs`."""
+    """The metrics of a replica in short: at most 8, the most important first, with 40 points each. `main` is the name
+    of the first, or "". `epoch` of `epochs` is as the program counts."""
 
     main: str = ""
     epoch: int | float | None = None
@@ -69,13 +67,13 @@ class MetricsDigest(Wire):
     metrics: tuple[CurveDigest, ...] = ()
 
     def curve(self, name: str = "") -> CurveDigest | None:
-        """Of this metric, or of the main one; None where there is none."""
+        """The curve of this metric, or of the main one; None without one."""
         return next((one for one in self.metrics if one.name == (name or self.main)), None)
 
 
 class MetricSeries(Wire):
     """One metric of one replica in one run: point i is `values[i]` at `steps[i]`, `times[i]` seconds after the `start`
-    of its MetricsView. Its steps rise. Of `total` points those that show its course, when there were too many."""
+    of its MetricsView. The steps increase. Of `total` points too many are thinned."""
 
     name: str
     task: str
@@ -87,13 +85,12 @@ class MetricSeries(Wire):
 
 
 class MetricsView(Wire):
-    """The curves of a job. A step that a later run has trained again is that run's alone.
+    """The curves of a job. A step that a later run trained again counts for that run alone.
 
-    `names` are those of all its metrics, what matters most first; `main` is the first of them, or "". `step`, `steps`,
-    `epoch`, `epochs`: as the newest lines say. `epoch_starts`: the first step that was reported in an epoch.
-    `version`: given as `after`, only those series come that have changed since. `complete`: false while there is more
-    in the log that has not been read: ask again. `thinned`: there were so many points that only those are kept that
-    show their course; `left_out`: there were too many curves.
+    `names` has all its metrics, the most important first; `main` is the first, or "". `step`, `steps`, `epoch` and
+    `epochs` are from the newest lines. `epoch_starts`: the first reported step of each epoch. With `version` as
+    `after`, an answer has only the series that changed since. `complete` is false while a part of the log is not read
+    yet: ask again. `thinned`: some points were removed; `left_out`: there were too many curves.
     """
 
     metrics: tuple[MetricSeries, ...] = ()
@@ -113,8 +110,8 @@ class MetricsView(Wire):
 
 
 class ReplicaView(Wire):
-    """`cpu_used` (cores), `memory_used_bytes` and `gpus_used` are what was measured last, at `used_at`, of a replica
-    that runs; None where nothing was."""
+    """`cpu_used` (cores), `memory_used_bytes` and `gpus_used` are the newest sample of a running replica, of `used_at`;
+    None without one."""
 
     task: str
     state: ReplicaState
@@ -159,7 +156,7 @@ class RunView(Wire):
 
 
 class EventView(Wire):
-    """One line of a job's history. `kind` names what happened; `before` and `after` are set for a move."""
+    """An event of a job's history. `before` and `after` are set for a move."""
 
     number: int
     time: datetime
@@ -172,8 +169,8 @@ class EventView(Wire):
 
 
 class JobDetail(Wire):
-    """`job` is the v1 Job; `owner` is who submitted it ("" where nobody knows); `waiting` says what a queued job waits
-    for; `exit_code` mirrors a final state."""
+    """`job` is the v1 Job; `owner` submitted it ("" if unknown); `waiting` is why a queued job waits; `exit_code` is
+    set in a final state."""
 
     job: dict[str, Any]
     owner: str = ""
@@ -185,21 +182,9 @@ class JobDetail(Wire):
     events: tuple[EventView, ...] = ()
 
 
-class JobFound(Wire):
-    project: str
-    job_id: str
-    state: JobState
-
-
-class JobsFound(Wire):
-    """Jobs that somebody looks for by a part of their names, the newest first."""
-
-    jobs: tuple[JobFound, ...] = ()
-
-
 class Explanation(Wire):
-    """What one replica sees: its variables, its command, and the line that reproduces it by hand, in a Python
-    that has `packages` (addresses as in packageUris; none for a container image)."""
+    """The environment of one replica, its command, and a shell line that starts it by hand, in a Python environment
+    with `packages` (addresses as in packageUris; none for a container image)."""
 
     task: str
     run: int
@@ -209,9 +194,9 @@ class Explanation(Wire):
     reproduce: str
 
 
-class FitView(Wire):
-    """One agent as a place for a waiting job. `home`: it could hold it if nothing else ran there.
-    `lacks` is "" where it fits just now."""
+class CandidateView(Wire):
+    """An agent as a candidate for a waiting job. `home`: the job would fit if nothing else ran there. `lacks` is ""
+    if it fits now."""
 
     agent: str
     alive: bool
@@ -222,8 +207,8 @@ class FitView(Wire):
 
 
 class HolderView(Wire):
-    """A job that holds what another waits for. `ends_by`: when its maxRunningTime is over, which is the only
-    end that is known; `left_over`: its run has ended, and what it started still lives."""
+    """A job that holds resources that another one waits for. `ends_by`: the end of its maxRunningTime. `left_over`: its
+    run has ended, but processes of it still run."""
 
     project: str
     job_id: str
@@ -236,8 +221,8 @@ class HolderView(Wire):
     left_over: bool = False
 
 
-class AheadView(Wire):
-    """A job that stands before another in the queue."""
+class QueuedAheadView(Wire):
+    """A job that is ahead of another in the queue."""
 
     project: str
     job_id: str
@@ -247,17 +232,17 @@ class AheadView(Wire):
     waiting: str
 
 
-class ChangeView(Wire):
-    """One thing that would start a waiting job now. `kind`: priority, replicas, machine-type, quota, agent, end-job."""
+class SuggestionView(Wire):
+    """A change that would start a waiting job now. `kind`: priority, replicas, machine-type, quota, agent, end-job."""
 
     kind: str
     message: str
 
 
-class WhyView(Wire):
-    """Why a job waits, or in `summary` alone what it does instead. `kind` is room, quota, never or no-agent.
+class QueueExplanationView(Wire):
+    """The explanation of a waiting job; for another job, `summary` alone. `kind` is room, quota, never or no-agent.
 
-    `changes` has the smallest first; `nothing` says what it would take where no single change is enough.
+    `changes` has the smallest first. Where no single change is enough, `nothing` is a sentence about what is.
     """
 
     project: str
@@ -268,15 +253,15 @@ class WhyView(Wire):
     kind: str = ""
     needs: str = ""
     position: int = 0
-    ahead: tuple[AheadView, ...] = ()
-    agents: tuple[FitView, ...] = ()
+    ahead: tuple[QueuedAheadView, ...] = ()
+    agents: tuple[CandidateView, ...] = ()
     holders: tuple[HolderView, ...] = ()
-    changes: tuple[ChangeView, ...] = ()
+    changes: tuple[SuggestionView, ...] = ()
     nothing: str = ""
 
 
 class LogEntry(Wire):
-    """One line of a job's log. `cursor` orders all lines of the job; a reader resumes after the last it has.
+    """A line of a job's log. `cursor` orders all lines of the job; a reader resumes after the last one that it has.
 
     `number` counts from 0 within one replica of one run.
     """
@@ -293,8 +278,8 @@ class LogEntry(Wire):
 
 
 class LogSummary(Wire):
-    """Sent when a job's log is complete: for each `run/task` how many lines there are, the digest
-    (`sync.digest`) that its agent computed of them, and where a quota cut it off, how many are kept."""
+    """Sent when a job's log is complete. For each `run/task`: the number of lines, the agent's digest of them
+    (`sync.digest`), and where a quota cut the log off, the number of stored lines (`kept`)."""
 
     state: JobState
     lines: dict[str, int]
@@ -303,8 +288,8 @@ class LogSummary(Wire):
 
 
 class AgentView(Wire):
-    """`cpus_given`, `memory_given_bytes` and `gpus_given` are what its live runs hold. `cpu_used` (cores),
-    `memory_used_bytes` and `gpus_used` are what was measured last of the replicas that run there, all together."""
+    """`cpus_given`, `memory_given_bytes` and `gpus_given` are held by its runs. `cpu_used` (cores),
+    `memory_used_bytes` and `gpus_used` are the sums of the newest samples of its running replicas."""
 
     agent_id: str
     name: str
@@ -330,7 +315,7 @@ class ServerStatus(Wire):
 
 
 class Me(Wire):
-    """Whose token came with the request: its role and its name."""
+    """The caller: role and name of the request's token."""
 
     role: str
     name: str
@@ -345,18 +330,18 @@ class Staged(Wire):
 
 
 SEVERITIES = ("DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL")
-"""From the least to the most."""
+"""From the lowest to the highest."""
 
 
 def severity(stream: Stream, text: str) -> str:
-    """What the line says of itself (a JSON `severity`, a logging level, absl's letter), else its stream's:
-    INFO for stdout and ERROR for stderr, as the real service had it."""
+    """The severity in the line (a JSON `severity`, a logging level, absl's letter), else that of its stream: INFO for
+    stdout and ERROR for stderr, as in the real service."""
     if text.startswith("{"):
         try:
-            said = json.loads(text)
+            fields = json.loads(text)
         except ValueError:
-            said = {}
-        level = str(said.get("severity", "")).upper() if isinstance(said, dict) else ""
+            fields = {}
+        level = str(fields.get("severity", "")).upper() if isinstance(fields, dict) else ""
         if level in _LEVELS:
             return level
     elif match := _LEVEL.match(text):
@@ -367,9 +352,33 @@ def severity(stream: Stream, text: str) -> str:
 
 
 class SignInCode(Wire):
-    """What a browser may sign in with, once and until `expires_at`, as `name` with that role."""
+    """A code to sign in with in a browser, once and until `expires_at`, as `name` with that role."""
 
     code: str
     expires_at: datetime
     name: str
     role: str
+
+
+class FileEntry(Wire):
+    """An entry of a directory. `size` is in bytes. A device, a link out of the job-dir or a name that is not text is
+    `other`, and cannot be downloaded."""
+
+    name: str
+    kind: Literal["file", "directory", "other"]
+    size: int | None = None
+    updated: datetime | None = None
+
+
+class FileListing(Wire):
+    """One page of a directory below a job's job-dir, sorted by name.
+
+    `next_page_token` is "" on the last page. `model`, only in the listing of the job-dir itself, is the location of the
+    model as its program reported it, or `JOBDIR/model` if that exists.
+    """
+
+    job_dir: str
+    path: str
+    entries: tuple[FileEntry, ...] = ()
+    next_page_token: str = ""
+    model: str = ""

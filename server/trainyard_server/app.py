@@ -1,4 +1,4 @@
-"""The composition root: everything is built here, from settings, and nothing when this is imported."""
+"""Composition root: builds the application from its settings."""
 
 import asyncio
 import time
@@ -11,18 +11,16 @@ from starlette.concurrency import run_in_threadpool
 import trainyard_protocol
 from trainyard_protocol.health import CheckStatus, Health
 from trainyard_protocol.machines import load_catalog
-from trainyard_server.api import agent, errors, files, logs, v1
-from trainyard_server.api import extensions as trainyard
-from trainyard_server.api import uploads as upload
+from trainyard_server.api import agent, errors, extensions, files, logs, uploads, v1
 from trainyard_server.api.authentication import Authentication
 from trainyard_server.api.dependencies import UseCases
 from trainyard_server.api.security_headers import SecurityHeaders
-from trainyard_server.background import flush_forever, scrub_forever, tick_forever
+from trainyard_server.background import flush_forever, tick_forever
 from trainyard_server.config.quota_file import load_quotas
 from trainyard_server.config.settings import Settings
 from trainyard_server.context import Backend, Clock, system_clock
-from trainyard_server.control.controller import Conductor
-from trainyard_server.control.leader_election import Leadership
+from trainyard_server.control.controller import Controller
+from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.dashboard import static_files
 from trainyard_server.dashboard.pages import (
     cluster as cluster_page,
@@ -54,69 +52,63 @@ from trainyard_server.dashboard.pages import (
 from trainyard_server.dashboard.views import Dashboard
 from trainyard_server.domain.permissions import check_tokens
 from trainyard_server.domain.sessions import Sessions
-from trainyard_server.services.agent_sync import Syncing
-from trainyard_server.services.cluster import Clusters
+from trainyard_server.services.agent_sync import AgentSync
+from trainyard_server.services.cluster import ClusterOverview
 from trainyard_server.services.configs import Configs
 from trainyard_server.services.diagnosis import Diagnosis
 from trainyard_server.services.health import HealthChecks
-from trainyard_server.services.job_details import Explaining
-from trainyard_server.services.job_files import Files
-from trainyard_server.services.job_search import Listings
+from trainyard_server.services.job_details import JobDetails
+from trainyard_server.services.job_files import JobFiles
+from trainyard_server.services.job_search import JobSearch
 from trainyard_server.services.jobs import Jobs
-from trainyard_server.services.logs.executors import LogThreads
-from trainyard_server.services.logs.followers import Standings
-from trainyard_server.services.logs.pages import LogPaging
+from trainyard_server.services.logs.batches import LogExecutors
+from trainyard_server.services.logs.job_status import JobStatusReader
+from trainyard_server.services.logs.pages import LogPages
 from trainyard_server.services.logs.streaming import LogStreaming
 from trainyard_server.services.metrics import Metrics
-from trainyard_server.services.queue_explanation import Why
-from trainyard_server.services.rate_limit import Guesses
-from trainyard_server.services.session_revocation import EndedSessions
-from trainyard_server.services.sign_in import SigningIn
-from trainyard_server.services.usage import Measuring
-from trainyard_server.storage.agent_liveness import Hearing, Stopwatch
+from trainyard_server.services.queue_explanation import QueueExplanation
+from trainyard_server.services.sign_in import RevokedSessions, SignIn, SignInRateLimit
+from trainyard_server.services.usage import UsageQueries
+from trainyard_server.storage.agent_liveness import AgentLiveness, Stopwatch
 from trainyard_server.storage.db import installation
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.logs.store import LogStore
-from trainyard_server.storage.progress import Steps
-from trainyard_server.storage.uploads import Staging
+from trainyard_server.storage.progress import ProgressTracker
+from trainyard_server.storage.uploads import UploadStore
 from trainyard_server.storage.usage.store import UsageStore
 
 
 def create_app(
     settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch = time.monotonic
 ) -> FastAPI:
-    """The whole server as an ASGI application; `app.state.use_cases` is the same without HTTP.
+    """The server as an ASGI application; `app.state.use_cases` has its use cases.
 
-    Opens the data directory at once and closes it when the application shuts down. Raises InvalidArgument
-    for a bad machine types or quotas file and for two tokens with the same text, OSError for a directory that cannot
-    be used.
+    Opens the data directory and closes it at shutdown. Raises InvalidArgument for an invalid file of machine types or
+    quotas and for duplicate tokens, OSError for an unusable data directory.
     """
     use_cases = build(settings, clock, stopwatch)
     backend = use_cases.backend
-    leadership = Leadership(backend.store, stopwatch, settings.scheduler_lease_s)
+    leadership = LeaderElection(backend.store, stopwatch, settings.scheduler_lease_s)
     bus = None
     if not backend.store.exclusive:
-        from trainyard_server.storage.events.postgres import Bus
+        from trainyard_server.storage.events.postgres import PostgresNotifications
 
-        bus = Bus(settings.database, backend.notifier)
+        bus = PostgresNotifications(settings.database, backend.notifier)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loops = []
         if settings.run_loops:
             ticking = tick_forever(
-                use_cases.conductor,
+                use_cases.controller,
                 leadership,
                 backend.notifier,
                 settings.tick_s,
-                use_cases.health.pulse,
+                use_cases.health.heartbeat,
             )
-            flushing = flush_forever(backend.steps, backend.notifier, settings.tick_s)
+            flushing = flush_forever(backend.progress, backend.notifier, settings.tick_s)
             loops = [asyncio.create_task(ticking), asyncio.create_task(flushing)]
-            if settings.scrub_every_s:
-                scrubbing = scrub_forever(backend.logs, backend.notifier, settings.scrub_every_s)
-                loops.append(asyncio.create_task(scrubbing))
         if bus is not None:
             bus.start()
         try:
@@ -129,8 +121,8 @@ def create_app(
             if loops:
                 await run_in_threadpool(leadership.release)
             use_cases.health.close()
-            use_cases.files.close()
-            use_cases.log_threads.close()
+            use_cases.job_files.close()
+            use_cases.log_executors.close()
             if bus is not None:
                 bus.close()
             backend.store.close()
@@ -147,9 +139,9 @@ def create_app(
     dashboard = app.state.dashboard = Dashboard(backend.notifier, settings.ping_s)
     app.state.error_page = dashboard.error
     app.add_middleware(
-        Authentication, sessions=use_cases.sessions, ended=use_cases.ended_sessions, clock=clock
+        Authentication, sessions=use_cases.sessions, revoked=use_cases.revoked_sessions, clock=clock
     )
-    app.add_middleware(SecurityHeaders)  # what is added last stands outermost
+    app.add_middleware(SecurityHeaders)  # the last one added is the outermost
     errors.install(app)
     pages = (
         sign_in,
@@ -162,13 +154,13 @@ def create_app(
         new_page,
         cluster_page,
     )
-    for module in (v1, trainyard, logs, files, upload, agent, static_files, *pages):
+    for module in (v1, extensions, logs, files, uploads, agent, static_files, *pages):
         app.include_router(module.router)
 
     @app.get("/healthz", response_model_exclude_none=True)
     async def healthz(response: Response) -> Health:
-        """Open to all: 200 while jobs are taken and run, 503 while they are not."""
-        health = await use_cases.health.look()
+        """Open to all: 200 while jobs are accepted and run, else 503."""
+        health = await use_cases.health.check()
         response.headers["Cache-Control"] = "no-store"
         if health.status is CheckStatus.DOWN:
             response.status_code = 503
@@ -184,7 +176,7 @@ def _store(settings: Settings) -> Store:
 
 
 def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch = time.monotonic) -> UseCases:
-    """The use cases over an opened data directory. Whoever calls this closes `backend.store`."""
+    """Build the use cases on an opened data directory. The caller closes `backend.store`."""
     check_tokens(settings.tokens)
     catalog = load_catalog(settings.machine_types)
     quotas = load_quotas(settings.quotas)
@@ -200,40 +192,40 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         settings=settings,
         store=store,
         logs=logs,
-        steps=Steps(store, logs),
+        progress=ProgressTracker(store, logs),
         usage=UsageStore(settings.data_dir / "usage", settings.usage_points),
-        staging=Staging(settings.data_dir / "staging", settings.upload_limit),
+        uploads=UploadStore(settings.data_dir / "staging", settings.upload_limit),
         notifier=Notifier(),
         catalog=catalog,
         quotas=quotas,
         clock=clock,
-        hearing=Hearing(clock, stopwatch, settings.silent_after_s),
+        agent_liveness=AgentLiveness(clock, stopwatch, settings.silent_after_s),
     )
-    threads = LogThreads()
+    log_executors = LogExecutors()
     sessions = Sessions(settings.tokens)
-    ended_sessions = EndedSessions(store, backend.notifier, clock)
-    conductor = Conductor(backend)
-    explaining = Explaining(backend)
-    jobs = Jobs(backend, conductor)
+    revoked_sessions = RevokedSessions(store, backend.notifier, clock)
+    controller = Controller(backend)
+    job_details = JobDetails(backend)
+    jobs = Jobs(backend, controller)
     return UseCases(
         backend=backend,
-        conductor=conductor,
+        controller=controller,
         jobs=jobs,
-        syncing=Syncing(backend, conductor),
-        explaining=explaining,
-        streaming=LogStreaming(backend, Standings(backend, conductor, explaining), threads),
-        paging=LogPaging(backend, threads),
+        agent_sync=AgentSync(backend, controller),
+        job_details=job_details,
+        log_streaming=LogStreaming(backend, JobStatusReader(controller, job_details), log_executors),
+        log_pages=LogPages(backend, log_executors),
         health=HealthChecks(backend, stopwatch),
         diagnosis=Diagnosis(backend),
-        why=Why(backend),
-        configs=Configs(backend, jobs, explaining),
-        listings=Listings(backend),
+        queue_explanation=QueueExplanation(backend),
+        configs=Configs(backend, jobs, job_details),
+        job_search=JobSearch(backend),
         metrics=Metrics(backend),
-        measuring=Measuring(backend),
-        log_threads=threads,
+        usage=UsageQueries(backend),
+        log_executors=log_executors,
         sessions=sessions,
-        ended_sessions=ended_sessions,
-        files=Files(backend),
-        signing_in=SigningIn(backend, sessions, ended_sessions, Guesses()),
-        clusters=Clusters(backend),
+        revoked_sessions=revoked_sessions,
+        job_files=JobFiles(backend),
+        sign_in=SignIn(backend, sessions, revoked_sessions, SignInRateLimit()),
+        cluster=ClusterOverview(backend),
     )

@@ -1,76 +1,61 @@
-"""What the server does by itself: it ticks, at once when something calls for it and otherwise every while."""
+"""Background loops of the server: scheduler ticks, and writing the progress of replicas to the database."""
 
 import logging
 
 from starlette.concurrency import run_in_threadpool
 
-from trainyard_server.control.controller import Conductor
-from trainyard_server.control.leader_election import Leadership
-from trainyard_server.services.health import Pulse
+from trainyard_server.control.controller import Controller
+from trainyard_server.control.leader_election import LeaderElection
+from trainyard_server.services.health import Heartbeat
 from trainyard_server.storage.events.notifier import PROGRESS_TOPIC, QUEUE_TOPIC, Notifier
-from trainyard_server.storage.failures import Troubles
-from trainyard_server.storage.logs.scrub import Scrub
-from trainyard_server.storage.logs.store import LogStore
-from trainyard_server.storage.progress import Steps
+from trainyard_server.storage.failures import FailureLog
+from trainyard_server.storage.progress import ProgressTracker
 
 logger = logging.getLogger(__name__)
 
-_TROUBLE = "Jobs cannot be moved forward"
+_TICK_FAILURE = "Jobs cannot be moved forward"
 
 
 async def tick_forever(
-    conductor: Conductor, leadership: Leadership, notifier: Notifier, tick_s: float, pulse: Pulse
+    controller: Controller,
+    leadership: LeaderElection,
+    notifier: Notifier,
+    tick_s: float,
+    heartbeat: Heartbeat,
 ) -> None:
-    """Ends only when it is cancelled, or everything closes. A tick that fails is logged, once for each trouble;
-    the next one tries again."""
-    troubles = Troubles(logger)
+    """Tick every `tick_s` and whenever the queue changes, until the notifier closes. A failure is logged once for each
+    cause, and the next tick tries again."""
+    failures = FailureLog(logger)
 
     def tick() -> None:
         if leadership.held():
-            conductor.tick()
+            controller.tick()
         else:
-            conductor.look_on()
+            controller.observe_agents()
 
-    with notifier.subscribe(QUEUE_TOPIC) as news:
+    with notifier.subscribe(QUEUE_TOPIC) as queue:
         while not notifier.closed:
             try:
                 await run_in_threadpool(tick)
-            except Exception as error:  # noqa: BLE001 - logged, and the next one tries again
-                pulse.failed(error)
-                troubles.note(_TROUBLE, error)
+            except Exception as error:  # noqa: BLE001 - logged, and tried again
+                heartbeat.failed(error)
+                failures.record(_TICK_FAILURE, error)
             else:
-                pulse.beat()
-                troubles.over(_TROUBLE, "Jobs move forward again.")
-            await news.wait(tick_s)
+                heartbeat.succeeded()
+                failures.resolved(_TICK_FAILURE, "Jobs move forward again.")
+            await queue.wait(tick_s)
 
 
-async def flush_forever(steps: Steps, notifier: Notifier, every_s: float) -> None:
-    """Each process writes what it has read of the replicas' steps, and once more when everything closes."""
-    troubles = Troubles(logger)
-    with notifier.subscribe("the end") as end:
+async def flush_forever(progress: ProgressTracker, notifier: Notifier, every_s: float) -> None:
+    """Write the progress that this process has read every `every_s`, and once more when the notifier closes."""
+    failures = FailureLog(logger)
+    with notifier.subscribe("closing") as closing:
         while not notifier.closed:
-            await end.wait(every_s)
+            await closing.wait(every_s)
             try:
-                if await run_in_threadpool(steps.flush):
+                if await run_in_threadpool(progress.flush):
                     notifier.publish(PROGRESS_TOPIC)
-            except Exception as error:  # noqa: BLE001 - logged, and the next one tries again
-                troubles.note("Steps cannot be written", error)
+            except Exception as error:  # noqa: BLE001 - logged, and tried again
+                failures.record("Steps cannot be written", error)
             else:
-                troubles.over("Steps cannot be written", "Steps are written again.")
-
-
-async def scrub_forever(logs: LogStore, notifier: Notifier, pause_s: float, step_s: float = 1.0) -> None:
-    """Reads all logs, a step each `step_s`, then rests for `pause_s`. Each of several servers does it: what is damaged
-    is to be known to all. Ends when it is cancelled, or everything closes."""
-    troubles = Troubles(logger)
-    scrub = Scrub(logs)
-    with notifier.subscribe("scrub") as close:  # a topic without news: only the end wakes it
-        while not notifier.closed:
-            try:
-                more = await run_in_threadpool(scrub.step)
-            except Exception as error:  # noqa: BLE001 - logged, and the next round tries again
-                troubles.note("The logs cannot be checked", error)
-                more = False
-            if not more:
-                scrub = Scrub(logs)
-            await close.wait(step_s if more else pause_s)
+                failures.resolved("Steps cannot be written", "Steps are written again.")

@@ -1,4 +1,4 @@
-"""What the use cases stand on, built once by the composition root."""
+"""Shared dependencies of the use cases, built once by the composition root."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 from trainyard_protocol.machines import Catalog
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.scheduling.quotas import Quotas
-from trainyard_server.storage.agent_liveness import Hearing
+from trainyard_server.storage.agent_liveness import AgentLiveness
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.logs.store import LogStore
-from trainyard_server.storage.progress import Steps
-from trainyard_server.storage.uploads import Staging
+from trainyard_server.storage.progress import ProgressTracker
+from trainyard_server.storage.uploads import UploadStore
 from trainyard_server.storage.usage.store import UsageStore
 
 Clock = Callable[[], datetime]
-"""Answers with the present moment, aware of its zone."""
+"""Returns the current time, with its time zone."""
 
 
 def system_clock() -> datetime:
@@ -25,14 +25,16 @@ def system_clock() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
+    """Stores, settings and the clock."""
+
     settings: Settings
     store: Store
     logs: LogStore
-    steps: Steps
+    progress: ProgressTracker
     usage: UsageStore
-    staging: Staging
+    uploads: UploadStore
     notifier: Notifier
     catalog: Catalog
     quotas: Quotas
     clock: Clock
-    hearing: Hearing
+    agent_liveness: AgentLiveness

@@ -1,4 +1,4 @@
-"""The command `python -m trainyard_server`: settings from the command line, then uvicorn until SIGTERM."""
+"""The command `python -m trainyard_server`: parses settings and runs uvicorn until SIGTERM."""
 
 import argparse
 import fcntl
@@ -15,7 +15,6 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from sqlalchemy.exc import SQLAlchemyError
 
 from trainyard_protocol.errors import TrainyardError
 from trainyard_server.app import create_app
@@ -23,18 +22,19 @@ from trainyard_server.config.settings import Settings
 from trainyard_server.domain.permissions import Role, Token, is_name
 from trainyard_server.storage.db.engine import UnusableUrl
 from trainyard_server.storage.events.notifier import Notifier
+from trainyard_server.storage.failures import DatabaseError
 
 _BACKLOG = 2048
-_PROXIES = ["127.0.0.1", "::1"]  # who is believed that a call came to it by https, and from whom
-_DRAIN_S = 5  # what requests that are under way get when the server is told to stop
+_PROXIES = ["127.0.0.1", "::1"]  # trusted for X-Forwarded-Proto and X-Forwarded-For
+_DRAIN_S = 5  # for pending requests at shutdown
 
 
 class UsageError(Exception):
-    """The command line or what it names cannot be used; the message is one line for a person."""
+    """An invalid command line, or a file or port that cannot be used. The message is one line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves until SIGTERM or SIGINT. 0: ended as told; 1: could not start; 2: a wrong command line."""
+    """Serve until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 could not start, 2 invalid command line."""
     options = _parser().parse_args(arguments)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.basicConfig(
@@ -59,11 +59,11 @@ def _serve(options: argparse.Namespace) -> None:
             raise UsageError(error.message) from error
         except UnusableUrl as error:
             raise UsageError(f"--database cannot be used: {error}.") from error
-        except (OSError, SQLAlchemyError) as error:
+        except (OSError, DatabaseError) as error:
             reason = getattr(error, "strerror", None) or str(getattr(error, "orig", error)).strip()
-            database = settings.database and isinstance(error, SQLAlchemyError)
-            what = "database" if database else f"data directory {settings.data_dir}"
-            raise UsageError(f"cannot use the {what}: {reason}.") from error
+            database = settings.database and isinstance(error, DatabaseError)
+            resource = "database" if database else f"data directory {settings.data_dir}"
+            raise UsageError(f"cannot use the {resource}: {reason}.") from error
         _run(app, listener)
 
 
@@ -80,14 +80,14 @@ def _run(app: FastAPI, listener: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Lets long polls and log streams end when a signal comes, so that nobody has to be cut off."""
+    """Ends long polls and event streams on a signal, so that no connection has to be aborted."""
 
     def __init__(self, config: uvicorn.Config, notifier: Notifier) -> None:
         super().__init__(config)
         self._notifier = notifier
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Asks for a clean end, with exit status 0; a second Ctrl-C does not wait for it."""
+        """Requests a clean shutdown with exit status 0. A second Ctrl-C does not wait for it."""
         self._notifier.close()
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
@@ -96,7 +96,9 @@ class _Server(uvicorn.Server):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trainyard_server", description="The control plane of Trainyard.")
     defaults = Settings(data_dir=Path())
-    parser.add_argument("--data-dir", type=Path, required=True, help="where everything is kept")
+    parser.add_argument(
+        "--data-dir", type=Path, required=True, help="the directory of database, logs and packages"
+    )
     parser.add_argument(
         "--database",
         default="",
@@ -111,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="ROLE[:NAME]=FILE",
-        help="the file with a token: of a viewer, a submitter, an admin or an agent, and who has it, as in "
+        help="a file with the token of a viewer, submitter, admin or agent, and its owner, as in "
         "submitter:alice=FILE; once for each token",
     )
     parser.add_argument("--machine-types", type=Path, help="the site's own machine types (YAML)")
@@ -120,9 +122,9 @@ def _parser() -> argparse.ArgumentParser:
         "--job-dir-root",
         action="append",
         default=[],
-        metavar="PLACE",
+        metavar="DIRECTORY",
         help="job-dirs below this directory, or below this gs://BUCKET with the server's own credentials, may be "
-        "looked into; as often as there are such places. default: none",
+        "shown; may be given several times. default: none",
     )
     parser.add_argument("--lease-seconds", type=float, default=defaults.lease_s, help="default: %(default)s")
     parser.add_argument(
@@ -130,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=defaults.log_quota,
         metavar="BYTES",
-        help="how much log is kept of one job, 0 for all; default: %(default)s",
+        help="maximum size of the log of a job, 0 for no limit; default: %(default)s",
     )
     parser.add_argument("--retries", type=int, default=defaults.retries, help="default: %(default)s")
     parser.add_argument(
@@ -179,7 +181,7 @@ def _token(option: str) -> Token:
     name = name if named else role
     if not is_name(name):
         raise UsageError(
-            f"--token-file {option!r}: {name!r} is no name; a name has letters, digits, '_', '.', '@', '+' and '-'."
+            f"--token-file {option!r}: {name!r} is not a valid name: letters, digits, '_', '.', '@', '+' and '-'."
         )
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
@@ -191,8 +193,7 @@ def _token(option: str) -> Token:
 
 
 def _lock(data_dir: Path, *, shared: bool) -> int:
-    """Held for as long as the process lives. With SQLite the directory is one server's alone; those that share a
-    database share it."""
+    """Lock the data directory until the process ends: exclusively with SQLite, shared with a shared database."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -204,7 +205,7 @@ def _lock(data_dir: Path, *, shared: bool) -> int:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Bound before anything is opened, so that a busy port is one clear message."""
+    """Bind the socket before anything is opened, so that a busy port is reported first."""
     address = "127.0.0.1" if host == "localhost" else host
     try:
         loopback = ipaddress.ip_address(address).is_loopback

@@ -1,4 +1,4 @@
-"""What the tests in a browser share: a yard to look at, how it is looked at, and what keeps people out of a page."""
+"""Shared by the browser tests: a server with a scripted agent, viewports, and accessibility checks."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,8 +18,8 @@ _STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-prac
 _OF_COLOURS = ["color-contrast", "link-in-text-block"]
 
 
-class Look(Enum):
-    """How a reader's window is."""
+class Viewport(Enum):
+    """Size and colour scheme of the browser's window."""
 
     LIGHT = (1280, 860, "light")
     DARK = (1280, 860, "dark")
@@ -39,9 +39,8 @@ class Look(Enum):
         return self.value[2]
 
 
-class Yard:
-    """A server to look at, with an agent that does what the test says. `stop` ends it, and what `again` starts is its
-    successor, at the same address."""
+class DashboardServer:
+    """A server with agents that the test scripts. `stop` ends it; `again` starts its successor at the same address."""
 
     def __init__(
         self,
@@ -57,15 +56,15 @@ class Yard:
         self._again = again
 
     def stop(self) -> None:
-        assert self._stop is not None, "the server of this yard stays"
+        assert self._stop is not None, "this server cannot be stopped"
         self._stop()
 
     def again(self) -> AbstractContextManager[Server]:
-        assert self._again is not None, "the server of this yard stays"
+        assert self._again is not None, "this server cannot be stopped"
         return self._again()
 
     def sign_in(self, context: BrowserContext, role: str) -> None:
-        """As somebody who has that role; "": as nobody."""
+        """Sign in with that role; "": not at all."""
         if not role:
             return
         token = next(token for token in TOKENS if token.role == role)
@@ -92,7 +91,7 @@ class Yard:
         assert answer.status_code == 200, answer.text
 
     def placed(self, agent: ScriptedAgent, job_id: str) -> Any:
-        """The run of a job, once the agent has been given it."""
+        """The run of a job, once the agent has received it."""
 
         def given() -> bool:
             agent.sync()
@@ -102,15 +101,15 @@ class Yard:
         return next(run for run in agent.runs.values() if run.job_id == job_id)
 
 
-def axe(page: Page, look: Look = Look.LIGHT) -> list[str]:
-    """What axe-core finds wrong with the page as it stands. With a dark `look`, only with its colours: nothing else
-    is other than in the light, and axe takes longer than all the rest of such a test."""
+def axe(page: Page, viewport: Viewport = Viewport.LIGHT) -> list[str]:
+    """Violations that axe-core finds. In dark viewports only colours are checked: the rest is the same as in light
+    ones, and axe is the slowest part of a test."""
     rules = (
         {"type": "rule", "values": _OF_COLOURS}
-        if look.scheme == "dark"
+        if viewport.scheme == "dark"
         else {"type": "tag", "values": _STANDARDS}
     )
-    # Without "resultTypes" it also describes every element of the page that is as it should be.
+    # Without "resultTypes" it also describes every element that passes.
     results = Axe().run(page, options={"runOnly": rules, "resultTypes": ["violations"]})
     return [
         f"{violation['id']}: {violation['help']}: {node['html'][:160]}"

@@ -1,4 +1,4 @@
-"""Pages in a real browser: Debian's Chromium, driven by Playwright, before a server with a scripted agent.
+"""Pages in a real browser: Debian's Chromium, driven by Playwright, against a server with a scripted agent.
 
 Every page fails its test that logs an error, breaks the Content-Security-Policy, or asks another host for anything.
 Screenshots are kept below $SCREENSHOTS, or test-artefacts/ where that is not set.
@@ -17,18 +17,18 @@ from urllib.parse import urlparse
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
-from browser.browser_support import Look, Yard
+from browser.browser_support import DashboardServer, Viewport
 from browser.link import linked
 from browser.quiet_network import QuietNetwork, quiet_network
 from integration.api.api_support import Server, server, serving
 
 expect.set_options(timeout=15_000)  # a machine that does much besides is slow, not wrong
 _WITHOUT = (
-    # The address line of each window is a page of its own, which takes as long to load as the page that is tested.
+    # The address bar of each window is a page of its own, which takes as long to load as the page that is tested.
     "WebUIOmniboxPopup",
     "WebUIOmniboxAimPopup",
     "WebUIOmniboxFullPopup",
-    # Only the last --disable-features counts: what Playwright does without as well.
+    # Only the last --disable-features counts: these are the ones that Playwright disables.
     "AvoidUnnecessaryBeforeUnloadCheckSync",
     "DestroyProfileOnBrowserClose",
     "HttpsUpgrades",
@@ -45,7 +45,7 @@ SHOTS = Path(os.environ.get("SCREENSHOTS", "test-artefacts/screenshots"))
 
 
 class RealClock:
-    """The time as the browser has it, too."""
+    """The real time, as in the browser."""
 
     def __call__(self) -> datetime:
         return datetime.now(UTC)
@@ -56,19 +56,19 @@ class RealClock:
 
 @pytest.fixture(scope="session")
 def network() -> Iterator[QuietNetwork]:
-    """Where the browser is, and what it can reach."""
+    """The network of the browser."""
     with quiet_network() as network:
         yield network
 
 
 @pytest.fixture(scope="module")
 def chromium(network: QuietNetwork, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Not for longer than a module: as long as Playwright is there it has an event loop running in this thread, and
-    no test that is a coroutine could have one."""
+    """For one module: while Playwright runs, its event loop runs in this thread, and asynchronous tests could not have
+    theirs."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         if os.environ.get("CI") == "true":
-            pytest.fail("There is no Chromium here: scripts/test-tools.sh installs it.")
+            pytest.fail("Chromium is not installed: scripts/test-tools.sh installs it.")
         pytest.skip("no Chromium on this machine")
     with sync_playwright() as playwright:
         flags = ["--no-sandbox", f"--disable-features={','.join(_WITHOUT)}"]
@@ -79,17 +79,19 @@ def chromium(network: QuietNetwork, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def yard_settings() -> dict[str, Any]:
-    """What is special about a test's server; a module may have its own."""
+def server_settings() -> dict[str, Any]:
+    """Settings of the test's server; modules may override it."""
     return {}
 
 
 @pytest.fixture
-def yard(tmp_path: Path, yard_settings: dict[str, Any], network: QuietNetwork) -> Iterator[Yard]:
-    """A server that ticks by itself, behind a socket, and nothing in it."""
+def dashboard(
+    tmp_path: Path, server_settings: dict[str, Any], network: QuietNetwork
+) -> Iterator[DashboardServer]:
+    """An empty server that ticks by itself, behind a socket."""
     with ExitStack() as stack:
         running = stack.enter_context(ExitStack())
-        api, url = running.enter_context(_serving(tmp_path / "server", yard_settings))
+        api, url = running.enter_context(_serving(tmp_path / "server", server_settings))
         link = stack.enter_context(linked(network.listening(), url))
 
         def stop() -> None:
@@ -98,12 +100,12 @@ def yard(tmp_path: Path, yard_settings: dict[str, Any], network: QuietNetwork) -
 
         @contextmanager
         def again() -> Iterator[Server]:
-            with _serving(tmp_path / "server", yard_settings) as (successor, there):
-                link.lead_to(there)
-                link.mend()
+            with _serving(tmp_path / "server", server_settings) as (successor, url):
+                link.lead_to(url)
+                link.restore()
                 yield successor
 
-        yield Yard(api, link, stop, again)
+        yield DashboardServer(api, link, stop, again)
 
 
 @contextmanager
@@ -114,68 +116,72 @@ def _serving(data_dir: Path, special: dict[str, Any]) -> Iterator[tuple[Server, 
 
 
 @pytest.fixture
-def open_page(chromium: Browser, yard: Yard) -> Iterator[Callable[..., Page]]:
-    """Opens a page as somebody: `open_page("/", role="viewer", look=Look.DARK)`. What goes wrong in it fails the test
-    at its end, unless the test has taken it out of `page.troubles`."""
+def open_page(chromium: Browser, dashboard: DashboardServer) -> Iterator[Callable[..., Page]]:
+    """Opens a page: `open_page("/", role="viewer", viewport=Viewport.DARK)`. Errors in it fail the test at its
+    end, unless the test has removed them from `page.errors`."""
     with ExitStack() as stack:
         opened: list[tuple[Page, list[str]]] = []
 
-        def open_one(path: str = "/", *, role: str = "admin", look: Look = Look.LIGHT) -> Page:
-            context = stack.enter_context(_context(chromium, yard, role, look))
+        def open_one(path: str = "/", *, role: str = "admin", viewport: Viewport = Viewport.LIGHT) -> Page:
+            context = stack.enter_context(_context(chromium, dashboard, role, viewport))
             page = context.new_page()
-            troubles: list[str] = []
-            page.troubles = troubles  # type: ignore[attr-defined]
-            _watch(page, yard.url, troubles)
-            opened.append((page, troubles))
+            errors: list[str] = []
+            page.errors = errors  # type: ignore[attr-defined]
+            _watch(page, dashboard.url, errors)
+            opened.append((page, errors))
             page.goto(path)
             return page
 
         yield open_one
-        wrong = [trouble for _, troubles in opened for trouble in troubles]
-    assert wrong == []
+        remaining = [error for _, errors in opened for error in errors]
+    assert remaining == []
 
 
 @pytest.fixture
 def shot(request: pytest.FixtureRequest) -> Callable[..., Path]:
-    """Keeps a picture of a page: `shot(page, "jobs-dark")`."""
+    """Saves a screenshot of a page: `shot(page, "jobs-dark")`."""
 
-    def keep(page: Page, name: str, *, full_page: bool = True) -> Path:
+    def save(page: Page, name: str, *, full_page: bool = True) -> Path:
         path = SHOTS / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=path, full_page=full_page)
         return path
 
-    return keep
+    return save
 
 
 @contextmanager
-def _context(chromium: Browser, yard: Yard, role: str, look: Look) -> Iterator[BrowserContext]:
+def _context(
+    chromium: Browser, dashboard: DashboardServer, role: str, viewport: Viewport
+) -> Iterator[BrowserContext]:
     context = chromium.new_context(
-        base_url=yard.url,
-        viewport={"width": look.width, "height": look.height},
-        color_scheme=look.scheme,
+        base_url=dashboard.url,
+        viewport={"width": viewport.width, "height": viewport.height},
+        color_scheme=viewport.scheme,
         locale="en-GB",
         timezone_id="Europe/Berlin",
     )
     context.set_default_timeout(15_000)
     try:
-        yard.sign_in(context, role)
+        dashboard.sign_in(context, role)
         yield context
     finally:
         context.close()
 
 
-def _watch(page: Page, url: str, troubles: list[str]) -> None:
-    here = urlparse(url).netloc
+def _watch(page: Page, url: str, errors: list[str]) -> None:
+    own = urlparse(url).netloc
 
-    def asked(request: Request) -> None:
-        there = urlparse(request.url)
-        if there.scheme in ("http", "https") and there.netloc != here:
-            troubles.append(f"asks another host: {request.url}")
+    def on_request(request: Request) -> None:
+        address = urlparse(request.url)
+        if address.scheme in ("http", "https") and address.netloc != own:
+            errors.append(f"asks another host: {request.url}")
 
-    page.on("request", asked)
-    page.on("pageerror", lambda error: troubles.append(f"script: {error}"))
+    page.on("request", on_request)
+    page.on("pageerror", lambda error: errors.append(f"script: {error}"))
     page.on(
         "console",
-        lambda said: troubles.append(f"console: {said.text}") if said.type in ("error", "warning") else None,
+        lambda message: (
+            errors.append(f"console: {message.text}") if message.type in ("error", "warning") else None
+        ),
     )

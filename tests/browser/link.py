@@ -1,4 +1,4 @@
-"""The way between a browser and the server, which a test can cut and mend."""
+"""TCP proxy between a browser and the server, which a test can cut and restore."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ _BLOCK = 1 << 16
 
 
 class Link:
-    """Passes on what comes to a listening socket. While it is cut, nobody gets through, nor stays."""
+    """Forwards connections of a listening socket. While it is cut, connections are aborted."""
 
     def __init__(self, listening: socket.socket, target: str) -> None:
         self._listening = listening
@@ -30,10 +30,10 @@ class Link:
         self._loop.call_soon_threadsafe(self._close_all)
 
     def lead_to(self, target: str) -> None:
-        """From the next connection on."""
+        """Forward new connections there."""
         self._target = urlparse(target)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._is_cut = False
 
     async def run(self, ready: threading.Event, end: threading.Event) -> None:

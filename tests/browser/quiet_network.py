@@ -1,7 +1,7 @@
-"""A network of the browser's own, in which nothing comes or goes.
+"""Network namespace for the browser, in which interfaces never change.
 
-Chromium drops what it loads as soon as the machine's network gets or loses an interface (ERR_NETWORK_CHANGED), and the
-tests with containers, which run beside those in a browser, make and remove many. Only root may have one.
+Chromium aborts requests when an interface is added or removed (ERR_NETWORK_CHANGED), and the container tests that run
+beside the browser tests add and remove many. Takes root.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ class QuietNetwork:
         self._namespace = namespace
 
     def program(self, program: str, directory: Path) -> str:
-        """The path of what runs the program in this network, with all arguments and open files that it is given."""
+        """Path of a wrapper that runs the program in this network, with all its arguments and open files."""
         if self._namespace is None:
             return program
         wrapper = directory / Path(program).name
@@ -39,9 +39,9 @@ class QuietNetwork:
         return str(wrapper)
 
     def listening(self) -> socket.socket:
-        """A socket on loopback, of this network, that anything on this machine may accept from."""
+        """A socket on the loopback interface of this network; any process of the machine may accept from it."""
         made: list[socket.socket] = []
-        # A network is a thread's, and a socket's for ever: this thread ends there.
+        # setns changes the thread's network; the socket stays in it when the thread has ended.
         thread = threading.Thread(target=lambda: made.append(self._listening()))
         thread.start()
         thread.join()

@@ -1,4 +1,4 @@
-"""An afternoon in a yard: two machines, three people, twenty jobs, some of them in trouble."""
+"""A server with an afternoon of work: two machines, three people, twenty jobs, some of them failing."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from browser.browser_support import Yard
+from browser.browser_support import DashboardServer
 from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, GB, ScriptedAgent
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import Gpu, LogChunk, LogEnd, LogLine, RunOrder, Stall, digest
@@ -22,7 +22,7 @@ WITH_FILES = "digits_baseline"
 
 
 class ShowClock:
-    """The time of day, some hours earlier: what happened in them is told in a moment."""
+    """A clock that starts some hours ago, so that past events can be replayed at once."""
 
     def __init__(self) -> None:
         self.behind = timedelta(0)
@@ -35,12 +35,12 @@ class ShowClock:
 
 
 class Show:
-    def __init__(self, yard: Yard, clock: ShowClock, job_dirs: Path) -> None:
-        self._yard = yard
+    def __init__(self, dashboard: DashboardServer, clock: ShowClock, job_dirs: Path) -> None:
+        self._dashboard = dashboard
         self._clock = clock
         self._job_dirs = job_dirs
         self._dice = random.Random(11)
-        self._said: dict[tuple[str, str], list[LogLine]] = {}
+        self._lines: dict[tuple[str, str], list[LogLine]] = {}
         self._box = self._agent("gpu-box", cpus=32, gpus=8)
         self._spare = self._agent("spare", cpus=8, gpus=0)
 
@@ -74,11 +74,11 @@ class Show:
             self._clock.behind = timedelta(minutes=self._dice.randint(2, 25))
             self._submit(name, owner, {"team": "vision"}, gpus=4)
         self._clock.behind = timedelta(0)
-        self._yard.api.use_cases.backend.steps.flush()
-        self._yard.api.use_cases.conductor.tick()
+        self._dashboard.api.use_cases.backend.progress.flush()
+        self._dashboard.api.use_cases.controller.tick()
 
     def _agent(self, name: str, cpus: int, gpus: int) -> ScriptedAgent:
-        agent = ScriptedAgent(self._yard.api, name, cpus=cpus, memory_gb=cpus * 6)
+        agent = ScriptedAgent(self._dashboard.api, name, cpus=cpus, memory_gb=cpus * 6)
         devices = tuple(Gpu(id=f"GPU-{name}-{n}", type=T4, memory_bytes=16 * GB) for n in range(gpus))
         capacity = agent.info.capacity.model_copy(update={"gpus": devices})
         agent.info = agent.info.model_copy(update={"capacity": capacity})
@@ -102,7 +102,7 @@ class Show:
             "args": ["--epochs", "90", "--model", name.partition("_")[0]],
             "jobDir": job_dir,
         }
-        answer = self._yard.api.client.post(
+        answer = self._dashboard.api.client.post(
             "/v1/projects/research/jobs",
             json={"jobId": name, "trainingInput": given, "labels": labels},
             headers=owner,
@@ -110,7 +110,7 @@ class Show:
         assert answer.status_code == 200, answer.text
 
     def _placed(self, name: str) -> tuple[ScriptedAgent, RunOrder]:
-        self._yard.api.use_cases.conductor.tick()
+        self._dashboard.api.use_cases.controller.tick()
         for agent in (self._box, self._spare):
             agent.sync()
             for run in agent.runs.values():
@@ -119,21 +119,21 @@ class Show:
                     return agent, run
         raise AssertionError(f"{name} was not placed")
 
-    def _say(
+    def _log(
         self, agent: ScriptedAgent, run: RunOrder, task: str, lines: Iterable[tuple[datetime, str, str]]
     ) -> None:
         start = agent.shipped.get((run.run_id, task), 0)
-        said = tuple(
+        shipped = tuple(
             LogLine(time=at.isoformat().replace("+00:00", "Z"), stream=stream, text=text)
             for at, stream, text in lines
         )
-        agent.shipped[run.run_id, task] = agent.ship(task, LogChunk(start=start, lines=said), run).next
-        self._said.setdefault((run.run_id, task), []).extend(said)
+        agent.shipped[run.run_id, task] = agent.ship(task, LogChunk(start=start, lines=shipped), run).next
+        self._lines.setdefault((run.run_id, task), []).extend(shipped)
 
     def _exit(
         self, agent: ScriptedAgent, run: RunOrder, task: str = "master-replica-0", **ending: Any
     ) -> None:
-        lines = self._said.get((run.run_id, task), [])
+        lines = self._lines.get((run.run_id, task), [])
         end = LogEnd(count=len(lines), sha256=digest(lines))
         agent.ship(task, LogChunk(start=len(lines), lines=(), end=end), run)
         agent.exit(task, run=run, logs=False, **ending)
@@ -149,7 +149,7 @@ class Show:
         *,
         epochs: int = 90,
     ) -> None:
-        """The lines that a training of so long has written by now, and what it used."""
+        """Log lines and usage of a training that began so long ago."""
         begin = self._clock()
         points = 220
         used: list[UsageSample] = []
@@ -160,11 +160,11 @@ class Show:
                 step = done * n // points
                 noise = self._dice.gauss(0, 0.03) * math.exp(-n / points)
                 loss = 6.9 * math.exp(-6 * rate**0.25 * step / steps) + 0.9 * rate**0.1 + noise
-                said: dict[str, Any] = {"event": "progress", "step": step, "steps": steps}
-                said |= {"epoch": step * epochs // steps, "epochs": epochs, "loss": round(loss, 4)}
-                said |= {"accuracy": round(max(0.0, min(0.99, 1 - loss / 7.1)), 4)}
-                said["examples_per_second"] = round(1180 + self._dice.gauss(0, 25), 1)
-                lines.append((at, "stdout", json.dumps(said)))
+                event: dict[str, Any] = {"event": "progress", "step": step, "steps": steps}
+                event |= {"epoch": step * epochs // steps, "epochs": epochs, "loss": round(loss, 4)}
+                event |= {"accuracy": round(max(0.0, min(0.99, 1 - loss / 7.1)), 4)}
+                event["examples_per_second"] = round(1180 + self._dice.gauss(0, 25), 1)
+                lines.append((at, "stdout", json.dumps(event)))
                 if n % 20 == 0 and replica.task.startswith("master"):
                     held = {
                         "event": "evaluation",
@@ -194,10 +194,10 @@ class Show:
                         ),
                     )
                 )
-            self._say(agent, run, replica.task, lines)
+            self._log(agent, run, replica.task, lines)
         for first in range(0, len(used), 200):
             body = UsageBatch(samples=tuple(used[first : first + 200])).model_dump_json()
-            answer = self._yard.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
+            answer = self._dashboard.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
             assert answer.status_code == 200, answer.text
 
     def _later(self, minutes: float) -> None:
@@ -245,7 +245,7 @@ class Show:
             "    loss = step(state, batch)",
             why,
         )
-        self._say(agent, run, "worker-replica-0", [(at, "stderr", text) for text in trace])
+        self._log(agent, run, "worker-replica-0", [(at, "stderr", text) for text in trace])
         self._exit(agent, run, "worker-replica-0", code=code, message=f"It exited with {code}.")
         self._later(0.1)
         self._exit(agent, run, code=143, reason=Reason.STOPPED, after_stop=True)
@@ -261,7 +261,7 @@ class Show:
         agent, run = self._begin(name, hours, BOB, {"team": "language"})
         self._train(agent, run, 6, 5000, 900, 0.05)
         self._later(6)
-        self._yard.api.client.post(f"/v1/projects/research/jobs/{name}:cancel", headers=BOB)
+        self._dashboard.api.client.post(f"/v1/projects/research/jobs/{name}:cancel", headers=BOB)
         agent.sync()
         self._exit(agent, run, code=143, reason=Reason.STOPPED, after_stop=True)
 
@@ -282,7 +282,7 @@ class Show:
             "Thread 0x7f3a (most recent call first):\n"
             '  File "data.py", line 212, in next\n  File "train.py", line 96, in train'
         )
-        with self._yard.api.use_cases.backend.store.write() as writer:
+        with self._dashboard.api.use_cases.backend.store.write() as writer:
             row = writer.run(run.run_id)
             assert row is not None
-            writer.note_stall(row, "master-replica-0", stall, stacks)
+            writer.record_stall(row, "master-replica-0", stall, stacks)

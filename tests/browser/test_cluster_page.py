@@ -1,4 +1,4 @@
-"""The machines and the queue."""
+"""The cluster page: agents and the queue."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import Look, Yard, axe
+from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import AGENT, GB, ScriptedAgent
 from trainyard_protocol.sync import Gpu, RunOrder
 from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
@@ -23,8 +23,8 @@ TWO_GPUS: dict[str, Any] = {
 }
 
 
-def gpu_box(yard: Yard, name: str = "gpu-box", count: int = 4) -> ScriptedAgent:
-    agent = ScriptedAgent(yard.api, name, cpus=16, memory_gb=64)
+def gpu_box(dashboard: DashboardServer, name: str = "gpu-box", count: int = 4) -> ScriptedAgent:
+    agent = ScriptedAgent(dashboard.api, name, cpus=16, memory_gb=64)
     gpus = tuple(Gpu(id=f"GPU-{name}-{n}", type=T4, memory_bytes=16 * GB) for n in range(count))
     capacity = agent.info.capacity.model_copy(update={"gpus": gpus})
     agent.info = agent.info.model_copy(update={"capacity": capacity})
@@ -32,8 +32,10 @@ def gpu_box(yard: Yard, name: str = "gpu-box", count: int = 4) -> ScriptedAgent:
     return agent
 
 
-def measured(yard: Yard, run: RunOrder, cpu: float, memory_bytes: int, busy: float = 0.0) -> None:
-    """What all replicas of a run use."""
+def measured(
+    dashboard: DashboardServer, run: RunOrder, cpu: float, memory_bytes: int, busy: float = 0.0
+) -> None:
+    """Usage of all replicas of a run."""
     samples = tuple(
         UsageSample(
             run_id=run.run_id,
@@ -49,54 +51,54 @@ def measured(yard: Yard, run: RunOrder, cpu: float, memory_bytes: int, busy: flo
         for replica in run.replicas
     )
     body = UsageBatch(samples=samples).model_dump_json()
-    answer = yard.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
+    answer = dashboard.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
     assert answer.json() == {"taken": len(samples)}
 
 
-def scheduled(yard: Yard) -> None:
-    """At once, not when the server gets to it."""
-    yard.api.use_cases.conductor.tick()
+def scheduled(dashboard: DashboardServer) -> None:
+    """Schedule now, without waiting for the next tick."""
+    dashboard.api.use_cases.controller.tick()
 
 
-def started(yard: Yard, agent: ScriptedAgent, job_id: str, **training_input: Any) -> RunOrder:
-    yard.submit(job_id, **training_input)
-    scheduled(yard)
-    run: RunOrder = yard.placed(agent, job_id)
+def started(dashboard: DashboardServer, agent: ScriptedAgent, job_id: str, **training_input: Any) -> RunOrder:
+    dashboard.submit(job_id, **training_input)
+    scheduled(dashboard)
+    run: RunOrder = dashboard.placed(agent, job_id)
     agent.start(run)
     return run
 
 
 @pytest.fixture
-def busy(yard: Yard) -> Yard:
+def busy(dashboard: DashboardServer) -> DashboardServer:
     """Two machines, two jobs that run, and three that wait."""
-    laptop, box = yard.agent(cpus=4, memory_gb=16), gpu_box(yard)
-    digits = started(yard, laptop, "digits_baseline", workerType="local-1", workerCount="1")
-    measured(yard, digits, 0.62, 310_000_000)
-    trains = started(yard, box, "resnet50_gpus", **TWO_GPUS)
-    measured(yard, trains, 3.4, 6 * GB, busy=0.93)
-    yard.submit(
+    laptop, box = dashboard.agent(cpus=4, memory_gb=16), gpu_box(dashboard)
+    digits = started(dashboard, laptop, "digits_baseline", workerType="local-1", workerCount="1")
+    measured(dashboard, digits, 0.62, 310_000_000)
+    trains = started(dashboard, box, "resnet50_gpus", **TWO_GPUS)
+    measured(dashboard, trains, 3.4, 6 * GB, busy=0.93)
+    dashboard.submit(
         "needs_four", **{**TWO_GPUS, "masterConfig": {"acceleratorConfig": {"type": T4, "count": "4"}}}
     )
-    yard.submit("needs_many", masterType="n1-standard-96", project="research")
-    yard.submit("patient", masterType="n1-standard-16", scheduling={"priority": 5})
-    scheduled(yard)
-    return yard
+    dashboard.submit("needs_many", masterType="n1-standard-96", project="research")
+    dashboard.submit("patient", masterType="n1-standard-16", scheduling={"priority": 5})
+    scheduled(dashboard)
+    return dashboard
 
 
-@pytest.mark.parametrize("look", Look)
+@pytest.mark.parametrize("viewport", Viewport)
 def test_machines_and_queue_are_shown(
-    busy: Yard, open_page: Open, shot: Callable[..., Path], look: Look
+    busy: DashboardServer, open_page: Open, shot: Callable[..., Path], viewport: Viewport
 ) -> None:
-    page = open_page("/cluster", look=look)
+    page = open_page("/cluster", viewport=viewport)
     box = page.get_by_role("article", name="Agent gpu-box")
     expect(box.get_by_role("row", name="resnet50_gpus master-replica-0").first).to_contain_text("93 %")
     page.locator(".queue summary").first.click()
     expect(page.get_by_text("It would start now with any one of:")).to_be_visible()
-    shot(page, f"cluster-{look.name.lower()}")
-    assert axe(page, look) == []
+    shot(page, f"cluster-{viewport.name.lower()}")
+    assert axe(page, viewport) == []
 
 
-def test_each_gpu_says_who_holds_it_and_how_busy_it_is(busy: Yard, open_page: Open) -> None:
+def test_each_gpu_shows_its_replica_and_utilization(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/cluster")
     rows = page.get_by_role("region", name="GPUs of gpu-box").locator("tbody tr")
     expect(rows).to_have_count(4)
@@ -109,16 +111,16 @@ def test_each_gpu_says_who_holds_it_and_how_busy_it_is(busy: Yard, open_page: Op
     expect(page).to_have_url(f"{busy.url}/projects/p/jobs/resnet50_gpus")
 
 
-def test_what_is_given_stands_beside_what_is_measured(busy: Yard, open_page: Open) -> None:
+def test_allocated_resources_are_beside_measured_ones(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/cluster")
     laptop = page.get_by_role("article", name="Agent laptop")
-    expect(laptop).to_contain_text("2 of 4 given, 1.2 busy")
+    expect(laptop).to_contain_text("2 of 4 allocated, 1.2 busy")
     expect(laptop).to_contain_text("620 MB used")
     row = laptop.get_by_role("row", name="digits_baseline")
     expect(row).to_contain_text("1.2 of 2")
 
 
-def test_measurements_and_agents_reach_the_page_by_themselves(busy: Yard, open_page: Open) -> None:
+def test_measurements_and_agents_reach_the_page_by_themselves(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/cluster")
     box = page.get_by_role("article", name="Agent gpu-box")
     expect(box).to_contain_text("93 %")
@@ -139,7 +141,7 @@ def test_measurements_and_agents_reach_the_page_by_themselves(busy: Yard, open_p
     expect(page.get_by_role("list", name="At a glance")).to_contain_text("3 agents alive")
 
 
-def test_queue_says_why_each_job_waits_in_its_order(busy: Yard, open_page: Open) -> None:
+def test_queue_shows_why_each_job_waits_in_order(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/cluster")
     rows = page.locator(".queue [data-row]")
     expect(rows).to_have_count(3)
@@ -148,8 +150,8 @@ def test_queue_says_why_each_job_waits_in_its_order(busy: Yard, open_page: Open)
     expect(rows.filter(has_text="needs_many")).to_contain_text("research")
 
 
-def test_row_of_the_queue_unfolds_to_who_holds_what_and_the_smallest_change(
-    busy: Yard, open_page: Open
+def test_row_of_the_queue_unfolds_to_holders_and_the_smallest_change(
+    busy: DashboardServer, open_page: Open
 ) -> None:
     page = open_page("/cluster")
     row = page.locator(".queue [data-row]").filter(has_text="patient")
@@ -157,13 +159,13 @@ def test_row_of_the_queue_unfolds_to_who_holds_what_and_the_smallest_change(
     expect(row.get_by_role("table", name="Who holds it")).to_contain_text("resnet50_gpus")
     expect(row.get_by_role("table", name="Agents")).to_contain_text("gpu-box")
     expect(row.get_by_role("listitem").first).to_be_visible()
-    # It stays unfolded while the page goes on.
+    # It stays unfolded while the page is updated.
     busy.submit("one_more", masterType="n1-standard-32")
     expect(page.locator(".queue [data-row]")).to_have_count(4)
     expect(row.get_by_role("table", name="Who holds it")).to_be_visible()
 
 
-def test_job_that_starts_leaves_the_queue(busy: Yard, open_page: Open) -> None:
+def test_job_that_starts_leaves_the_queue(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/cluster")
     queue = page.get_by_role("table", name="Queue")
     expect(queue).to_contain_text("patient")
@@ -173,41 +175,45 @@ def test_job_that_starts_leaves_the_queue(busy: Yard, open_page: Open) -> None:
     expect(new_box.get_by_role("region", name="Runs on new-box")).to_contain_text("patient")
 
 
-def test_silent_agent_is_told_apart(yard: Yard, open_page: Open, shot: Callable[..., Path]) -> None:
-    laptop = yard.agent()
-    started(yard, laptop, "alone")
-    yard.agent("was-here-once")
+def test_silent_agent_is_marked(
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
+) -> None:
+    laptop = dashboard.agent()
+    started(dashboard, laptop, "alone")
+    dashboard.agent("was-here-once")
     for agent in ("id-of-laptop", "id-of-was-here-once"):
-        seen = yard.api.use_cases.backend.hearing._seen
-        seen[agent] = type(seen[agent])(seen[agent].heard, seen[agent].at, stale=True)
+        seen = dashboard.api.use_cases.backend.agent_liveness._seen
+        seen[agent] = type(seen[agent])(seen[agent].heartbeats, seen[agent].at, stale=True)
     page = open_page("/cluster")
     card = page.get_by_role("article", name="Agent laptop")
     expect(card).to_contain_text("silent")
-    expect(card).to_contain_text("Nothing is started here until it is heard of again")
-    expect(page.get_by_text("1 agent is silent and holds nothing")).to_be_visible()
+    expect(card).to_contain_text("No run is started here until the agent answers again")
+    expect(page.get_by_text("1 silent agent without runs")).to_be_visible()
     expect(page.get_by_role("list", name="At a glance")).to_contain_text("0 agents alive")
     shot(page, "cluster-silent")
 
 
-@pytest.mark.parametrize("look", [Look.LIGHT, Look.NARROW_DARK])
-def test_empty_cluster_says_what_to_do_next(
-    yard: Yard, open_page: Open, shot: Callable[..., Path], look: Look
+@pytest.mark.parametrize("viewport", [Viewport.LIGHT, Viewport.NARROW_DARK])
+def test_empty_cluster_shows_what_to_do_next(
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], viewport: Viewport
 ) -> None:
-    page = open_page("/cluster", look=look)
+    page = open_page("/cluster", viewport=viewport)
     expect(page.get_by_role("heading", name="No agent yet")).to_be_visible()
     expect(page.get_by_text("trainyard up", exact=True)).to_be_visible()
-    expect(page.get_by_text(f"--server {yard.url}")).to_be_visible()
-    expect(page.get_by_text("Nobody waits.")).to_be_visible()
-    shot(page, f"cluster-empty-{look.name.lower()}")
+    expect(page.get_by_text(f"--server {dashboard.url}")).to_be_visible()
+    expect(page.get_by_text("The queue is empty.")).to_be_visible()
+    shot(page, f"cluster-empty-{viewport.name.lower()}")
     assert axe(page) == []
 
 
-def test_long_queue_has_pages(yard: Yard, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_queue_has_pages(
+    dashboard: DashboardServer, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (cluster, cluster_page):
         monkeypatch.setattr(module, "QUEUE_PAGE", 5)
     for number in range(12):
-        yard.submit(f"job_{number:03}")
-    scheduled(yard)
+        dashboard.submit(f"job_{number:03}")
+    scheduled(dashboard)
     page = open_page("/cluster?page=2")
     expect(page.get_by_text("6 to 10 of 12")).to_be_visible()
     expect(page.locator(".queue [data-row]")).to_have_count(5)
@@ -218,19 +224,19 @@ def test_long_queue_has_pages(yard: Yard, open_page: Open, monkeypatch: pytest.M
     expect(page.locator(".queue [data-row]")).to_have_count(2)
 
 
-def test_what_people_have_typed_is_shown_as_text(yard: Yard, open_page: Open) -> None:
-    agent = ScriptedAgent(yard.api, "<script>alert(1)</script>")
+def test_what_people_have_typed_is_shown_as_text(dashboard: DashboardServer, open_page: Open) -> None:
+    agent = ScriptedAgent(dashboard.api, "<script>alert(1)</script>")
     agent.sync()
-    started(yard, agent, "holder", workerType="local-1", workerCount="1")
-    yard.submit("waits", masterType="local-2")
-    scheduled(yard)
+    started(dashboard, agent, "holder", workerType="local-1", workerCount="1")
+    dashboard.submit("waits", masterType="local-2")
+    scheduled(dashboard)
     page = open_page("/cluster")
     expect(page.get_by_role("heading", name="<script>alert(1)</script>")).to_be_visible()
     page.locator(".queue summary").click()
     expect(page.get_by_role("table", name="Agents")).to_contain_text("<script>alert(1)</script>")
 
 
-def test_rows_are_reached_with_the_keyboard(busy: Yard, open_page: Open) -> None:
+def test_rows_are_reached_with_the_keyboard(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/cluster")
     expect(page.locator(".queue [data-row]")).to_have_count(3)
     page.keyboard.press("j")
@@ -239,7 +245,9 @@ def test_rows_are_reached_with_the_keyboard(busy: Yard, open_page: Open) -> None
     expect(page.locator(".runs a.name", has_text="resnet50_gpus")).to_be_focused()
 
 
-def test_viewer_sees_all_of_it_and_is_offered_nothing_that_he_may_not_do(busy: Yard, open_page: Open) -> None:
+def test_viewer_sees_all_of_it_and_is_offered_nothing_that_he_may_not_do(
+    busy: DashboardServer, open_page: Open
+) -> None:
     page = open_page("/cluster", role="viewer")
     page.locator(".queue summary").first.click()
     expect(page.get_by_role("table", name="Who holds it")).to_contain_text("resnet50_gpus")

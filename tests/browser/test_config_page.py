@@ -1,4 +1,4 @@
-"""The config of a job in the browser: as sent, as resolved, what its replicas see."""
+"""The config of a job in the browser: as submitted, as resolved, and the environment of replicas."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import Look, Yard, axe
+from browser.browser_support import DashboardServer, Viewport, axe
 
 Open = Callable[..., Page]
 
@@ -23,10 +23,10 @@ IMAGE: dict[str, Any] = {
 }
 
 
-def test_config_shows_what_was_sent_and_what_was_filled_in(yard: Yard, open_page: Open) -> None:
-    yard.submit("base", labels={"team": "vision"}, **IMAGE)
+def test_config_shows_the_submitted_and_the_resolved_one(dashboard: DashboardServer, open_page: Open) -> None:
+    dashboard.submit("base", labels={"team": "vision"}, **IMAGE)
     page = open_page("/projects/p/jobs/base/config")
-    sent = page.get_by_role("region", name="The config as sent")
+    sent = page.get_by_role("region", name="The config as submitted")
     expect(sent).to_contain_text("maxRunningTime: 7200s")
     expect(sent).not_to_contain_text("priority")
     resolved = page.get_by_role("region", name="The config as resolved")
@@ -36,11 +36,11 @@ def test_config_shows_what_was_sent_and_what_was_filled_in(yard: Yard, open_page
     expect(page.locator("#live-commands")).to_contain_text("trainyard jobs submit training base_2")
 
 
-def test_tf_config_is_there_as_soon_as_the_job_is_placed(yard: Yard, open_page: Open) -> None:
-    agent = yard.agent(cpus=3)
-    yard.submit("base", **IMAGE)
+def test_tf_config_is_there_as_soon_as_the_job_is_placed(dashboard: DashboardServer, open_page: Open) -> None:
+    agent = dashboard.agent(cpus=3)
+    dashboard.submit("base", **IMAGE)
     page = open_page("/projects/p/jobs/base/config")
-    run = yard.placed(agent, "base")
+    run = dashboard.placed(agent, "base")
     agent.sync()
     agent.start(run)
     shown = page.get_by_role("region", name="TF_CONFIG")
@@ -50,39 +50,41 @@ def test_tf_config_is_there_as_soon_as_the_job_is_placed(yard: Yard, open_page: 
     page.wait_for_url("**task=worker-replica-1")
     assert json.loads(shown.inner_text())["task"] == {"type": "worker", "index": 1}
     expect(page.locator(".environment")).to_contain_text("RANK")
-    explained = yard.api.get("/trainyard/v1/projects/p/jobs/base/explain", task="worker-replica-1")
+    explained = dashboard.api.get("/trainyard/v1/projects/p/jobs/base/explain", task="worker-replica-1")
     by_hand = page.get_by_role("button", name="Copy the line that starts worker-replica-1 by hand")
     expect(by_hand).to_have_attribute("data-copy", explained["reproduce"])
 
 
-def test_command_is_copied(yard: Yard, open_page: Open) -> None:
-    yard.submit("base")
+def test_command_is_copied(dashboard: DashboardServer, open_page: Open) -> None:
+    dashboard.submit("base")
     page = open_page("/projects/p/jobs/base/config")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy the command: Describe it").click()
-    expect(page.locator("#said")).to_contain_text("Copied.")
+    expect(page.locator("#notes")).to_contain_text("Copied.")
     copied = page.evaluate("() => navigator.clipboard.readText()")
     assert copied == "trainyard jobs describe base --project p"
 
 
-def test_markup_in_a_config_is_text(yard: Yard, open_page: Open) -> None:
+def test_markup_in_a_config_is_text(dashboard: DashboardServer, open_page: Open) -> None:
     evil = "<script>document.title='gone'</script>"
-    yard.submit("base", args=[evil], jobDir=f"/{evil}", region=evil)
+    dashboard.submit("base", args=[evil], jobDir=f"/{evil}", region=evil)
     page = open_page("/projects/p/jobs/base/config")
-    for name in ("sent", "resolved"):
+    for name in ("submitted", "resolved"):
         expect(page.get_by_role("region", name=f"The config as {name}")).to_contain_text(evil)
     expect(page).to_have_title("base · Trainyard")
 
 
-@pytest.mark.parametrize("look", Look)
-def test_config_page_in_each_look(yard: Yard, open_page: Open, shot: Callable[..., Path], look: Look) -> None:
-    agent = yard.agent("gpu-host", cpus=8, memory_gb=32)
-    yard.submit("digits_cnn", project="research", labels={"team": "vision", "stage": "final"}, **IMAGE)
-    run = yard.placed(agent, "digits_cnn")
+@pytest.mark.parametrize("viewport", Viewport)
+def test_config_page_in_each_viewport(
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], viewport: Viewport
+) -> None:
+    agent = dashboard.agent("gpu-host", cpus=8, memory_gb=32)
+    dashboard.submit("digits_cnn", project="research", labels={"team": "vision", "stage": "final"}, **IMAGE)
+    run = dashboard.placed(agent, "digits_cnn")
     agent.sync()
     agent.start(run)
-    page = open_page("/projects/research/jobs/digits_cnn/config", look=look)
+    page = open_page("/projects/research/jobs/digits_cnn/config", viewport=viewport)
     expect(page.get_by_role("region", name="TF_CONFIG")).to_be_visible()
-    assert axe(page, look) == []
+    assert axe(page, viewport) == []
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
-    shot(page, f"config-{look.name.lower()}")
+    shot(page, f"config-{viewport.name.lower()}")

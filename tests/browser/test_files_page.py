@@ -1,4 +1,4 @@
-"""The files of a job: from directory to directory, and down to this machine."""
+"""The files of a job: from directory to directory, and downloads."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import Look, Yard, axe
+from browser.browser_support import DashboardServer, Viewport, axe
 from trainyard_server.storage.job_files.tree import PAGE_SIZE
 
 Open = Callable[..., Page]
@@ -27,21 +27,21 @@ def job_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def yard_settings(tmp_path: Path) -> dict[str, Any]:
+def server_settings(tmp_path: Path) -> dict[str, Any]:
     return {"job_dir_roots": (tmp_path / "jobs",)}
 
 
-@pytest.mark.parametrize("look", Look)
-def test_files_are_found_and_kept(
-    yard: Yard, open_page: Open, shot: Callable[..., Path], job_dir: Path, look: Look
+@pytest.mark.parametrize("viewport", Viewport)
+def test_files_are_listed_and_downloaded(
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], job_dir: Path, viewport: Viewport
 ) -> None:
-    yard.submit("digits", jobDir=str(job_dir))
-    page = open_page(FILES, role="viewer", look=look)
+    dashboard.submit("digits", jobDir=str(job_dir))
+    page = open_page(FILES, role="viewer", viewport=viewport)
     expect(page.locator(".model")).to_contain_text(f"{job_dir}/model")
     expect(page.locator("[data-row]")).to_have_count(4)
     expect(page.get_by_role("link", name=ODD, exact=True)).to_be_visible()
-    assert axe(page, look) == []
-    shot(page, f"files-{look.name.lower()}")
+    assert axe(page, viewport) == []
+    shot(page, f"files-{viewport.name.lower()}")
     with page.expect_download() as downloading:
         page.get_by_role("link", name=f"Download {ODD}").click()
     assert Path(downloading.value.path()).read_text() == "what is in it"
@@ -49,16 +49,18 @@ def test_files_are_found_and_kept(
     expect(page.locator("[data-row]")).to_have_count(2)
     expect(page.get_by_text("1.5 MB")).to_be_visible()
     page.get_by_role("link", name="<img src=x onerror=alert(1)>/").click()
-    expect(page.get_by_text("Nothing is here", exact=True)).to_be_visible()
+    expect(page.get_by_text("No files", exact=True)).to_be_visible()
     page.get_by_role("navigation", name="Directory").get_by_role("link", name="model").click()
     expect(page.locator("[data-row]")).to_have_count(2)
-    assert axe(page, look) == []
+    assert axe(page, viewport) == []
 
 
-def test_large_directory_has_further_pages(yard: Yard, open_page: Open, job_dir: Path) -> None:
+def test_large_directory_has_further_pages(
+    dashboard: DashboardServer, open_page: Open, job_dir: Path
+) -> None:
     for number in range(PAGE_SIZE + 1):
         (job_dir / "checkpoints" / f"{number:04}").touch()
-    yard.submit("digits", jobDir=str(job_dir))
+    dashboard.submit("digits", jobDir=str(job_dir))
     page = open_page(f"{FILES}?path=checkpoints")
     expect(page.get_by_text("200 entries, and there are more")).to_be_visible()
     page.get_by_role("link", name="More", exact=True).click()
@@ -67,18 +69,18 @@ def test_large_directory_has_further_pages(yard: Yard, open_page: Open, job_dir:
     expect(page.locator("[data-row]")).to_have_count(PAGE_SIZE)
 
 
-def test_what_cannot_be_shown_is_said(
-    yard: Yard, open_page: Open, shot: Callable[..., Path], job_dir: Path
+def test_entries_that_cannot_be_shown_say_why(
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], job_dir: Path
 ) -> None:
-    yard.submit("digits", jobDir="/etc")
+    dashboard.submit("digits", jobDir="/etc")
     page = open_page(FILES)
-    expect(page.get_by_text("lies below no directory that this server may show")).to_be_visible()
+    expect(page.get_by_text("is below no directory that this server may show")).to_be_visible()
     assert axe(page) == []
-    yard.submit("without")
+    dashboard.submit("without")
     page.goto("/projects/p/jobs/without/files")
     expect(page.get_by_text("This job has no job-dir")).to_be_visible()
     assert axe(page) == []
-    yard.submit("mine", jobDir=str(job_dir))
+    dashboard.submit("mine", jobDir=str(job_dir))
     page.goto("/projects/p/jobs/mine/files?path=../other")
     expect(page.get_by_text("below the job-dir and without '..'")).to_be_visible()
     page.goto("/projects/p/jobs/mine/files?path=none")
@@ -86,10 +88,12 @@ def test_what_cannot_be_shown_is_said(
     shot(page, "files-not-there")
 
 
-def test_file_that_a_running_job_writes_appears(yard: Yard, open_page: Open, job_dir: Path) -> None:
-    agent = yard.agent()
-    yard.submit("digits", jobDir=str(job_dir))
-    agent.start(yard.placed(agent, "digits"))
+def test_file_that_a_running_job_writes_appears(
+    dashboard: DashboardServer, open_page: Open, job_dir: Path
+) -> None:
+    agent = dashboard.agent()
+    dashboard.submit("digits", jobDir=str(job_dir))
+    agent.start(dashboard.placed(agent, "digits"))
     page = open_page(f"{FILES}?path=checkpoints")
     expect(page.get_by_text("What the job writes to its job-dir appears here.")).to_be_visible()
     (job_dir / "checkpoints" / "step-100").touch()

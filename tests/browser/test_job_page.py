@@ -6,37 +6,39 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import Look, Yard, axe
+from browser.browser_support import DashboardServer, Viewport, axe
 
 Open = Callable[..., Page]
 GANG = {"workerCount": "2", "workerType": "local-1"}
 
 
-@pytest.mark.parametrize("look", Look)
-def test_failed_job_says_why_on_top(
-    yard: Yard, open_page: Open, shot: Callable[..., Path], look: Look
+@pytest.mark.parametrize("viewport", Viewport)
+def test_failed_job_shows_why_on_top(
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], viewport: Viewport
 ) -> None:
-    agent = yard.agent(cpus=4)
-    yard.submit("cnn_large", labels={"team": "vision"}, jobDir="gs://models/cnn_large", **GANG)
-    run = yard.placed(agent, "cnn_large")
+    agent = dashboard.agent(cpus=4)
+    dashboard.submit("cnn_large", labels={"team": "vision"}, jobDir="gs://models/cnn_large", **GANG)
+    run = dashboard.placed(agent, "cnn_large")
     agent.start(run)
     agent.log('{"event": "progress", "step": 1200, "steps": 5000, "loss": 0.31}', run=run)
     agent.log("Traceback (most recent call last):", "ValueError: no data", task="worker-replica-0", run=run)
     agent.exit("worker-replica-0", code=1, run=run, message="It exited with 1.")
     agent.stopped("worker-replica-1", run=run)
     agent.stopped("master-replica-0", run=run)
-    page = open_page("/projects/p/jobs/cnn_large", look=look)
+    page = open_page("/projects/p/jobs/cnn_large", viewport=viewport)
     expect(page.get_by_role("heading", name="Why it failed")).to_be_visible()
     expect(page.locator("#live-verdict")).to_contain_text("ValueError: no data")
-    shot(page, f"job-failed-{look.name.lower()}")
-    assert axe(page, look) == []
+    shot(page, f"job-failed-{viewport.name.lower()}")
+    assert axe(page, viewport) == []
 
 
-def test_job_that_goes_on_is_followed(yard: Yard, open_page: Open, shot: Callable[..., Path]) -> None:
-    agent = yard.agent(cpus=2)
-    yard.submit("digits")
+def test_running_job_is_followed(
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
+) -> None:
+    agent = dashboard.agent(cpus=2)
+    dashboard.submit("digits")
     page = open_page("/projects/p/jobs/digits")
-    run = yard.placed(agent, "digits")
+    run = dashboard.placed(agent, "digits")
     agent.start(run)
     expect(page.locator("#live-head")).to_contain_text("Running")
     agent.log('{"event": "progress", "step": 1200, "steps": 5000, "loss": 0.31}', run=run)

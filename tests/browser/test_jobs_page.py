@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from browser.browser_support import Look, Yard, axe
+from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import eventually
 from trainyard_server.dashboard.pages import jobs as jobs_page
-from trainyard_server.services import job_search as listing
+from trainyard_server.services import job_search
 
 Open = Callable[..., Page]
 
@@ -20,47 +20,49 @@ def row(page: Page, job: str) -> Locator:
 
 
 @pytest.fixture
-def busy(yard: Yard) -> Yard:
-    """Jobs in every state, and one of them in trouble."""
-    agent = yard.agent(cpus=2)
-    yard.submit("digits_baseline", labels={"team": "vision", "stage": "final"})
-    yard.submit("cnn_large", labels={"team": "vision"}, project="research")
-    good = yard.placed(agent, "digits_baseline")
+def busy(dashboard: DashboardServer) -> DashboardServer:
+    """Jobs in every state, and one of them stalled."""
+    agent = dashboard.agent(cpus=2)
+    dashboard.submit("digits_baseline", labels={"team": "vision", "stage": "final"})
+    dashboard.submit("cnn_large", labels={"team": "vision"}, project="research")
+    good = dashboard.placed(agent, "digits_baseline")
     agent.start(good)
     agent.exit(run=good)
-    bad = yard.placed(agent, "cnn_large")
+    bad = dashboard.placed(agent, "cnn_large")
     agent.start(bad)
     agent.log("Traceback (most recent call last):", "ValueError: no data", run=bad)
     agent.exit(code=1, run=bad)
-    yard.submit("transformer_lr3", labels={"team": "language"})
-    yard.submit("transformer_lr4", labels={"team": "language"})
-    running = yard.placed(agent, "transformer_lr3")
+    dashboard.submit("transformer_lr3", labels={"team": "language"})
+    dashboard.submit("transformer_lr4", labels={"team": "language"})
+    running = dashboard.placed(agent, "transformer_lr3")
     agent.start(running)
     for step in range(100, 1300, 100):
         loss = 2.3 / (1 + step / 150) + 0.05 * (step % 300 == 0)
         agent.log(
             f'{{"event": "progress", "step": {step}, "steps": 5000, "epoch": 2, "loss": {loss}}}', run=running
         )
-    yard.submit("waits", workerCount="1", workerType="local-1")
-    return yard
+    dashboard.submit("waits", workerCount="1", workerType="local-1")
+    return dashboard
 
 
-@pytest.mark.parametrize("look", Look)
-def test_jobs_are_shown(busy: Yard, open_page: Open, shot: Callable[..., Path], look: Look) -> None:
-    page = open_page("/", look=look)
+@pytest.mark.parametrize("viewport", Viewport)
+def test_jobs_are_shown(
+    busy: DashboardServer, open_page: Open, shot: Callable[..., Path], viewport: Viewport
+) -> None:
+    page = open_page("/", viewport=viewport)
     expect(row(page, "transformer_lr3")).to_contain_text("1,200 / 5,000")
-    shot(page, f"jobs-{look.name.lower()}")
-    assert axe(page, look) == []
+    shot(page, f"jobs-{viewport.name.lower()}")
+    assert axe(page, viewport) == []
 
 
-def test_list_follows_what_happens(yard: Yard, open_page: Open) -> None:
-    agent = yard.agent(cpus=2)
+def test_list_is_updated(dashboard: DashboardServer, open_page: Open) -> None:
+    agent = dashboard.agent(cpus=2)
     page = open_page("/")
     expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
-    yard.submit("digits")
+    dashboard.submit("digits")
     digits = row(page, "digits")
     expect(digits).to_be_visible()
-    run = yard.placed(agent, "digits")
+    run = dashboard.placed(agent, "digits")
     agent.start(run)
     expect(digits).to_contain_text("Running")
     expect(page.get_by_role("link", name="Running 1")).to_be_visible()
@@ -68,11 +70,22 @@ def test_list_follows_what_happens(yard: Yard, open_page: Open) -> None:
     expect(digits).to_contain_text("Succeeded")
 
 
-def test_state_is_on_the_page_within_a_second(yard: Yard, open_page: Open) -> None:
+def test_focus_stays_when_a_row_above_disappears(dashboard: DashboardServer, open_page: Open) -> None:
+    for job in ("first", "second"):
+        dashboard.submit(job)
+    page = open_page("/?state=QUEUED")
+    link = row(page, "first").get_by_role("link", name="first")
+    link.focus()
+    dashboard.api.cancel("second")
+    expect(row(page, "second")).to_have_count(0)
+    expect(link).to_be_focused()
+
+
+def test_state_is_on_the_page_within_a_second(dashboard: DashboardServer, open_page: Open) -> None:
     """By the page's own clock, from when the server has it to when it is shown."""
-    agent = yard.agent(cpus=2)
-    yard.submit("digits")
-    run = yard.placed(agent, "digits")
+    agent = dashboard.agent(cpus=2)
+    dashboard.submit("digits")
+    run = dashboard.placed(agent, "digits")
     page = open_page("/")
     page.evaluate(
         """() => new MutationObserver(() => {
@@ -83,14 +96,14 @@ def test_state_is_on_the_page_within_a_second(yard: Yard, open_page: Open) -> No
     agent.start(run)
     eventually(lambda: page.evaluate("window.shownAt"))
     moved = next(
-        e for e in yard.api.detail("digits")["events"] if e["kind"] == "job" and e["after"] == "RUNNING"
+        e for e in dashboard.api.detail("digits")["events"] if e["kind"] == "job" and e["after"] == "RUNNING"
     )
     late_s = page.evaluate("window.shownAt") / 1000 - datetime.fromisoformat(moved["time"]).timestamp()
     print(f"shown after {late_s:.2f} s")
     assert late_s >= -0.01  # how late it is depends on the machine: benchmarks measure it
 
 
-def test_filters_live_in_the_address(busy: Yard, open_page: Open) -> None:
+def test_filters_live_in_the_address(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
     page.get_by_role("link", name="Failed 1").click()
     page.wait_for_url("**/?state=FAILED")
@@ -114,14 +127,14 @@ def test_filters_live_in_the_address(busy: Yard, open_page: Open) -> None:
     expect(page.get_by_label("Project")).to_have_value("research")
 
 
-def test_trouble_is_one_click_away(busy: Yard, open_page: Open) -> None:
+def test_jobs_that_need_attention_are_one_click_away(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
-    page.get_by_role("link", name="In trouble 1").click()
+    page.get_by_role("link", name="Needs attention 1").click()
     expect(page.locator("[data-row]")).to_have_count(1)
     expect(row(page, "cnn_large")).to_contain_text("non-zero status of 1")
 
 
-def test_columns_sort(busy: Yard, open_page: Open) -> None:
+def test_columns_sort(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
     names = page.locator("[data-row] .name")
     page.locator("th.col-job").get_by_role("link").click()
@@ -135,11 +148,13 @@ def test_columns_sort(busy: Yard, open_page: Open) -> None:
     expect(page.locator("th.col-job")).to_have_attribute("aria-sort", "descending")
 
 
-def test_pages_follow_each_other(yard: Yard, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (listing, jobs_page):
+def test_pages_follow_each_other(
+    dashboard: DashboardServer, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (job_search, jobs_page):
         monkeypatch.setattr(module, "PAGE_SIZE", 5)
     for number in range(12):
-        yard.submit(f"job_{number:03}")
+        dashboard.submit(f"job_{number:03}")
     page = open_page("/")
     expect(page.locator("[data-row]")).to_have_count(5)
     expect(page.get_by_role("navigation", name="Pages")).to_contain_text("1 to 5 of 12")
@@ -150,7 +165,7 @@ def test_pages_follow_each_other(yard: Yard, open_page: Open, monkeypatch: pytes
     expect(page.get_by_role("link", name="Older")).to_have_count(0)
 
 
-def test_many_jobs_are_cancelled_at_once(busy: Yard, open_page: Open) -> None:
+def test_many_jobs_are_cancelled_at_once(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
     page.get_by_label("Select waits").check()
     page.get_by_label("Select transformer_lr4").check()
@@ -168,7 +183,7 @@ def test_many_jobs_are_cancelled_at_once(busy: Yard, open_page: Open) -> None:
     expect(page.locator("#bulk")).to_be_hidden()
 
 
-def test_keyboard_is_enough(busy: Yard, open_page: Open) -> None:
+def test_keyboard_is_enough(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
@@ -190,11 +205,11 @@ def test_keyboard_is_enough(busy: Yard, open_page: Open) -> None:
     page.wait_for_url("**/projects/p/jobs/transformer_lr4")
 
 
-def test_what_was_typed_is_shown_as_text(yard: Yard, open_page: Open) -> None:
-    """No API takes such names; a page does not rely on that."""
+def test_what_was_typed_is_shown_as_text(dashboard: DashboardServer, open_page: Open) -> None:
+    """No API accepts such names; pages escape them all the same."""
     bad = "<script>alert(1)<b>"
-    yard.submit("job")
-    with yard.api.use_cases.backend.store.write() as writer:
+    dashboard.submit("job")
+    with dashboard.api.use_cases.backend.store.write() as writer:
         job = writer.job("p", "job")
         assert job is not None
         job.job_id, job.labels, job.owner, job.waiting = f"x{bad}", {bad: bad}, bad, bad
@@ -206,7 +221,7 @@ def test_what_was_typed_is_shown_as_text(yard: Yard, open_page: Open) -> None:
     assert page.locator("script:not([src])").count() == 0
 
 
-def test_theme_is_kept(busy: Yard, open_page: Open) -> None:
+def test_theme_is_stored(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.get_by_role("button", name="Colour theme").click()
@@ -217,40 +232,42 @@ def test_theme_is_kept(busy: Yard, open_page: Open) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
 
 
-def test_both_ways_to_dark_have_the_same_colours(yard: Yard, open_page: Open) -> None:
+def test_both_ways_to_dark_have_the_same_colours(dashboard: DashboardServer, open_page: Open) -> None:
     colours = """() => Object.fromEntries([...getComputedStyle(document.documentElement)]
         .filter((name) => name.startsWith("--"))
         .map((name) => [name, getComputedStyle(document.documentElement).getPropertyValue(name)]))"""
     chosen = open_page("/")
     chosen.evaluate("document.documentElement.dataset.theme = 'dark'")
-    systems = open_page("/", look=Look.DARK)
+    systems = open_page("/", viewport=Viewport.DARK)
     assert chosen.evaluate(colours) == systems.evaluate(colours)
 
 
-def test_server_that_is_away_is_said_and_comes_back(busy: Yard, open_page: Open) -> None:
+def test_banner_is_shown_while_the_server_is_away(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
     expect(row(page, "waits")).to_be_visible()
     busy.link.cut()
     expect(page.locator("#banner")).to_contain_text("The server does not answer")
     busy.submit("meanwhile")
-    busy.link.mend()
+    busy.link.restore()
     expect(row(page, "meanwhile")).to_be_visible()
     expect(page.locator("#banner")).to_be_hidden()
-    page.troubles.clear()  # type: ignore[attr-defined]
+    page.errors.clear()  # type: ignore[attr-defined]
 
 
-def test_page_that_is_not_there_is_a_page(yard: Yard, open_page: Open, shot: Callable[..., Path]) -> None:
+def test_missing_page_is_a_page(
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
+) -> None:
     page = open_page("/projects/p/jobs/nothing")
-    expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+    expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
     expect(page.get_by_text("The job projects/p/jobs/nothing was not found.")).to_be_visible()
     shot(page, "error-light")
     assert axe(page) == []
     page.goto("/nowhere")
-    expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
-    page.troubles.clear()  # type: ignore[attr-defined]
+    expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
+    page.errors.clear()  # type: ignore[attr-defined]
 
 
-def test_viewer_has_nothing_to_press(busy: Yard, open_page: Open) -> None:
+def test_viewer_has_nothing_to_press(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/", role="viewer")
     expect(row(page, "waits")).to_be_visible()
     expect(page.get_by_role("checkbox")).to_have_count(0)
@@ -264,4 +281,4 @@ def test_viewer_has_nothing_to_press(busy: Yard, open_page: Open) -> None:
             "X-CSRF-Token": document.querySelector('meta[name="csrf-token"]').content } })).status"""
     )
     assert (refused, busy.api.job("waits")["state"]) == (403, "QUEUED")
-    page.troubles.clear()  # type: ignore[attr-defined]
+    page.errors.clear()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The log of a job: followed, searched, looked up, and never a line lost."""
+"""The log of a job: following, search, links, and no line lost."""
 
 import random
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from browser.browser_support import Look, Yard, axe
+from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import ScriptedAgent, line
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import LogChunk, LogLine, RunOrder
@@ -20,22 +20,24 @@ GANG = {"workerCount": "3", "workerType": "local-1"}
 TASKS = ("master-replica-0", *(f"worker-replica-{n}" for n in range(3)))
 
 
-def started(yard: Yard, **training_input: Any) -> tuple[ScriptedAgent, RunOrder]:
-    agent = yard.agent(cpus=8)
-    yard.submit("cnn", labels={"team": "vision"}, **training_input)
-    run = yard.placed(agent, "cnn")
+def started(dashboard: DashboardServer, **training_input: Any) -> tuple[ScriptedAgent, RunOrder]:
+    agent = dashboard.agent(cpus=8)
+    dashboard.submit("cnn", labels={"team": "vision"}, **training_input)
+    run = dashboard.placed(agent, "cnn")
     agent.start(run)
     return agent, run
 
 
-def ship(yard: Yard, agent: ScriptedAgent, run: RunOrder, *lines: LogLine, task: str = TASKS[0]) -> None:
+def ship(
+    dashboard: DashboardServer, agent: ScriptedAgent, run: RunOrder, *lines: LogLine, task: str = TASKS[0]
+) -> None:
     """Lines with times and streams of their own."""
     start = agent.shipped.get((run.run_id, task), 0)
     agent.shipped[run.run_id, task] = agent.ship(task, LogChunk(start=start, lines=lines), run).next
 
 
-def training(yard: Yard, agent: ScriptedAgent, run: RunOrder, steps: int = 40) -> None:
-    """What a gang that trains says."""
+def training(dashboard: DashboardServer, agent: ScriptedAgent, run: RunOrder, steps: int = 40) -> None:
+    """Log lines of a gang that trains."""
     dice = random.Random(4)
     for step in range(steps):
         task = TASKS[step % 4]
@@ -47,7 +49,13 @@ def training(yard: Yard, agent: ScriptedAgent, run: RunOrder, steps: int = 40) -
             texts.append("WARNING:absl:the input pipeline is slower than the step; see data.prefetch")
         if step % 17 == 11:
             texts.append("\x1b[32mcheckpoint\x1b[0m saved to \x1b[1mgs://models/cnn/step_275\x1b[0m")
-        ship(yard, agent, run, *(LogLine(time=at, stream="stdout", text=text) for text in texts), task=task)
+        ship(
+            dashboard,
+            agent,
+            run,
+            *(LogLine(time=at, stream="stdout", text=text) for text in texts),
+            task=task,
+        )
 
 
 def shown(page: Page) -> list[int]:
@@ -65,37 +73,43 @@ def following(page: Page) -> None:
     expect(page.locator("#log-status")).to_contain_text("following")
 
 
-@pytest.mark.parametrize("look", Look)
-def test_log_of_a_gang(yard: Yard, open_page: Open, shot: Shot, look: Look) -> None:
-    agent, run = started(yard, **GANG)
-    training(yard, agent, run)
+@pytest.mark.parametrize("viewport", Viewport)
+def test_log_of_a_gang(dashboard: DashboardServer, open_page: Open, shot: Shot, viewport: Viewport) -> None:
+    agent, run = started(dashboard, **GANG)
+    training(dashboard, agent, run)
     trace = ["Traceback (most recent call last):", '  File "/app/trainer/task.py", line 88, in <module>', "    main()",
              "ValueError: loss is not finite at step 1000: nan"]  # fmt: skip
     at = "2026-11-20T14:00:41Z"
-    ship(yard, agent, run, *(LogLine(time=at, stream="stderr", text=text) for text in trace), task=TASKS[2])
-    page = open_page(PATH, look=look)
+    ship(
+        dashboard,
+        agent,
+        run,
+        *(LogLine(time=at, stream="stderr", text=text) for text in trace),
+        task=TASKS[2],
+    )
+    page = open_page(PATH, viewport=viewport)
     following(page)
     expect(page.locator(".ln").last).to_contain_text("ValueError")
-    shot(page, f"logs-{look.name.lower()}", full_page=False)
-    assert axe(page, look) == []
+    shot(page, f"logs-{viewport.name.lower()}", full_page=False)
+    assert axe(page, viewport) == []
     page.get_by_label("Search").fill("loss")
     expect(page.locator("mark").first).to_be_visible()
     page.get_by_role("button", name="First error").click()
     expect(page.locator(".ln.marked")).to_contain_text("Traceback")
     page.locator("[data-task=worker-replica-1]").click()
     expect(page.locator(".ln .by").first).to_have_text("worker-1")
-    shot(page, f"logs-search-{look.name.lower()}", full_page=False)
-    assert axe(page, look) == []
+    shot(page, f"logs-search-{viewport.name.lower()}", full_page=False)
+    assert axe(page, viewport) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
         "nothing is wider than the window"
     )
 
 
-def test_every_line_is_there_once_over_a_restart_of_the_server(
-    yard: Yard, open_page: Open, tmp_path: Path
+def test_every_line_is_shown_once_over_a_restart_of_the_server(
+    dashboard: DashboardServer, open_page: Open, tmp_path: Path
 ) -> None:
     """While lines come: a page that is hidden and seen again, and a server that goes and comes back."""
-    agent, run = started(yard)
+    agent, run = started(dashboard)
     page = open_page(PATH)
     following(page)
     agent.log(*(f"first {n}" for n in range(300)), run=run)
@@ -107,10 +121,10 @@ def test_every_line_is_there_once_over_a_restart_of_the_server(
     page.evaluate("dispatchEvent(new Event('pageshow'))")
     expect(page.locator(".ln").last).to_contain_text("hidden 299")
 
-    yard.stop()
+    dashboard.stop()
     expect(page.locator("#banner")).to_contain_text("The server does not answer")
     expect(page.locator(".ln").last).to_contain_text("hidden 299")
-    with yard.again() as api:
+    with dashboard.again() as api:
         agent.server = api
         agent.sync()
         agent.log(*(f"later {n}" for n in range(300)), run=run)
@@ -118,38 +132,40 @@ def test_every_line_is_there_once_over_a_restart_of_the_server(
         expect(page.locator("#banner")).to_be_hidden()
         agent.log("the last one", run=run)
         agent.exit(run=run)
-        expect(page.locator("#log-end")).to_contain_text("The end:")
-        total = api.use_cases.backend.logs.standing("p", "cnn")[1]
+        expect(page.locator("#log-end")).to_contain_text("End of the log:")
+        total = api.use_cases.backend.logs.extent("p", "cnn")[1]
         assert shown(page) == list(range(1, total + 1))
         texts = [f"{word} {n}" for word in ("first", "hidden", "later") for n in range(300)]
         assert [text for text in messages(page) if text.split()[0] in ("first", "hidden", "later")] == texts
-        page.troubles.clear()  # type: ignore[attr-defined]  # the browser says that the server was away
+        page.errors.clear()  # type: ignore[attr-defined]  # the browser says that the server was away
 
 
-def test_end_is_said_once_the_last_line_is_drawn(yard: Yard, open_page: Open) -> None:
-    agent, run = started(yard)
+def test_end_is_shown_once_the_last_line_is_drawn(dashboard: DashboardServer, open_page: Open) -> None:
+    agent, run = started(dashboard)
     page = open_page(PATH)
     following(page)
     page.evaluate("() => { window.drawn = []; window.requestAnimationFrame = (draw) => drawn.push(draw); }")
-    over: list[Request] = []
+    finished: list[Request] = []
     for how in ("requestfinished", "requestfailed"):  # whoever hangs up first
-        page.on(how, lambda request: over.append(request))
+        page.on(how, lambda request: finished.append(request))
     agent.log("the last one", run=run)
     agent.exit(run=run)
     for _ in range(300):
         page.wait_for_timeout(50)
-        if any("follow=true" in request.url for request in over):
+        if any("follow=true" in request.url for request in finished):
             break
     page.evaluate("document.dispatchEvent(new Event('trainyard:parts'))")
     expect(page.locator("#log-end")).to_be_hidden()
     expect(page.locator(".ln", has_text="the last one")).to_have_count(0)
     page.evaluate("for (const draw of drawn) draw()")
-    expect(page.locator("#log-end")).to_contain_text("The end:")
+    expect(page.locator("#log-end")).to_contain_text("End of the log:")
     expect(page.locator(".ln").last).to_contain_text("Job completed successfully.")
 
 
-def test_reader_who_looks_back_is_not_carried_away(yard: Yard, open_page: Open, shot: Shot) -> None:
-    agent, run = started(yard)
+def test_reader_who_scrolls_back_keeps_the_position(
+    dashboard: DashboardServer, open_page: Open, shot: Shot
+) -> None:
+    agent, run = started(dashboard)
     agent.log(*(f"line {n}" for n in range(1500)), run=run)
     page = open_page(PATH)
     following(page)
@@ -186,8 +202,8 @@ def test_reader_who_looks_back_is_not_carried_away(yard: Yard, open_page: Open, 
     expect(page.locator(".ln").last).to_be_in_viewport()
 
 
-def test_large_log_is_here_in_parts(yard: Yard, open_page: Open) -> None:
-    agent, run = started(yard)
+def test_large_log_is_loaded_in_parts(dashboard: DashboardServer, open_page: Open) -> None:
+    agent, run = started(dashboard)
     for start in range(0, 30_000, 1000):
         agent.log(*(f"line {start + n} of many" for n in range(1000)), run=run)
     total = 30_006
@@ -200,7 +216,7 @@ def test_large_log_is_here_in_parts(yard: Yard, open_page: Open) -> None:
     page.keyboard.press("Home")
     expect(page.locator(".ln").first).to_contain_text("Validating job requirements")
     view = page.locator("#log-view")
-    for _ in range(200):  # later ones come as the end of what is here comes near, and the first ones go
+    for _ in range(200):  # later ones are loaded near the end, and the first ones dropped
         view.evaluate("(view) => { view.scrollTop = view.scrollHeight; }")
         page.wait_for_timeout(30)
         if page.evaluate("Number(document.querySelector('.ln').dataset.c) > 1"):
@@ -224,13 +240,13 @@ def test_large_log_is_here_in_parts(yard: Yard, open_page: Open) -> None:
     assert rows == list(range(rows[0], total + 24_001)), "no gap, none twice"
 
 
-def test_what_is_chosen_is_in_the_address_and_decides_what_is_seen(
-    yard: Yard, open_page: Open, tmp_path: Path
+def test_filters_are_in_the_address_and_select_lines(
+    dashboard: DashboardServer, open_page: Open, tmp_path: Path
 ) -> None:
-    agent, run = started(yard, **GANG)
-    training(yard, agent, run)
+    agent, run = started(dashboard, **GANG)
+    training(dashboard, agent, run)
     ship(
-        yard,
+        dashboard,
         agent,
         run,
         LogLine(time="2026-11-20T15:00:00Z", stream="stderr", text="boom <b>"),
@@ -261,21 +277,21 @@ def test_what_is_chosen_is_in_the_address_and_decides_what_is_seen(
     page.reload()
     expect(page.locator(".ln")).to_have_count(2)
     expect(page.locator("[data-task=worker-replica-2]")).to_have_attribute("aria-pressed", "true")
-    ship(yard, agent, run, line("WARNING:absl:pipeline again"), task=TASKS[1])
+    ship(dashboard, agent, run, line("WARNING:absl:pipeline again"), task=TASKS[1])
     expect(page.locator(".ln")).to_have_count(3)
     page.get_by_label("Search").fill("nothing like it")
-    expect(page.locator("#log-top")).to_have_text("No line matches what is chosen above.")
+    expect(page.locator("#log-top")).to_have_text("No line matches the filters.")
     page.goto(f"{PATH}?since=2026-11-20T14:59:00Z&task=worker-replica-2")
     expect(page.locator(".ln")).to_have_count(1)
     expect(page.locator(".ln .msg")).to_have_text("boom <b>")
     page.get_by_label("Since").fill("yesterday")
     page.get_by_label("Since").press("Tab")
-    expect(page.locator("#said")).to_contain_text("since")
-    page.troubles.clear()  # type: ignore[attr-defined]  # the browser says that a call was refused
+    expect(page.locator("#notes")).to_contain_text("since")
+    page.errors.clear()  # type: ignore[attr-defined]  # the browser says that a call was refused
 
 
-def test_lines_are_found_and_linked_to(yard: Yard, open_page: Open) -> None:
-    agent, run = started(yard)
+def test_lines_are_searched_and_linked_to(dashboard: DashboardServer, open_page: Open) -> None:
+    agent, run = started(dashboard)
     texts = [f"fine {n}" for n in range(3000)]
     texts[700], texts[2100] = "needle one", "ERROR:root:needle two"
     for start in range(0, 3000, 1000):
@@ -295,13 +311,13 @@ def test_lines_are_found_and_linked_to(yard: Yard, open_page: Open) -> None:
     page.keyboard.press("n")
     expect(marked).to_contain_text("needle two")
     page.keyboard.press("n")
-    expect(page.locator("#said")).to_contain_text("No match behind this.")
+    expect(page.locator("#notes")).to_contain_text("No later match.")
     page.keyboard.press("N")
     expect(marked).to_contain_text("needle one")
     page.keyboard.press("e")
     expect(marked).to_contain_text("needle two")
     page.locator(".ln", has_text="fine 2095").locator("a.at").click()
-    expect(page.locator("#said")).to_contain_text("The link of line 2102")
+    expect(page.locator("#notes")).to_contain_text("The link of line 2102")
     page.wait_for_url("**#L2102")
     page.keyboard.press("?")
     expect(page.locator("#help")).to_contain_text("the first error")
@@ -318,11 +334,11 @@ HOSTILE = (
 )
 
 
-def test_whatever_a_program_says_is_text(yard: Yard, open_page: Open) -> None:
-    agent, run = started(yard)
+def test_lines_of_a_program_are_text(dashboard: DashboardServer, open_page: Open) -> None:
+    agent, run = started(dashboard)
     lines = [line(text) for text in HOSTILE]
     lines += [line("y" * 40_000).model_copy(update={"partial": True}), line("its rest", "stderr")]
-    ship(yard, agent, run, *lines)
+    ship(dashboard, agent, run, *lines)
     page = open_page(f"{PATH}?task=master-replica-0&search=%3Cscript%3E")
     expect(page.locator(".ln")).to_have_count(len(lines))
     texts = messages(page)
@@ -334,30 +350,30 @@ def test_whatever_a_program_says_is_text(yard: Yard, open_page: Open) -> None:
     expect(page.locator(".ln .a-1")).to_have_text("red")
     assert page.evaluate("window.hacked") is None
     long = page.locator(".ln").nth(len(HOSTILE))
-    expect(long).to_contain_text("(goes on in the next line)")
+    expect(long).to_contain_text("(continues in the next line)")
     assert len(long.locator(".msg").text_content() or "") < 6000
     long.get_by_role("button", name="35,000 more characters").click()
     assert "y" * 40_000 in (long.locator(".msg").text_content() or "")
 
 
-def test_runs_are_told_apart_and_damage_and_quotas_are_said(
-    yard: Yard, open_page: Open, tmp_path: Path
+def test_runs_damage_and_quotas_are_shown(
+    dashboard: DashboardServer, open_page: Open, tmp_path: Path
 ) -> None:
-    object.__setattr__(yard.api.use_cases.backend.settings, "log_quota", 4000)
-    agent, run = started(yard)
+    object.__setattr__(dashboard.api.use_cases.backend.settings, "log_quota", 4000)
+    agent, run = started(dashboard)
     agent.log("of the first run", "to be damaged", run=run)
     agent.exit(code=None, reason=Reason.VANISHED, run=run)
-    again = yard.placed(agent, "cnn")
+    again = dashboard.placed(agent, "cnn")
     agent.start(again)
     agent.log("of the second run", *["x" * 100] * 40, run=again)
-    path = tmp_path / "server" / "logs" / "p" / "cnn" / "1.master-replica-0.jsonl"
+    path = tmp_path / "server" / "logs" / "p" / "cnn" / "segment"
     path.write_bytes(path.read_bytes().replace(b"to be damaged", b"\0" * 13))
     page = open_page(PATH)
     expect(page.locator(".ln", has_text="of the first run").locator(".by")).to_have_text("1/master-0")
     damaged = page.locator(".ln", has_text="this line was damaged")
-    expect(damaged.locator(".at")).to_have_text("time unknown")
+    expect(damaged.locator(".at")).not_to_have_text("time unknown")
     agent.exit(run=again, logs=False)
-    expect(page.locator("#log-end")).to_contain_text("lines were kept, then the quota was used up")
+    expect(page.locator("#log-end")).to_contain_text("the log quota left only the first")
     page.get_by_label("Run").select_option("2")
     expect(page.locator(".ln", has_text="of the second run")).to_be_visible()
     expect(page.locator(".ln", has_text="of the first run")).to_have_count(0)
@@ -368,14 +384,16 @@ def test_runs_are_told_apart_and_damage_and_quotas_are_said(
     expect(page.get_by_label("Run")).to_have_value("2")
 
 
-def test_viewer_reads_and_a_queued_job_says_why_there_is_little(yard: Yard, open_page: Open) -> None:
-    yard.submit("cnn")
+def test_viewer_reads_and_a_queued_job_shows_why_there_are_few_lines(
+    dashboard: DashboardServer, open_page: Open
+) -> None:
+    dashboard.submit("cnn")
     page = open_page(PATH, role="viewer")
     expect(page.locator(".ln").first).to_contain_text("Validating job requirements")
     following(page)
     expect(page.locator("#log-replicas .chip")).to_have_count(1)
-    agent = yard.agent()
-    run = yard.placed(agent, "cnn")
+    agent = dashboard.agent()
+    run = dashboard.placed(agent, "cnn")
     agent.start(run)
     expect(page.locator("#log-replicas .chip")).to_have_count(2)
     agent.log("hello", run=run)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import Look, Yard, axe
+from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import ScriptedAgent
 from integration.api.api_support import eventually as wait_until
 from trainyard_protocol.states import Reason
@@ -28,7 +28,7 @@ def progress(step: int, **values: object) -> str:
 
 
 def training(seed: int, steps: int = 1000, rate: float = 300.0) -> list[str]:
-    """A training as it looks: noisy, with an evaluation now and then."""
+    """A training: noisy, with an evaluation now and then."""
     chance = random.Random(seed)
     lines = []
     for step in range(10, steps + 1, 10):
@@ -54,13 +54,13 @@ def training(seed: int, steps: int = 1000, rate: float = 300.0) -> list[str]:
 class Lab:
     """A job that trains, and one to compare it with."""
 
-    def __init__(self, yard: Yard) -> None:
-        self.yard = yard
-        self.agent: ScriptedAgent = yard.agent(cpus=8, memory_gb=64)
-        self._said: dict[tuple[str, str], int] = {}
-        yard.submit("cnn_small", workerCount="1", workerType="local-1")
+    def __init__(self, dashboard: DashboardServer) -> None:
+        self.dashboard = dashboard
+        self.agent: ScriptedAgent = dashboard.agent(cpus=8, memory_gb=64)
+        self._lines: dict[tuple[str, str], int] = {}
+        dashboard.submit("cnn_small", workerCount="1", workerType="local-1")
         self.run = self.start("cnn_small")
-        yard.submit("cnn_wide", project="research")
+        dashboard.submit("cnn_wide", project="research")
         self.other = self.start("cnn_wide")
 
     def start(self, job_id: str, after: int = 0) -> Any:
@@ -75,15 +75,15 @@ class Lab:
         return run
 
     def says(self, *texts: str, task: str = MASTER, run: Any = None, every_s: float = 7.5) -> None:
-        """A program that says a line each `every_s`, and has been doing so for a while."""
+        """Log lines of a program that has written one each `every_s` for a while."""
         run = run or self.run
-        start = self._said.get((run.run_id, task), 0)
+        start = self._lines.get((run.run_id, task), 0)
         lines = tuple(
             LogLine(time=(T0 + timedelta(seconds=number * every_s)).isoformat(), stream="stdout", text=text)
             for number, text in enumerate(texts, start)
         )
         self.agent.ship(task, LogChunk(start=start, lines=lines), run)
-        self._said[run.run_id, task] = start + len(lines)
+        self._lines[run.run_id, task] = start + len(lines)
 
     def trains(self) -> None:
         self.says(*training(1))
@@ -91,8 +91,8 @@ class Lab:
 
 
 @pytest.fixture
-def lab(yard: Yard) -> Lab:
-    return Lab(yard)
+def lab(dashboard: DashboardServer) -> Lab:
+    return Lab(dashboard)
 
 
 def card(page: Page, metric: str) -> Any:
@@ -100,14 +100,14 @@ def card(page: Page, metric: str) -> Any:
 
 
 def drawn(page: Page, metric: str = "loss") -> Any:
-    found = card(page, metric)
-    found.scroll_into_view_if_needed()
-    expect(found.locator(".main-svg").first).to_be_visible(timeout=30_000)
-    return found
+    drawn = card(page, metric)
+    drawn.scroll_into_view_if_needed()
+    expect(drawn.locator(".main-svg").first).to_be_visible(timeout=30_000)
+    return drawn
 
 
 def chart(page: Page, what: str, metric: str = "loss") -> Any:
-    """Something of what the library was given."""
+    """A value of the library's input."""
     return page.evaluate(
         f"""(metric) => {{
           const plot = document.querySelector(`.chart-card[data-metric="${{metric}}"] .chart`);
@@ -127,10 +127,10 @@ def eventually(page: Page, what: str, metric: str = "loss") -> None:
     )
 
 
-@pytest.mark.parametrize("look", Look)
-def test_curves_are_shown(lab: Lab, open_page: Open, shot: Callable[..., Path], look: Look) -> None:
+@pytest.mark.parametrize("viewport", Viewport)
+def test_curves_are_shown(lab: Lab, open_page: Open, shot: Callable[..., Path], viewport: Viewport) -> None:
     lab.trains()
-    page = open_page("/projects/p/jobs/cnn_small/metrics", look=look)
+    page = open_page("/projects/p/jobs/cnn_small/metrics", viewport=viewport)
     drawn(page)
     expect(page.locator("#where")).to_have_text("Step 1,000 of 2,000 · epoch 3 of 5")
     expect(page.locator(".chart-card h2")).to_have_text(["loss", "accuracy", "examples_per_second"])
@@ -138,12 +138,12 @@ def test_curves_are_shown(lab: Lab, open_page: Open, shot: Callable[..., Path], 
     expect(rows.nth(0)).to_contain_text("loss")
     expect(rows.nth(1)).to_contain_text("held_out_loss")
     expect(rows.nth(1)).to_contain_text("1,000")
-    assert axe(page, look) == []
+    assert axe(page, viewport) == []
     drawn(page, "examples_per_second")
-    shot(page, f"metrics-{look.name.lower()}")
+    shot(page, f"metrics-{viewport.name.lower()}")
 
 
-def test_a_job_that_measures_nothing_is_told_how(
+def test_job_without_metrics_shows_how_to_report_them(
     lab: Lab, open_page: Open, shot: Callable[..., Path]
 ) -> None:
     page = open_page("/projects/p/jobs/cnn_small/metrics")
@@ -207,7 +207,7 @@ def test_zoomed_in_a_long_curve_has_all_of_its_points(lab: Lab, open_page: Open)
     eventually(page, "plot.data[0].x.length <= 1000")
 
 
-def test_what_is_chosen_lives_in_the_address(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
+def test_choices_are_in_the_address(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
     lab.trains()
     page = open_page("/projects/p/jobs/cnn_small/metrics")
     drawn(page)
@@ -250,18 +250,18 @@ def test_smoothing_is_exponential_and_the_raw_curve_stays(lab: Lab, open_page: O
     assert smooth == pytest.approx([1.0, 1 / 3, 5 / 7, 1 / 3])
 
 
-def test_a_loss_that_is_no_number_is_marked(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
+def test_loss_that_is_not_a_number_is_marked(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
     lab.says(*training(1, 500), progress(510, loss=math.nan), progress(520, loss=math.inf))
     page = open_page("/projects/p/jobs/cnn_small/metrics")
     drawn(page)
-    marks = "plot.data.find((line) => line.marker.symbol === 'x')"
-    assert chart(page, f"{marks}.x") == [510, 520]
-    assert chart(page, f"{marks}.text") == ["NaN", "∞"]
+    flagged = "plot.data.find((line) => line.marker.symbol === 'x')"
+    assert chart(page, f"{flagged}.x") == [510, 520]
+    assert chart(page, f"{flagged}.text") == ["NaN", "∞"]
     expect(card(page, "loss").locator("tbody tr").first).to_contain_text("∞")
     shot(page, "metrics-nan")
 
 
-def test_a_resumed_run_goes_on_with_the_curve(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
+def test_resumed_run_continues_the_curve(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
     lab.says(*training(1, 600))
     lab.agent.stopped(WORKER, run=lab.run)
     lab.agent.exit(code=139, reason=Reason.KILLED_BY_SIGNAL, run=lab.run)
@@ -278,7 +278,7 @@ def test_a_resumed_run_goes_on_with_the_curve(lab: Lab, open_page: Open, shot: C
     shot(page, "metrics-resumed")
 
 
-def test_replicas_are_told_apart_and_curves_can_be_hidden(
+def test_replicas_have_colours_and_curves_can_be_hidden(
     lab: Lab, open_page: Open, shot: Callable[..., Path]
 ) -> None:
     lab.trains()
@@ -313,13 +313,13 @@ def test_names_are_text(lab: Lab, open_page: Open) -> None:
     name = "<img src=x onerror=alert(1)><b>loss</b>"
     lab.says(progress(1, **{name: 1}), progress(2, **{name: 2}))
     page = open_page("/projects/p/jobs/cnn_small/metrics")
-    found = page.locator(".chart-card")
-    expect(found.locator(".main-svg").first).to_be_visible(timeout=30_000)
-    expect(found.locator("h2")).to_have_text(name)
-    box = found.locator(".chart").bounding_box()
+    shown = page.locator(".chart-card")
+    expect(shown.locator(".main-svg").first).to_be_visible(timeout=30_000)
+    expect(shown.locator("h2")).to_have_text(name)
+    box = shown.locator(".chart").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    expect(found.locator(".hoverlayer")).to_contain_text("<b>loss</b>")
+    expect(shown.locator(".hoverlayer")).to_contain_text("<b>loss</b>")
     assert page.locator("main img").count() == 0
 
 
@@ -335,7 +335,7 @@ def test_very_many_metrics_are_shown_some_at_a_time(lab: Lab, open_page: Open) -
     assert page.url.endswith("?q=m99")
 
 
-def test_the_table_can_be_had_as_a_file(lab: Lab, open_page: Open) -> None:
+def test_metrics_are_downloaded_as_csv(lab: Lab, open_page: Open) -> None:
     lab.says(progress(1, loss=2), progress(2, loss=1))
     page = open_page("/projects/p/jobs/cnn_small/metrics")
     with page.expect_download() as download:

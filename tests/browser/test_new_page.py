@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from browser.browser_support import Look, Yard, axe
+from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import ADMIN, eventually
 
 Open = Callable[..., Page]
@@ -38,11 +38,13 @@ def type_config(page: Page, text: str) -> None:
 
 
 def expect_taken(page: Page) -> None:
-    expect(page.locator("#status")).to_have_text("The server would take it")
+    expect(page.locator("#status")).to_have_text("The server would accept it")
 
 
-def test_mistake_is_marked_at_its_line_and_gone_when_it_is_corrected(yard: Yard, open_page: Open) -> None:
-    yard.agent()
+def test_mistake_is_marked_at_its_line_and_gone_when_it_is_corrected(
+    dashboard: DashboardServer, open_page: Open
+) -> None:
+    dashboard.agent()
     page = open_page("/new")
     expect(page.locator("#status")).to_have_text("Nothing to check yet.")
     type_config(page, GOOD.replace("scaleTier", "scaleTeir"))
@@ -64,7 +66,9 @@ def test_mistake_is_marked_at_its_line_and_gone_when_it_is_corrected(yard: Yard,
     page.wait_for_url("**/projects/local/jobs/job_*")
 
 
-def test_newest_answer_wins_also_where_an_older_one_is_still_out(yard: Yard, open_page: Open) -> None:
+def test_newest_answer_wins_over_an_older_one_that_is_late(
+    dashboard: DashboardServer, open_page: Open
+) -> None:
     page = open_page("/new")
     held: list[Route] = []
     page.route("**/configs:check", lambda route: held.append(route))
@@ -81,17 +85,19 @@ def test_newest_answer_wins_also_where_an_older_one_is_still_out(yard: Yard, ope
     expect(page.locator("#problems li")).to_have_count(0)
 
 
-def test_check_that_found_no_server_is_made_again_by_itself(open_page: Open) -> None:
+def test_check_is_repeated_when_the_server_is_back(open_page: Open) -> None:
     page = open_page("/new")
     page.route("**/configs:check", lambda route: route.abort())
     type_config(page, GOOD)
     expect(page.locator("#status")).to_have_text("Not checked: The server does not answer.")
     page.unroute("**/configs:check")
     expect_taken(page)
-    page.troubles.clear()  # type: ignore[attr-defined]  # the browser logs what did not get through
+    page.errors.clear()  # type: ignore[attr-defined]  # the browser logs what did not get through
 
 
-def test_everything_beside_the_config_is_sent_with_it(yard: Yard, open_page: Open, tmp_path: Path) -> None:
+def test_everything_beside_the_config_is_sent_with_it(
+    dashboard: DashboardServer, open_page: Open, tmp_path: Path
+) -> None:
     package = tmp_path / "trainer-1.0.tar.gz"
     package.write_bytes(b"a package")
     page = open_page("/new?project=research", role="submitter")
@@ -107,8 +113,8 @@ def test_everything_beside_the_config_is_sent_with_it(yard: Yard, open_page: Ope
     expect(page.locator("ol.args li")).to_have_text(given)
     page.get_by_role("button", name="Submit the job").click()
     page.wait_for_url("**/projects/research/jobs/my_job")
-    job = yard.api.get("/v1/projects/research/jobs/my_job")
-    assert yard.api.get("/trainyard/v1/projects/research/jobs/my_job")["owner"] == "alice"
+    job = dashboard.api.get("/v1/projects/research/jobs/my_job")
+    assert dashboard.api.get("/trainyard/v1/projects/research/jobs/my_job")["owner"] == "alice"
     assert job["labels"] == {"team": "vision", "stage": "final"}
     assert job["trainingInput"]["args"] == ["--lr", "0.1", "--note", "two words"]
     assert job["trainingInput"]["jobDir"] == "/out/my_job"
@@ -116,7 +122,7 @@ def test_everything_beside_the_config_is_sent_with_it(yard: Yard, open_page: Ope
 
 
 @pytest.mark.parametrize(
-    ("label", "text", "said"),
+    ("label", "text", "message"),
     [
         ("Job id", "1st", "should start with a letter"),
         ("Labels", "Team=x", "has the key 'Team'"),
@@ -124,22 +130,24 @@ def test_everything_beside_the_config_is_sent_with_it(yard: Yard, open_page: Ope
         ("Project", "-x", "is not a project"),
     ],
 )
-def test_field_that_is_wrong_says_so_beside_it(open_page: Open, label: str, text: str, said: str) -> None:
+def test_message_is_beside_a_wrong_field(open_page: Open, label: str, text: str, message: str) -> None:
     page = open_page("/new")
     type_config(page, GOOD)
     expect_taken(page)
     field = page.get_by_label(label, exact=True)
     field.fill(text)
     expect(field).to_have_attribute("aria-invalid", "true")
-    assert said in (page.locator(f"#{field.get_attribute('id')}-wrong").text_content() or "")
+    assert message in (page.locator(f"#{field.get_attribute('id')}-wrong").text_content() or "")
 
 
-def test_id_that_was_taken_meanwhile_is_said_and_another_offered(yard: Yard, open_page: Open) -> None:
+def test_id_that_exists_meanwhile_is_marked_and_another_suggested(
+    dashboard: DashboardServer, open_page: Open
+) -> None:
     page = open_page("/new?project=p")
     type_config(page, GOOD)
     page.get_by_label("Job id").fill("twice")
     expect_taken(page)
-    yard.submit("twice")
+    dashboard.submit("twice")
     page.get_by_role("button", name="Submit the job").click()
     expect(page.locator("#job_id-wrong")).to_contain_text("already exists")
     assert page.get_by_role("textbox", name="Config").input_value() == GOOD
@@ -147,13 +155,13 @@ def test_id_that_was_taken_meanwhile_is_said_and_another_offered(yard: Yard, ope
     expect_taken(page)
     page.get_by_role("button", name="Submit the job").click()
     page.wait_for_url("**/jobs/twice_2")
-    page.troubles.clear()  # type: ignore[attr-defined]  # the browser logs the 409
+    page.errors.clear()  # type: ignore[attr-defined]  # the browser logs the 409
 
 
 def test_clone_is_filled_in_and_sent_under_a_new_name(
-    yard: Yard, open_page: Open, shot: Callable[..., Path]
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
 ) -> None:
-    yard.submit("base", labels={"team": "vision"}, args=["--lr", "0.1", "a b"], jobDir="/out/base")
+    dashboard.submit("base", labels={"team": "vision"}, args=["--lr", "0.1", "a b"], jobDir="/out/base")
     page = open_page("/projects/p/jobs/base")
     page.get_by_role("link", name="Clone").click()
     expect(page.get_by_label("Job id")).to_have_value("base_2")
@@ -166,18 +174,18 @@ def test_clone_is_filled_in_and_sent_under_a_new_name(
     expect_taken(page)
     page.keyboard.press("Control+Enter")
     page.wait_for_url("**/projects/p/jobs/base_2")
-    clone = yard.api.get("/v1/projects/p/jobs/base_2")
+    clone = dashboard.api.get("/v1/projects/p/jobs/base_2")
     assert clone["trainingInput"]["args"] == ["--lr", "0.2"]
     assert clone["labels"] == {"team": "vision"}
 
 
-def test_clone_that_writes_to_the_same_directory_is_told(yard: Yard, open_page: Open) -> None:
-    yard.submit("base", jobDir="gs://bucket/shared")
+def test_clone_with_the_same_directory_has_a_note(dashboard: DashboardServer, open_page: Open) -> None:
+    dashboard.submit("base", jobDir="gs://bucket/shared")
     page = open_page("/new?from=p/base")
     expect(page.get_by_label("Good to know")).to_contain_text("writes to the same directory as base")
 
 
-def test_what_was_typed_is_here_again_after_the_session_ended(yard: Yard, open_page: Open) -> None:
+def test_typed_text_is_restored_after_the_session_ended(dashboard: DashboardServer, open_page: Open) -> None:
     page = open_page("/new", role="submitter")
     page.get_by_label("Job id").fill("mine")
     type_config(page, GOOD)
@@ -185,14 +193,14 @@ def test_what_was_typed_is_here_again_after_the_session_ended(yard: Yard, open_p
     page.context.clear_cookies()
     type_config(page, GOOD + "  args: [kept]\n")
     page.wait_for_url("**/sign-in?next=%2Fnew")
-    yard.sign_in(page.context, "submitter")
+    dashboard.sign_in(page.context, "submitter")
     page.goto("/new")
     expect(page.locator("#restored")).to_be_visible()
     expect(page.get_by_role("textbox", name="Config")).to_have_value(GOOD + "  args: [kept]\n")
     expect(page.get_by_label("Job id")).to_have_value("mine")
     page.get_by_role("button", name="Start over").click()
     expect(page.get_by_role("textbox", name="Config")).to_have_value("")
-    page.troubles.clear()  # type: ignore[attr-defined]  # the browser logs the 401
+    page.errors.clear()  # type: ignore[attr-defined]  # the browser logs the 401
 
 
 def test_tab_indents_and_escape_then_tab_leaves(open_page: Open) -> None:
@@ -214,7 +222,7 @@ def test_tab_indents_and_escape_then_tab_leaves(open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("name", ["quickstart", "parameter-servers", "custom-image"])
-def test_example_is_a_job_that_the_server_would_take(open_page: Open, name: str) -> None:
+def test_example_is_a_job_that_the_server_would_accept(open_page: Open, name: str) -> None:
     page = open_page("/new")
     page.get_by_label("Start from an example").select_option(name)
     expect_taken(page)
@@ -285,10 +293,10 @@ def test_lines_and_their_numbers_stand_at_the_same_height(open_page: Open) -> No
     assert heights[3] <= 0  # nothing scrolls within the text area itself: it would not be painted
 
 
-def test_viewer_is_told_kindly_and_refused(yard: Yard, open_page: Open, shot: Callable[..., Path]) -> None:
-    yard.submit("base")
+def test_viewer_cannot_submit(dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]) -> None:
+    dashboard.submit("base")
     page = open_page("/new", role="viewer")
-    expect(page.get_by_role("heading", name="You can look at jobs, not submit them")).to_be_visible()
+    expect(page.get_by_role("heading", name="You can view jobs, but not submit them")).to_be_visible()
     expect(page.get_by_role("link", name="New job")).to_have_count(0)
     assert axe(page) == []
     shot(page, "new-viewer")
@@ -303,32 +311,32 @@ def test_viewer_is_told_kindly_and_refused(yard: Yard, open_page: Open, shot: Ca
         }"""
     )
     assert status == [403, 200]
-    page.troubles.clear()  # type: ignore[attr-defined]  # the browser logs the 403
+    page.errors.clear()  # type: ignore[attr-defined]  # the browser logs the 403
 
 
-@pytest.mark.parametrize("look", Look)
-def test_new_job_page_in_each_look(
-    yard: Yard, open_page: Open, shot: Callable[..., Path], look: Look
+@pytest.mark.parametrize("viewport", Viewport)
+def test_new_job_page_in_each_viewport(
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], viewport: Viewport
 ) -> None:
-    yard.agent("gpu-host", cpus=32, memory_gb=128)
-    yard.agent("small", cpus=2)
-    page = open_page("/new?project=research", look=look)
+    dashboard.agent("gpu-host", cpus=32, memory_gb=128)
+    dashboard.agent("small", cpus=2)
+    page = open_page("/new?project=research", viewport=viewport)
     page.get_by_label("Job id").fill("digits_cnn_2")
     page.get_by_label(re.compile("^Arguments")).fill("--epochs 20 --learning-rate 0.003")
     page.get_by_label("Labels").fill("team=vision, stage=final")
     type_config(page, SHOWN)
     expect_taken(page)
-    assert axe(page, look) == []
+    assert axe(page, viewport) == []
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
-    shot(page, f"new-{look.name.lower()}")
+    shot(page, f"new-{viewport.name.lower()}")
     wrong = SHOWN.replace("workerCount: 3", "workerCount: three").replace('"2.11"', "2.10")
     type_config(page, wrong.replace("maxRunningTime", "maxRunTime"))
     expect(page.locator("#status")).to_have_text("3 problems")
     expect(page.locator(".numbers .p-error")).to_have_text(["6", "8", "10"])
-    assert axe(page, look) == []
-    shot(page, f"new-problems-{look.name.lower()}")
+    assert axe(page, viewport) == []
+    shot(page, f"new-problems-{viewport.name.lower()}")
 
 
-def test_page_of_a_clone_of_a_job_that_is_not_there_says_so(yard: Yard, open_page: Open) -> None:
-    answer = yard.api.client.get("/new?from=p/none", headers=ADMIN | {"Accept": "text/html"})
+def test_clone_of_a_missing_job_is_an_error_page(dashboard: DashboardServer, open_page: Open) -> None:
+    answer = dashboard.api.client.get("/new?from=p/none", headers=ADMIN | {"Accept": "text/html"})
     assert answer.status_code == 404

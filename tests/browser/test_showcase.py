@@ -1,4 +1,4 @@
-"""Every page of a yard in the middle of its work, in every look: the pictures are the artefacts of this run."""
+"""Screenshots of every page in every viewport, with a busy server."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import Look, Yard
+from browser.browser_support import DashboardServer, Viewport
 from browser.link import linked
 from browser.quiet_network import QuietNetwork
 from browser.showcase import FAILED, RUNNING, WITH_FILES, Show, ShowClock
 from integration.api.api_support import server, serving
-from trainyard_server.domain.lifecycle.stalls import Action
+from trainyard_server.domain.lifecycle.stalls import StallAction
 
 RESEARCH = "/projects/research/jobs"
 PAGES = {
@@ -30,31 +30,35 @@ PAGES = {
 }
 
 DRAWN = {"metrics": ".main-svg", "job": "figure.chart svg"}
-"""What scripts have drawn when a page is complete."""
+"""Selector of what scripts draw, for each page that is complete with it."""
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory, network: QuietNetwork) -> Iterator[Yard]:
+def dashboard(tmp_path_factory: pytest.TempPathFactory, network: QuietNetwork) -> Iterator[DashboardServer]:
     directory = tmp_path_factory.mktemp("showcase")
     clock = ShowClock()
     job_dirs = directory / "jobs"
-    changes: dict[str, Any] = {"run_loops": False, "silent_after_s": 36_000.0, "stall_action": Action.REPORT}
+    changes: dict[str, Any] = {
+        "run_loops": False,
+        "silent_after_s": 36_000.0,
+        "stall_action": StallAction.REPORT,
+    }
     changes["job_dir_roots"] = (directory,)
     with (
         server(directory / "server", clock, **changes) as api,  # type: ignore[arg-type]
         serving(api.app) as url,
         linked(network.listening(), url) as link,
     ):
-        shown = Yard(api, link)
+        shown = DashboardServer(api, link)
         Show(shown, clock, job_dirs).play()
         yield shown
 
 
-@pytest.mark.parametrize("look", Look)
+@pytest.mark.parametrize("viewport", Viewport)
 def test_every_page_can_be_shown(
-    yard: Yard, open_page: Callable[..., Page], shot: Callable[..., Path], look: Look
+    dashboard: DashboardServer, open_page: Callable[..., Page], shot: Callable[..., Path], viewport: Viewport
 ) -> None:
-    page = open_page("/", look=look)
+    page = open_page("/", viewport=viewport)
     expect(page.locator("[data-row]").first).to_be_visible()
     for name, path in PAGES.items():
         page.goto(path)
@@ -63,8 +67,8 @@ def test_every_page_can_be_shown(
         if name in DRAWN:
             expect(page.locator(DRAWN[name]).first).to_be_visible()
         page.wait_for_timeout(500)
-        shot(page, f"{name}-{look.name.lower()}")
-        shot(page, f"window/{name}-{look.name.lower()}", full_page=False)
+        shot(page, f"{name}-{viewport.name.lower()}")
+        shot(page, f"window/{name}-{viewport.name.lower()}", full_page=False)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (
             f"{name} is too wide"
         )

@@ -1,4 +1,4 @@
-"""The way in, as a person meets it."""
+"""Sign-in and sign-out in the browser."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,25 +7,27 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import Look, Yard, axe
+from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import ALICE
 
 Open = Callable[..., Page]
 
 
-@pytest.mark.parametrize("look", Look)
-def test_page_says_where_the_token_is(
-    yard: Yard, open_page: Open, shot: Callable[..., Path], look: Look
+@pytest.mark.parametrize("viewport", Viewport)
+def test_page_shows_where_the_token_is(
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], viewport: Viewport
 ) -> None:
-    page = open_page("/", role="", look=look)
-    expect(page).to_have_url(f"{yard.url}/sign-in")
+    page = open_page("/", role="", viewport=viewport)
+    expect(page).to_have_url(f"{dashboard.url}/sign-in")
     expect(page.get_by_text("trainyard dashboard")).to_be_visible()
     expect(page.get_by_label("Token")).to_be_focused()
-    shot(page, f"sign-in-{look.name.lower()}")
-    assert axe(page, look) == []
+    shot(page, f"sign-in-{viewport.name.lower()}")
+    assert axe(page, viewport) == []
 
 
-def test_wrong_token_is_said_and_the_right_one_leads_on_and_out_again(yard: Yard, open_page: Open) -> None:
+def test_wrong_token_is_refused_and_the_right_one_signs_in_and_out(
+    dashboard: DashboardServer, open_page: Open
+) -> None:
     page = open_page("/?state=FAILED", role="")
     page.get_by_label("Token").fill("wrong")
     page.get_by_role("button", name="Sign in").click()
@@ -35,42 +37,48 @@ def test_wrong_token_is_said_and_the_right_one_leads_on_and_out_again(yard: Yard
     assert axe(page) == []
     page.get_by_label("Token").fill("alices-secret")
     page.get_by_label("Token").press("Enter")
-    expect(page).to_have_url(f"{yard.url}/?state=FAILED")
+    expect(page).to_have_url(f"{dashboard.url}/?state=FAILED")
     expect(page.locator(".me")).to_have_text("alice")
     page.get_by_role("button", name="Sign out").click()
-    expect(page).to_have_url(f"{yard.url}/sign-in")
+    expect(page).to_have_url(f"{dashboard.url}/sign-in")
     page.goto("/")
-    expect(page).to_have_url(f"{yard.url}/sign-in")
-    page.troubles[:] = [said for said in page.troubles if "status of 401" not in said]  # type: ignore[attr-defined]
+    expect(page).to_have_url(f"{dashboard.url}/sign-in")
+    page.errors[:] = [error for error in page.errors if "status of 401" not in error]  # type: ignore[attr-defined]
 
 
-def test_link_signs_in_by_itself_once_and_leaves_no_code_in_the_address(yard: Yard, open_page: Open) -> None:
-    code = yard.api.client.post("/trainyard/v1/sign-in-codes", headers=ALICE).json()["code"]
+def test_link_signs_in_by_itself_once_and_leaves_no_code_in_the_address(
+    dashboard: DashboardServer, open_page: Open
+) -> None:
+    code = dashboard.api.client.post("/trainyard/v1/sign-in-codes", headers=ALICE).json()["code"]
     page = open_page(f"/sign-in#{code}", role="")
-    expect(page).to_have_url(f"{yard.url}/")
+    expect(page).to_have_url(f"{dashboard.url}/")
     expect(page.locator(".me")).to_have_text("alice")
     page.go_back()
     assert code not in page.url
     again = open_page(f"/sign-in#{code}", role="")
     expect(again.get_by_role("alert")).to_contain_text("That link was used already")
-    again.troubles[:] = [said for said in again.troubles if "status of 401" not in said]  # type: ignore[attr-defined]
+    again.errors[:] = [error for error in again.errors if "status of 401" not in error]  # type: ignore[attr-defined]
 
 
-def test_link_signs_in_over_another_session_and_its_tabs_say_so(yard: Yard, open_page: Open) -> None:
+def test_link_signs_in_over_another_session_and_its_tabs_show_it(
+    dashboard: DashboardServer, open_page: Open
+) -> None:
     other = open_page("/", role="admin")
     expect(other.locator(".me")).to_have_text("admin")
-    code = yard.api.client.post("/trainyard/v1/sign-in-codes", headers=ALICE).json()["code"]
+    code = dashboard.api.client.post("/trainyard/v1/sign-in-codes", headers=ALICE).json()["code"]
     page = other.context.new_page()
     page.goto(f"/sign-in#{code}")
     expect(page.locator(".me")).to_have_text("alice")
-    expect(other.get_by_text("This browser has signed in anew")).to_be_visible()
+    expect(other.get_by_text("This browser has signed in again")).to_be_visible()
     other.get_by_role("button", name="Reload").click()
     expect(other.locator(".me")).to_have_text("alice")
 
 
 @pytest.mark.parametrize("path", ["/", "/projects/p/jobs/job/logs"])
-def test_tab_goes_to_the_way_in_when_another_signs_out(yard: Yard, open_page: Open, path: str) -> None:
-    yard.submit("job")
+def test_tab_goes_to_the_sign_in_page_when_another_signs_out(
+    dashboard: DashboardServer, open_page: Open, path: str
+) -> None:
+    dashboard.submit("job")
     page = open_page(path)
     refused: list[str] = []
     page.on("response", lambda answer: refused.append(answer.url) if answer.status == 401 else None)
@@ -78,7 +86,7 @@ def test_tab_goes_to_the_way_in_when_another_signs_out(yard: Yard, open_page: Op
     other = page.context.new_page()
     other.goto("/")
     other.get_by_role("button", name="Sign out").click()
-    expect(other).to_have_url(f"{yard.url}/sign-in")
-    expect(page).to_have_url(f"{yard.url}/sign-in?next={quote(path, safe='')}")
+    expect(other).to_have_url(f"{dashboard.url}/sign-in")
+    expect(page).to_have_url(f"{dashboard.url}/sign-in?next={quote(path, safe='')}")
     assert 0 < len(refused) <= 2, "one question for each stream, and none again"
-    page.troubles[:] = [said for said in page.troubles if "status of 401" not in said]  # type: ignore[attr-defined]
+    page.errors[:] = [error for error in page.errors if "status of 401" not in error]  # type: ignore[attr-defined]

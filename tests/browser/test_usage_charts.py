@@ -1,4 +1,4 @@
-"""What the replicas of a job use over time, on its page."""
+"""Usage charts on the page of a job."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import Look, Yard, axe
+from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import AGENT, GB, ScriptedAgent
 from trainyard_protocol.sync import Gpu, RunOrder
 from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
@@ -19,9 +19,9 @@ T4 = "NVIDIA_TESLA_T4"
 PATH = "/projects/p/jobs/resnet50"
 
 
-def report(yard: Yard, *samples: UsageSample) -> None:
+def report(dashboard: DashboardServer, *samples: UsageSample) -> None:
     body = UsageBatch(samples=samples).model_dump_json()
-    answer = yard.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
+    answer = dashboard.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
     assert answer.json() == {"taken": len(samples)}
 
 
@@ -45,24 +45,24 @@ def sample(
 
 
 @pytest.fixture
-def run(yard: Yard) -> RunOrder:
-    """A gang with GPUs that runs, and what it used in the last 20 minutes, but for a while in between. What a test
-    adds is far enough behind it for a point of its own."""
-    agent = ScriptedAgent(yard.api, "gpu-box", cpus=16, memory_gb=64)
+def run(dashboard: DashboardServer) -> RunOrder:
+    """A running gang with GPUs, and its usage of the last 20 minutes with a gap. Samples that a test adds are late
+    enough for a point of their own."""
+    agent = ScriptedAgent(dashboard.api, "gpu-box", cpus=16, memory_gb=64)
     gpus = tuple(Gpu(id=f"GPU-{n}", type=T4, memory_bytes=16 * GB) for n in range(4))
     capacity = agent.info.capacity.model_copy(update={"gpus": gpus})
     agent.info = agent.info.model_copy(update={"capacity": capacity})
     agent.sync()
     two = {"acceleratorConfig": {"type": T4, "count": "2"}}
-    yard.submit(
+    dashboard.submit(
         "resnet50",
         masterType="n1-standard-4",
         masterConfig=two,
         workerType="local-4",
         workerCount="1",
     )
-    yard.api.use_cases.conductor.tick()
-    order: RunOrder = yard.placed(agent, "resnet50")
+    dashboard.api.use_cases.controller.tick()
+    order: RunOrder = dashboard.placed(agent, "resnet50")
     agent.start(order)
     now = datetime.now(UTC)
     used = []
@@ -75,26 +75,28 @@ def run(yard: Yard) -> RunOrder:
             sample(order, "worker-replica-0", at, 0.5 + 0.3 * math.cos(n / 5), 0.4),
         ]
     for first in range(0, len(used), 200):
-        report(yard, *used[first : first + 200])
+        report(dashboard, *used[first : first + 200])
     return order
 
 
-@pytest.mark.parametrize("look", Look)
-def test_use_over_time_is_drawn(
-    yard: Yard, run: RunOrder, open_page: Open, shot: Callable[..., Path], look: Look
+@pytest.mark.parametrize("viewport", Viewport)
+def test_usage_over_time_is_drawn(
+    dashboard: DashboardServer, run: RunOrder, open_page: Open, shot: Callable[..., Path], viewport: Viewport
 ) -> None:
-    page = open_page(PATH, look=look)
+    page = open_page(PATH, viewport=viewport)
     charts = page.locator("#live-usage")
-    expect(charts.get_by_role("heading", name="What the replicas use")).to_be_visible()
+    expect(charts.get_by_role("heading", name="Resource usage")).to_be_visible()
     expect(charts.locator("figure")).to_have_count(6)
     charts.scroll_into_view_if_needed()
-    shot(page, f"usage-{look.name.lower()}")
-    assert axe(page, look) == []
+    shot(page, f"usage-{viewport.name.lower()}")
+    assert axe(page, viewport) == []
 
 
-def test_each_chart_says_how_it_stands_and_what_is_given(yard: Yard, run: RunOrder, open_page: Open) -> None:
+def test_each_chart_shows_the_current_value_and_the_allocation(
+    dashboard: DashboardServer, run: RunOrder, open_page: Open
+) -> None:
     page = open_page(PATH)
-    report(yard, sample(run, "master-replica-0", datetime.now(UTC), 3.2, 12.5, busy=0.9))
+    report(dashboard, sample(run, "master-replica-0", datetime.now(UTC), 3.2, 12.5, busy=0.9))
     chief = page.get_by_role("group", name="CPU of master-replica-0", exact=True)
     expect(chief).to_contain_text("3.2 of 4 cores")
     expect(page.get_by_role("group", name="Memory of master-replica-0", exact=True)).to_contain_text(
@@ -106,7 +108,9 @@ def test_each_chart_says_how_it_stands_and_what_is_given(yard: Yard, run: RunOrd
     expect(page.get_by_role("group", name=re.compile("GPU .* of worker-replica-0"))).to_have_count(0)
 
 
-def test_nothing_is_drawn_where_nothing_was_measured(yard: Yard, run: RunOrder, open_page: Open) -> None:
+def test_nothing_is_drawn_where_nothing_was_measured(
+    dashboard: DashboardServer, run: RunOrder, open_page: Open
+) -> None:
     page = open_page(PATH)
     curve = page.get_by_role("group", name="CPU of worker-replica-0").locator(".curve")
     path = curve.get_attribute("d")
@@ -114,46 +118,48 @@ def test_nothing_is_drawn_where_nothing_was_measured(yard: Yard, run: RunOrder, 
     assert path.count("M") == 2, "one stretch before the gap, one after it"
 
 
-def test_value_under_the_pointer_and_under_the_arrow_keys(yard: Yard, run: RunOrder, open_page: Open) -> None:
+def test_value_under_the_pointer_and_under_the_arrow_keys(
+    dashboard: DashboardServer, run: RunOrder, open_page: Open
+) -> None:
     page = open_page(PATH)
     chart = page.get_by_role("group", name="Memory of master-replica-0", exact=True)
     box = chart.locator("svg").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 1, box["y"] + 20)
-    said = chart.get_by_role("status")
-    expect(said).to_contain_text(re.compile(r"^4\.\d GB · \d\d:\d\d:\d\d"))
-    first = said.inner_text()
-    # What arrives meanwhile does not take it away.
-    report(yard, sample(run, "master-replica-0", datetime.now(UTC), 3.9, 14.0))
+    value = chart.get_by_role("status")
+    expect(value).to_contain_text(re.compile(r"^4\.\d GB · \d\d:\d\d:\d\d"))
+    first = value.inner_text()
+    # It stays while new measurements arrive.
+    report(dashboard, sample(run, "master-replica-0", datetime.now(UTC), 3.9, 14.0))
     expect(chart.locator(".chart-most")).to_contain_text("at most 14.0 GB")
-    expect(said).to_have_text(first)
+    expect(value).to_have_text(first)
     page.mouse.move(5, 5)
-    expect(said).to_be_hidden()
+    expect(value).to_be_hidden()
     expect(chart.locator(".chart-now")).to_have_text("14.0 GB of 15.0 GB")
     chart.focus()
     page.keyboard.press("Home")
-    expect(said).to_contain_text("4.0 GB")
+    expect(value).to_contain_text("4.0 GB")
     page.keyboard.press("End")
-    expect(said).to_contain_text("14.0 GB")
+    expect(value).to_contain_text("14.0 GB")
     page.keyboard.press("ArrowLeft")
-    expect(said).to_contain_text("10.0 GB")
+    expect(value).to_contain_text("10.0 GB")
 
 
-def test_job_of_which_nothing_was_measured_has_no_charts(yard: Yard, open_page: Open) -> None:
-    yard.submit("resnet50")
+def test_job_without_measurements_has_no_charts(dashboard: DashboardServer, open_page: Open) -> None:
+    dashboard.submit("resnet50")
     page = open_page(PATH)
     expect(page.get_by_role("heading", name="resnet50")).to_be_visible()
-    expect(page.get_by_role("heading", name="What the replicas use")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Resource usage")).to_have_count(0)
 
 
-def test_replicas_of_a_large_gang_come_in_pages(yard: Yard, open_page: Open) -> None:
-    agent = yard.agent(cpus=16, memory_gb=64)
-    yard.submit("resnet50", workerType="local-1", workerCount="14")
-    yard.api.use_cases.conductor.tick()
-    order = yard.placed(agent, "resnet50")
+def test_replicas_of_a_large_gang_come_in_pages(dashboard: DashboardServer, open_page: Open) -> None:
+    agent = dashboard.agent(cpus=16, memory_gb=64)
+    dashboard.submit("resnet50", workerType="local-1", workerCount="14")
+    dashboard.api.use_cases.controller.tick()
+    order = dashboard.placed(agent, "resnet50")
     agent.start(order)
     now = datetime.now(UTC)
-    report(yard, *(sample(order, replica.task, now, 0.5, 0.2) for replica in order.replicas))
+    report(dashboard, *(sample(order, replica.task, now, 0.5, 0.2) for replica in order.replicas))
     page = open_page(PATH)
     expect(page.locator(".usage")).to_have_count(12)
     page.get_by_role("link", name="Later replicas").click()

@@ -53,18 +53,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     rows: dict[str, list[tuple[str, bool, float]]] = {}
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
-            told = dict(report.user_properties)
-            if report.when == "call" and "history" in told:
-                row = (str(told["history"]), outcome == "passed", report.duration)
-                rows.setdefault(str(told["combination"]), []).append(row)
+            properties = dict(report.user_properties)
+            if report.when == "call" and "history" in properties:
+                row = (str(properties["history"]), outcome == "passed", report.duration)
+                rows.setdefault(str(properties["combination"]), []).append(row)
     if rows:
         terminalreporter.section("histories")
     for combination, histories in sorted(rows.items()):
-        kept = sum(1 for _, good, _ in histories if good)
+        passed = sum(1 for _, good, _ in histories if good)
         seconds = sorted(duration for _, _, duration in histories)
         bad = " ".join(name for name, good, _ in histories if not good)
         terminalreporter.write_line(
-            f"{combination:20} {kept} of {len(histories)} kept every invariant; "
+            f"{combination:20} {passed} of {len(histories)} kept every invariant; "
             f"{seconds[len(seconds) // 2]:.1f} s each" + (f"; seeds that did not: {bad}" if bad else "")
         )
 

@@ -25,13 +25,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-import trainyard_agent.clock
-import trainyard_agent.control_plane
-import trainyard_agent.fencing
-from quick_fence import quick_command  # type: ignore[import-not-found]  # beside this program
+from quick_watchdog import quick_command  # type: ignore[import-not-found]  # beside this program
 
 import trainyard_agent.agent
+import trainyard_agent.host.clock
+import trainyard_agent.lease.watchdog_files
 import trainyard_agent.main
+import trainyard_agent.server_client
 import trainyard_server.app
 import trainyard_server.main
 from trainyard_agent.host.clock import SystemClock
@@ -113,7 +113,7 @@ def _server(arguments: list[str], clock: ShiftedClock, knobs: dict[str, Any]) ->
 
 def _agent(arguments: list[str], clock: ShiftedClock, knobs: dict[str, Any]) -> int:
     for name, value in knobs.items():
-        module, _, constant = name.partition(".")
+        module, _, constant = name.rpartition(".")
         assert hasattr(sys.modules[f"trainyard_agent.{module}"], constant), name
         setattr(sys.modules[f"trainyard_agent.{module}"], constant, value)
     trainyard_agent.lease.watchdog_files.command = quick_command

@@ -47,8 +47,8 @@ class Place:
 
 
 @dataclass(slots=True)
-class Told:
-    """What people were told of one job."""
+class JobAnswers:
+    """The answers that people got about one job."""
 
     submitted: Answer | None = None
     cancels: list[Answer] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Outcome:
 
     plan: Plan
     root: Path
-    told: dict[str, Told]
+    answers: dict[str, JobAnswers]
     details: dict[str, JobDetail]
     logs: dict[str, Log]
     jobs: list[str]
@@ -79,19 +79,19 @@ class History:
         self.plan = plan
         self.patience_s = _PATIENCE_S[plan.runtime] + _PATIENCE_FOR_A_JOB_S * len(plan.jobs)
         self.root = root
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._started = 0.0
         self._threads: list[threading.Thread] = []
-        self._trouble: list[str] = []
+        self._errors: list[str] = []
         self._image = place.image
-        self.told = {job.name: Told() for job in plan.jobs}
+        self.answers = {job.name: JobAnswers() for job in plan.jobs}
         self._is_submitted = {job.name: threading.Event() for job in plan.jobs}
         self._network = Network()
         self.servers = [self._server(place, number) for number in range(plan.servers)]
         targets = [port for _, port in self.servers]
         self.agents = [self._agent(place, number, targets) for number in range(plan.agents)]
         people = self._network.add("people", targets, plan.seed)
-        self.person = Person(people.port, TOKENS["admin"], self._over)
+        self.person = Person(people.port, TOKENS["admin"], self._ended)
         self._replicas = Replicas(root, plan.runtime, place.environment, self.agent_ids)
 
     def play(self) -> Outcome:
@@ -183,11 +183,11 @@ class History:
 
     def _spawn(self, at: float, work: Callable[..., None], *values: Any) -> None:
         def run() -> None:
-            if not self._over.wait(max(0.0, self._started + at - time.monotonic())):
+            if not self._ended.wait(max(0.0, self._started + at - time.monotonic())):
                 try:
                     work(*values)
                 except (AssertionError, GaveUp) as error:
-                    self._trouble.append(str(error))
+                    self._errors.append(str(error))
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -199,11 +199,11 @@ class History:
             thread.join(10 * self.patience_s)
 
     def submit(self, job: PlannedJob) -> None:
-        told = self.told[job.name]
-        told.submitted = answer = self.person.submit(job.name, self.training_input(job))
+        answers = self.answers[job.name]
+        answers.submitted = answer = self.person.submit(job.name, self.training_input(job))
         assert answer.status in (200, 409), f"{job.name} was refused: {answer}"
         self._is_submitted[job.name].set()
-        self.person.follow(job.name, told.followed, random.Random(f"{job.name} {self.plan.seed}"))
+        self.person.follow(job.name, answers.followed, random.Random(f"{job.name} {self.plan.seed}"))
 
     def _operate(self, operation: Operation) -> None:
         getattr(self, f"do_{operation.kind}")(**operation.values)
@@ -214,11 +214,11 @@ class History:
 
         def ask() -> None:
             self._is_submitted[name].wait(60)
-            while not self._has_reached(name, when) and not self._over.wait(0.03):
+            while not self._has_reached(name, when) and not self._ended.wait(0.03):
                 pass
             time.sleep(after_s)
             for _ in range(times):
-                self.told[name].cancels.append(self.person.cancel(name))
+                self.answers[name].cancels.append(self.person.cancel(name))
 
         self._spawn(0.0, ask)  # nobody waits for it: the service may be away
 
@@ -260,11 +260,11 @@ class History:
         """It wakes when others have its runs. An agent that is alone has no lease: it is only paused."""
         self.agents[agent].pause(LEASE_S[self.plan.runtime] * (1.3 if self.plan.agents > 1 else 0.1))
 
-    def do_kill_fence(self, agent: int) -> None:
-        fence = holder(self.root / f"agent-{agent}" / LOCK)
-        if fence is not None:
-            signal.pidfd_send_signal(fence, signal.SIGKILL)
-            os.close(fence)
+    def do_kill_watchdog(self, agent: int) -> None:
+        watchdog = holder(self.root / f"agent-{agent}" / LOCK)
+        if watchdog is not None:
+            signal.pidfd_send_signal(watchdog, signal.SIGKILL)
+            os.close(watchdog)
 
     def do_kill_program(self, which: int) -> None:
         self._replicas.kill(which)
@@ -307,23 +307,25 @@ class History:
         give_up_at = time.monotonic() + self.patience_s
         details: dict[str, JobDetail] = {}
         while time.monotonic() < give_up_at:
-            if self._trouble:
-                raise AssertionError("; ".join(self._trouble))
+            if self._errors:
+                raise AssertionError("; ".join(self._errors))
             if all(event.is_set() for event in self._is_submitted.values()):
-                open_ = [n for n in self.told if n not in details or details[n].state not in FINAL_JOB_STATES]
+                open_ = [
+                    n for n in self.answers if n not in details or details[n].state not in FINAL_JOB_STATES
+                ]
                 details |= {name: self.person.detail(name) for name in open_}
                 ended = all(detail.state in FINAL_JOB_STATES for detail in details.values())
                 if ended and not self._left() and all(not t.is_alive() for t in self._threads):
-                    return {name: self.person.detail(name) for name in self.told}
+                    return {name: self.person.detail(name) for name in self.answers}
             time.sleep(0.1)
         states = {name: (detail.state.value, detail.waiting) for name, detail in details.items()}
-        followed = {name: told.followed.summary is not None for name, told in self.told.items()}
+        followed = {name: answers.followed.summary is not None for name, answers in self.answers.items()}
         raise NeverSettled(
             f"after {self.patience_s} s: {states}, followed to the end: {followed}, left: {self._left()}"
         )
 
     def _left(self) -> list[str]:
-        """What the agents have not cleared away yet."""
+        """Directories that the agents have not removed yet."""
         places = [
             self.root / f"agent-{number}" / name
             for number in range(self.plan.agents)
@@ -339,7 +341,7 @@ class History:
         return Outcome(
             plan=self.plan,
             root=self.root,
-            told=self.told,
+            answers=self.answers,
             details=details,
             logs=logs,
             jobs=self.person.jobs(),
@@ -350,7 +352,7 @@ class History:
         )
 
     def _close(self) -> None:
-        self._over.set()
+        self._ended.set()
         for service in [*self.agents, *(server for server, _ in self.servers)]:
             service.kill()
         self._network.close()

@@ -1,4 +1,4 @@
-"""What must be true after every history. Each check raises AssertionError with what it found, or says nothing."""
+"""Invariants of every history. Each check raises AssertionError with what it found."""
 
 import re
 import time
@@ -17,8 +17,8 @@ from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry, ReplicaV
 _STREAMS = ("stdout", "stderr")
 _PATIENCE_S = 15.0
 _TRACEBACK = re.compile(r"Traceback.*?(?=^\d{4}-|\Z)", re.M | re.S)
-_KNOWN_TROUBLE = ("do not go away",)
-"""An engine on a busy machine takes its time to remove a container; the agent says so, and tries again."""
+_KNOWN_ERRORS = ("are not removed in time",)
+"""A busy engine removes a container late; the agent logs that, and tries again."""
 
 
 def check(outcome: Outcome) -> None:
@@ -33,12 +33,12 @@ def check(outcome: Outcome) -> None:
 
 
 def what_was_accepted_exists_once(outcome: Outcome) -> None:
-    for name, told in outcome.told.items():
-        answer = told.submitted
+    for name, answers in outcome.answers.items():
+        answer = answers.submitted
         assert answer is not None, f"the submission of {name} was never answered"
         repeated = outcome.faults.get("repeated", 0) or answer.attempts > 1
         assert answer.status == 200 or (answer.status == 409 and repeated), f"{name}: {answer}"
-    assert sorted(outcome.jobs) == sorted(outcome.told), f"there are {outcome.jobs}"
+    assert sorted(outcome.jobs) == sorted(outcome.answers), f"there are {outcome.jobs}"
 
 
 def every_job_has_ended_by_legal_moves(outcome: Outcome) -> None:
@@ -48,13 +48,15 @@ def every_job_has_ended_by_legal_moves(outcome: Outcome) -> None:
             check_history(detail)
             check_ending(detail)
         except AssertionError as error:
-            raise AssertionError(f"{name}: {error or error.__traceback__}; events {_told(detail)}") from error
+            raise AssertionError(
+                f"{name}: {error or error.__traceback__}; events {_events_of(detail)}"
+            ) from error
 
 
 def cancelled_is_cancelled_or_had_truly_ended(outcome: Outcome) -> None:
     lives = _lives(outcome)
-    for name, told in outcome.told.items():
-        accepted = [answer for answer in told.cancels if answer.status == 200]
+    for name, answers in outcome.answers.items():
+        accepted = [answer for answer in answers.cancels if answer.status == 200]
         detail = outcome.details[name]
         if detail.state is JobState.CANCELLED:
             assert accepted, f"{name} is CANCELLED, and nobody had asked for it: {detail.job}"
@@ -156,16 +158,16 @@ def every_line_is_there_once_and_in_order(outcome: Outcome) -> None:
 
 
 def followers_saw_every_line_once(outcome: Outcome) -> None:
-    for name, told in outcome.told.items():
+    for name, answers in outcome.answers.items():
         whole = [(entry.cursor, entry.task, entry.text) for entry in outcome.logs[name].entries]
-        seen = [(entry.cursor, entry.task, entry.text) for entry in told.followed.entries]
+        seen = [(entry.cursor, entry.task, entry.text) for entry in answers.followed.entries]
         assert seen == whole, (
-            f"{name}: a reader who was cut {told.followed.cuts} times saw {_difference(seen, whole)}"
+            f"{name}: a reader who was cut {answers.followed.cuts} times saw {_difference(seen, whole)}"
         )
 
 
 def nothing_is_left(outcome: Outcome) -> None:
-    """Agents and servers were told to end. Fences end by themselves, a moment later."""
+    """Agents and servers were asked to end. Watchdogs end by themselves, a little later."""
     give_up_at = time.monotonic() + _PATIENCE_S
     while (left := processes_of(outcome.root)) and time.monotonic() < give_up_at:
         time.sleep(0.05)
@@ -179,8 +181,8 @@ def nothing_is_left(outcome: Outcome) -> None:
 def nobody_stumbled(outcome: Outcome) -> None:
     """Neither servers nor agents met anything that they had not expected."""
     for path in [*outcome.root.glob("server-*.log"), *outcome.root.glob("agent-*.log")]:
-        for trouble in _TRACEBACK.findall(path.read_text(errors="replace")):
-            assert any(known in trouble for known in _KNOWN_TROUBLE), f"{path}:\n{trouble[:3000]}"
+        for error in _TRACEBACK.findall(path.read_text(errors="replace")):
+            assert any(known in error for known in _KNOWN_ERRORS), f"{path}:\n{error[:3000]}"
 
 
 INVARIANTS: tuple[Callable[[Outcome], None], ...] = (
@@ -234,14 +236,14 @@ def _check_count(
     )
     summary = outcome.logs[name].summary
     assert summary is not None
-    told = summary.sha256.get(f"{run.number}/{replica.task}")
-    if told is not None and not lossy:
+    reported = summary.sha256.get(f"{run.number}/{replica.task}")
+    if reported is not None and not lossy:
         own = digest(LogLine(time=e.time, stream=e.stream, text=e.text, partial=e.partial) for e in lines)
-        assert told == own, f"{where}: the digest is {told}, and that of its lines is {own}"
+        assert reported == own, f"{where}: the digest is {reported}, and that of its lines is {own}"
 
 
 def _may_lack_its_end(outcome: Outcome, name: str, run: RunView, replica: ReplicaView) -> bool:
-    """Somebody has removed its files, or its host was lost: while it ran, or, as the job's log says, after it had ended
+    """Its files were removed, or its host was lost: while it ran, or, as the job's log says, after it had ended
     and before all of its lines were here."""
     return (
         "removed" in outcome.harmed.get(_key(run, replica.task), set())
@@ -281,7 +283,7 @@ def _key(run: RunView, task: str) -> Key:
     return run.run_id[:10], task
 
 
-def _told(detail: JobDetail) -> list[str]:
+def _events_of(detail: JobDetail) -> list[str]:
     return [f"{e.number} {e.kind} {e.run} {e.task} {e.before}->{e.after} {e.message}" for e in detail.events]
 
 

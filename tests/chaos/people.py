@@ -39,7 +39,7 @@ class Person:
         self._over = over
 
     def ask(self, method: str, path: str, body: object = None) -> Answer:
-        """The first answer that arrives and is none of a server in trouble. Raises GaveUp."""
+        """The first answer that arrives from a server without a failure. Raises GaveUp."""
         sent, attempts = time.monotonic(), 0
         while True:
             attempts += 1
@@ -47,11 +47,11 @@ class Person:
                 status, text = self._once(method, path, body)
                 if status < 500:
                     return Answer(status, json.loads(text), sent, attempts)
-                trouble = f"{status} {text!r}"
+                failure = f"{status} {text!r}"
             except (OSError, http.client.HTTPException, ValueError) as error:
-                trouble = repr(error)
+                failure = repr(error)
             if self._over.wait(_PAUSE_S):
-                raise GaveUp(f"{method} {path} after {attempts} attempts: {trouble}")
+                raise GaveUp(f"{method} {path} after {attempts} attempts: {failure}")
 
     def submit(self, name: str, training_input: dict[str, Any]) -> Answer:
         return self.ask(
@@ -91,7 +91,7 @@ class Person:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
             if answer.status == 200:
-                log.take(answer.readline, most)
+                log.read(answer.readline, most)
         except (OSError, http.client.HTTPException):
             pass  # cut: it is resumed
         finally:
@@ -122,7 +122,7 @@ class Log:
     def cursor(self) -> int:
         return self.entries[-1].cursor if self.entries else 0
 
-    def take(self, readline: Callable[[], bytes], most: int) -> None:
+    def read(self, readline: Callable[[], bytes], most: int) -> None:
         """Server-sent events until the stream ends, or so many lines came. An event that breaks off in the middle was
         not sent."""
         kind, data = "", ""

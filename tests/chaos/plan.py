@@ -1,4 +1,4 @@
-"""What a history does, drawn from a seed: jobs with their programs, and operations with their times. Pure.
+"""The plan of a history, drawn from a seed: jobs with their programs, and operations with their times. Pure.
 
 A plan is the same whenever it is drawn from the same seed for the same runtime. What it meets is not: processes run
 as fast as the machine lets them.
@@ -71,7 +71,7 @@ WEIGHTS: Mapping[str, float] = {
     "pause_server": 1.0,
     "pause_agent": 1.0,
     "freeze_agent": 0.3,  # for longer than its lease
-    "kill_fence": 0.7,
+    "kill_watchdog": 0.7,
     "kill_program": 2.0,
     "pause_program": 0.7,
     "kill_supervisor": 1.0,  # a container that is removed, where replicas are containers
@@ -178,7 +178,7 @@ def _steps(random_: random.Random) -> list[list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Crowd:
-    """Who there is. `slow` is how much longer everything takes than with processes."""
+    """Servers, agents and jobs. `slow` is how much longer everything takes than with processes."""
 
     jobs: int
     agents: int
@@ -250,7 +250,7 @@ _DRAWS: Mapping[str, Callable[[random.Random, _Crowd], dict[str, Any]]] = {
     "pause_server": _server_down,
     "pause_agent": _agent_down,
     "freeze_agent": _agent,
-    "kill_fence": _agent,
+    "kill_watchdog": _agent,
     "kill_program": _replica,
     "pause_program": _paused,
     "kill_supervisor": _replica,

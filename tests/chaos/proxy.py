@@ -13,7 +13,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What happens to requests: shares between 0 and 1. `link`: up, or it refuses or swallows everything."""
+    """Faults of requests: shares between 0 and 1. `link`: up, or it refuses or drops everything."""
 
     link: str = "up"
     refused: float = 0.0

@@ -1,4 +1,4 @@
-"""The replicas that live now, told by their own marks, and what can be done to them."""
+"""The replicas that are alive, found by their tags, and operations on them."""
 
 import contextlib
 import fcntl
@@ -25,7 +25,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What one program noted of its own life."""
+    """The record of one program's life, by itself."""
 
     job: str
     name: str
@@ -149,7 +149,7 @@ class Replicas:
             self._signal(truth.pid, signal.SIGCONT)
 
     def kill_supervisor(self, which: int) -> None:
-        """What stands between a program and the agent: the supervisor's process, or the container itself."""
+        """The process between a program and the agent: the supervisor, or the container itself."""
         if self._docker is not None:
             self._with_container(which, "removed", lambda container: container.remove(force=True, v=True))
         elif truth := self._one(which):
@@ -158,7 +158,7 @@ class Replicas:
                 words = Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
             except OSError:
                 return  # it has just ended
-            if any(word.endswith(b"shim.py") for word in words) and any(
+            if any(word.endswith(b"supervisor.py") for word in words) and any(
                 word.startswith(str(self._root).encode()) for word in words
             ):
                 self._harm(truth.key, "removed")

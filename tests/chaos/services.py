@@ -30,9 +30,9 @@ AGENT_KNOBS: Mapping[str, Any] = {
     "agent.WATCH_S": 0.05,
     "agent.SHIP_S": 0.05,
     "agent._FIRST_BACKOFF_S": 0.05,
-    "agent._LONGEST_BACKOFF_S": 0.4,
-    "control_plane._CONNECT_S": 1.0,
-    "control_plane._ANSWER_S": 1.5,
+    "agent._MAX_BACKOFF_S": 0.4,
+    "server_client._CONNECT_S": 1.0,
+    "server_client._ANSWER_S": 1.5,
 }
 _PATIENCE_S = 15.0
 

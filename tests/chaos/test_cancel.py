@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from chaos import plan
+from chaos.artifacts import keep_on_failure
 from chaos.history import History, Place
 from chaos.invariants import check
-from chaos.kept import kept_where_it_fails
 from trainyard_protocol.states import JobState
 
 pytestmark = pytest.mark.e2e
@@ -21,7 +21,7 @@ def test_cancel_at_any_moment_ends_cancelled_or_in_what_was_truly_reached(
     sweep: plan.Runtime, sweep_place: Place, chaos_seed: int
 ) -> None:
     drawn = plan.sweep(chaos_seed, sweep, EACH[sweep])
-    with kept_where_it_fails(drawn, f"cancel-{sweep}-{chaos_seed}") as root:
+    with keep_on_failure(drawn, f"cancel-{sweep}-{chaos_seed}") as root:
         outcome = History(drawn, sweep_place, root).play()
         check(outcome)
         met = Counter(
@@ -31,5 +31,5 @@ def test_cancel_at_any_moment_ends_cancelled_or_in_what_was_truly_reached(
             if event.after == JobState.CANCELLING
         )
         print(f"cancelled while {dict(met)}")
-        assert all(answer.status == 200 for told in outcome.told.values() for answer in told.cancels)
+        assert all(answer.status == 200 for answers in outcome.answers.values() for answer in answers.cancels)
         assert len(met) > 1, f"cancels came only while a job was {met}"

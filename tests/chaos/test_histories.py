@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from chaos import plan
+from chaos.artifacts import keep_on_failure
 from chaos.history import History, Place
 from chaos.invariants import check
-from chaos.kept import kept_where_it_fails
 
 pytestmark = pytest.mark.e2e
 
@@ -29,5 +29,5 @@ def test_history_keeps_every_invariant(
     record_property("combination", f"{runtime} {database}")
     record_property("history", seed)
     drawn = plan.draw(seed, runtime, most_servers=MOST_SERVERS[database])
-    with kept_where_it_fails(drawn, f"{runtime}-{database}-{seed}") as root:
+    with keep_on_failure(drawn, f"{runtime}-{database}-{seed}") as root:
         check(History(drawn, place, root).play())

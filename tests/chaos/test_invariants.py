@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from chaos import invariants
+from chaos.artifacts import keep_on_failure
 from chaos.history import History, Outcome, Place
-from chaos.kept import kept_where_it_fails
 from chaos.people import Answer
 from chaos.plan import Plan, PlannedJob, Script
 from chaos.replicas import truths
@@ -28,7 +28,7 @@ Damage = Callable[[Outcome], None]
 @pytest.fixture(scope="module")
 def good(forge: Forge, job_python: str) -> Iterator[Outcome]:
     plan = Plan(0, "process", 1, 1, (PlannedJob("job_0", 0.0, 1, SCRIPT, False),), (), 0.1)
-    with kept_where_it_fails(plan, "good") as root:
+    with keep_on_failure(plan, "good") as root:
         outcome = History(plan, Place(forge, "", python=job_python), root).play()
         invariants.check(outcome)
         yield outcome
@@ -77,7 +77,7 @@ def _lose_a_line_of_the_service(outcome: Outcome) -> None:
 
 
 def _let_a_reader_miss_a_line(outcome: Outcome) -> None:
-    del outcome.told["job_0"].followed.entries[5]
+    del outcome.answers["job_0"].followed.entries[5]
 
 
 def _note(outcome: Outcome, **note: object) -> None:
@@ -137,7 +137,7 @@ def _lose_a_job(outcome: Outcome) -> None:
 
 
 def _refuse_a_job(outcome: Outcome) -> None:
-    outcome.told["job_0"].submitted = Answer(409, {}, 0.0)
+    outcome.answers["job_0"].submitted = Answer(409, {}, 0.0)
 
 
 def _leave_a_container(outcome: Outcome) -> None:
@@ -201,7 +201,7 @@ def test_log_may_lack_its_end_where_the_service_says_that_its_host_was_lost(good
     with pytest.raises(AssertionError, match="lines of stdout, and"):
         invariants.every_line_is_there_once_and_in_order(damaged)
     events = damaged.details["job_0"].events
-    said = "The log of master-replica-0 may lack its end: its host was lost."
-    told = {"kind": "log-damaged", "run": 1, "task": "master-replica-0", "message": said}
-    _change(damaged, events=(*events, events[-1].model_copy(update=told)))
+    message = "The log of master-replica-0 may lack its end: its host was lost."
+    update = {"kind": "log-damaged", "run": 1, "task": "master-replica-0", "message": message}
+    _change(damaged, events=(*events, events[-1].model_copy(update=update)))
     invariants.every_line_is_there_once_and_in_order(damaged)

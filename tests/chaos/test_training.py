@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from chaos.artifacts import keep_on_failure
 from chaos.history import History, Place
 from chaos.invariants import every_job_has_ended_by_legal_moves, nobody_stumbled, nothing_is_left
-from chaos.kept import kept_where_it_fails
 from chaos.people import Log
 from chaos.plan import Operation, Plan, PlannedJob
 from chaos.services import Forge
@@ -46,7 +46,7 @@ class Training(History):
 
     def submit(self, job: PlannedJob) -> None:
         if job.name == KILLED:
-            until(lambda: self.told[ALONE].followed.summary, PATIENCE_S, "the training that is left alone")
+            until(lambda: self.answers[ALONE].followed.summary, PATIENCE_S, "the training that is left alone")
         super().submit(job)
 
     def do_kill_in_turn(self, times: int) -> None:
@@ -57,7 +57,7 @@ class Training(History):
             until(partial(self._goes_on, run, lines), PATIENCE_S, "the training to go on")
             time.sleep(random_.uniform(0.0, 1.0))
             victim = VICTIMS[number % len(VICTIMS)]
-            assert not self.told[KILLED].followed.summary, (
+            assert not self.answers[KILLED].followed.summary, (
                 f"it was over before kill {number + 1}, of {victim}"
             )
             if victim == "server":
@@ -72,16 +72,16 @@ class Training(History):
     def _steps(self) -> list[tuple[int, int]]:
         """The run and the step of each line in which the chief says how far it is."""
         return [
-            (entry.run, int(said["step"]))
-            for entry in list(self.told[KILLED].followed.entries)
-            if entry.task == "master-replica-0" and (said := _event(entry.text)).get("event") == "progress"
+            (entry.run, int(message["step"]))
+            for entry in list(self.answers[KILLED].followed.entries)
+            if entry.task == "master-replica-0" and (message := _event(entry.text)).get("event") == "progress"
         ]
 
     def _goes_on(self, run: int, lines: int) -> bool:
         """There are more lines, and the last is of this run or a later one."""
         steps = self._steps()
         more = len(steps) > lines and steps[-1][0] >= run
-        return more or self.told[KILLED].followed.summary is not None
+        return more or self.answers[KILLED].followed.summary is not None
 
     def _kill_replica(self, task: str) -> bool:
         """The program or its supervisor, of whichever run is alive now."""
@@ -103,7 +103,7 @@ def test_training_killed_again_and_again_ends_with_the_parameters_of_one_left_al
     times = KILLS if asked is None else asked
     jobs = tuple(PlannedJob(name, 0.0, 1, {}, False) for name in (ALONE, KILLED))
     drawn = Plan(chaos_seed, "process", 1, 1, jobs, (Operation(0.0, "kill_in_turn", {"times": times}),), 0.0)
-    with kept_where_it_fails(drawn, f"training-{chaos_seed}") as root:
+    with keep_on_failure(drawn, f"training-{chaos_seed}") as root:
         compiled_once = {  # most of a short training is compilation
             "JAX_COMPILATION_CACHE_DIR": str(root / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -123,10 +123,10 @@ def test_training_killed_again_and_again_ends_with_the_parameters_of_one_left_al
 
 
 def _parameters(log: Log) -> list[str]:
-    """What chief and worker of the last run say in the end."""
+    """The last output of chief and worker of the last run."""
     last = max(entry.run for entry in log.entries)
-    said = [_event(entry.text) for entry in log.entries if entry.run == last]
-    return [str(event["parameters_sha256"]) for event in said if event.get("event") == "done"]
+    message = [_event(entry.text) for entry in log.entries if entry.run == last]
+    return [str(event["parameters_sha256"]) for event in message if event.get("event") == "done"]
 
 
 def _event(text: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def own_service(tmp_path: Path) -> Iterator[Service]:
-    """For a test that breaks things."""
+    """For a test that breaks the service."""
     yield from started(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""A whole Trainyard on this machine, driven as a user drives it: the installed program, real processes."""
+"""End-to-end harness: a local service started and driven with the installed program."""
 
 import os
 import subprocess
@@ -12,14 +12,20 @@ from typing import Any
 import psutil
 import yaml
 
+from trainyard_cli.client import Client
+from trainyard_cli.local.state import LocalState
+from trainyard_cli.settings import DEFAULT_PROJECT
+from trainyard_protocol.errors import NotFound
+from trainyard_protocol.views import LogEntry
+
 BIN = Path(sys.executable).parent
 REPOSITORY = Path(__file__).parents[2]
 
 
 class Service:
-    """One state directory, and `trainyard` run against it."""
+    """A local service in a state directory of its own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, programs: Path = BIN) -> None:
         self.root = root
         self.state_dir = root / "state"
         self.work = root / "work"
@@ -27,7 +33,7 @@ class Service:
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("TRAINYARD_", "STORAGE_"))},
             "TRAINYARD_STATE_DIR": str(self.state_dir),
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "COLUMNS": "200",
         }
 
@@ -45,14 +51,14 @@ class Service:
         )
 
     def ok(self, *words: str, timeout: float = 180, cwd: Path | None = None) -> str:
-        """Run, insist on exit code 0, give back stdout."""
+        """Run a command, assert exit code 0 and return stdout."""
         done = self.run(*words, timeout=timeout, cwd=cwd)
         assert done.returncode == 0, f"{words} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done.stdout
 
     def train(self, job: str, *words: str, timeout: float = 300, cwd: Path | None = None) -> str:
-        """Submit, follow to the end, insist on success; the streamed log (which `submit` writes to stderr)."""
+        """Submit, follow to the end, assert success and return the streamed log (`submit` writes it to stderr)."""
         done = self.run("jobs", "submit", "training", job, "--stream-logs", *words, timeout=timeout, cwd=cwd)
         assert done.returncode == 0, f"{job} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stderr
@@ -68,7 +74,7 @@ class Service:
         )
 
     def program(self, source: str, name: str = "prog") -> Path:
-        """A package `<name>` whose module `<name>.task` is `source`, in the working directory."""
+        """Write a package `<name>` with module `<name>.task` into the working directory."""
         package = self.work / name
         package.mkdir(exist_ok=True)
         (package / "__init__.py").touch()
@@ -76,11 +82,11 @@ class Service:
         return package
 
     def config(self, name: str = "config.yaml", **training_input: Any) -> Path:
-        """The training input of `program` with these fields; one that is None is left out."""
+        """Write a config for `program` with these fields; None removes a field."""
         fields = {"pythonModule": "prog.task", **training_input}
         path = self.work / name
-        kept = {field: value for field, value in fields.items() if value is not None}
-        path.write_text(yaml.safe_dump({"trainingInput": kept}))
+        given = {field: value for field, value in fields.items() if value is not None}
+        path.write_text(yaml.safe_dump({"trainingInput": given}))
         return path
 
     def value(self, job: str, path: str) -> str:
@@ -88,14 +94,33 @@ class Service:
         return self.ok("jobs", "describe", job, "--format", f"value({path})").strip()
 
     def state(self, job: str) -> str:
-        return self.value(job, "state")
+        """The job's state; "" while there is no such job. In this process: a command for each poll fills a core."""
+        with self._client() as client:
+            try:
+                return str(client.get_job(job)["state"])
+            except NotFound:
+                return ""
 
     def wait_for(self, job: str, *states: str, timeout: float = 90) -> str:
         return until(lambda: (s := self.state(job)) in states and s, timeout, f"{job} to be {states}")
 
+    def log(self, job: str) -> str:
+        """The lines of the job's log so far, read in this process."""
+        with self._client() as client:
+            events = client.logs(job, follow=False)
+            return "\n".join(event.text for event in events if isinstance(event, LogEntry))
+
+    def wait_for_line(self, job: str, text: str, timeout: float = 60) -> None:
+        until(lambda: text in self.log(job), timeout, f"{job} to log {text!r}")
+
+    def _client(self) -> Client:
+        server = LocalState(self.state_dir).server()
+        assert server is not None, "`trainyard up` was never run"
+        return Client(server, DEFAULT_PROJECT)
+
     def processes(self) -> list[psutil.Process]:
-        """Everything alive that belongs to this state directory: services, supervisors, replicas."""
-        found = []
+        """Processes of this state directory: services, supervisors, replicas."""
+        processes = []
         for process in psutil.process_iter():
             try:
                 words = process.cmdline()
@@ -106,19 +131,19 @@ class Service:
             if process.pid != os.getpid() and (
                 any(mine in word for word in words) or any(mine in v for v in environment.values())
             ):
-                found.append(process)
-        return found
+                processes.append(process)
+        return processes
 
 
 def until(condition: Callable[[], object], timeout: float, what: str) -> str:
-    """Wait for a condition with a deadline; its truthy value, as a string."""
+    """Poll a condition until it is true or the deadline has passed; its value as a string."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         value = condition()
         if value:
             return str(value)
         time.sleep(0.1)
-    raise AssertionError(f"waited {timeout} s in vain for {what}")
+    raise AssertionError(f"timed out after {timeout} s waiting for {what}")
 
 
 def local(workers: int = 0, **fields: Any) -> dict[str, Any]:
@@ -137,5 +162,5 @@ def started(
         yield service
     finally:
         service.ok("down")
-        left = service.processes()
-        assert not left, f"down left {[(p.pid, p.cmdline()) for p in left]}"
+        orphans = service.processes()
+        assert not orphans, f"down left {[(p.pid, p.cmdline()) for p in orphans]}"

@@ -1,4 +1,4 @@
-"""Two jobs at once share nothing; a third waits and says why; a gang too large is scaled down."""
+"""Capacity: concurrent jobs share no resources, a third waits, a gang too large is scaled down."""
 
 import json
 
@@ -15,8 +15,7 @@ while not (pathlib.Path(sys.argv[-1]) / "go").exists():
 
 
 def held(service: Service, job: str) -> dict[str, object]:
-    output = service.ok("jobs", "stream-logs", job, "--no-follow")
-    found = [line.split("HOLDS ")[1] for line in output.splitlines() if "HOLDS " in line]
+    found = [line.split("HOLDS ")[1] for line in service.log(job).splitlines() if "HOLDS " in line]
     return json.loads(found[0]) if found else {}
 
 
@@ -25,7 +24,7 @@ def release(service: Service, job: str) -> None:
     (service.root / job_dir / "go").touch()
 
 
-def test_two_jobs_at_once_share_no_cpu_port_or_directory_and_a_third_waits_and_says_why(
+def test_two_jobs_at_once_share_no_cpu_port_or_directory_and_a_third_waits_with_a_reason(
     strict_service: Service,
 ) -> None:
     service = strict_service
@@ -52,7 +51,7 @@ def test_two_jobs_at_once_share_no_cpu_port_or_directory_and_a_third_waits_and_s
         service.wait_for(job, "SUCCEEDED")
 
 
-def test_gang_larger_than_a_strict_machine_waits_for_ever_without_holding_up_others(
+def test_gang_larger_than_a_strict_machine_waits_without_blocking_others(
     strict_service: Service,
 ) -> None:
     service = strict_service
@@ -68,7 +67,7 @@ def test_gang_larger_than_a_strict_machine_waits_for_ever_without_holding_up_oth
     service.wait_for("huge", "CANCELLED")
 
 
-def test_gang_larger_than_a_fitting_machine_is_scaled_down_and_an_event_says_so(service: Service) -> None:
+def test_gang_larger_than_a_fitting_machine_is_scaled_down_with_an_event(service: Service) -> None:
     service.program("print('hello')\n")
     service.config(
         scaleTier="CUSTOM", masterType="n1-standard-96", workerType="n1-standard-96", workerCount=1

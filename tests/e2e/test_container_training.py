@@ -1,4 +1,4 @@
-"""The tutorial's job: the trainer as an image, a chief and a worker in containers, the model on gs://."""
+"""Training in containers: the template as an image, a chief and a worker, the model on gs://."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ RUNTIME, TRAINER = "trainyard-test/runtime-jax-cpu:1", "trainyard-test/trainer:1
 
 @pytest.fixture(scope="module")
 def service(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """With the image of package jobs built as users build it, by another name."""
+    """With the runtime image built by `trainyard runtimes build`, under a name of its own."""
     root = tmp_path_factory.mktemp("trained")
     shipped = yaml.safe_load((REPOSITORY / "configs" / "runtimes.yaml").read_text())
     jax = {
@@ -55,17 +55,17 @@ def test_trainer_as_an_image_trains_on_two_containers_and_saves_to_gs(
     assert len(parameters) == 2
     assert len(set(parameters)) == 1
     stored = service.state_dir / "gcs"
-    names = [str(found.relative_to(stored)) for found in stored.rglob("*") if found.is_file()]
+    names = [str(path.relative_to(stored)) for path in stored.rglob("*") if path.is_file()]
     assert any("custom-image/model" in name for name in names)
     assert not [name for name in names if "workertemp" in name]
     port = yaml.safe_load((service.state_dir / "local.json").read_text())["storage_port"]
     emulator = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
     assert predict(service, f"{config['trainingInput']['jobDir']}/model", **emulator)
-    assert engine.leftovers("trainyard.agent") == []
+    assert engine.remaining("trainyard.agent") == []
 
 
 def test_quickstart_trains_in_the_image_of_its_runtime(service: Service) -> None:
-    """The same config as without an engine."""
+    """The config is the one used without an engine."""
     config = str(REPOSITORY / "configs" / "quickstart.yaml")
     package = str(TEMPLATE / "trainer")
     service.train("quickstart", "--config", config, "--package-path", package, "--", "--epochs", "1")

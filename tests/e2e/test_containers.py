@@ -1,4 +1,4 @@
-"""Jobs in containers, as users meet them: the installed program, a real engine."""
+"""Jobs in containers: the installed program and a real engine."""
 
 import json
 import subprocess
@@ -21,9 +21,9 @@ for hosts in json.loads(os.environ["TF_CONFIG"])["cluster"].values():
 
 @pytest.fixture(autouse=True)
 def nothing_left(containers: Service, engine: Engine) -> object:
-    """Every test ends its jobs, and then nothing of them is in the engine."""
+    """Every test ends its jobs and leaves no container."""
     yield
-    until(lambda: not engine.leftovers("trainyard.agent"), 30, "the engine to be empty")
+    until(lambda: not engine.remaining("trainyard.agent"), 30, "the engine to be empty")
 
 
 def image_job(service: Service, engine: Engine, script: str, **fields: object) -> str:
@@ -70,14 +70,14 @@ def test_custom_image_gets_the_tf_config_that_explain_prints(containers: Service
     )
     containers.train("explained", "--config", config)
     for task in ("master-replica-0", "worker-replica-0"):
-        said = containers.ok("jobs", "stream-logs", "explained", "--task", task)
+        printed = containers.ok("jobs", "stream-logs", "explained", "--task", task)
         explained = json.loads(containers.ok("jobs", "explain", "explained", task, "-o", "json"))
-        assert f"TF_CONFIG {explained['environment']['TF_CONFIG']}\n" in said
-        assert said.count("found True") == 2
-    assert '"chief": ["cmle-training-master-' in said
+        assert f"TF_CONFIG {explained['environment']['TF_CONFIG']}\n" in printed
+        assert printed.count("found True") == 2
+    assert '"chief": ["cmle-training-master-' in printed
 
 
-def test_worker_image_defaults_to_the_masters_and_its_end_is_ours(
+def test_worker_image_defaults_to_the_masters_and_the_service_stops_it(
     containers: Service, engine: Engine
 ) -> None:
     forever = "import time; print('up', flush=True); time.sleep(1000)"
@@ -89,9 +89,9 @@ def test_worker_image_defaults_to_the_masters_and_its_end_is_ours(
         workerCount=1,
         workerConfig={"containerCommand": ["python3", "-c"], "containerArgs": [forever]},
     )
-    said = containers.train("defaulted", "--config", config)
-    assert "The replica worker 0 was stopped." in said
-    assert "killed" not in said
+    printed = containers.train("defaulted", "--config", config)
+    assert "The replica worker 0 was stopped." in printed
+    assert "killed" not in printed
 
 
 def test_image_that_does_not_exist_fails_before_it_hangs(containers: Service, engine: Engine) -> None:
@@ -112,7 +112,7 @@ def test_entry_point_that_does_not_exist_fails_with_its_name(containers: Service
     )
 
 
-def test_out_of_memory_is_said_with_the_limit(containers: Service, engine: Engine) -> None:
+def test_out_of_memory_is_reported_with_the_limit(containers: Service, engine: Engine) -> None:
     script = "b = []\nwhile True: b.append(bytearray(1 << 24))"
     config = image_job(containers, engine, script, masterType="small")
     done = containers.run("jobs", "submit", "training", "hungry", "--config", config, "--stream-logs")
@@ -137,7 +137,7 @@ def test_cancel_lets_the_program_save(containers: Service, engine: Engine) -> No
     )
     config = image_job(containers, engine, script)
     containers.ok("jobs", "submit", "training", "cancelled", "--config", config)
-    until(lambda: "up" in containers.ok("jobs", "stream-logs", "cancelled", "--no-follow"), 60, "the program")
+    containers.wait_for_line("cancelled", "up")
     containers.ok("jobs", "cancel", "cancelled")
     containers.wait_for("cancelled", "CANCELLED")
     assert "saved" in containers.run("jobs", "stream-logs", "cancelled").stdout
@@ -147,16 +147,14 @@ def test_agent_killed_while_containers_run_finds_them_again(containers: Service,
     script = "import time\nfor n in range(100): print('line', n, flush=True); time.sleep(0.08)"
     config = image_job(containers, engine, script)
     containers.ok("jobs", "submit", "training", "orphaned", "--config", config)
-    until(
-        lambda: "line 5" in containers.ok("jobs", "stream-logs", "orphaned", "--no-follow"), 60, "some lines"
-    )
+    containers.wait_for_line("orphaned", "line 5")
     (agent,) = [p for p in containers.processes() if "trainyard_agent" in p.cmdline()]
     agent.kill()
     agent.wait(10)
     containers.ok("up")
     containers.wait_for("orphaned", "SUCCEEDED")
-    said = containers.ok("jobs", "stream-logs", "orphaned", "--task", "master-replica-0")
-    assert [line.split()[-1] for line in said.splitlines() if " line " in line] == [
+    printed = containers.ok("jobs", "stream-logs", "orphaned", "--task", "master-replica-0")
+    assert [line.split()[-1] for line in printed.splitlines() if " line " in line] == [
         str(n) for n in range(100)
     ]
     assert "run 2" not in containers.ok("jobs", "describe", "orphaned").lower()
@@ -166,7 +164,7 @@ def test_job_dir_outside_of_what_the_agent_may_mount_is_refused(containers: Serv
     config = image_job(containers, engine, "", jobDir="/etc/trainyard-job")
     done = containers.run("jobs", "submit", "training", "outside", "--config", config, "--stream-logs")
     assert done.returncode == 1
-    assert "may mount only what lies below" in containers.value("outside", "errorMessage")
+    assert "may mount only directories below" in containers.value("outside", "errorMessage")
 
 
 def test_down_leaves_no_container(containers: Service, engine: Engine) -> None:

@@ -1,11 +1,11 @@
-"""Services that die in the middle of a job, and what is left when everything is told to stop."""
+"""Recovery: server and agent killed during a job, `down` and `up` during a job, nothing left after `down`."""
 
 import json
 import os
 import re
 import signal
 
-from e2e.harness import Service, local, until
+from e2e.harness import Service, local
 
 COUNTS = """
 import json, os, pathlib, sys, time
@@ -36,13 +36,12 @@ def test_job_survives_kill_of_server_then_of_agent_with_every_line_exactly_once(
     service.config(**local(workers=1))
     submit = ("jobs", "submit", "training", "survivor", "--config", "config.yaml", "--stream-logs")
     stream = service.start(*submit, "--", str(service.root / "worker_is_done"))
-    until(lambda: service.run("jobs", "describe", "survivor").returncode == 0, 30, "the job to exist")
     service.wait_for("survivor", "RUNNING")
-    until(lambda: "line 20" in service.ok("jobs", "stream-logs", "survivor", "--no-follow"), 30, "some lines")
+    service.wait_for_line("survivor", "line 20")
 
     os.kill(pid_of(service, "trainyard_server"), signal.SIGKILL)
     service.ok("up")
-    until(lambda: "line 50" in service.ok("jobs", "stream-logs", "survivor", "--no-follow"), 60, "more lines")
+    service.wait_for_line("survivor", "line 50")
 
     os.kill(pid_of(service, "trainyard_agent"), signal.SIGKILL)
     service.ok("up")
@@ -75,14 +74,10 @@ def test_down_in_the_middle_of_a_job_leaves_no_process_and_up_runs_it_again(own_
     )
     service.config(**local())
     service.ok("jobs", "submit", "training", "interrupted", "--config", "config.yaml")
-    until(
-        lambda: "first" in service.ok("jobs", "stream-logs", "interrupted", "--no-follow"),
-        60,
-        "the first run",
-    )
-    said = service.run("down")
-    assert said.returncode == 0
-    assert "interrupted" in said.stdout + said.stderr
+    service.wait_for_line("interrupted", "first")
+    printed = service.run("down")
+    assert printed.returncode == 0
+    assert "interrupted" in printed.stdout + printed.stderr
     assert service.processes() == []
     service.ok("up")
     service.wait_for("interrupted", "SUCCEEDED")

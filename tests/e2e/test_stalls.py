@@ -1,4 +1,4 @@
-"""Programs that stand still, on a whole Trainyard: who holds them up is named, and they get on."""
+"""Stalled jobs: the replica at fault is named, and the job is restarted."""
 
 from e2e.harness import Service, local
 from trainyard_protocol.views import JobDetail
@@ -13,7 +13,7 @@ size = sum(len(cluster["cluster"][kind]) for kind in ("chief", "worker"))
 job_dir = pathlib.Path(sys.argv[-1])
 hangs, announces = "worker-1", "--announce" in sys.argv
 
-def say(event, **fields):
+def report(event, **fields):
     print(json.dumps({"event": event, **fields}), flush=True)
 
 def exchange_gradients(begin, step):
@@ -26,20 +26,20 @@ def read_from_a_dead_disk():
 
 if announces:
     faulthandler.register(signal.SIGUSR1)
-    say("start", stacks="SIGUSR1")
+    report("start", stacks="SIGUSR1")
 saved = job_dir / "checkpoint"
 begin = int(saved.read_text()) if saved.exists() else 0
-say("begin", step=begin, steps=12)
+report("begin", step=begin, steps=12)
 for step in range(begin + 1, 13):
     if step == 9 and begin == 0 and name == hangs:
         read_from_a_dead_disk()
     exchange_gradients(begin, step)
-    say("progress", step=step, steps=12)
+    report("progress", step=step, steps=12)
     if step % 6 == 0 and task["type"] == "chief":
         saved.write_text(str(step))
-        say("checkpoint", step=step)
+        report("checkpoint", step=step)
     time.sleep(0.1)
-say("done", step=12, steps=12)
+report("done", step=12, steps=12)
 """
 
 
@@ -47,9 +47,9 @@ def detail(service: Service, job: str) -> JobDetail:
     return JobDetail.model_validate_json(service.ok("jobs", "describe", job, "-o", "json", "--all"))
 
 
-def check_gang_that_stalled_and_was_started_anew(service: Service, job: str) -> None:
-    told = detail(service, job)
-    first, second = told.runs
+def check_gang_that_stalled_and_was_restarted(service: Service, job: str) -> None:
+    job_detail = detail(service, job)
+    first, second = job_detail.runs
     assert first.verdict is not None
     assert (first.verdict.reason, first.verdict.replica) == ("STALLED", "worker-replica-1")
     assert first.verdict.step == 8
@@ -63,34 +63,34 @@ def check_gang_that_stalled_and_was_started_anew(service: Service, job: str) -> 
     assert [(r.first_step, r.step, r.steps) for r in first.replicas] == [(0, 8, 12)] * 3
     assert [(r.first_step, r.step, r.steps) for r in second.replicas] == [(6, 12, 12)] * 3
     assert [r.durable_step for r in first.replicas] == [6, None, None]
-    assert [event.task for event in told.events if event.kind == "stalled"] == ["worker-replica-1"]
-    said = service.run("jobs", "describe", job).stderr
-    assert "Run 1 (STALLED, worker-replica-1) ended at step 8 of 12. " in said
-    assert "Durable was step 6: 2 steps lost. Run 2 goes on from step 6." in said
+    assert [event.task for event in job_detail.events if event.kind == "stalled"] == ["worker-replica-1"]
+    printed = service.run("jobs", "describe", job).stderr
+    assert "Run 1 (STALLED, worker-replica-1) ended at step 8 of 12. " in printed
+    assert "Last checkpoint: step 6; 2 steps lost. Run 2 continues from step 6." in printed
 
 
-def test_gang_whose_worker_hangs_is_started_anew_and_the_worker_is_named_by_the_stacks_that_all_write(
+def test_gang_whose_worker_hangs_is_restarted_and_the_stacks_name_the_worker(
     service: Service,
 ) -> None:
     service.program(GANG)
     service.config(**local(workers=2))
     words = ("--config", "config.yaml", "--labels", "trainyard_stall_limit=3")
     service.train("hangs_announced", *words, "--", "--announce")
-    check_gang_that_stalled_and_was_started_anew(service, "hangs_announced")
+    check_gang_that_stalled_and_was_restarted(service, "hangs_announced")
     stacks = [replica.stacks for replica in detail(service, "hangs_announced").runs[0].replicas]
     assert all("(most recent call first)" in stack for stack in stacks)
 
 
-def test_gang_that_announces_nothing_is_looked_at_from_outside(service: Service) -> None:
+def test_gang_that_announces_nothing_is_inspected_from_outside(service: Service) -> None:
     service.program(GANG)
     service.config(**local(workers=2))
     service.train("hangs_silently", "--config", "config.yaml", "--labels", "trainyard_stall_limit=3")
-    check_gang_that_stalled_and_was_started_anew(service, "hangs_silently")
+    check_gang_that_stalled_and_was_restarted(service, "hangs_silently")
     stacks = [replica.stacks for replica in detail(service, "hangs_silently").runs[0].replicas]
     assert all("\nThread " in stack for stack in stacks)
 
 
-def test_program_that_would_die_of_the_signal_is_spared_and_a_stall_that_ends_is_only_told(
+def test_program_without_a_handler_gets_no_signal_and_a_stall_that_ends_is_only_reported(
     service: Service,
 ) -> None:
     service.program(
@@ -104,22 +104,22 @@ def test_program_that_would_die_of_the_signal_is_spared_and_a_stall_that_ends_is
     )
     service.config(**local())
     labels = "trainyard_stall_limit=2,trainyard_stall_action=report"
-    said = service.train("only_told", "--config", "config.yaml", "--labels", labels)
-    assert "master-replica-0 stands still at step 3 for " in said
-    assert "master-replica-0 moves on." in said
-    told = detail(service, "only_told")
-    assert len(told.runs) == 1
-    assert [event.kind for event in told.events if event.kind in ("stalled", "moves-on")] == [
+    printed = service.train("only_told", "--config", "config.yaml", "--labels", labels)
+    assert "master-replica-0 stands still at step 3 for " in printed
+    assert "master-replica-0 moves on." in printed
+    job_detail = detail(service, "only_told")
+    assert len(job_detail.runs) == 1
+    assert [event.kind for event in job_detail.events if event.kind in ("stalled", "moves-on")] == [
         "stalled",
         "moves-on",
     ]
-    (replica,) = told.runs[0].replicas
+    (replica,) = job_detail.runs[0].replicas
     assert replica.stall is None
     assert "was sent" not in replica.stacks
     assert "\nThread " in replica.stacks
 
 
-def test_label_that_says_nothing_is_refused_before_anything_runs(service: Service) -> None:
+def test_invalid_stall_label_is_refused_before_anything_runs(service: Service) -> None:
     service.program("print('never')\n")
     service.config(**local())
     words = ("--config", "config.yaml", "--labels", "trainyard_stall_limit=10m")

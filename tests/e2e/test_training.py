@@ -1,4 +1,4 @@
-"""The main job: the trainer template, submitted as the README says."""
+"""Training with the template, submitted as in the README."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def metrics(output: str, key: str) -> list[dict[str, object]]:
 
 
 def predict(service: Service, model: str, **environment: str) -> str:
-    """What a fresh process says of ten digits, with the model and without the service."""
+    """Predictions of ten digits in a fresh process, with the model and without the service."""
     done = subprocess.run(
         [sys.executable, "-m", "trainer.predict", "--model", model, "--digits", "10"],
         cwd=TEMPLATE,

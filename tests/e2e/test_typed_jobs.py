@@ -1,4 +1,4 @@
-"""The mission's own line, given to each shell as a user gives it, ends in a job that ran."""
+"""`jobs submit training` typed in each shell runs a job."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ INIT = {
 
 
 @pytest.mark.parametrize("shell", sorted(INIT))
-def test_line_of_the_mission_runs_a_job_from_each_shell(service: Service, shell: str) -> None:
+def test_submit_typed_in_each_shell_runs_a_job(service: Service, shell: str) -> None:
     if shutil.which(shell) is None:
         if os.environ.get("CI") == "true":
             pytest.fail(f"{shell} is not installed, and CI tests every shell")

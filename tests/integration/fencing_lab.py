@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from trainyard_agent.host.files import is_locked
-from trainyard_agent.lease import watchdog_files as fencing
+from trainyard_agent.lease import watchdog_files
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views import JobDetail
 
@@ -29,7 +29,7 @@ LEASE_S, GRACE_S = 10.0, 2.0
 DEADLINE_S = 120.0
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
-BEATS = """
+HEARTBEATS = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 directory = sys.argv[sys.argv.index("--job-dir") + 1]
@@ -38,7 +38,7 @@ while not os.path.exists(f"{directory}/finish"):
     os.write(file, f"{time.clock_gettime(time.CLOCK_BOOTTIME)}\\n".encode())
     time.sleep(0.02)
 """
-"""Lives until it is killed, or until there is a file `finish`."""
+"""The program: it lives until it is killed, or until there is a file `finish`."""
 
 _SERVER = """
 import dataclasses, sys
@@ -61,14 +61,14 @@ def until(holds: Callable[[], object], what: str) -> None:
 
 @dataclass(frozen=True)
 class Life:
-    """Of one replica: its first and its last sign of life."""
+    """The first and the last heartbeat of one replica."""
 
     began: float
     ended: float
 
 
 class Network:
-    """A port that leads to another one, until it is cut: then nothing comes through, and nobody is told."""
+    """A port that forwards to another one, until it is cut: then it drops everything silently."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -83,7 +83,7 @@ class Network:
         self._open.clear()
 
     def heal(self) -> None:
-        """What was under way is lost."""
+        """Open the network again. Open connections are closed."""
         for connection in self._sockets[1:]:
             _shut(connection)
         self._open.set()
@@ -131,7 +131,7 @@ class Worker:
         self.agent.wait()
 
     def start(self) -> None:
-        """The one before has ended."""
+        """Start an agent, after the last one has ended."""
         with self._log.open("ab") as log:
             self.agent = subprocess.Popen(self._command, stderr=log, env=self._env)
 
@@ -143,27 +143,27 @@ class Worker:
 
     @property
     def has_lease(self) -> bool:
-        return (self.state_dir / "lease.json").exists() and is_locked(self.state_dir / fencing.LOCK)
+        return (self.state_dir / "lease.json").exists() and is_locked(self.state_dir / watchdog_files.LOCK)
 
-    def fence_said(self) -> str:
+    def watchdog_log(self) -> str:
         return (self.state_dir / "fence.log").read_text()
 
     def end(self) -> None:
-        """Nothing of it is left, whatever the test did."""
+        """Stop the agent and its replicas, whatever the test did."""
         self.kill()
         words = [sys.executable, "-m", "trainyard_agent", "--state-dir", str(self.state_dir), "--stop-all"]
         done = subprocess.run([*words, "--grace", "0.1"], env=self._env, timeout=DEADLINE_S, check=False)
         assert done.returncode == 0, self._log.read_text()
-        assert not is_locked(self.state_dir / fencing.LOCK)
+        assert not is_locked(self.state_dir / watchdog_files.LOCK)
 
 
-class Yard:
+class Cluster:
     def __init__(self, root: Path, stack: ExitStack, flags: list[str], env: Mapping[str, str]) -> None:
         self.root = root
         self.job_dir = root / "job"
         self.job_dir.mkdir()
         (root / "modules").mkdir()
-        (root / "modules" / "program.py").write_text(BEATS)
+        (root / "modules" / "program.py").write_text(HEARTBEATS)
         for role in ("admin", "agent"):
             (root / role).write_text(f"{role}-secret")
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -193,7 +193,7 @@ class Yard:
             worker = Worker(root, name, network, flags_of_both, env)
             stack.callback(worker.end)
             self.workers.append(worker)
-        until(lambda: all(worker.has_lease for worker in self.workers), "both leases, and their fences")
+        until(lambda: all(worker.has_lease for worker in self.workers), "both leases, and their watchdogs")
 
     def submit(self, **fields: Any) -> None:
         training_input = {"scaleTier": "CUSTOM", "masterType": "local-1", "jobDir": str(self.job_dir)}
@@ -203,10 +203,10 @@ class Yard:
         until(lambda: self.lives() or self.detail().state in ENDED, "the first run")
         assert len(self.lives()) == 1, self.detail()
 
-    def home(self) -> Worker:
-        """The worker that holds the run; the other one holds none."""
-        (home,) = [worker for worker in self.workers if worker.holds_a_run]
-        return home
+    def holder(self) -> Worker:
+        """The worker that has the run; the other one has none."""
+        (holder,) = [worker for worker in self.workers if worker.holds_a_run]
+        return holder
 
     def detail(self) -> JobDetail:
         answer = self._client.get("/trainyard/v1/projects/p/jobs/j")
@@ -214,7 +214,7 @@ class Yard:
         return JobDetail.model_validate_json(answer.content)
 
     def lives(self) -> list[Life]:
-        """Of every replica that ever lived, in the order of their beginnings."""
+        """The lives of all replicas, in the order of their starts."""
         beats = [path.read_text().split() for path in self.job_dir.glob("*.beats")]
         return sorted((Life(float(b[0]), float(b[-1])) for b in beats if b), key=lambda life: life.began)
 
@@ -229,9 +229,9 @@ class Yard:
 
 
 @contextmanager
-def yard(root: Path, flags: list[str], env: Mapping[str, str] | None = None) -> Iterator[Yard]:
+def cluster(root: Path, flags: list[str], env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
     with ExitStack() as stack:
-        yield Yard(root, stack, flags, env or {})
+        yield Cluster(root, stack, flags, env or {})
 
 
 def freeze(worker: Worker) -> None:

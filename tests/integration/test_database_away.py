@@ -1,4 +1,4 @@
-"""A PostgreSQL that is stopped under a server at work, and started again: everybody goes on by themselves."""
+"""A PostgreSQL that is stopped and restarted under load: server, agents and readers recover by themselves."""
 
 import logging
 import tempfile
@@ -21,7 +21,7 @@ from integration.api.api_support import (
     server,
     serving,
 )
-from trainyard_cli.client import Away, Back, Client, LogEvent
+from trainyard_cli.client import Client, LogEvent, StreamLost, StreamResumed
 from trainyard_cli.settings import Server as Address
 from trainyard_protocol.views import LogEntry, LogSummary
 from trainyard_server.domain.sessions import Session, cookie_name
@@ -65,7 +65,7 @@ def postgresql() -> Iterator[Postgresql]:
             database.remove()
 
 
-def test_all_goes_on_after_the_database_was_away(
+def test_service_recovers_after_the_database_was_unreachable(
     postgresql: Postgresql, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -109,9 +109,9 @@ def test_all_goes_on_after_the_database_was_away(
             assert me(session).status_code == 503, "it cannot be known whether the session was ended"
             assert httpx.get(f"{url}/trainyard/v1/me", headers=ADMIN).status_code == 200
             eventually(lambda: not healthy(), PATIENT_S)
-            said = http.get("/trainyard/v1/health?deep=true").json()
-            assert (said["status"], said["checks"]["database"]["status"]) == ("down", "down")
-            assert said["live_runs"] is None
+            answer = http.get("/trainyard/v1/health?deep=true").json()
+            assert (answer["status"], answer["checks"]["database"]["status"]) == ("down", "down")
+            assert answer["live_runs"] is None
 
             postgresql.start()
 
@@ -129,8 +129,8 @@ def test_all_goes_on_after_the_database_was_away(
     lines = [event.text for event in seen if isinstance(event, LogEntry) and event.task != "service"]
     assert lines == ["before", "after"]
     assert isinstance(seen[-1], LogSummary)
-    cuts = [event for event in seen if isinstance(event, Away | Back)]
-    assert [type(cut) for cut in cuts] == [Away, Back] * (len(cuts) // 2)
+    cuts = [event for event in seen if isinstance(event, StreamLost | StreamResumed)]
+    assert [type(cut) for cut in cuts] == [StreamLost, StreamResumed] * (len(cuts) // 2)
     ours = [record for record in caplog.records if record.name.startswith("trainyard_server")]
     assert [record.getMessage() for record in ours if record.exc_info] == []
     messages = [record.getMessage() for record in ours]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.followers.__main__ import Phase, measure, report
-from benchmarks.followers.yard import serving
+from benchmarks.followers.local_server import serving
 
 pytestmark = pytest.mark.e2e
 

@@ -1,4 +1,4 @@
-"""The files of a job over HTTP, on a path and in a bucket; what cannot be shown is said, never an error of ours."""
+"""The files of a job over HTTP, on a local path and in a bucket; failures are plain errors."""
 
 import asyncio
 import socket
@@ -14,9 +14,10 @@ from gcp_storage_emulator.server import create_server
 
 from integration.api.api_support import ALICE, VERA, Clock, ScriptedAgent, Server, server, serving
 from trainyard_protocol.errors import FailedPrecondition
+from trainyard_protocol.gcs import CloudStorage
 from trainyard_server.api.files import disposition
-from trainyard_server.services import job_files as files
-from trainyard_server.storage.job_files import gcs as bucket_files
+from trainyard_server.services import job_files
+from trainyard_server.storage.job_files import gcs
 from trainyard_server.storage.job_files.tree import PAGE_SIZE
 
 ODD = 'a "b" %41 <script>alert(1)<\\script> ü;.txt'
@@ -50,8 +51,7 @@ def emulator() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(emulator: str) -> Iterator[Any]:
-    tree = bucket_files.BucketTree("gs://models/", emulator)
-    client = tree._client()
+    client = CloudStorage("The test", emulator).client()
     bucket = client.bucket("models")
     yield bucket
     for blob in client.list_blobs("models"):
@@ -83,7 +83,7 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["message"]
 
 
-def test_job_dir_on_a_path_is_listed_and_its_files_are_sent(api: Server, job_dir: Path) -> None:
+def test_local_job_dir_is_listed_and_its_files_downloaded(api: Server, job_dir: Path) -> None:
     submit(api, str(job_dir))
     listing = listed(api)
     assert names(listing) == [(ODD, "file"), ("model", "directory")]
@@ -112,7 +112,7 @@ def test_job_dir_on_a_path_is_listed_and_its_files_are_sent(api: Server, job_dir
         ("", 400, "only files can be downloaded"),
     ],
 )
-def test_nothing_but_files_of_the_job_dir_is_sent(
+def test_paths_out_of_the_job_dir_are_refused(
     api: Server, job_dir: Path, path: str, status: int, says: str
 ) -> None:
     (job_dir / "out").symlink_to("../../server/trainyard.db")
@@ -122,22 +122,22 @@ def test_nothing_but_files_of_the_job_dir_is_sent(
     assert says in message
 
 
-def test_job_without_a_job_dir_and_one_that_cannot_be_shown_say_so(api: Server, tmp_path: Path) -> None:
+def test_missing_or_forbidden_job_dir_is_a_plain_error(api: Server, tmp_path: Path) -> None:
     submit(api, "", "without")
     assert refusal(ask(api, job_id="without")) == (
         400,
-        "The job without has no job-dir: it was submitted without jobDir (--job-dir), so nobody knows where it writes.",
+        "The job without has no job-dir: it was submitted without jobDir (--job-dir).",
     )
     submit(api, str(tmp_path), "outside")
     code, message = refusal(ask(api, job_id="outside"))
     assert (code, "its --job-dir-root" in message) == (400, True)
     submit(api, str(tmp_path / "jobs" / "none"), "missing")
     code, message = refusal(ask(api, job_id="missing"))
-    assert (code, "It may not have been made yet" in message) == (400, True)
+    assert (code, "It may not have been created yet" in message) == (400, True)
     assert refusal(ask(api, job_id="never"))[0] == 404
 
 
-def test_job_dir_in_a_bucket_is_listed_and_its_files_are_sent(api: Server, bucket: Any) -> None:
+def test_job_dir_in_a_bucket_is_listed_and_its_files_downloaded(api: Server, bucket: Any) -> None:
     weights = bytes(range(256)) * 100_000  # several reads of it
     bucket.blob("runs/digits/model/weights").upload_from_string(weights)
     bucket.blob(f"runs/digits/{ODD}").upload_from_string("odd")
@@ -158,7 +158,7 @@ def test_job_dir_in_a_bucket_is_listed_and_its_files_are_sent(api: Server, bucke
     assert refusal(ask(api, "/content", path="../digits-2/other"))[0] == 400
 
 
-def test_large_directory_of_a_bucket_comes_in_pages_and_nothing_twice(
+def test_large_directory_of_a_bucket_is_paged_without_duplicates(
     api: Server, bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainyard_server.storage.job_files.tree.PAGE_SIZE", 4)
@@ -182,7 +182,7 @@ def test_large_directory_of_a_bucket_comes_in_pages_and_nothing_twice(
     assert PAGE_SIZE == 200
 
 
-def test_bucket_that_is_empty_or_not_there_is_said(api: Server, bucket: Any) -> None:
+def test_empty_and_missing_buckets_are_distinguished(api: Server, bucket: Any) -> None:
     submit(api, "gs://models/nothing/yet", "empty")
     listing = listed(api, job_id="empty")
     assert (listing["entries"], listing["model"]) == ([], "")
@@ -194,27 +194,25 @@ def test_bucket_that_is_empty_or_not_there_is_said(api: Server, bucket: Any) -> 
     )
 
 
-def test_store_that_nobody_answers_at_is_said(tmp_path: Path) -> None:
+def test_unreachable_storage_is_503(tmp_path: Path) -> None:
     with server(tmp_path, Clock(), storage_emulator="127.0.0.1:9") as api:
         submit(api, "gs://models/x")
         assert refusal(ask(api)) == (503, "Google Cloud Storage at http://127.0.0.1:9 does not answer.")
         assert refusal(ask(api, "/content", path="x"))[0] == 503
 
 
-def test_store_that_hangs_is_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_PATIENCE_S", 0.2)
+def test_storage_that_hangs_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_files, "_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         where = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        monkeypatch.setattr(bucket_files, "_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(gcs, "_TIMEOUT_S", 1.0)
         with server(tmp_path, Clock(), storage_emulator=where) as api:
             submit(api, "gs://models/x")
             code, message = refusal(ask(api))
-    assert (code, message.startswith("Nobody answers for gs://models/x within")) == (503, True)
+    assert (code, message.startswith("No answer for gs://models/x within")) == (503, True)
 
 
-def test_gs_is_where_the_jobs_agent_says_unless_the_server_knows_better(
+def test_emulator_of_the_agent_is_used_without_one_of_the_server(
     tmp_path: Path, emulator: str, bucket: Any
 ) -> None:
     bucket.blob("theirs/file").upload_from_string("x")
@@ -242,17 +240,17 @@ def test_gs_is_where_the_jobs_agent_says_unless_the_server_knows_better(
         ("gs://others", False),
     ],
 )
-def test_servers_own_credentials_show_no_bucket_that_its_operator_did_not_allow(
+def test_own_credentials_are_used_for_allowed_buckets_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, shown: bool
 ) -> None:
-    """Whoever submits a job chooses its job-dir, and may not read by it what the server may."""
+    """A submitter chooses the job-dir, and must not read the server's own buckets through it."""
     asked: list[str] = []
 
-    def without_any(tree: bucket_files.BucketTree) -> None:
-        asked.append(tree._bucket)
+    def without_any(storage: CloudStorage) -> None:
+        asked.append(storage.emulator)
         raise FailedPrecondition("none")
 
-    monkeypatch.setattr(bucket_files.BucketTree, "_client", without_any)
+    monkeypatch.setattr(CloudStorage, "client", without_any)
 
     with server(tmp_path, Clock(), job_dir_buckets=(root,)) as api:
         submit(api, "gs://models/runs/digits")
@@ -262,17 +260,18 @@ def test_servers_own_credentials_show_no_bucket_that_its_operator_did_not_allow(
 
 
 @pytest.mark.parametrize(
-    "said", ["http://169.254.169.254/latest/?x=", "http://a@b:1", "file:///etc", "gopher://x", "h:1#x", "a b"]
+    "address",
+    ["http://169.254.169.254/latest/?x=", "http://a@b:1", "file:///etc", "gopher://x", "h:1#x", "a b"],
 )
-def test_agent_says_where_gs_is_and_not_what_is_asked_for_there(tmp_path: Path, said: str) -> None:
+def test_emulator_of_the_agent_must_be_a_plain_address(tmp_path: Path, address: str) -> None:
     with server(tmp_path, Clock()) as api:
         submit(api, "gs://models/theirs")
         agent = ScriptedAgent(api)
-        agent.info = agent.info.model_copy(update={"replica_environment": {"STORAGE_EMULATOR_HOST": said}})
+        agent.info = agent.info.model_copy(update={"replica_environment": {"STORAGE_EMULATOR_HOST": address}})
         agent.sync()
         agent.sync()
         code, message = refusal(ask(api))
-        assert (code, "is no address of a server" in message) == (400, True)
+        assert (code, "is not the address of a server" in message) == (400, True)
 
 
 class _Elsewhere(BaseHTTPRequestHandler):
@@ -291,7 +290,7 @@ class _Elsewhere(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-def test_emulator_leads_to_no_other_server_and_its_pages_are_not_shown(tmp_path: Path) -> None:
+def test_emulator_cannot_redirect_and_its_errors_are_not_shown(tmp_path: Path) -> None:
     with HTTPServer(("127.0.0.1", 0), _Elsewhere) as elsewhere:
         elsewhere.met = False  # type: ignore[attr-defined]
         thread = threading.Thread(target=elsewhere.serve_forever)
@@ -309,19 +308,19 @@ def test_emulator_leads_to_no_other_server_and_its_pages_are_not_shown(tmp_path:
         assert not elsewhere.met  # type: ignore[attr-defined]
 
 
-def test_more_than_can_wait_are_told_to_come_back(tmp_path: Path) -> None:
+def test_requests_above_the_limit_get_503(tmp_path: Path) -> None:
     with server(tmp_path, Clock(), storage_emulator="127.0.0.1:9") as api:
         submit(api, "gs://models/x")
-        places = api.use_cases.files._places
-        for _ in range(files._WAITING):
-            assert places.acquire(blocking=False)
-        assert refusal(ask(api)) == (503, "Many look at files at this moment: try again.")
-        places.release()
+        slots = api.use_cases.job_files._slots
+        for _ in range(job_files._MAX_WAITING):
+            assert slots.acquire(blocking=False)
+        assert refusal(ask(api)) == (503, "Too many requests for files at the moment: try again.")
+        slots.release()
         assert "does not answer" in refusal(ask(api))[1]
         assert "does not answer" in refusal(ask(api))[1]
 
 
-def test_model_is_where_the_program_said_last(api: Server, job_dir: Path) -> None:
+def test_model_is_at_the_location_reported_last(api: Server, job_dir: Path) -> None:
     submit(api, str(job_dir))
     agent = ScriptedAgent(api)
     agent.sync()
@@ -333,7 +332,7 @@ def test_model_is_where_the_program_said_last(api: Server, job_dir: Path) -> Non
     assert listed(api, path="model")["model"] == ""
 
 
-def test_download_that_cannot_go_on_is_cut_and_not_ended(api: Server, job_dir: Path) -> None:
+def test_download_of_a_shrinking_file_aborts_the_connection(api: Server, job_dir: Path) -> None:
     """A reader over a socket sees that something is missing."""
     large = job_dir / "large"
     with large.open("wb") as file:
@@ -364,22 +363,22 @@ def test_download_that_cannot_go_on_is_cut_and_not_ended(api: Server, job_dir: P
         ),
     ],
 )
-def test_name_of_a_download_says_nothing_but_the_name(name: str, header: str) -> None:
+def test_disposition_escapes_the_file_name(name: str, header: str) -> None:
     assert disposition(name) == header
 
 
-def test_slow_store_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_storage_blocks_no_other_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All who ask a store that hangs share a few threads of their own."""
     held = threading.Event()
-    monkeypatch.setattr(files, "_PATIENCE_S", 5.0)
-    monkeypatch.setattr(files.Files, "_tree", lambda *_: held.wait(20))
+    monkeypatch.setattr(job_files, "_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(job_files.JobFiles, "_tree", lambda *_: held.wait(20))
     with server(tmp_path, Clock()) as api:
         submit(api, "gs://models/x")
 
         async def many() -> list[httpx.Response]:
             where = "/trainyard/v1/projects/p/jobs/job/files"
             asked = [asyncio.create_task(api.client._client.get(where, headers=VERA)) for _ in range(12)]
-            while not api.use_cases.files._askers._work_queue.qsize():
+            while not api.use_cases.job_files._pool._work_queue.qsize():
                 await asyncio.sleep(0.01)
             status = await api.client._client.get("/trainyard/v1/status", headers=VERA)
             assert status.status_code == 200

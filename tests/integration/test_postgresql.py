@@ -71,8 +71,8 @@ def test_database_that_does_not_answer_is_one_line_without_its_password(
 ) -> None:
     url = "postgresql+psycopg://user:secret@127.0.0.1:1/db"
     assert main(["--data-dir", str(tmp_path), "--port", "0", "--database", url]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("trainyard_server: cannot use the database: ")
-    assert "refused" in said
-    assert "secret" not in said
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert message.startswith("trainyard_server: cannot use the database: ")
+    assert "refused" in message
+    assert "secret" not in message
+    assert "Traceback" not in message

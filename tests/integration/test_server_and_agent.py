@@ -1,11 +1,17 @@
 """The way of a job through server and agent, step by step, on a clock that only the test moves."""
 
 import json
+import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+import trainyard_protocol.training_input as training_inputs
+from databases import on_every_database
 from trainyard_agent.runtimes.base import Handle, Launch
 from trainyard_agent.runtimes.fake import (
     FOREVER,
@@ -13,7 +19,7 @@ from trainyard_agent.runtimes.fake import (
     FailsDuringStart,
     FakeRuntime,
     IgnoresSigterm,
-    Say,
+    Print,
     Script,
     by_module,
 )
@@ -23,14 +29,14 @@ from world import World
 
 PROGRAMS = by_module(
     {
-        "ok.task": {"*": Script(((0.0, Say("hello")), (1.0, Exit(0))))},
+        "ok.task": {"*": Script(((0.0, Print("hello")), (1.0, Exit(0))))},
         "chief_ends.task": {
-            "master-replica-0": Script(((1.0, Say("saved")), (2.0, Exit(0)))),
-            "*": Script(((0.5, Say("working")),)),
+            "master-replica-0": Script(((1.0, Print("saved")), (2.0, Exit(0)))),
+            "*": Script(((0.5, Print("working")),)),
         },
         "both_fail.task": {
-            "master-replica-0": Script(((1.1, Say("peer is gone")), (1.2, Exit(1)))),
-            "worker-replica-0": Script(((0.9, Say("out of range", "stderr")), (1.0, Exit(7)))),
+            "master-replica-0": Script(((1.1, Print("peer is gone")), (1.2, Exit(1)))),
+            "worker-replica-0": Script(((0.9, Print("out of range", "stderr")), (1.0, Exit(7)))),
         },
         "killed.task": {"*": Script(((1.0, Exit(137)),))},
         "forever.task": {"*": FOREVER},
@@ -39,7 +45,7 @@ PROGRAMS = by_module(
 
 
 @pytest.fixture
-async def world(tmp_path: Path, every_database: str) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     world = World(tmp_path)
     yield world
     await world.close()
@@ -55,6 +61,7 @@ def texts(detail: JobDetail) -> list[str]:
     return [event.message for event in detail.events if event.message]
 
 
+@on_every_database
 async def test_job_that_succeeds_goes_through_every_state_and_leaves_nothing_on_the_machine(
     world: World,
 ) -> None:
@@ -85,7 +92,7 @@ async def test_service_lines_are_those_of_the_real_service_in_order(world: World
     await world.submit("j", module="ok.task")
     await world.settle()
     await after(world, 2.0, "j")
-    said = [entry.text for entry in await world.log("j") if entry.task == "service"]
+    log_texts = [entry.text for entry in await world.log("j") if entry.task == "service"]
     expected = [
         "Validating job requirements...",
         "Job creation request has been successfully validated.",
@@ -94,7 +101,7 @@ async def test_service_lines_are_those_of_the_real_service_in_order(world: World
         "Waiting for training program to start.",
         "Job completed successfully.",
     ]
-    assert [line for line in said if line in expected] == expected
+    assert [line for line in log_texts if line in expected] == expected
 
 
 async def test_primary_that_exits_0_ends_the_job_and_the_others_are_stopped(world: World) -> None:
@@ -178,6 +185,7 @@ async def test_start_that_meets_a_bug_of_ours_ends_the_job_instead_of_hanging(wo
     assert machine.host.runs == {}
 
 
+@on_every_database
 async def test_cancel_stops_what_ignores_sigterm_after_the_grace(world: World) -> None:
     machine = world.machine("m", PROGRAMS)
     machine.runtime = IgnoresSigterm(machine.host)
@@ -220,6 +228,7 @@ async def test_silent_agent_makes_replicas_unknown_and_its_return_makes_them_kno
     assert len(machine.host.launches) == 1
 
 
+@on_every_database
 async def test_run_of_an_agent_past_its_lease_starts_elsewhere_and_never_lives_twice(world: World) -> None:
     first = world.machine("a", PROGRAMS, cpus=1)
     second = world.machine("b", PROGRAMS, cpus=1)
@@ -255,7 +264,7 @@ async def test_machine_that_is_shut_down_costs_no_retry(world: World) -> None:
     await world.submit("j", module="forever.task")
     for _ in range(5):
         await world.settle()
-        machine.host.end_everything()
+        machine.host.stop_all()
         await after(world, 0.1, "j")
     detail = await world.detail("j")
     assert len(detail.runs) == 6
@@ -312,7 +321,7 @@ async def test_max_running_time_counts_from_the_first_run_not_from_the_last(worl
     await world.submit("j", module="forever.task", scheduling={"maxRunningTime": "100s"})
     await world.settle()
     world.clock.advance(60)
-    machine.host.end_everything()
+    machine.host.stop_all()
     assert len((await after(world, 0.1, "j")).runs) == 2
     assert (await after(world, 30, "j")).state is JobState.RUNNING
     detail = await after(world, 20, "j")
@@ -320,16 +329,16 @@ async def test_max_running_time_counts_from_the_first_run_not_from_the_last(worl
     assert "maxRunningTime of 100s" in detail.job["errorMessage"]
 
 
-def steps(*times: float, of: int = 1000, first: int = 1) -> tuple[tuple[float, Say], ...]:
+def steps(*times: float, of: int = 1000, first: int = 1) -> tuple[tuple[float, Print], ...]:
     """A program that reports its next step at each of these times."""
     return tuple(
-        (at, Say(json.dumps({"event": "progress", "step": step, "steps": of})))
+        (at, Print(json.dumps({"event": "progress", "step": step, "steps": of})))
         for step, at in enumerate(times, first)
     )
 
 
-def checkpoint(at: float, step: int) -> tuple[float, Say]:
-    return (at, Say(json.dumps({"event": "checkpoint", "step": step})))
+def checkpoint(at: float, step: int) -> tuple[float, Print]:
+    return (at, Print(json.dumps({"event": "checkpoint", "step": step})))
 
 
 async def minutes(world: World, count: int, job_id: str, stop: JobState | None = None) -> JobDetail:
@@ -342,6 +351,7 @@ async def minutes(world: World, count: int, job_id: str, stop: JobState | None =
     return await world.detail(job_id)
 
 
+@on_every_database
 async def test_steps_of_a_replica_are_known_while_it_runs_and_exact_at_the_verdict(world: World) -> None:
     script = Script((*steps(1, 2, 3, 4), checkpoint(4.5, 4), *steps(5, 6, first=5), (7.0, Exit(3))))
     world.machine("m", by_module({"t.task": {"*": script}}))
@@ -361,6 +371,7 @@ async def test_steps_of_a_replica_are_known_while_it_runs_and_exact_at_the_verdi
     assert detail.runs[0].replicas[0].durable_step == 4
 
 
+@on_every_database
 async def test_steps_are_right_at_the_verdict_though_the_server_died_before_it_wrote_any(
     world: World,
 ) -> None:
@@ -398,7 +409,7 @@ async def test_run_that_stands_still_is_stopped_named_and_started_anew_until_the
     )
     assert "stands still at step 4 for 3" in first.verdict.message
     assert "the others wait at step 5" in first.verdict.message
-    assert all("cannot be told" in replica.stacks for replica in first.replicas)
+    assert all("cannot be read" in replica.stacks for replica in first.replicas)
     detail = await minutes(world, 60, "j", JobState.FAILED)
     assert detail.state is JobState.FAILED
     assert len(detail.runs) == 1 + world.settings.retries
@@ -452,6 +463,7 @@ async def test_server_that_is_away_is_no_stall(world: World) -> None:
     assert all(event.kind != "stalled" for event in detail.events)
 
 
+@on_every_database
 async def test_new_agent_reads_the_steps_of_before_and_finds_a_run_that_stands_still(world: World) -> None:
     machine = world.machine("m", by_module({"t.task": {"*": Script(steps(1, 2, 3, 4))}}))
     await world.settle()
@@ -483,3 +495,35 @@ async def test_replica_whose_log_quota_is_used_up_is_not_judged(tmp_path: Path) 
         assert detail.state is JobState.RUNNING
     finally:
         await world.close()
+
+
+async def test_training_input_of_a_job_is_parsed_once_on_each_side(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parses: Counter[str] = Counter()
+    parse = training_inputs.parse
+
+    def counting(kind: type[Any], data: object, root: str) -> Any:
+        if kind in (training_inputs.Job, training_inputs.TrainingInput):
+            parses[_calling_package()] += 1
+        return parse(kind, data, root)
+
+    monkeypatch.setattr(training_inputs, "parse", counting)
+    world.machine("a", PROGRAMS)
+    await world.submit("counted", module="ok.task", args=["--for", "this test"])
+    await world.settle()
+    running = await world.detail("counted")
+    ended = await after(world, 2, "counted")
+    assert (running.state, ended.state) == (JobState.RUNNING, JobState.SUCCEEDED)
+    assert parses == {"trainyard_server": 1, "trainyard_agent": 1}
+
+
+def _calling_package() -> str:
+    """The deployable whose code called, directly or through the protocol."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package in ("trainyard_server", "trainyard_agent"):
+            return package
+        frame = frame.f_back
+    return "test"

@@ -28,11 +28,11 @@ from integration.api.api_support import (
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.sync import SyncRequest, SyncResponse
 from trainyard_server.app import create_app
-from trainyard_server.control.leader_election import LEASE, Leadership
+from trainyard_server.control.leader_election import LEASE, LeaderElection
 from trainyard_server.domain.sessions import cookie_name
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.events.notifier import Notifier
-from trainyard_server.storage.events.postgres import Bus
+from trainyard_server.storage.events.postgres import PostgresNotifications
 
 PATIENCE_S = 30.0
 
@@ -134,20 +134,20 @@ def test_session_that_is_ended_at_one_is_over_at_the_other_with_its_streams(
         ) as stream:
             lines = stream.iter_lines()
             assert next(lines) == "event: hello"
-            one.use_cases.ended_sessions.end(session)
+            one.use_cases.revoked_sessions.revoke(session)
             assert httpx.get(f"{url}/trainyard/v1/me", headers=cookie, trust_env=False).status_code == 401
             assert list(lines)[-3:] == ["event: over", "data:", ""]
 
 
 def test_bus_carries_more_topics_than_fit_one_message_and_survives_its_connection(database: str) -> None:
     here, there = Notifier(), Notifier()
-    buses = Bus(database, here), Bus(database, there)
-    told: set[str] = set()
-    there.deliver = lambda *topics: told.update(topics)  # type: ignore[method-assign]
+    buses = PostgresNotifications(database, here), PostgresNotifications(database, there)
+    reported: set[str] = set()
+    there.deliver = lambda *topics: reported.update(topics)  # type: ignore[method-assign]
 
     def arrives(topic: str) -> bool:
         here.publish(topic)
-        return topic in told
+        return topic in reported
 
     for bus in buses:
         bus.start()
@@ -155,7 +155,7 @@ def test_bus_carries_more_topics_than_fit_one_message_and_survives_its_connectio
         topics = {f"job:{number}" for number in range(5000)}
         eventually(partial(arrives, "ready"))
         here.publish(*topics)
-        eventually(lambda: topics <= told, PATIENCE_S)
+        eventually(lambda: topics <= reported, PATIENCE_S)
         store = Store(database)
         with store.write() as writer:
             writer._session.connection().exec_driver_sql(
@@ -163,7 +163,7 @@ def test_bus_carries_more_topics_than_fit_one_message_and_survives_its_connectio
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
         store.close()
-        told.clear()
+        reported.clear()
         eventually(partial(arrives, "again"), PATIENCE_S)
     finally:
         for bus in buses:
@@ -187,7 +187,7 @@ class TestLeadership:
 
     def test_one_of_two_leads(self, stores: list[Store]) -> None:
         clock = Clock()
-        one, other = (Leadership(store, clock.stopwatch, ttl_s=15) for store in stores)
+        one, other = (LeaderElection(store, clock.stopwatch, ttl_s=15) for store in stores)
         assert one.held()
         for _ in range(100):
             clock.advance(1)
@@ -196,7 +196,7 @@ class TestLeadership:
 
     def test_other_follows_when_the_first_is_silent_for_the_lease(self, stores: list[Store]) -> None:
         clock = Clock()
-        one, other = (Leadership(store, clock.stopwatch, ttl_s=15) for store in stores)
+        one, other = (LeaderElection(store, clock.stopwatch, ttl_s=15) for store in stores)
         assert one.held()
         assert not other.held()
         clock.advance(14)
@@ -207,14 +207,14 @@ class TestLeadership:
 
     def test_two_that_want_it_at_once_do_not_both_get_it(self, stores: list[Store]) -> None:
         for _ in range(10):
-            leaderships = [Leadership(store, Clock().stopwatch, ttl_s=15) for store in stores]
+            leaderships = [LeaderElection(store, Clock().stopwatch, ttl_s=15) for store in stores]
             held = [later.result() for later in [_Later(leadership.held) for leadership in leaderships]]
             assert sorted(held) == [False, True]
             for leadership in leaderships:
                 leadership.release()
 
     def test_one_that_is_released_is_taken_at_once(self, stores: list[Store]) -> None:
-        one, other = (Leadership(store, Clock().stopwatch, ttl_s=15) for store in stores)
+        one, other = (LeaderElection(store, Clock().stopwatch, ttl_s=15) for store in stores)
         assert one.held()
         assert not other.held()
         one.release()

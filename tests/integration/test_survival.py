@@ -1,4 +1,4 @@
-"""What the server does while its disk or its database cannot be used, and that it goes on by itself afterwards."""
+"""Server with an unusable disk or database: its answers meanwhile, and its recovery."""
 
 import logging
 import os
@@ -26,11 +26,10 @@ from integration.api.api_support import (
 from mounts import SmallDisk, small_disk
 from trainyard_protocol.health import Check, CheckStatus
 from trainyard_server.background import tick_forever
-from trainyard_server.control.leader_election import Leadership
+from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.main import main
-from trainyard_server.services.health import Probe, Pulse
-from trainyard_server.storage.db import engine as database
-from trainyard_server.storage.db import probes
+from trainyard_server.services.health import Heartbeat, Probe
+from trainyard_server.storage.db import engine, probes
 
 PATIENT = 60
 
@@ -93,26 +92,26 @@ def test_server_that_starts_on_a_disk_that_takes_nothing_says_so_in_one_line(
         assert main(["--data-dir", str(disk.path / "data"), "--port", "0"]) == 1
     finally:
         disk.allow_writes()
-    said = capsys.readouterr().err
-    assert said.startswith(f"trainyard_server: cannot use the data directory {disk.path / 'data'}: ")
-    assert ("full" in said or "No space left" in said) if how == "full" else "Read-only" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"trainyard_server: cannot use the data directory {disk.path / 'data'}: ")
+    assert ("full" in message or "No space left" in message) if how == "full" else "Read-only" in message
+    assert message.count("\n") == 1
 
 
 def test_healthz_of_a_server_with_an_agent_is_ok_without_a_name(api: Server) -> None:
     ScriptedAgent(api, name="laptop-of-ada").sync()
-    code, said = health(api)
-    assert (code, said["status"]) == (200, "ok")
-    assert set(said["checks"]) >= {"database", "disk", "agents"}
-    assert said["checks"]["database"]["latency_ms"] > 0
-    assert said["checks"]["disk"]["free_bytes"] > 2**20
-    assert "ada" not in str(said)
+    code, answer = health(api)
+    assert (code, answer["status"]) == (200, "ok")
+    assert set(answer["checks"]) >= {"database", "disk", "agents"}
+    assert answer["checks"]["database"]["latency_ms"] > 0
+    assert answer["checks"]["disk"]["free_bytes"] > 2**20
+    assert "ada" not in str(answer)
 
 
 def test_healthz_without_an_agent_is_degraded_and_still_200(api: Server) -> None:
-    code, said = health(api)
-    assert (code, said["status"]) == (200, "degraded")
-    assert said["checks"]["agents"]["message"] == "none is here, so jobs wait"
+    code, answer = health(api)
+    assert (code, answer["status"]) == (200, "degraded")
+    assert answer["checks"]["agents"]["message"] == "none is connected, so jobs wait"
 
 
 def test_full_disk_refuses_and_all_goes_on_once_there_is_room(api: Server, disk: SmallDisk) -> None:
@@ -134,8 +133,8 @@ def test_full_disk_refuses_and_all_goes_on_once_there_is_room(api: Server, disk:
         "/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x" * 9999, headers=ADMIN
     )
     assert_unavailable(upload, "full")
-    code, said = health(api)
-    assert (code, said["status"], said["checks"]["disk"]["status"]) == (503, "down", "down")
+    code, answer = health(api)
+    assert (code, answer["status"], answer["checks"]["disk"]["status"]) == (503, "down", "down")
     assert api.job("before")["state"] == "RUNNING"  # what is known can still be read
 
     disk.free()
@@ -157,9 +156,9 @@ def test_read_only_disk_refuses_and_all_goes_on_once_it_can_be_written(api: Serv
     assert_unavailable(submit(api), "the database")
     upload = api.client.post("/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x", headers=ADMIN)
     assert_unavailable(upload, "the data directory cannot be written")
-    code, said = health(api)
-    assert (code, said["checks"]["disk"]["status"]) == (503, "down")
-    assert said["checks"]["disk"]["message"] == "the data directory cannot be written"
+    code, answer = health(api)
+    assert (code, answer["checks"]["disk"]["status"]) == (503, "down")
+    assert answer["checks"]["disk"]["message"] == "the data directory cannot be written"
 
     let_go(api)
     disk.allow_writes()
@@ -171,7 +170,7 @@ def test_read_only_disk_refuses_and_all_goes_on_once_it_can_be_written(api: Serv
 def test_database_that_another_process_locks_is_waited_for_and_then_refused(
     api: Server, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_BUSY_MS", 50)
+    monkeypatch.setattr(engine, "_BUSY_MS", 50)
     monkeypatch.setattr(probes, "PATIENCE_S", 0.05)
     api.use_cases.health._probe = probes.DatabaseProbe(api.use_cases.backend.store.url)
     api.use_cases.backend.store.close()  # connections of the new patience
@@ -180,8 +179,11 @@ def test_database_that_another_process_locks_is_waited_for_and_then_refused(
     other.execute("BEGIN IMMEDIATE")
 
     assert_unavailable(submit(api), "locked by another process")
-    code, said = health(api)
-    assert (code, said["checks"]["database"]["message"]) == (503, "the database is locked by another process")
+    code, answer = health(api)
+    assert (code, answer["checks"]["database"]["message"]) == (
+        503,
+        "the database is locked by another process",
+    )
     assert api.job("before")["state"] == "QUEUED"
 
     other.execute("ROLLBACK")
@@ -214,11 +216,11 @@ def test_below_the_reserve_nothing_new_is_taken_and_jobs_go_on(disk: SmallDisk, 
         agent = ScriptedAgent(api)
         agent.sync()
 
-        assert_unavailable(submit(api), "takes nothing new", "Free some space")
+        assert_unavailable(submit(api), "accepts nothing new", "Free some space")
         upload = api.client.post(
             "/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x", headers=ADMIN
         )
-        assert_unavailable(upload, "takes nothing new")
+        assert_unavailable(upload, "accepts nothing new")
         body = {"jobId": "job", "trainingInput": package_job()}
         checked = api.client.post("/v1/projects/p/jobs?validateOnly=true", json=body, headers=ADMIN)
         assert checked.status_code == 200
@@ -226,8 +228,8 @@ def test_below_the_reserve_nothing_new_is_taken_and_jobs_go_on(disk: SmallDisk, 
         agent.start()
         agent.exit()
         assert api.job("before")["state"] == "SUCCEEDED"
-        code, said = health(api)
-        assert (code, said["status"], said["checks"]["disk"]["status"]) == (200, "degraded", "degraded")
+        code, answer = health(api)
+        assert (code, answer["status"], answer["checks"]["disk"]["status"]) == (200, "degraded", "degraded")
 
 
 async def test_ticks_that_fail_say_so_once_and_go_on(
@@ -235,8 +237,8 @@ async def test_ticks_that_fail_say_so_once_and_go_on(
 ) -> None:
     submit(api).raise_for_status()
     ScriptedAgent(api).sync()
-    conductor, notifier = api.use_cases.conductor, api.use_cases.backend.notifier
-    leadership = Leadership(api.use_cases.backend.store, time.monotonic, 15.0)
+    controller, notifier = api.use_cases.controller, api.use_cases.backend.notifier
+    leadership = LeaderElection(api.use_cases.backend.store, time.monotonic, 15.0)
     tried = 0
 
     class Counting:
@@ -250,34 +252,34 @@ async def test_ticks_that_fail_say_so_once_and_go_on(
                 disk.free()
             elif tried == 12:
                 notifier.close()
-            conductor.tick()
+            controller.tick()
 
     with caplog.at_level(logging.INFO):
-        pulse = api.use_cases.health.pulse
-        await tick_forever(Counting(), leadership, notifier, 0.01, pulse)  # type: ignore[arg-type]
+        heartbeat = api.use_cases.health.heartbeat
+        await tick_forever(Counting(), leadership, notifier, 0.01, heartbeat)  # type: ignore[arg-type]
 
-    said = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [record.exc_info for record in said if record.exc_info] == []
-    assert len(said) <= 4, caplog.text
-    assert "full" in said[0].getMessage()
+    records = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.exc_info for record in records if record.exc_info] == []
+    assert len(records) <= 4, caplog.text
+    assert "full" in records[0].getMessage()
     assert api.job()["state"] != "RUNNING"
 
 
-def test_pulse_says_how_long_nothing_moved_and_why() -> None:
+def test_heartbeat_says_how_long_nothing_moved_and_why() -> None:
     now = 0.0
-    pulse = Pulse(lambda: now)
-    assert pulse.check(1.0).status is CheckStatus.OK
-    pulse.failed(OSError(28, "No space left on device"))
+    heartbeat = Heartbeat(lambda: now)
+    assert heartbeat.check(1.0).status is CheckStatus.OK
+    heartbeat.failed(OSError(28, "No space left on device"))
     now = 5
-    assert pulse.check(1.0).status is CheckStatus.DEGRADED
+    assert heartbeat.check(1.0).status is CheckStatus.DEGRADED
     now = 62
-    check = pulse.check(1.0)
+    check = heartbeat.check(1.0)
     assert check.status is CheckStatus.DOWN
-    assert check.message == "stands still for 62 s: the disk of the data directory is full"
-    pulse.beat()
-    assert pulse.check(1.0).status is CheckStatus.OK
+    assert check.message == "no tick succeeded for 62 s: the disk of the data directory is full"
+    heartbeat.succeeded()
+    assert heartbeat.check(1.0).status is CheckStatus.OK
     now = 80
-    assert pulse.check(1.0).status is CheckStatus.DEGRADED  # it hangs: nothing has failed
+    assert heartbeat.check(1.0).status is CheckStatus.DEGRADED  # it hangs: nothing has failed
 
 
 async def test_probe_that_hangs_is_down_and_is_asked_by_one_thread() -> None:
@@ -290,12 +292,12 @@ async def test_probe_that_hangs_is_down_and_is_asked_by_one_thread() -> None:
         return Check(status=CheckStatus.OK, message="answers")
 
     probe = Probe("database", ask, patience_s=0.01, fresh_s=0.0)
-    answers = [await probe.answer() for _ in range(20)]
+    answers = [await probe.check() for _ in range(20)]
     assert {answer.status for answer in answers} == {CheckStatus.DOWN}
     assert asked == 1
     go_on.set()
     deadline = time.monotonic() + PATIENT
-    while (await probe.answer()).status is not CheckStatus.OK:
+    while (await probe.check()).status is not CheckStatus.OK:
         assert time.monotonic() < deadline
 
 
@@ -308,7 +310,7 @@ async def test_answer_of_a_probe_counts_for_a_while() -> None:
         return Check(status=CheckStatus.OK, message=str(asked))
 
     probe = Probe("disk", ask, patience_s=PATIENT, fresh_s=3600)
-    assert [(await probe.answer()).message for _ in range(3)] == ["1", "1", "1"]
+    assert [(await probe.check()).message for _ in range(3)] == ["1", "1", "1"]
 
 
 def test_log_stream_that_meets_a_locked_out_disk_ends_without_its_end(
@@ -335,7 +337,7 @@ def test_log_stream_that_meets_a_locked_out_disk_ends_without_its_end(
                     agent.log("two")
         monkeypatch.undo()
         assert set(kinds) == {"job", "log"}
-        said = [record for record in caplog.records if record.levelno >= logging.ERROR]
-        assert [record.exc_info for record in said if record.exc_info] == []
+        records = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert [record.exc_info for record in records if record.exc_info] == []
         with client.stream("GET", "/trainyard/v1/projects/p/jobs/job/logs") as stream:
             assert re.search('"text":"two"', stream.read().decode())

@@ -30,7 +30,7 @@ async def world(tmp_path: Path, every_database: str) -> AsyncIterator[World]:
 
 
 async def state_after(world: World, seconds: float) -> JobState:
-    """What the job is at the next tick of the server, before any agent hears of it."""
+    """The job at the next tick of the server, before any agent hears of it."""
     world.clock.advance(seconds)
     world.tick()
     return (await world.detail("j")).state

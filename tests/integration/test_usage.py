@@ -1,4 +1,4 @@
-"""What replicas use, from the processes of a real agent to the answers of the server."""
+"""Usage of replicas, from the processes of a real agent to the answers of the server."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from trainyard_agent.agent import Agent
 from trainyard_agent.host.clock import SystemClock
 from trainyard_agent.runtimes.fake import FOREVER, Script, by_module
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
-from trainyard_agent.server_client import ControlPlane
+from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import ReadyAtOnce
 from trainyard_protocol.sync import AgentInfo, Capacity
 from trainyard_protocol.usage import UsageSeries, UsageView
@@ -118,7 +118,7 @@ async def real_agent(world: World, state_dir: Path, programs: Path) -> AsyncIter
         capacity=Capacity(cpus=(min(os.sched_getaffinity(0)),), memory_bytes=1 << 34),
         replica_environment={"PYTHONPATH": str(programs)},
     )
-    async with ControlPlane("http://server", TOKENS[Role.AGENT], httpx.ASGITransport(world.app)) as client:
+    async with ServerClient("http://server", TOKENS[Role.AGENT], httpx.ASGITransport(world.app)) as client:
         agent = Agent(runtime, client, ReadyAtOnce(), SystemClock(), info, usage_s=0.2)
         running = asyncio.create_task(agent.run())
         try:

@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,25 +22,24 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import databases
 from history_checks import check_ending, check_history
 from trainyard_agent.runtimes.base import Launch
-from trainyard_agent.runtimes.fake import FOREVER, Exit, Say, Script
+from trainyard_agent.runtimes.fake import FOREVER, Exit, Print, Script
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views import SERVICE_TASK, JobDetail
 from world import Machine, World
 
-LINES = tuple((0.2 * n, Say(f"line {n}")) for n in range(5))
+LINES = tuple((0.2 * n, Print(f"line {n}")) for n in range(5))
 PROGRAMS = {
     "succeeds.task": Script((*LINES, (1.0, Exit(0)))),
-    "slow.task": Script((*LINES, (30.0, Say("nearly")), (40.0, Exit(0))), starts_after_s=2.0),
+    "slow.task": Script((*LINES, (30.0, Print("nearly")), (40.0, Exit(0))), starts_after_s=2.0),
     "fails.task": Script((*LINES, (1.5, Exit(3)))),
     "is_killed.task": Script((*LINES, (1.5, Exit(137)))),
     "vanishes.task": Script((*LINES, (0.7, Exit(None)))),
     "stubborn.task": Script(LINES, ignores_sigterm=True),
     "forever.task": FOREVER,
     "stalls.task": Script(
-        tuple((0.3 * n, Say(json.dumps({"event": "progress", "step": n}))) for n in range(1, 4))
+        tuple((0.3 * n, Print(json.dumps({"event": "progress", "step": n}))) for n in range(1, 4))
     ),
 }
 ENDLESS = ("stubborn.task", "forever.task")
@@ -128,7 +126,7 @@ class TrainyardMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def machine_is_shut_down(self, which: int) -> None:
-        self.machine_number(which).host.end_everything()
+        self.machine_number(which).host.stop_all()
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 2.0, 10.0, 31.0]))
     def time_passes(self, seconds: float) -> None:
@@ -215,14 +213,14 @@ class TrainyardMachine(RuleBasedStateMachine):
         """Each log is a prefix of what the program says, whole once it is complete."""
         entries = await self.world.log(job_id)
         assert [entry.cursor for entry in entries] == list(range(1, len(entries) + 1))
-        said = [step.text for _, step in PROGRAMS[module].steps if isinstance(step, Say)]
+        written = [step.text for _, step in PROGRAMS[module].steps if isinstance(step, Print)]
         logs: dict[tuple[int, str], list[str]] = {}
         for entry in entries:
             lines = logs.setdefault((entry.run, entry.task), [])
             if entry.task != SERVICE_TASK:
                 assert entry.number == len(lines)
                 lines.append(entry.text)
-        assert all(lines == said[: len(lines)] for lines in logs.values())
+        assert all(lines == written[: len(lines)] for lines in logs.values())
 
     def machine_number(self, which: int) -> Machine:
         machines = list(self.world.machines.values())
@@ -247,17 +245,14 @@ def impossible(detail: JobDetail) -> bool:
     return detail.state is JobState.QUEUED and "can never start" in detail.waiting
 
 
-@pytest.mark.parametrize("database", [pytest.param("sqlite"), pytest.param("postgresql")])
-def test_histories(database: str, request: pytest.FixtureRequest) -> None:
-    server = request.getfixturevalue("postgresql") if database == "postgresql" else None
-    with databases.use(server):
-        run_state_machine_as_test(
-            TrainyardMachine,
-            settings=settings(
-                max_examples=30 if server is None else 8,  # each one has a database of its own
-                stateful_step_count=25,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-            ),
-        )
+def test_histories(every_database: str) -> None:
+    run_state_machine_as_test(
+        TrainyardMachine,
+        settings=settings(
+            max_examples=30 if every_database == "sqlite" else 8,  # each one has a database of its own
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Pages cannot rot: what comes from the code equals it, what speaks of the code speaks of all of it."""
+"""The documentation against the code: generated pages, tables, links, and the paths that pages name."""
 
 import dataclasses
 import re
@@ -44,10 +44,40 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_architecture_has_a_row_for_each_package() -> None:
+    roots = [*(ROOT / name for name in ("protocol", "cli", "server", "worker_agent"))]
+    folders = {path.parent for root in roots for path in root.rglob("__init__.py")}
+    modules = {folder for folder in folders if any(path.name[0] != "_" for path in folder.glob("*.py"))}
+    packages = {str(folder.relative_to(ROOT)) for folder in modules} - {VERSIONS}
+    rows = re.findall(r"^\| `([a-z_/]+/[a-z_/]+)` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(packages)
+
+
+VERSIONS = "server/trainyard_server/migrations/versions"
+HOW_TOS = sorted((ROOT / "docs" / "contributing").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *HOW_TOS], ids=lambda page: page.name)
+def test_how_to_names_files_that_exist(page: Path) -> None:
+    for name in re.findall(r"`([\w./-]+(?:\.(?:py|html|md|css|toml)|/))`", page.read_text(encoding="utf-8")):
+        if not any(example in name for example in EXAMPLES):
+            assert _exists(name.rstrip("/")), f"{page.name} names {name}, which does not exist"
+
+
+def _exists(name: str) -> bool:
+    """A path from the top, or the end of one: `control/launch.py`."""
+    folders = ("cli", "protocol", "server", "tests", "worker_agent")
+    return (ROOT / name).exists() or any(next((ROOT / top).rglob(name), None) for top in folders)
+
+
+EXAMPLES = ("agents", "NAME", "NNNN")
+"""Files that a how-to lets its reader make."""
+
+
 def test_example_configs_are_valid() -> None:
+    from trainyard_protocol.config.validation import check
     from trainyard_protocol.machines import default_catalog
     from trainyard_protocol.training_input import parse_training_input
-    from trainyard_protocol.validation import check
 
     configs = [
         p for p in (ROOT / "configs").glob("*.yaml") if "trainingInput" in yaml.safe_load(p.read_text())

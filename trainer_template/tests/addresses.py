@@ -1,4 +1,4 @@
-"""Where processes of the tests can listen."""
+"""Free ports on loopback."""
 
 import socket
 

@@ -1,4 +1,6 @@
-"""Real processes for the tests, and a bucket."""
+"""Trainer processes, a bucket and small models for the tests."""
+
+from __future__ import annotations
 
 import json
 import os
@@ -16,20 +18,21 @@ import pytest
 from gcp_storage_emulator.server import create_server
 
 from addresses import free_addresses
+from lazy import models, tiny
 
-# Most of a short training is compilation, and the tests do the same ones again and again. Before JAX is imported.
-COMPILED = tempfile.TemporaryDirectory(prefix="trainer-compiled-")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
+# Most of a short training is compilation: share a cache. Set before JAX is imported.
+COMPILATION_CACHE = tempfile.TemporaryDirectory(prefix="trainer-compiled-")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILATION_CACHE.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 TEMPLATE = Path(__file__).resolve().parents[1]
-PATIENCE = 300  # seconds until something that hangs fails its test
+PATIENCE = 300  # timeout of a test, in seconds
 
 Event = dict[str, Any]
 
 
 class Trainer:
-    """One process of a job: what it prints, and how it ends."""
+    """One process of a job, with its output and exit code."""
 
     def __init__(self, command: Sequence[str], env: dict[str, str], log: Path) -> None:
         self._log = log
@@ -44,13 +47,13 @@ class Trainer:
         self._reader.start()
 
     def wait_for(self, kind: str) -> None:
-        """Until it has printed such an event."""
+        """Wait until it has printed such an event."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self.events(kind), PATIENCE)
         assert self.events(kind), self.stderr
 
     def wait_for_log(self, text: str) -> None:
-        """Until it has logged that."""
+        """Wait until it has logged a text."""
         deadline = time.monotonic() + PATIENCE
         while text not in self.stderr:
             assert self._process.poll() is None, self.stderr
@@ -61,7 +64,7 @@ class Trainer:
         self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Wait for its end; returns the exit code."""
         code = self._process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         return code
@@ -110,9 +113,9 @@ class Trainer:
 
 
 class Launcher:
-    """Starts trainers as a service would: with an environment and a command line."""
+    """Starts trainers with an environment and a command line."""
 
-    def __init__(self, directory: Path, bucket: "Bucket") -> None:
+    def __init__(self, directory: Path, bucket: Bucket) -> None:
         self._directory = directory
         self._started: list[Trainer] = []
         self._bucket = bucket
@@ -120,14 +123,14 @@ class Launcher:
     def alone(self, *args: str, command: Sequence[str] = ("-m", "trainer.task"), **env: str) -> Trainer:
         """One process; keywords are variables of its environment."""
         log = self._directory / f"{len(self._started)}.log"
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
         ours = {
             "PYTHONPATH": str(TEMPLATE),
             "STORAGE_EMULATOR_HOST": self._bucket.endpoint,
-            "JAX_COMPILATION_CACHE_DIR": COMPILED.name,
+            "JAX_COMPILATION_CACHE_DIR": COMPILATION_CACHE.name,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
-        trainer = Trainer([*command, *args], kept | ours | env, log)
+        trainer = Trainer([*command, *args], inherited | ours | env, log)
         self._started.append(trainer)
         return trainer
 
@@ -139,7 +142,7 @@ class Launcher:
         evaluators: int = 0,
         commands: Mapping[str, Sequence[str]] | None = None,
         **env: str,
-    ) -> "Gang":
+    ) -> Gang:
         """A chief and its workers, parameter servers and evaluators. `commands`: other ones, by task ("worker-0")."""
         addresses = free_addresses(1 + workers + ps)
         cluster = {"chief": addresses[:1], "worker": addresses[1 : 1 + workers]}
@@ -230,9 +233,15 @@ def launcher(tmp_path_factory: pytest.TempPathFactory, bucket: Bucket) -> Iterat
 
 @pytest.fixture(params=["path", "gs"])
 def job_dir(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A directory of its own for a test, which runs once with a path and once with a bucket."""
+    """A directory of the test, which runs once with a path and once with a bucket."""
     if request.param == "path":
         return str(tmp_path / "job")
     bucket: Bucket = request.getfixturevalue("bucket")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.endpoint)
     return f"{bucket.url}/{tmp_path.name}/job"
+
+
+@pytest.fixture(params=["cnn", "resnet50", "transformer"])
+def model(request: pytest.FixtureRequest) -> models.Model:
+    """A small model of each kind, one after the other."""
+    return tiny.MODELS[request.param]()

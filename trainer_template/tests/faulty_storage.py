@@ -1,4 +1,4 @@
-"""Between a trainer and its bucket: passes requests on to an emulator, and fails the uploads that it is told to."""
+"""A proxy between a trainer and the storage emulator that injects upload failures."""
 
 import http.client
 import re
@@ -12,7 +12,7 @@ HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
 
 class FaultyStorage:
-    """At `endpoint`. An upload to whose name `fault` gives a status is cut half-way and answered with that."""
+    """At `endpoint`. An upload for whose name `fault` returns a status is cut half-way and gets that status."""
 
     def __init__(self, upstream: str) -> None:
         self.fault: Callable[[str], int | None] = lambda _name: None
@@ -26,26 +26,26 @@ class FaultyStorage:
             def handle_request(self) -> None:
                 length = int(self.headers.get("Content-Length", 0))
                 body = self.rfile.read(length // 2)
-                found = NAME.search(body[:4096]) if self.path.startswith("/upload/") else None
-                name = found[1].decode() if found else ""
+                match = NAME.search(body[:4096]) if self.path.startswith("/upload/") else None
+                name = match[1].decode() if match else ""
                 status = storage.fault(name) if name else None
                 if status is not None:
                     storage.cut.append(name)
-                    self._answer(status, {}, b'{"error": {"message": "told to fail"}}')
+                    self._respond(status, {}, b'{"error": {"message": "injected fault"}}')
                     self.close_connection = True
                     return
                 body += self.rfile.read(length - len(body))
                 upstream = http.client.HTTPConnection(address, timeout=60)
                 headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
                 upstream.request(self.command, self.path, body, headers)
-                answer = upstream.getresponse()
-                kept = {k: v for k, v in answer.getheaders() if k.lower() not in HOP_BY_HOP}
-                self._answer(answer.status, kept, answer.read())
+                response = upstream.getresponse()
+                forwarded = {k: v for k, v in response.getheaders() if k.lower() not in HOP_BY_HOP}
+                self._respond(response.status, forwarded, response.read())
                 upstream.close()
 
             do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = handle_request  # noqa: N815
 
-            def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            def _respond(self, status: int, headers: dict[str, str], body: bytes) -> None:
                 self.send_response(status)
                 for key, value in headers.items():
                     self.send_header(key, value)

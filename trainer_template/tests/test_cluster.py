@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from lazy import strategy
 from trainer import cluster as clusters
-from trainer.cluster import Cluster, ClusterError, parse_tf_config
-from trainer.strategy import choose
+from trainer.cluster import ClusterError, ClusterSpec, parse_tf_config
 
 HOSTS = {
     "chief": ["cmle-training-master-8a1c-0:2222"],
@@ -30,96 +30,102 @@ def tf_config(cluster: dict[str, list[str]], task_type: str, index: Any = 0) -> 
         '{"cluster": null}',
     ],
 )
-def test_tf_config_without_a_cluster_is_a_lone_process(text: str) -> None:
-    assert parse_tf_config(text) == Cluster()
+def test_tf_config_without_a_cluster_is_a_single_process(text: str) -> None:
+    assert parse_tf_config(text) == ClusterSpec()
 
 
 @pytest.mark.parametrize("primary", ["master", "chief"])
-def test_tf_config_with_a_primary_alone_is_a_lone_process(primary: str) -> None:
-    assert parse_tf_config(tf_config({primary: ["127.0.0.1:2222"]}, primary)) == Cluster()
+def test_tf_config_with_only_a_primary_is_a_single_process(primary: str) -> None:
+    assert parse_tf_config(tf_config({primary: ["127.0.0.1:2222"]}, primary)) == ClusterSpec()
 
 
 @pytest.mark.parametrize("primary", ["master", "chief"])
-def test_tf_config_gives_the_primary_0_and_the_workers_the_numbers_after_it(primary: str) -> None:
+def test_tf_config_numbers_the_primary_0_and_then_the_workers(primary: str) -> None:
     cluster = {"worker": HOSTS["worker"], primary: HOSTS["chief"]}
     tasks = [(primary, 0), ("worker", 0), ("worker", 1)]
-    places = [parse_tf_config(tf_config(cluster, *task)) for task in tasks]
-    assert [place.process_id for place in places] == [0, 1, 2]
-    assert [place.is_chief for place in places] == [True, False, False]
-    assert {place.num_processes for place in places} == {3}
-    assert {place.coordinator for place in places} == {HOSTS["chief"][0]}
+    specs = [parse_tf_config(tf_config(cluster, *task)) for task in tasks]
+    assert [spec.process_id for spec in specs] == [0, 1, 2]
+    assert [spec.is_chief for spec in specs] == [True, False, False]
+    assert {spec.num_processes for spec in specs} == {3}
+    assert {spec.coordinator for spec in specs} == {HOSTS["chief"][0]}
 
 
 def test_tf_config_with_workers_alone_makes_the_first_the_chief() -> None:
-    place = parse_tf_config(tf_config({"worker": HOSTS["worker"]}, "worker", 1))
-    assert (place.process_id, place.num_processes) == (1, 2)
-    assert place.coordinator == HOSTS["worker"][0]
+    spec = parse_tf_config(tf_config({"worker": HOSTS["worker"]}, "worker", 1))
+    assert (spec.process_id, spec.num_processes) == (1, 2)
+    assert spec.coordinator == HOSTS["worker"][0]
 
 
 WITH_SERVERS = {**HOSTS, "ps": ["cmle-training-ps-8a1c-0:2222", "cmle-training-ps-8a1c-1:2222"]}
 
 
-def test_tf_config_with_parameter_servers_counts_only_who_trains() -> None:
-    place = parse_tf_config(tf_config(WITH_SERVERS, "worker", 1))
-    assert (place.role, place.process_id, place.num_processes) == ("trainer", 2, 3)
-    assert place.parameter_servers == tuple(WITH_SERVERS["ps"])
+def test_tf_config_with_parameter_servers_counts_only_trainers() -> None:
+    spec = parse_tf_config(tf_config(WITH_SERVERS, "worker", 1))
+    assert (spec.role, spec.process_id, spec.num_processes) == ("trainer", 2, 3)
+    assert spec.parameter_servers == tuple(WITH_SERVERS["ps"])
 
 
-def test_tf_config_of_a_parameter_server_says_which() -> None:
-    place = parse_tf_config(tf_config(WITH_SERVERS, "ps", 1))
-    assert (place.role, place.index, place.is_chief, place.num_processes) == ("ps", 1, False, 3)
-    assert place.parameter_servers == tuple(WITH_SERVERS["ps"])
+def test_tf_config_of_a_parameter_server_has_its_index() -> None:
+    spec = parse_tf_config(tf_config(WITH_SERVERS, "ps", 1))
+    assert (spec.role, spec.index, spec.is_chief, spec.num_processes) == ("ps", 1, False, 3)
+    assert spec.parameter_servers == tuple(WITH_SERVERS["ps"])
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_tf_config_of_an_evaluator_is_in_nobodys_cluster(index: int) -> None:
-    place = parse_tf_config(tf_config(HOSTS, "evaluator", index))
-    assert (place.role, place.index, place.process_id, place.coordinator) == ("evaluator", index, 0, None)
-    assert not place.is_chief
+def test_tf_config_of_an_evaluator_has_no_cluster(index: int) -> None:
+    spec = parse_tf_config(tf_config(HOSTS, "evaluator", index))
+    assert (spec.role, spec.index, spec.process_id, spec.coordinator) == ("evaluator", index, 0, None)
+    assert not spec.is_chief
 
 
 @pytest.mark.parametrize(
     ("flag", "cluster", "chosen"),
     [
-        ("auto", Cluster(), "auto"),
-        ("auto", Cluster(num_processes=2), "multi-worker-mirrored"),
-        ("auto", Cluster(num_processes=2, parameter_servers=("a:1",)), "parameter-server"),
+        ("auto", ClusterSpec(), "auto"),
+        ("auto", ClusterSpec(num_processes=2), "multi-worker-mirrored"),
+        ("auto", ClusterSpec(num_processes=2, parameter_servers=("a:1",)), "parameter-server"),
         (
             "multi-worker-mirrored",
-            Cluster(num_processes=2, parameter_servers=("a:1",)),
+            ClusterSpec(num_processes=2, parameter_servers=("a:1",)),
             "multi-worker-mirrored",
         ),
-        ("one-device", Cluster(), "one-device"),
-        ("mirrored", Cluster(), "mirrored"),
+        ("one-device", ClusterSpec(), "one-device"),
+        ("mirrored", ClusterSpec(), "mirrored"),
     ],
 )
-def test_strategy_is_chosen_by_flag_and_cluster(flag: Any, cluster: Cluster, chosen: str) -> None:
-    assert choose(flag, cluster) == chosen
+def test_strategy_is_chosen_by_flag_and_cluster(flag: Any, cluster: ClusterSpec, chosen: str) -> None:
+    assert strategy.choose_strategy(flag, cluster) == chosen
 
 
 @pytest.mark.parametrize(
     ("flag", "cluster", "message"),
     [
-        ("parameter-server", Cluster(num_processes=2), "takes a cluster with ps tasks: parameterServerCount"),
-        ("mirrored", Cluster(num_processes=2), "is for one process, and TF_CONFIG has 2 that train"),
-        ("one-device", Cluster(parameter_servers=("a:1",)), "is for one process"),
+        (
+            "parameter-server",
+            ClusterSpec(num_processes=2),
+            "requires ps tasks in the cluster: parameterServerCount",
+        ),
+        ("mirrored", ClusterSpec(num_processes=2), "is for one process, and TF_CONFIG has 2 that train"),
+        ("one-device", ClusterSpec(parameter_servers=("a:1",)), "is for one process"),
     ],
 )
-def test_strategy_that_the_cluster_cannot_be_is_refused(flag: Any, cluster: Cluster, message: str) -> None:
+def test_strategy_that_does_not_fit_the_cluster_is_refused(
+    flag: Any, cluster: ClusterSpec, message: str
+) -> None:
     with pytest.raises(ClusterError, match=message):
-        choose(flag, cluster)
+        strategy.choose_strategy(flag, cluster)
 
 
 def test_tf_config_index_may_be_text() -> None:
     assert parse_tf_config(tf_config(HOSTS, "worker", "1")).process_id == 2
 
 
-def test_tf_config_says_who_shares_a_host() -> None:
+def test_tf_config_counts_the_processes_of_a_host() -> None:
     local = {"chief": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223", "127.0.0.1:2224"]}
-    place = parse_tf_config(tf_config(local, "worker", 1))
-    assert (place.place_on_host, place.processes_on_host) == (2, 3)
-    place = parse_tf_config(tf_config(HOSTS, "worker", 1))
-    assert (place.place_on_host, place.processes_on_host) == (0, 1)
+    spec = parse_tf_config(tf_config(local, "worker", 1))
+    assert (spec.index_on_host, spec.processes_on_host) == (2, 3)
+    spec = parse_tf_config(tf_config(HOSTS, "worker", 1))
+    assert (spec.index_on_host, spec.processes_on_host) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -127,12 +133,12 @@ def test_tf_config_says_who_shares_a_host() -> None:
     [
         ("{", "is not JSON"),
         ("[]", "not a JSON object"),
-        ('{"cluster": ["a:1"], "task": {"type": "chief", "index": 0}}', "does not map task types"),
-        ('{"cluster": {"chief": "a:1"}, "task": {"type": "chief", "index": 0}}', "does not map task types"),
-        ('{"cluster": {"chief": ["a"]}, "task": {"type": "chief", "index": 0}}', "does not map task types"),
-        (json.dumps({"cluster": HOSTS}), "lacks a type and an index"),
-        (json.dumps({"cluster": HOSTS, "task": {"type": "worker"}}), "lacks a type and an index"),
-        (tf_config(HOSTS, "worker", "first"), "lacks a type and an index"),
+        ('{"cluster": ["a:1"], "task": {"type": "chief", "index": 0}}', "must map task types"),
+        ('{"cluster": {"chief": "a:1"}, "task": {"type": "chief", "index": 0}}', "must map task types"),
+        ('{"cluster": {"chief": ["a"]}, "task": {"type": "chief", "index": 0}}', "must map task types"),
+        (json.dumps({"cluster": HOSTS}), "has no type and index"),
+        (json.dumps({"cluster": HOSTS, "task": {"type": "worker"}}), "has no type and index"),
+        (tf_config(HOSTS, "worker", "first"), "has no type and index"),
         (tf_config(HOSTS, "worker", 2), "worker 2, but its cluster has: chief 0, worker 0, worker 1"),
         (tf_config(HOSTS, "master"), "master 0, but its cluster has"),
         (tf_config(WITH_SERVERS, "ps", 2), "ps 2, but its cluster has: .*ps 0, ps 1"),
@@ -140,7 +146,7 @@ def test_tf_config_says_who_shares_a_host() -> None:
         (tf_config({**HOSTS, "master": ["a:1"]}, "chief"), "two names for one role"),
     ],
 )
-def test_tf_config_that_makes_no_sense_is_refused(text: str, message: str) -> None:
+def test_invalid_tf_config_is_refused(text: str, message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         parse_tf_config(text)
 
@@ -151,16 +157,16 @@ def test_environment_jax_coordinator_address_wins(monkeypatch: pytest.MonkeyPatc
     assert clusters.cluster_from_environment().coordinator == "10.0.0.7:9999"
 
 
-def test_environment_jax_coordinator_address_of_a_lone_process_is_not_used(
+def test_environment_jax_coordinator_address_of_a_single_process_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.7:9999")
-    assert clusters.cluster_from_environment() == Cluster()
+    assert clusters.cluster_from_environment() == ClusterSpec()
 
 
 class Cpus:
-    """A machine with so many CPUs, of which this process may use some."""
+    """Simulates a machine with CPUs and an affinity mask."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int, allowed: set[int]) -> None:
         self.allowed = allowed
@@ -181,16 +187,16 @@ class Cpus:
         (4, 1, [{0, 1, 2, 3}]),
     ],
 )
-def test_share_cpus_divides_a_host_among_its_processes(
+def test_divide_cpus_divides_a_host_among_its_processes(
     monkeypatch: pytest.MonkeyPatch, count: int, processes: int, expected: list[set[int]]
 ) -> None:
-    for place, allowed in enumerate(expected):
+    for spec, allowed in enumerate(expected):
         cpus = Cpus(monkeypatch, count, set(range(count)))
-        clusters.share_cpus(Cluster(place_on_host=place, processes_on_host=processes))
+        clusters.divide_cpus(ClusterSpec(index_on_host=spec, processes_on_host=processes))
         assert cpus.allowed == allowed
 
 
-def test_share_cpus_leaves_a_process_that_is_pinned_already(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divide_cpus_does_not_change_a_pinned_process(monkeypatch: pytest.MonkeyPatch) -> None:
     cpus = Cpus(monkeypatch, 8, {2, 3})
-    clusters.share_cpus(Cluster(place_on_host=1, processes_on_host=2))
+    clusters.divide_cpus(ClusterSpec(index_on_host=1, processes_on_host=2))
     assert cpus.allowed == {2, 3}

@@ -1,8 +1,8 @@
 """The same global batch on one, two and four replicas gives the same parameters, up to the order of additions.
 
 A gradient's sum is made of other partial sums on another number of replicas, so float32 rounds it elsewhere. The
-differences begin in the last place and grow with each step. With momentum (Adam divides by the gradient's size, which
-makes much of small differences) about 100 steps ended within 2e-4 of the parameters' mean size, and mostly within
+differences begin in the last digit and grow with each step. With momentum (Adam divides by the gradient's size, which
+amplifies small differences) about 100 steps ended within 2e-4 of the parameters' mean size, and mostly within
 2e-6; other examples in the steps make a difference that is a thousand times as large.
 """
 
@@ -31,9 +31,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     digits, directory = load_digits(), tmp_path_factory.mktemp("digits")
     for file in range(4):
-        mine = slice(file, None, 4)
-        images = (digits.images[mine] * 15).astype(np.uint8)
-        np.savez(directory / f"{file}.npz", images=images, labels=digits.target[mine])
+        part = slice(file, None, 4)
+        images = (digits.images[part] * 15).astype(np.uint8)
+        np.savez(directory / f"{file}.npz", images=images, labels=digits.target[part])
     return directory
 
 
@@ -42,8 +42,8 @@ def train(launcher: Launcher, files: Path, tmp_path_factory: pytest.TempPathFact
     job_dirs = tmp_path_factory.mktemp("jobs")
 
     @functools.cache
-    def train(replicas: int, sharding: str) -> tuple[str, NDArray[np.float32]]:
-        """The hash of the parameters, and the parameters [P]."""
+    def train(replicas: int, sharding: str) -> NDArray[np.float32]:
+        """The parameters [P]."""
         job_dir = job_dirs / f"{sharding}-{replicas}"
         flags = {
             "--data": f"{files}/*.npz", "--sharding": sharding, "--batch-size": str(GLOBAL_BATCH // replicas),
@@ -54,20 +54,16 @@ def train(launcher: Launcher, files: Path, tmp_path_factory: pytest.TempPathFact
         assert len({trainer.parameters_sha256 for trainer in gang}) == 1
         (parameters,) = (job_dir / "model").glob("*.safetensors")
         loaded = safetensors.numpy.load_file(parameters)
-        return gang["chief-0"].parameters_sha256, np.concatenate(
-            [loaded[name].ravel() for name in sorted(loaded)]
-        )
+        return np.concatenate([loaded[name].ravel() for name in sorted(loaded)])
 
     return train
 
 
 @pytest.mark.parametrize("sharding", ["auto", "data"])
 def test_one_two_and_four_replicas_reach_the_same_parameters(train, sharding: str) -> None:  # type: ignore[no-untyped-def]
-    hashes, ends = zip(*(train(replicas, sharding) for replicas in (1, 2, 4)), strict=True)
+    ends = [train(replicas, sharding) for replicas in (1, 2, 4)]
     scale = float(np.abs(ends[0]).mean())
     for end in ends[1:]:
         assert float(np.abs(end - ends[0]).max()) <= TOLERANCE * scale, np.abs(end - ends[0]).max() / scale
-    if sharding == "auto":  # is by file where there are enough
-        assert train(2, "file")[0] == hashes[1]
-    else:  # what is compared above could differ
-        assert float(np.abs(train(1, "auto")[1] - ends[0]).max()) > 100 * TOLERANCE * scale
+    if sharding == "data":  # what is compared above could differ
+        assert float(np.abs(train(1, "auto") - ends[0]).max()) > 100 * TOLERANCE * scale

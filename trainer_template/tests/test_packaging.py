@@ -17,5 +17,5 @@ def test_sdist_of_the_template_holds_every_module(tmp_path: Path) -> None:
     (built,) = tmp_path.glob("trainer-*.tar.gz")
     with tarfile.open(built) as sdist:
         packed = {name.partition("/")[2] for name in sdist.getnames()}
-    modules = {f"trainer/{path.name}" for path in (TEMPLATE / "trainer").glob("*.py")}
+    modules = {str(path.relative_to(TEMPLATE)) for path in (TEMPLATE / "trainer").rglob("*.py")}
     assert modules | {"pyproject.toml"} <= packed

@@ -1,29 +1,28 @@
-import jax
+from __future__ import annotations
+
 import numpy as np
-import optax
 import pytest
 
-import tiny
-from trainer import state
-from trainer.models import Model
-from trainer.state import CheckpointError, Position, State
-
-ADAM = optax.adam(0.1)
+from lazy import jax, models, optax, state, tiny
 
 
-def some_state(model: Model) -> State:
-    """Not what a training begins with."""
-    first = state.first_state(model, ADAM, seed=3)
-    _, optimizer = ADAM.update(model.params.join(first.params), first.optimizer)
+def adam() -> optax.GradientTransformation:
+    return optax.adam(0.1)
+
+
+def some_state(model: models.Model) -> state.State:
+    """A state that differs from the initial one."""
+    first = state.initial_state(model, adam(), seed=3)
+    _, optimizer = adam().update(model.params.ravel(first.params), first.optimizer)
     return jax.device_get(first._replace(optimizer=optimizer))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("name", tiny.MODELS)
-def test_checkpoint_restores_what_was_saved(name: str) -> None:
-    model = tiny.MODELS[name]()
+def test_checkpoint_restores_what_was_saved(model: models.Model) -> None:
     saved = some_state(model)
-    restored, position = state.restore(model, ADAM, state.checkpoint(model, saved, Position(7, 1, 20)))
-    assert position == Position(7, 1, 20)
+    restored, position = state.restore(
+        model, adam(), state.checkpoint(model, saved, state.TrainingPosition(7, 1, 20))
+    )
+    assert position == state.TrainingPosition(7, 1, 20)
     assert jax.tree.structure(restored) == jax.tree.structure(saved)  # type: ignore[operator]  # has no stub
     jax.tree.map(np.testing.assert_array_equal, restored, saved)
 
@@ -31,22 +30,22 @@ def test_checkpoint_restores_what_was_saved(name: str) -> None:
 OTHERS = {
     "wider": lambda: tiny.cnn(hidden=9),
     "deeper": lambda: tiny.cnn(channels=(4, 4)),
-    "another": tiny.transformer,
+    "another": lambda: tiny.transformer(),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_checkpoint_of_another_model_says_so(name: str) -> None:
+def test_checkpoint_of_another_model_is_refused(name: str) -> None:
     other = OTHERS[name]()
-    data = state.checkpoint(other, some_state(other), Position())
-    with pytest.raises(CheckpointError, match="of another model; choose another --job-dir"):
-        state.restore(tiny.cnn(), ADAM, data)
+    data = state.checkpoint(other, some_state(other), state.TrainingPosition())
+    with pytest.raises(state.CheckpointError, match="of another model; choose another --job-dir"):
+        state.restore(tiny.cnn(), adam(), data)
 
 
-def test_checkpoint_of_another_optimizer_says_so() -> None:
+def test_checkpoint_of_another_optimizer_is_refused() -> None:
     model = tiny.cnn()
-    data = state.checkpoint(model, some_state(model), Position())
-    with pytest.raises(CheckpointError, match="of another optimizer; choose another --job-dir"):
+    data = state.checkpoint(model, some_state(model), state.TrainingPosition())
+    with pytest.raises(state.CheckpointError, match="of another optimizer; choose another --job-dir"):
         state.restore(model, optax.sgd(0.1, momentum=0.9), data)
 
 

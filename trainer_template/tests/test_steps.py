@@ -1,49 +1,48 @@
-"""The step, in this process: on its one device, and on several in processes that force them."""
+"""The training and evaluation steps, on one device and, in another process, on two."""
+
+from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-import optax
 import pytest
 
-import tiny
-from trainer import state, steps
-from trainer.data import Arrays, Share, Split
-from trainer.models import Model
-from trainer.state import State
-from trainer.strategy import OneDevice, make_strategy, one_ahead
+from lazy import jax, models, optax, state, steps, strategy, tiny
+from trainer.data.datasets import Arrays, Shard, Split
 
 TEMPLATE = Path(__file__).resolve().parents[1]
-SGD = optax.sgd(0.1, momentum=0.9)
 
 
-def batch(model: Model, count: int, padding: int = 0) -> tuple[Any, Any, Any]:
+def sgd() -> optax.GradientTransformation:
+    return optax.sgd(0.1, momentum=0.9)
+
+
+def batch(model: models.Model, count: int, padding: int = 0) -> tuple[Any, Any, Any]:
     inputs, labels = tiny.examples(model, count)
     weights = (np.arange(count) < count - padding).astype(np.float32)
     return inputs, labels, weights
 
 
-def start(model: Model) -> State:
-    return OneDevice().start(state.first_state(model, SGD, seed=0))
+def start(model: models.Model) -> state.State:
+    return strategy.OneDevice().replicate(state.initial_state(model, sgd(), seed=0))
 
 
-@pytest.mark.parametrize("name", tiny.MODELS)
-def test_train_step_is_gradient_descent_on_the_mean_loss(name: str) -> None:
-    model = tiny.MODELS[name]()
+def test_train_step_is_gradient_descent_on_the_mean_loss(model: models.Model) -> None:
     before, (inputs, labels, weights) = start(model), batch(model, 6)
 
     def mean_loss(params: Any) -> Any:
         logits, _ = model.train(params, before.statistics, inputs)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    gradient = model.params.join(jax.jit(jax.grad(mean_loss))(before.params))
-    updates, _ = SGD.update(gradient, before.optimizer)
-    expected = optax.apply_updates(before.params, model.params.split(updates))
-    after, sums = steps.make_train_step(model, SGD, OneDevice())(start(model), inputs, labels, weights)
+    gradient = model.params.ravel(jax.jit(jax.grad(mean_loss))(before.params))
+    updates, _ = sgd().update(gradient, before.optimizer)
+    expected = optax.apply_updates(before.params, model.params.unravel(updates))
+    after, sums = steps.make_train_step(model, sgd(), strategy.OneDevice())(
+        start(model), inputs, labels, weights
+    )
     jax.tree.map(
         lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6),
         after.params,
@@ -54,9 +53,9 @@ def test_train_step_is_gradient_descent_on_the_mean_loss(name: str) -> None:
     )
 
 
-def test_train_step_takes_no_notice_of_padding() -> None:
+def test_train_step_ignores_padding() -> None:
     model = tiny.cnn()
-    step = steps.make_train_step(model, SGD, OneDevice())
+    step = steps.make_train_step(model, sgd(), strategy.OneDevice())
     inputs, labels, weights = batch(model, 6, padding=2)
     padded, sums = step(start(model), inputs, labels, weights)
     inputs[4:], labels[4:] = 1, 0
@@ -68,27 +67,29 @@ def test_train_step_takes_no_notice_of_padding() -> None:
 def test_gradient_step_gives_what_the_train_step_applies() -> None:
     model, values = tiny.cnn(), batch(tiny.cnn(), 6)
     plain = optax.sgd(1.0)
-    first = state.first_state(model, plain, seed=0)
-    gradient, _, _ = steps.make_gradient_step(model, OneDevice())((first.params, first.statistics), *values)
-    after, _ = steps.make_train_step(model, plain, OneDevice())(OneDevice().start(first), *values)
-    expected = model.params.join_on_host(first.params) - gradient
-    np.testing.assert_allclose(model.params.join(after.params), expected, rtol=1e-5, atol=1e-7)
+    first = state.initial_state(model, plain, seed=0)
+    gradient, _, _ = steps.make_gradient_step(model, strategy.OneDevice())(
+        (first.params, first.statistics), *values
+    )
+    after, _ = steps.make_train_step(model, plain, strategy.OneDevice())(
+        strategy.OneDevice().replicate(first), *values
+    )
+    expected = model.params.ravel_on_host(first.params) - gradient
+    np.testing.assert_allclose(model.params.ravel(after.params), expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", tiny.MODELS)
-def test_evaluate_counts_each_example_once(name: str) -> None:
-    model = tiny.MODELS[name]()
+def test_evaluate_counts_each_example_once(model: models.Model) -> None:
     params, statistics = model.initial(0)
     inputs, labels = tiny.examples(model, 50)
     logits = tiny.infer(model, params, statistics, inputs)
     expected = float(np.mean(np.argmax(logits, axis=-1) == labels))
-    split, variables = Split((Arrays(inputs, labels),), (50,)), (model.params.split(params), statistics)
-    step = steps.make_evaluation_step(model, OneDevice())
-    told: list[None] = []
+    split, variables = Split((Arrays(inputs, labels),), (50,)), (model.params.unravel(params), statistics)
+    step = steps.make_evaluation_step(model, strategy.OneDevice())
+    calls: list[None] = []
     _, accuracy = steps.evaluate(
-        model, step, variables, split, 16, Share(0, 1, 1), OneDevice(), lambda: told.append(None)
+        model, step, variables, split, 16, Shard(0, 1, 1), strategy.OneDevice(), lambda: calls.append(None)
     )
-    assert len(told) == -(-len(split) // 16)
+    assert len(calls) == -(-len(split) // 16)
     assert accuracy == pytest.approx(expected)
 
 
@@ -108,13 +109,13 @@ weights = (np.arange(12) < 9).astype(np.float32)
 ends = []
 for strategy in (OneDevice(), Mirrored()):
     pieces = (strategy.local_replicas, 12 // strategy.local_replicas)
-    training = strategy.start(state.first_state(model, SGD, seed=0))
+    training = strategy.replicate(state.initial_state(model, SGD, seed=0))
     step = steps.make_train_step(model, SGD, strategy)
     for _ in range(3):
         split = (strategy.put(a.reshape(*pieces, *a.shape[1:])) for a in (inputs, labels, weights))
         training, sums = step(training, *split)
-    ends.append(strategy.on_host(training))
-    assert float(strategy.on_host(sums).examples) == 9 / strategy.local_replicas
+    ends.append(strategy.to_host(training))
+    assert float(strategy.to_host(sums).examples) == 9 / strategy.local_replicas
 jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *ends)
 print("equal")
 """
@@ -133,23 +134,25 @@ def test_two_devices_with_half_the_batch_each_do_the_step_of_one() -> None:
 
 
 def test_one_device_is_the_strategy_where_there_is_one() -> None:
-    assert isinstance(make_strategy("auto"), OneDevice)
+    assert isinstance(strategy.make_strategy("auto"), strategy.OneDevice)
 
 
 def test_state_that_is_started_is_the_steps_own() -> None:
     model = tiny.cnn()
-    first = state.first_state(model, SGD, seed=0)
-    steps.make_train_step(model, SGD, OneDevice())(OneDevice().start(first), *batch(model, 2))
+    first = state.initial_state(model, sgd(), seed=0)
+    steps.make_train_step(model, sgd(), strategy.OneDevice())(
+        strategy.OneDevice().replicate(first), *batch(model, 2)
+    )
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(first.params))  # not donated
 
 
 @pytest.mark.parametrize(("scaling", "expected"), [("linear", 0.08), ("sqrt", 0.04), ("none", 0.02)])
 def test_learning_rate_grows_with_the_global_batch(scaling: steps.Scaling, expected: float) -> None:
-    assert steps.scaled_rate(0.02, scaling, batch_size=64, reference=16) == pytest.approx(expected)
+    assert steps.scale_learning_rate(0.02, scaling, batch_size=64, reference=16) == pytest.approx(expected)
 
 
 def rates(count: int, ahead: int = 0) -> list[float]:
-    """What an update of a gradient of 1 by the momentum of ResNet-50's optimizer moves, step by step."""
+    """The updates of a constant gradient of 1 by ResNet-50's momentum optimizer, step by step."""
     optimizer = steps.make_optimizer("momentum", peak=1.0, start=0.1, steps=100, warmup=0.1, ahead=ahead)
     moved, optimizer_state = [], optimizer.init(np.zeros(1))
     for step in range(count):
@@ -168,7 +171,7 @@ def test_learning_rate_warms_up_and_falls_to_nothing() -> None:
     assert moved[100] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_learning_rate_goes_on_where_training_is_on_another_number_of_replicas() -> None:
+def test_learning_rate_continues_on_another_number_of_replicas() -> None:
     assert rates(3, ahead=50) == pytest.approx(rates(53)[50:], rel=1e-3)
 
 
@@ -182,7 +185,7 @@ def test_one_ahead_gives_the_same_items_each_made_before_the_last_is_used(count:
             yield number
 
     seen = []
-    for number in one_ahead(make()):
+    for number in strategy.prefetch(make()):
         assert len(made) == min(number + 2, count)
         seen.append(number)
     assert seen == list(range(count))

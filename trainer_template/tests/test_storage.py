@@ -1,4 +1,4 @@
-"""One contract, two kinds of place."""
+"""Both implementations of Folder."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_write_makes_the_folders_it_needs(job_dir: str) -> None:
     assert open_folder(f"{job_dir}/a").folder("b").read("c") == b"\x00\xff"
 
 
-def test_write_again_takes_the_place_of_the_file(job_dir: str) -> None:
+def test_write_replaces_an_existing_file(job_dir: str) -> None:
     folder = open_folder(job_dir)
     folder.write("a", b"one")
     folder.write("a", b"")
@@ -53,7 +53,7 @@ def test_remove_what_another_process_is_removing_too(tmp_path: Path, monkeypatch
     assert folder.children() == []
 
 
-def test_remove_takes_a_whole_folder_and_nothing_beside_it(job_dir: str) -> None:
+def test_remove_deletes_a_folder_and_not_its_siblings(job_dir: str) -> None:
     folder = open_folder(job_dir)
     for name in ("temp_1/a/b", "temp_1/c", "temp_10/a", "file"):
         folder.write(name, b"x")
@@ -70,7 +70,7 @@ def test_url_opens_the_same_folder(job_dir: str) -> None:
     assert open_folder(folder.url).read("b") == b"x"
 
 
-def test_open_a_bucket_without_a_name_says_what_was_expected() -> None:
+def test_open_a_bucket_without_a_name_is_an_error() -> None:
     with pytest.raises(ValueError, match="gs://BUCKET"):
         open_folder("gs:///a")
 

@@ -74,7 +74,7 @@ def test_arguments_are_typed(argv: list[str], field: str, value: Any) -> None:
         (["--strategy", "tpu"], "invalid choice: 'tpu'"),
     ],
 )
-def test_arguments_that_are_wrong_are_named_and_end_with_2(
+def test_invalid_arguments_are_named_and_end_with_2(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_:

@@ -1,4 +1,4 @@
-"""The trainer as a service runs it: real processes, their environment, their output, their exit codes."""
+"""Trainings in real processes: environment, output, exit codes, interruption and resumption."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.storage import open_folder
 if TYPE_CHECKING:
     from conftest import Bucket, Gang, Launcher, Trainer
 
-# A trainer to which something happens when it makes the batch of that step.
+# A trainer that executes a statement when it reads the batch of a step.
 TRAINER_WITH_AN_EVENT = """
 import os, signal
 from trainer import task, train
@@ -41,8 +41,10 @@ def with_event(event: str, step: int) -> tuple[str, str]:
     return "-c", TRAINER_WITH_AN_EVENT.format(event=event, step=step)
 
 
-FAILS = with_event("raise OSError('the disk is gone')", 100)
+FAILS = with_event("raise OSError('the disk is gone')", 50)
+GETS_SIGTERM_EARLY = with_event("os.kill(os.getpid(), signal.SIGTERM)", 20)
 GETS_SIGTERM = with_event("os.kill(os.getpid(), signal.SIGTERM)", 100)
+GETS_SIGUSR1 = with_event("os.kill(os.getpid(), signal.SIGUSR1)", 100)
 
 
 def is_killed(step: int) -> tuple[str, str]:
@@ -58,7 +60,7 @@ def metric_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(
     launcher: Launcher, tmp_path_factory: pytest.TempPathFactory, metric_file: Path
 ) -> tuple[Trainer, Path]:
-    """Trained alone with the flags' defaults, and its job directory."""
+    """A training of one process with default flags, and its job directory."""
     job_dir = tmp_path_factory.mktemp("alone")
     environment = {"CLOUD_ML_HP_METRIC_FILE": str(metric_file), "CLOUD_ML_TRIAL_ID": "3"}
     trainer = launcher.alone("--job-dir", str(job_dir), **environment)
@@ -68,14 +70,14 @@ def trained(
 
 @pytest.fixture(scope="module")
 def trained_gang(launcher: Launcher, bucket: Bucket) -> tuple[Gang, str]:
-    """Chief and three workers with an evaluator, and their job directory in the bucket."""
+    """A chief, three workers and an evaluator, and their job directory in the bucket."""
     job_dir = f"{bucket.url}/gang"
     gang = launcher.gang("--job-dir", job_dir, "--epochs", "3", "--batch-size", "8", workers=3, evaluators=1)
     gang.succeed()
     return gang, job_dir
 
 
-def test_alone_learns_the_digits_and_says_where_the_model_is(trained: tuple[Trainer, Path]) -> None:
+def test_alone_learns_the_digits_and_reports_the_location_of_the_model(trained: tuple[Trainer, Path]) -> None:
     trainer, job_dir = trained
     assert trainer.held_out_accuracy >= 0.97
     assert trainer.events("saved") == [{"event": "saved", "model": str(job_dir / "model")}]
@@ -100,18 +102,20 @@ def test_alone_reports_every_ten_steps_and_at_the_end_of_each_epoch(trained: tup
     assert [line["epoch"] for line in trained[0].events("evaluation")] == [1, 2, 3, 4, 5]
 
 
-def test_alone_tells_the_tuning_service_that_asks(trained: tuple[Trainer, Path], metric_file: Path) -> None:
+def test_alone_writes_the_metric_of_the_tuning_service(
+    trained: tuple[Trainer, Path], metric_file: Path
+) -> None:
     (line,) = metric_file.read_text().splitlines()
-    told = json.loads(line)
-    assert float(told["training/hptuning/metric"]) == pytest.approx(trained[0].held_out_accuracy, abs=1e-5)
-    assert (told["global_step"], told["trial"]) == ("450", "3")
+    metric = json.loads(line)
+    assert float(metric["training/hptuning/metric"]) == pytest.approx(trained[0].held_out_accuracy, abs=1e-5)
+    assert (metric["global_step"], metric["trial"]) == ("450", "3")
 
 
-def test_predict_in_a_fresh_process_knows_the_digits(
+def test_predict_in_a_new_process_recognizes_the_digits(
     trained: tuple[Trainer, Path], launcher: Launcher
 ) -> None:
-    asked = ("--model", str(trained[1] / "model"), "--digits", "10")
-    predict = launcher.alone(*asked, command=("-m", "trainer.predict"))
+    flags = ("--model", str(trained[1] / "model"), "--digits", "10")
+    predict = launcher.alone(*flags, command=("-m", "trainer.predict"))
     assert predict.wait() == 0, predict.stderr
     *digits, last = predict.stdout.splitlines()
     right = sum(line.endswith(": right") for line in digits)
@@ -125,7 +129,7 @@ def test_two_local_devices_learn_the_digits(launcher: Launcher, tmp_path: Path) 
     trainer = launcher.alone("--job-dir", str(tmp_path), XLA_FLAGS=flags)
     assert trainer.wait() == 0, trainer.stderr
     assert trainer.held_out_accuracy >= 0.97
-    assert trainer.events("done")[0]["steps"] == 225  # half as many as alone: both devices take part
+    assert trainer.events("done")[0]["steps"] == 225  # half as many as alone: both devices train
 
 
 def test_chief_and_workers_learn_the_digits_and_agree(trained_gang: tuple[Gang, str]) -> None:
@@ -140,7 +144,7 @@ def test_chief_and_workers_learn_the_digits_and_agree(trained_gang: tuple[Gang, 
         assert not any(worker.events(kind) for kind in ("saved", "evaluation", "checkpoint"))
 
 
-def test_chief_and_workers_leave_the_chiefs_files_alone_in_the_bucket(
+def test_chief_and_workers_leave_only_the_chiefs_files_in_the_bucket(
     trained_gang: tuple[Gang, str], bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.endpoint)
@@ -180,7 +184,7 @@ def test_same_command_after_the_end_trains_no_more(trained: tuple[Trainer, Path]
     assert again.parameters_sha256 == trainer.parameters_sha256
 
 
-def test_sigterm_alone_saves_and_the_same_command_goes_on_bit_for_bit(
+def test_sigterm_saves_and_the_same_command_resumes_bitwise_equal_while_sigusr1_dumps_stacks(
     trained: tuple[Trainer, Path], launcher: Launcher, tmp_path: Path
 ) -> None:
     stopped = launcher.alone("--job-dir", str(tmp_path), command=GETS_SIGTERM)
@@ -190,13 +194,15 @@ def test_sigterm_alone_saves_and_the_same_command_goes_on_bit_for_bit(
     assert at["steps"] == 450
     assert stopped.events("done") == stopped.events("saved") == []
 
-    resumed = launcher.alone("--job-dir", str(tmp_path))
+    resumed = launcher.alone("--job-dir", str(tmp_path), command=GETS_SIGUSR1)
     assert resumed.wait() == 0, resumed.stderr
+    assert "Current thread" in resumed.stderr
+    assert "in interrupted" in resumed.stderr
     assert resumed.events("progress")[0]["step"] - at["step"] in range(1, 11)
     assert resumed.parameters_sha256 == trained[0].parameters_sha256
 
 
-def test_killed_at_any_step_the_same_command_goes_on_bit_for_bit(
+def test_killed_at_any_step_the_same_command_resumes_bitwise_equal(
     trained: tuple[Trainer, Path], launcher: Launcher, tmp_path: Path
 ) -> None:
     flags = ("--job-dir", str(tmp_path), "--checkpoint-every", "7", "--keep", "1")
@@ -215,17 +221,21 @@ def test_killed_at_any_step_the_same_command_goes_on_bit_for_bit(
     assert (tmp_path / "model" / "model.json").exists()
 
 
-def test_pair_of_which_one_is_killed_and_then_the_other_goes_on_bit_for_bit(
+def test_exception_in_a_worker_or_kill_of_the_chief_ends_both_and_the_same_command_resumes_bitwise_equal(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     flags = ("--epochs", "3", "--checkpoint-every", "20")
     undisturbed = launcher.gang(*flags, "--job-dir", str(tmp_path / "undisturbed"))
     undisturbed.succeed()
     job_dir = tmp_path / "disturbed"
-    for victim, other in (("worker-0", "chief-0"), ("chief-0", "worker-0")):
-        gang = launcher.gang(*flags, "--job-dir", str(job_dir), commands={victim: is_killed(50)})
-        assert gang[victim].wait() == -signal.SIGKILL
-        assert gang[other].wait() != 0
+    chief, worker = launcher.pair(*flags, "--job-dir", str(job_dir), worker=FAILS)
+    assert worker.wait() == 1
+    assert chief.wait() != 0
+    assert "OSError: the disk is gone" in worker.stderr
+    assert sorted(path.name for path in job_dir.iterdir()) == ["checkpoints", "logs", "workertemp_1"]
+    gang = launcher.gang(*flags, "--job-dir", str(job_dir), commands={"chief-0": is_killed(50)})
+    assert gang["chief-0"].wait() == -signal.SIGKILL
+    assert gang["worker-0"].wait() != 0
     gang = launcher.gang(*flags, "--job-dir", str(job_dir))
     gang.succeed()
     assert gang["chief-0"].events("progress")[0]["step"] > 80
@@ -233,10 +243,7 @@ def test_pair_of_which_one_is_killed_and_then_the_other_goes_on_bit_for_bit(
     assert sorted(path.name for path in job_dir.iterdir()) == ["checkpoints", "logs", "model"]
 
 
-GETS_SIGTERM_EARLY = with_event("os.kill(os.getpid(), signal.SIGTERM)", 20)
-
-
-def test_checkpoint_of_one_replica_goes_on_with_two_and_then_with_one(
+def test_sigterm_to_a_worker_stops_all_at_one_step_and_another_number_of_replicas_resumes(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     flags = ("--job-dir", str(tmp_path), "--epochs", "3", "--log-every", "1")
@@ -252,42 +259,14 @@ def test_checkpoint_of_one_replica_goes_on_with_two_and_then_with_one(
     left = -(-(1437 - 16 * at["step"]) // 32) + 2 * 45  # of 32 each
     assert first["steps"] == at["step"] + left
     (then,) = two["chief-0"].events("stopped")
+    assert two["worker-0"].events("stopped") == [then]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "logs"]
+    assert list((tmp_path / "checkpoints").glob(f"step-{then['step']:08d}-*"))
 
     one = launcher.alone(*flags)
     assert one.wait() == 0, one.stderr
     assert one.events("progress")[0]["step"] == then["step"] + 1
     assert one.held_out_accuracy >= 0.95
-
-
-def test_sigterm_to_a_worker_stops_all_at_one_step_with_its_checkpoint(
-    launcher: Launcher, tmp_path: Path
-) -> None:
-    pair = launcher.pair("--epochs", "10000", "--keep", "1", "--job-dir", str(tmp_path))
-    for trainer in pair:
-        trainer.wait_for("progress")
-    pair[1].terminate()
-    assert [trainer.wait() for trainer in pair] == [0, 0], [trainer.stderr for trainer in pair]
-    (at,) = pair[0].events("stopped")
-    assert pair[1].events("stopped") == [at]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "logs"]
-    (checkpoint,) = (tmp_path / "checkpoints").glob("step-*")
-    assert checkpoint.name.startswith(f"step-{at['step']:08d}-")
-
-
-def test_exception_in_a_worker_ends_all_and_says_why(launcher: Launcher, tmp_path: Path) -> None:
-    chief, worker = launcher.pair("--job-dir", str(tmp_path), worker=FAILS)
-    assert worker.wait() == 1
-    assert chief.wait() != 0
-    assert "OSError: the disk is gone" in worker.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "logs", "workertemp_1"]
-
-
-def test_sigusr1_shows_where_each_thread_is_and_changes_nothing(launcher: Launcher, tmp_path: Path) -> None:
-    asked = with_event("os.kill(os.getpid(), signal.SIGUSR1)", 100)
-    trainer = launcher.alone("--job-dir", str(tmp_path), "--epochs", "2", command=asked)
-    assert trainer.wait() == 0, trainer.stderr
-    assert "Current thread" in trainer.stderr
-    assert "in interrupted" in trainer.stderr
 
 
 def test_on_a_terminal_there_is_a_bar_in_place_of_progress_lines(tmp_path: Path) -> None:
@@ -314,12 +293,10 @@ def test_on_a_terminal_there_is_a_bar_in_place_of_progress_lines(tmp_path: Path)
     [
         (("--data", "nowhere/*.npz"), 1, "nowhere"),
         (("--sharding", "file"), 2, "digits is in memory. Choose auto, data or off."),
-        (("--model", "transformer"), 2, "The model transformer takes int32 tokens"),
-        (("--strategy", "parameter-server"), 2, "takes a cluster with ps tasks"),
         (("--learning-rate", "1e30"), 1, "The loss is"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_no_traceback(
+def test_invalid_arguments_are_one_line_without_a_traceback(
     launcher: Launcher, tmp_path: Path, flags: tuple[str, ...], code: int, message: str
 ) -> None:
     trainer = launcher.alone("--job-dir", str(tmp_path), *flags)

@@ -1,4 +1,4 @@
-"""Networks and data that are compiled and trained in no time."""
+"""Networks and data that compile and train quickly."""
 
 from typing import Any
 
@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.models import Cnn, Model
-from trainer.resnet import ResNet
-from trainer.transformer import Transformer
+from trainer.models.cnn import Cnn
+from trainer.models.model import Model
+from trainer.models.resnet import ResNet
+from trainer.models.transformer import Transformer
 
 
 def cnn(hidden: int = 8, channels: tuple[int, ...] = (4,), dtype: Any = jnp.float32) -> Model:
@@ -26,10 +27,10 @@ def transformer() -> Model:
 
 
 def infer(model: Model, params: Any, statistics: Any, inputs: NDArray[Any]) -> NDArray[np.float32]:
-    """The model's logits, compiled: an operation at a time would take far longer."""
+    """The model's logits, compiled, as eager execution is slow."""
 
     def call(params: Any, statistics: Any, inputs: Any) -> Any:
-        return model.infer(model.params.split(params), model.statistics.split(statistics), inputs)
+        return model.infer(model.params.unravel(params), model.statistics.unravel(statistics), inputs)
 
     return np.asarray(jax.jit(call)(params, statistics, inputs))
 
@@ -40,7 +41,7 @@ def train(
     """Logits and new statistics, compiled."""
 
     def call(params: Any, statistics: Any, inputs: Any) -> Any:
-        return model.train(model.params.split(params), statistics, inputs)
+        return model.train(model.params.unravel(params), statistics, inputs)
 
     logits, changed = jax.jit(call)(params, statistics, inputs)
     return np.asarray(logits), np.asarray(changed)
@@ -50,7 +51,7 @@ MODELS = {"cnn": cnn, "resnet50": resnet, "transformer": transformer}
 
 
 def examples(model: Model, count: int, seed: int = 0) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    """Inputs [count, ...] and labels that the model takes."""
+    """Inputs [count, ...] and labels that the model accepts."""
     random = np.random.default_rng(seed)
     shape = (count, *model.input_shape)
     if model.input_dtype == jnp.int32:

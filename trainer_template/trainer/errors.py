@@ -1,15 +1,15 @@
-"""Errors whose message says all: what happened, what was allowed, what to do. Any other comes with a traceback.
+"""Errors that are shown without a traceback: the message states what happened, what is allowed and what to do.
 
 TrainerError              exit code 1
-├── FileError             records.py: a file of examples cannot be read
-├── ParameterServerError  parameter_server.py: one does not answer, or has lost its variables
-├── JoinError             distribute.py: the processes did not come together
-├── DivergenceError       report.py: the loss is no longer a number
-└── UsageError            exit code 2: what was asked for cannot be done
-    ├── ClusterError      cluster.py: TF_CONFIG, or what it says
-    ├── DataError         data.py: the data is not there, or not what was asked for
-    ├── ModelError        models.py: the model cannot take such data
-    └── CheckpointError   state.py: job-dir has a checkpoint of another training
+├── FileError             a file of examples cannot be read
+├── ParameterServerError  parameter_servers/messages.py: a server does not respond, or has lost its variables
+├── JoinError             distribute.py: the processes could not connect
+├── DivergenceError       output/report.py: the loss is not finite
+└── TrainerUsageError     exit code 2: invalid flags, TF_CONFIG or data
+    ├── ClusterError      cluster.py: TF_CONFIG is invalid
+    ├── DataError         data/datasets.py: the data is missing or does not fit the flags
+    ├── ModelError        models/model.py: the model does not accept such data
+    └── CheckpointError   state.py: job-dir has a checkpoint of another model or optimizer
 """
 
 
@@ -17,5 +17,9 @@ class TrainerError(Exception):
     exit_code = 1
 
 
-class UsageError(TrainerError, ValueError):
+class FileError(TrainerError, ValueError):
+    """A file of examples cannot be used. The message names it, the problem, and what is allowed."""
+
+
+class TrainerUsageError(TrainerError, ValueError):
     exit_code = 2

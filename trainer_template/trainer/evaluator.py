@@ -1,7 +1,7 @@
-"""The evaluator: waits for the chief's checkpoints and evaluates each, beside the training and not in its time.
+"""The evaluator: evaluates each checkpoint of the chief concurrently with training.
 
-It is in nobody's cluster and only reads what the chief saves in job-dir, so training neither knows of it nor waits for
-it. Its curves lie in job-dir/logs/evaluator.
+It is not part of the cluster: it only reads the checkpoints in job-dir, so that training does not wait for it. Its
+TensorBoard curves are in job-dir/logs/evaluator.
 """
 
 import logging
@@ -10,37 +10,37 @@ import threading
 from typing import TYPE_CHECKING
 
 from trainer import state
-from trainer.cluster import Cluster
-from trainer.data import Share
+from trainer.cluster import ClusterSpec
+from trainer.data.datasets import Shard
 from trainer.experiment import prepare
-from trainer.report import report
-from trainer.saving import Entry, Saver
-from trainer.state import Position
+from trainer.output.report import report
+from trainer.output.saving import CheckpointEntry, Saver
+from trainer.output.summaries import TensorBoard
+from trainer.state import START
 from trainer.steps import make_evaluation_step
 from trainer.strategy import Strategy
-from trainer.summaries import TensorBoard
 
 if TYPE_CHECKING:
     from trainer.task import Arguments
 
 log = logging.getLogger("trainer")
 
-POLL = 2.0  # seconds between two looks at job-dir
-PATIENCE = 600.0  # seconds without a new checkpoint after which it says that it still waits
+POLL = 2.0  # seconds between two polls of job-dir
+PATIENCE = 600.0  # seconds without a new checkpoint after which a message is logged
 
 
 def evaluate_checkpoints(arguments: "Arguments", strategy: Strategy) -> None:
     """Evaluate each checkpoint on the held-out examples, until the one of the last epoch, or SIGTERM.
 
-    Checkpoints that the chief has let go of before it was their turn (see --keep) are passed over, and named.
+    Checkpoints that the chief has removed before they were evaluated (see --keep) are skipped with a warning.
     """
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
-    share = Share(0, 1, strategy.local_replicas)
-    experiment = prepare(arguments, Cluster("evaluator"), strategy, share, "data")
+    shard = Shard(0, 1, strategy.local_replicas)
+    experiment = prepare(arguments, ClusterSpec("evaluator"), strategy, shard, "data")
     saver = Saver(arguments.job_dir, 0, arguments.keep)
     step = make_evaluation_step(experiment.model, strategy)
-    optimizer = experiment.optimizer(Position())
+    optimizer = experiment.optimizer(START)
     summaries = TensorBoard(arguments.job_dir, 0)
     log.info("Waiting for checkpoints in %s.", arguments.job_dir)
     evaluated = position = None
@@ -50,10 +50,12 @@ def evaluate_checkpoints(arguments: "Arguments", strategy: Strategy) -> None:
         data = saver.read_checkpoint(entry) if entry else None
         if entry is not None and data is not None:
             restored, position = state.restore(experiment.model, optimizer, data)
-            variables = strategy.start((restored.params, restored.statistics))
+            variables = strategy.replicate((restored.params, restored.statistics))
             experiment.evaluate(step, variables, position, summaries, "evaluator")
         elif entry is not None:
-            log.warning("The checkpoint of step %d went before it was its turn: raise --keep.", entry.step)
+            log.warning(
+                "The checkpoint of step %d was removed before its evaluation: raise --keep.", entry.step
+            )
         if entry is not None:
             evaluated, waited = entry.step, 0.0
             if position is not None and position.epochs >= arguments.epochs:
@@ -69,7 +71,7 @@ def evaluate_checkpoints(arguments: "Arguments", strategy: Strategy) -> None:
         report("stopped", step=evaluated or 0, steps=evaluated or 0)
 
 
-def _next(entries: list[Entry], evaluated: int | None) -> Entry | None:
-    """The oldest that is newer than the one evaluated last."""
+def _next(entries: list[CheckpointEntry], evaluated: int | None) -> CheckpointEntry | None:
+    """The oldest entry that is newer than the last evaluated one."""
     newer = [entry for entry in entries if evaluated is None or entry.step > evaluated]
     return newer[0] if newer else None

@@ -1,19 +1,22 @@
-"""What the flags ask for, put together: data, model, optimizer and strategy, the same for every role."""
+"""Setup shared by all roles: data, model, optimizer, restoring, evaluation and export."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import optax
 
-from trainer import data, distribute, models, state, steps
-from trainer.cluster import Cluster
-from trainer.export import export
-from trainer.report import Whenever, report
-from trainer.saving import Saver
-from trainer.sharding import Batches, epoch_order, steps_for
-from trainer.state import Position, State
+from trainer import distribute, state, steps
+from trainer.cluster import ClusterSpec
+from trainer.data import datasets
+from trainer.data.datasets import Shard, Sharding
+from trainer.data.sharding import Batches, epoch_order, steps_for
+from trainer.models import model as models
+from trainer.output.export import export
+from trainer.output.report import PeriodicReport, report
+from trainer.output.saving import Saver
+from trainer.output.summaries import Summaries, report_to_tuning_service
+from trainer.state import START, State, TrainingPosition
 from trainer.strategy import Strategy
-from trainer.summaries import Summaries, report_to_tuning_service
 
 if TYPE_CHECKING:
     from trainer.task import Arguments
@@ -21,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One process's view of the training. `share` is its part of the data."""
+    """The data, model and flags of one process. `shard` is its part of the data."""
 
     arguments: "Arguments"
-    cluster: Cluster
+    cluster: ClusterSpec
     strategy: Strategy
-    share: data.Share
-    dataset: data.Dataset
+    shard: Shard
+    dataset: datasets.Dataset
     model: models.Model
 
     @property
@@ -36,39 +39,39 @@ class Experiment:
 
     @property
     def batch_size(self) -> int:
-        """Of one replica."""
+        """Per replica."""
         return self.arguments.batch_size
 
-    def steps_left(self, position: Position) -> int:
-        """Steps from here to the end of the last epoch, on as many replicas as now."""
+    def steps_left(self, position: TrainingPosition) -> int:
+        """Number of steps from this position to the end of training, on the current number of replicas."""
         if position.epochs >= self.arguments.epochs:
             return 0
         left = len(self.dataset.train) - position.examples
-        of_this_epoch = steps_for(left, self.batch_size, self.share, self.off)
-        return of_this_epoch + self.steps_of_an_epoch * (self.arguments.epochs - position.epochs - 1)
+        of_this_epoch = steps_for(left, self.batch_size, self.shard, self.off)
+        return of_this_epoch + self.steps_per_epoch * (self.arguments.epochs - position.epochs - 1)
 
     @property
-    def steps_of_an_epoch(self) -> int:
-        return steps_for(len(self.dataset.train), self.batch_size, self.share, self.off)
+    def steps_per_epoch(self) -> int:
+        return steps_for(len(self.dataset.train), self.batch_size, self.shard, self.off)
 
-    def epoch_batches(self, position: Position) -> Batches:
-        """What is left of the epoch at this position."""
-        order = epoch_order(self.dataset, self.share, self.arguments.seed, position.epochs)
+    def epoch_batches(self, position: TrainingPosition) -> Batches:
+        """The remaining batches of the epoch at this position."""
+        order = epoch_order(self.dataset, self.shard, self.arguments.seed, position.epochs)
         return Batches(
-            self.dataset.train, order[position.examples :], self.batch_size, self.share, self.model.classes, self.off
+            self.dataset.train, order[position.examples :], self.batch_size, self.shard, self.model.classes, self.off
         )  # fmt: skip
 
-    def optimizer_settings(self, position: Position) -> dict[str, str | int | float]:
-        """What `steps.make_optimizer` takes, with the learning rate's schedule as it is from this position on."""
-        kind = models.KINDS[self.model.name]
-        rate = self.arguments.learning_rate or kind.learning_rate
-        batch_size = self.batch_size * self.share.replicas
-        peak = steps.scaled_rate(
-            rate, self.arguments.learning_rate_scaling, batch_size, kind.reference_batch_size
+    def optimizer_settings(self, position: TrainingPosition) -> dict[str, str | int | float]:
+        """The arguments of `steps.make_optimizer`, with the learning rate schedule from this position on."""
+        spec = models.MODELS[self.model.name]
+        rate = self.arguments.learning_rate or spec.learning_rate
+        batch_size = self.batch_size * self.shard.replicas
+        peak = steps.scale_learning_rate(
+            rate, self.arguments.learning_rate_scaling, batch_size, spec.reference_batch_size
         )
-        total = self.steps_left(Position())
+        total = self.steps_left(START)
         return {
-            "optimizer": self.arguments.optimizer or kind.optimizer,
+            "optimizer": self.arguments.optimizer or spec.optimizer,
             "peak": peak,
             "start": min(rate, peak),
             "steps": total,
@@ -76,87 +79,76 @@ class Experiment:
             "ahead": total - self.steps_left(position) - position.steps,
         }
 
-    def optimizer(self, position: Position) -> optax.GradientTransformation:
+    def optimizer(self, position: TrainingPosition) -> optax.GradientTransformation:
         return steps.make_optimizer(**self.optimizer_settings(position))  # type: ignore[arg-type]
 
-    def start(self, saver: Saver) -> tuple[State, Position, optax.GradientTransformation]:
-        """What the chief's newest checkpoint holds or, where there is none, parameters drawn by the seed.
+    def restore_or_initialize(
+        self, saver: Saver
+    ) -> tuple[State, TrainingPosition, optax.GradientTransformation]:
+        """The state of the chief's newest checkpoint, or the initial state.
 
-        All processes take the chief's, so that they start alike even where they do not see the same disk; and none
-        gets past this point, to save anything, before the chief has prepared the job's directory.
+        The chief broadcasts it, as other processes may not see the same disk. This also keeps them from saving before
+        the chief has prepared the job's directory.
 
         Raises:
-            CheckpointError: the checkpoint is of another model.
+            CheckpointError: the checkpoint is of another model or optimizer.
         """
-        chiefs = b""
+        data = b""
         if self.cluster.is_chief:
-            chiefs = saver.newest_checkpoint() or state.checkpoint(
-                self.model, state.first_state(self.model, self.optimizer(Position()), self.arguments.seed), Position()
-            )  # fmt: skip
-        restored, position = state.restore(
-            self.model, self.optimizer(Position()), distribute.broadcast(chiefs)
-        )
+            data = saver.newest_checkpoint() or state.checkpoint(
+                self.model, state.initial_state(self.model, self.optimizer(START), self.arguments.seed), START
+            )
+        restored, position = state.restore(self.model, self.optimizer(START), distribute.broadcast(data))
         return restored, position, self.optimizer(position)
 
     def evaluate(
         self,
         step: steps.EvaluationStep,
         variables: tuple[Any, Any],
-        position: Position,
+        position: TrainingPosition,
         summaries: Summaries,
         run: str = "held_out",
     ) -> float:
-        """The accuracy on the held-out examples, each process having taken its part; the chief tells of it.
-
-        Args:
-            variables: parameters and statistics, as the strategy has them.
-            run: whose curves these are.
-        """
+        """The held-out accuracy; all processes call this together, the chief reports it under the run's name."""
         # A small held-out set in large batches would be mostly padding.
-        most = max(1, -(-len(self.dataset.held_out) // self.share.replicas))
-        batch_size = min(most, max(self.batch_size, steps.EVALUATION_BATCH))
-        tell = Whenever(self.arguments.heartbeat, "evaluating", step=position.steps)
+        largest = max(1, -(-len(self.dataset.held_out) // self.shard.replicas))
+        batch_size = min(largest, max(self.batch_size, steps.EVALUATION_BATCH))
+        heartbeat = PeriodicReport(self.arguments.heartbeat, "evaluating", step=position.steps)
         loss, accuracy = steps.evaluate(
-            self.model, step, variables, self.dataset.held_out, batch_size, self.share, self.strategy, tell
-        )
-        if self.share.process_id == 0:
+            self.model, step, variables, self.dataset.held_out, batch_size, self.shard, self.strategy, heartbeat
+        )  # fmt: skip
+        if self.shard.process_id == 0:
             measured = {"held_out_loss": round(loss, 6), "held_out_accuracy": round(accuracy, 6)}
             report("evaluation", step=position.steps, epoch=position.epochs, **measured)
             summaries.scalars(run, position.steps, **measured)
             summaries.flush()
         return accuracy
 
-    def save_model(self, saver: Saver, trained: State, position: Position, accuracy: float) -> None:
-        """Export what was learned; the chief says where it is."""
+    def save_model(self, saver: Saver, trained: State, position: TrainingPosition, accuracy: float) -> None:
+        """Export the model; the chief reports its location."""
         facts: dict[str, Any] = {"steps": position.steps, "held_out_accuracy": accuracy}
         facts["parameters_sha256"] = state.parameters_sha256(trained)
-        where = saver.save_model(export(self.model, trained, self.dataset.label_names, facts))
+        url = saver.save_model(export(self.model, trained, self.dataset.label_names, facts))
         if self.cluster.is_chief:
             report_to_tuning_service(accuracy, position.steps)
-            report("saved", model=where)
+            report("saved", model=url)
 
 
 def prepare(
-    arguments: "Arguments", cluster: Cluster, strategy: Strategy, share: data.Share, sharding: data.Sharding
+    arguments: "Arguments", cluster: ClusterSpec, strategy: Strategy, shard: Shard, sharding: Sharding
 ) -> Experiment:
-    """Load the data and describe the model; the processes that have joined do it together.
+    """Load the data and build the model; all processes call this together.
 
     Raises:
-        DataError, FileError: the data is not what was asked for.
-        ModelError: the model cannot take it.
+        DataError, FileError: the data cannot be used.
+        ModelError: the model does not accept it.
     """
-    kind = models.KINDS[arguments.model]
-    dataset = data.load(
-        arguments.data,
-        arguments.held_out_data,
-        sharding,
-        arguments.input_shape or kind.input_shape,
-        arguments.classes or kind.classes,
-        share,
-        distribute.gather,
-        arguments.cache,
-    )
+    spec = models.MODELS[arguments.model]
+    dataset = datasets.load(
+        arguments.data, arguments.held_out_data, sharding, arguments.input_shape or spec.input_shape,
+        arguments.classes or spec.classes, shard, distribute.gather, arguments.cache,
+    )  # fmt: skip
     model = models.Model(
         arguments.model, dataset.input_shape, dataset.input_dtype, len(dataset.label_names), arguments.precision
     )  # fmt: skip
-    return Experiment(arguments, cluster, strategy, share, dataset, model)
+    return Experiment(arguments, cluster, strategy, shard, dataset, model)

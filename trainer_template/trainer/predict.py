@@ -1,14 +1,14 @@
-"""Ask a saved model, in a process that needs nothing of its training.
+"""Predictions of an exported model.
 
     python -m trainer.predict --model output/model examples.npz     # its array `inputs` (or `images`, or `x`)
     python -m trainer.predict --model gs://bucket/model photo.jpg
     python -m trainer.predict --model output/model < instances.jsonl
 
-Each line of JSON is one example: nested lists of numbers, or an object with them as its `inputs`. The answer is one
-line of JSON for each example, in their order: {"label": "7", "class": 7, "probability": 0.98}. A model of tokens
-answers with the one that follows them. `--digits 10` asks for ten held-out digits instead, and says which are right.
+Each line of JSON is one example: nested lists of numbers, or an object with them as its `inputs`. The output is one
+line of JSON for each example, in their order: {"label": "7", "class": 7, "probability": 0.98}. A language model
+predicts the next token. `--digits 10` predicts ten held-out digits instead, and compares with their labels.
 
-Exit codes: 0 answered; 1 there is no whole model there, or an example is nothing that it takes; 2 used wrongly.
+Exit codes: 0 success; 1 the model is missing or damaged, or an example does not fit it; 2 invalid flags.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.export import SavedModel, load
+from trainer.output.export import SavedModel, load
 from trainer.storage import open_folder
 
 BATCH = 128
@@ -30,14 +30,16 @@ ARRAY_NAMES = ("inputs", "images", "x")
 
 
 class ExampleError(ValueError):
-    """An example is nothing that the model takes."""
+    """An example does not have the model's input shape or type."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.predict", description="Ask a saved model.")
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.predict", description="Predictions of an exported model."
+    )
     parser.add_argument("--model", required=True, help="the model's directory: a path or gs://...")
     parser.add_argument(
-        "--digits", type=int, metavar="N", help="ask for N held-out digits, and compare with the truth"
+        "--digits", type=int, metavar="N", help="predict N held-out digits and compare with their labels"
     )
     parser.add_argument(
         "file", nargs="*", default=["-"],
@@ -47,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         saved = load(arguments.model)
         if arguments.digits is not None:
-            ask_for_digits(saved, arguments.digits)
+            predict_digits(saved, arguments.digits)
         else:
             for name in arguments.file:
                 for example in predictions(saved, read_examples(name, saved)):
@@ -55,14 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (FileNotFoundError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # whoever read the answers has enough of them
+    except BrokenPipeError:  # the reader of the pipe is gone
         sys.stderr.close()
         return 1
     return 0
 
 
 def predictions(saved: SavedModel, examples: Iterator[NDArray[Any]]) -> Iterator[dict[str, Any]]:
-    """Label and probability of each example, so many of them asked at a time."""
+    """Label and probability of each example, in batches."""
     labels = saved.about["labels"]
     while True:
         batch = [example for _, example in zip(range(BATCH), examples, strict=False)]
@@ -78,7 +80,7 @@ def predictions(saved: SavedModel, examples: Iterator[NDArray[Any]]) -> Iterator
 
 
 def read_examples(name: str, saved: SavedModel) -> Iterator[NDArray[Any]]:
-    """The examples in a file, as the model takes them.
+    """The examples of a file, with the model's input shape and type.
 
     Raises:
         ExampleError: one is of another shape, or not numbers.
@@ -100,21 +102,23 @@ def read_examples(name: str, saved: SavedModel) -> Iterator[NDArray[Any]]:
     raise ExampleError(f"{name} is of no known kind: .npz, .npy, .jsonl, .png or .jpg.")
 
 
-def ask_for_digits(saved: SavedModel, count: int) -> None:
-    """Show held-out digits, what the model says they are, and what they are."""
-    from trainer import data
+def predict_digits(saved: SavedModel, count: int) -> None:
+    """Print the predictions and labels of held-out digits."""
+    from trainer.data import datasets
 
-    held_out = data.digits().held_out
+    held_out = datasets.digits().held_out
     numbers = np.arange(min(count, len(held_out)))
-    images, truth = held_out.rows(numbers)
+    images, expected = held_out.rows(numbers)
     inputs = np.round(255 * images) if saved.input_dtype == np.uint8 else images
-    answers = predictions(saved, (_checked(example, f"digit {n}", saved) for n, example in enumerate(inputs)))
+    predicted = predictions(
+        saved, (_checked(example, f"digit {n}", saved) for n, example in enumerate(inputs))
+    )
     right = 0
-    for number, (answer, is_) in enumerate(zip(answers, truth, strict=True)):
-        verdict = "right" if answer["class"] == is_ else "wrong"
+    for number, (prediction, label) in enumerate(zip(predicted, expected, strict=True)):
+        verdict = "right" if prediction["class"] == label else "wrong"
         right += verdict == "right"
-        print(f"held-out digit {number}: predicted {answer['label']}, is {is_}: {verdict}")
-    print(f"{right} of {len(truth)} right")
+        print(f"held-out digit {number}: predicted {prediction['label']}, is {label}: {verdict}")
+    print(f"{right} of {len(expected)} right")
 
 
 def _from_lines(lines: Any, name: str, saved: SavedModel) -> Iterator[NDArray[Any]]:
@@ -136,16 +140,16 @@ def _from_lines(lines: Any, name: str, saved: SavedModel) -> Iterator[NDArray[An
 def _from_array(data: bytes, name: str, saved: SavedModel) -> Iterator[NDArray[Any]]:
     loaded = np.load(io.BytesIO(data), allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
-        found = next((key for key in ARRAY_NAMES if key in loaded), None)
-        if found is None:
+        array = next((key for key in ARRAY_NAMES if key in loaded), None)
+        if array is None:
             raise ExampleError(f"{name} has no array called {', '.join(ARRAY_NAMES)}.")
-        loaded = loaded[found]
+        loaded = loaded[array]
     for number, example in enumerate(loaded):
         yield _checked(example, f"{name}, example {number}", saved)
 
 
 def _image(data: bytes, saved: SavedModel) -> NDArray[Any]:
-    from PIL import Image  # only here: who asks with arrays need not have it
+    from PIL import Image  # optional: needed for images only
 
     height, width, channels = saved.input_shape
     with Image.open(io.BytesIO(data)) as image:
@@ -156,18 +160,18 @@ def _image(data: bytes, saved: SavedModel) -> NDArray[Any]:
     return pixels if saved.input_dtype == np.uint8 else (pixels / 255).astype(saved.input_dtype)
 
 
-def _checked(example: NDArray[Any], where: str, saved: SavedModel) -> NDArray[Any]:
-    if (*example.shape, 1) == saved.input_shape:  # an image without the axis of its one channel
+def _checked(example: NDArray[Any], source: str, saved: SavedModel) -> NDArray[Any]:
+    if (*example.shape, 1) == saved.input_shape:  # a grayscale image without a channel axis
         example = example[..., np.newaxis]
     if example.shape != saved.input_shape or example.dtype.kind not in "iufb":
         raise ExampleError(
-            f"{where} is {example.dtype} {list(example.shape)}; the model takes {saved.input_dtype} "
+            f"{source} is {example.dtype} {list(example.shape)}; the model takes {saved.input_dtype} "
             f"{list(saved.input_shape)}."
         )
     converted: NDArray[Any] = example.astype(saved.input_dtype)
     if saved.input_dtype.kind in "iu" and (converted != example).any():
         raise ExampleError(
-            f"{where} has {example.min()} to {example.max()}; the model takes {saved.input_dtype}."
+            f"{source} has {example.min()} to {example.max()}; the model takes {saved.input_dtype}."
         )
     return converted
 

@@ -1,4 +1,4 @@
-"""What a step changes, how far training is, and both as a checkpoint's bytes."""
+"""The training state, the position in training, and their serialization as a checkpoint."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -9,52 +9,52 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from trainer.errors import UsageError
-from trainer.models import Model
+from trainer.errors import TrainerUsageError
+from trainer.models.model import Model
 
 PyTree = Any
 FORMAT = 1
 
 
 class State(NamedTuple):
-    """float32: the tree of parameters, statistics [S], and what the optimizer keeps of each parameter [P]."""
+    """Parameters (a tree), statistics [S] and the optimizer's state, whose arrays are [P]; float32."""
 
     params: PyTree
     statistics: Any
     optimizer: optax.OptState
 
 
-class Position(NamedTuple):
-    """How much of the training is done.
-
-    `examples` are those of the epoch under way: so much of its order has been gone through (see sharding.py).
-    """
+class TrainingPosition(NamedTuple):
+    """Completed steps and epochs, and consumed examples of the current epoch's order (see data/sharding.py)."""
 
     steps: int = 0
     epochs: int = 0
     examples: int = 0
 
 
-class CheckpointError(UsageError):
-    """What lies in --job-dir is no checkpoint of this training."""
+START = TrainingPosition()
 
 
-def first_state(model: Model, optimizer: optax.GradientTransformation, seed: int) -> State:
-    """Before the first step, on the host."""
+class CheckpointError(TrainerUsageError):
+    """The checkpoint in --job-dir is of another model or optimizer."""
+
+
+def initial_state(model: Model, optimizer: optax.GradientTransformation, seed: int) -> State:
+    """The state before the first step, on the host."""
     params, statistics = model.initial(seed)
-    state: State = jax.device_get(State(model.params.split(params), statistics, optimizer.init(params)))
+    state: State = jax.device_get(State(model.params.unravel(params), statistics, optimizer.init(params)))
     return state
 
 
-def checkpoint(model: Model, state: State, position: Position) -> bytes:
-    """All that it takes to go on from here, on any number of replicas."""
+def checkpoint(model: Model, state: State, position: TrainingPosition) -> bytes:
+    """Serialize everything that is needed to resume, on any number of replicas."""
     leaves = {str(number): np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(state.optimizer))}
     data: bytes = flax.serialization.msgpack_serialize(
         {
             "format": FORMAT,
             "model": _layers_sha256(model),
             "position": position._asdict(),
-            "params": model.params.join_on_host(state.params),
+            "params": model.params.ravel_on_host(state.params),
             "statistics": np.asarray(state.statistics),
             "optimizer": leaves,
         }
@@ -62,8 +62,10 @@ def checkpoint(model: Model, state: State, position: Position) -> bytes:
     return data
 
 
-def restore(model: Model, optimizer: optax.GradientTransformation, data: bytes) -> tuple[State, Position]:
-    """What `checkpoint` wrote.
+def restore(
+    model: Model, optimizer: optax.GradientTransformation, data: bytes
+) -> tuple[State, TrainingPosition]:
+    """Deserialize a checkpoint.
 
     Raises:
         CheckpointError: it is of another model or another optimizer.
@@ -71,7 +73,7 @@ def restore(model: Model, optimizer: optax.GradientTransformation, data: bytes) 
     saved = flax.serialization.msgpack_restore(data)
     if saved.get("format") != FORMAT or saved["model"] != _layers_sha256(model):
         raise CheckpointError("The checkpoint in --job-dir is of another model; choose another --job-dir.")
-    # Shapes alone: drawing real parameters would take seconds.
+    # Only shapes: initializing parameters would take seconds.
     like = jax.eval_shape(optimizer.init, jax.ShapeDtypeStruct((model.params.size,), jnp.float32))
     leaves = [saved["optimizer"][str(number)] for number in range(len(saved["optimizer"]))]
     if [np.shape(leaf) for leaf in leaves] != [leaf.shape for leaf in jax.tree.leaves(like)]:
@@ -79,12 +81,12 @@ def restore(model: Model, optimizer: optax.GradientTransformation, data: bytes) 
             "The checkpoint in --job-dir is of another optimizer; choose another --job-dir."
         )
     optimizer_state = jax.tree.unflatten(jax.tree.structure(like), leaves)
-    params = model.params.split(saved["params"])
-    return State(params, saved["statistics"], optimizer_state), Position(**saved["position"])
+    params = model.params.unravel(saved["params"])
+    return State(params, saved["statistics"], optimizer_state), TrainingPosition(**saved["position"])
 
 
 def parameters_sha256(state: State) -> str:
-    """One hash of all parameters: equal where they are, bit for bit."""
+    """Hash of all parameters."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(state.params):
         digest.update(np.ascontiguousarray(leaf).tobytes())
@@ -92,5 +94,5 @@ def parameters_sha256(state: State) -> str:
 
 
 def _layers_sha256(model: Model) -> str:
-    """Names and shapes of all parameters: the order of their vector."""
+    """Hash of the names and shapes of all parameters, i.e. of the layout of their vector."""
     return hashlib.sha256(f"{model.params.layout}{model.statistics.layout}".encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""A place for files: a directory, or a prefix of a bucket (gs://), behind the same five methods.
+"""Folders on a file system or in a bucket (gs://), with one interface.
 
-Names are relative, with `/` between their parts. What is written is visible whole or not at all.
+Names are relative, with `/` as the separator. Writes are atomic.
 """
 
 import contextlib
@@ -14,33 +14,32 @@ if TYPE_CHECKING:
 
 
 class Folder(Protocol):
-    """The contract; both kinds pass the same tests."""
+    """The interface of both implementations."""
 
     url: str
-    """Where it is, in a form that `open_folder` takes."""
+    """The argument of `open_folder`."""
 
     def read(self, name: str) -> bytes | None:
         """The file's content; None if there is no such file."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Put a file there, with the folders it needs, in the place of any of that name."""
+        """Create or replace a file, with its parent folders."""
 
     def children(self, prefix: str = "") -> list[str]:
-        """Names, sorted, of the files and folders directly in this one that start with the prefix."""
+        """Sorted names of the direct children that start with the prefix."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all it holds. One that is not there is no error, and several processes may
-        remove the same at once."""
+        """Remove a file or a folder with its content, if it exists. Several processes may remove the same."""
 
     def folder(self, name: str) -> "Folder":
-        """A folder in this one; it need not exist."""
+        """A subfolder, which need not exist."""
 
 
 def open_folder(url: str) -> Folder:
     """The folder at a path or at gs://bucket/prefix; nothing is created until something is written."""
     if not url.startswith("gs://"):
         return PathFolder(Path(url).absolute())
-    from google.cloud import storage  # only here: a trainer that writes to a disk need not have it
+    from google.cloud import storage  # optional: needed for gs:// only
 
     bucket, _, prefix = url.removeprefix("gs://").partition("/")
     if not bucket:
@@ -49,7 +48,7 @@ def open_folder(url: str) -> Folder:
 
 
 class PathFolder:
-    """On a file system. A file is written under another name and then renamed, which is atomic there."""
+    """On a file system. A file is written under a temporary name and then renamed, which is atomic."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -68,9 +67,7 @@ class PathFolder:
         with partial.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(
-                file.fileno()
-            )  # else a crash of the machine could leave the new name with old or no content
+            os.fsync(file.fileno())  # before the rename, for a crash of the machine
         partial.replace(path)
 
     def children(self, prefix: str = "") -> list[str]:
@@ -84,7 +81,7 @@ class PathFolder:
             path.unlink(missing_ok=True)
             return
         while path.is_dir():
-            # Another process may be removing it too: what it took is gone, the rest is left to both.
+            # Another process may be removing it concurrently.
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(path)
 
@@ -93,10 +90,7 @@ class PathFolder:
 
 
 class BucketFolder:
-    """In a bucket of Google Cloud Storage, or of what STORAGE_EMULATOR_HOST names.
-
-    An object there appears when its upload is complete, so nothing needs renaming (which would be a copy).
-    """
+    """In a bucket of Google Cloud Storage or of the emulator at STORAGE_EMULATOR_HOST; uploads are atomic."""
 
     def __init__(self, bucket: "storage.Bucket", prefix: str) -> None:
         self._bucket = bucket
@@ -127,7 +121,7 @@ class BucketFolder:
         whole = self._prefix + name
         for blob in self._bucket.list_blobs(prefix=whole):
             if blob.name == whole or blob.name.startswith(f"{whole}/"):
-                with contextlib.suppress(NotFound):  # somebody else removed it between the two requests
+                with contextlib.suppress(NotFound):  # removed by another process
                     blob.delete()
 
     def folder(self, name: str) -> Folder:

@@ -1,5 +1,5 @@
-"""The worker agent: makes what runs on its machine equal to what the server wants.
+"""The worker agent: runs on its machine what the server orders, and reports it.
 
-It dials out and never listens. It can die and come back at any moment: replicas outlive it, and everything
-it must remember is on disk.
+It connects to the server and never listens. It can be killed and restarted at any time: replicas outlive it, and its
+state is on disk.
 """

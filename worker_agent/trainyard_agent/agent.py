@@ -1,13 +1,12 @@
-"""The loop that makes what runs here equal to what the server wants.
+"""The agent's loops, which make the local runs match the server's orders.
 
-    sync      tell the server all that is here, learn all that should be; held by the server while nothing
-              is new, and cut short when something changes here
-    watch     looks for such changes
+    sync      reports all local runs and receives the orders: a long poll, ended early by a local change
+    watch     detects local changes, enforces the lease
     ship      sends the replicas' logs
-    examine   looks whether the replicas get on, and at what they do where they do not
-    measure   tells the server what they use
+    stalls    checks whether the replicas make progress
+    usage     reports what the replicas use
 
-The agent decides nothing about a job: it reports what it observes and does what `reconcile` concludes.
+The agent decides nothing about a job: it reports what it observes and executes what `reconcile` returns.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from trainyard_agent.control.log_shipper import LogShipper
 from trainyard_agent.control.reconcile import (
     Action,
     GiveUp,
-    Held,
+    LocalRun,
     Prepare,
     Remove,
     Start,
@@ -31,13 +30,13 @@ from trainyard_agent.control.reconcile import (
 )
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.lease.lease import Lease
-from trainyard_agent.monitoring.nvidia_smi import Devices
-from trainyard_agent.monitoring.stack_dump import Stacks
-from trainyard_agent.monitoring.stall_monitor import LOOK_S, StallWatch
-from trainyard_agent.monitoring.usage_reporter import USAGE_S, UsageWatch
+from trainyard_agent.monitoring.nvidia_smi import NvidiaSmi
+from trainyard_agent.monitoring.stack_dump import StackDumper
+from trainyard_agent.monitoring.stall_monitor import POLL_S, StallMonitor
+from trainyard_agent.monitoring.usage_reporter import USAGE_S, UsageReporter
 from trainyard_agent.runtimes.base import Handle, Runtime, StartFailed
 from trainyard_agent.runtimes.exits import never_ran
-from trainyard_agent.server_client import ControlPlane
+from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import Stager, Staging
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import Reason, ReplicaState
@@ -54,14 +53,14 @@ HOLD_S = 20.0
 """How long the server may hold an answer."""
 
 WATCH_S = 0.1
-"""Between two looks at the replicas."""
+"""Between two observations of the replicas."""
 
 SHIP_S = 0.2
-"""Between two looks at their logs: lines of that time travel together."""
+"""Between two reads of their logs: lines written in between are sent together."""
 
 _FIRST_BACKOFF_S = 0.2
-_LONGEST_BACKOFF_S = 3.0
-_BREATH_S = 0.01  # between two syncs: a server that never holds an answer is not flooded
+_MAX_BACKOFF_S = 3.0
+_MIN_SYNC_PAUSE_S = 0.01  # between two syncs, in case the server never holds an answer
 
 _log = logging.getLogger(__name__)
 _jitter = random.SystemRandom()
@@ -71,7 +70,7 @@ _Observed = dict[str, tuple[ReplicaReport, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Retry:
-    """How often an action has failed in a row, and when (on the monotonic clock) it is tried again."""
+    """A failed action: its failures in a row, and the (monotonic) time of the next attempt."""
 
     failures: int
     at: float
@@ -81,56 +80,56 @@ class Agent:
     def __init__(
         self,
         runtime: Runtime,
-        control_plane: ControlPlane,
+        control_plane: ServerClient,
         stager: Stager,
         clock: Clock,
         info: AgentInfo,
         lease: Lease | None = None,
         usage_s: float = USAGE_S,
     ) -> None:
-        """`usage_s`: between two measurements of what the replicas use; 0: none."""
+        """`usage_s`: seconds between two usage measurements; 0: none."""
         self._runtime = runtime
         self._control_plane = control_plane
         self._stager = stager
         self._clock = clock
         self._info = info
         self._lease = lease or Lease(clock)
-        self._stall_watch = StallWatch(runtime, clock, Stacks(runtime))
-        driver = Devices() if info.capacity.gpus else None
-        self._usage_watch = UsageWatch(runtime, control_plane, clock, driver)
+        self._stall_monitor = StallMonitor(runtime, clock, StackDumper(runtime))
+        driver = NvidiaSmi() if info.capacity.gpus else None
+        self._usage_reporter = UsageReporter(runtime, control_plane, clock, driver)
         self._usage_s = usage_s
-        self._shipper = LogShipper(control_plane, runtime, watch=self._stall_watch.take)
+        self._shipper = LogShipper(control_plane, runtime, watch=self._stall_monitor.ingest)
         self._recovered = False
         self._handles: dict[str, Handle] = {}
         self._orders: dict[str, RunOrder] = {}
         self._given_up: dict[str, tuple[ReplicaReport, ...]] = {}
         self._observed: _Observed = {}
-        self._unseen: set[str] = set()
+        self._unobservable: set[str] = set()
         self._retries: dict[tuple[str, type[Action]], _Retry] = {}
-        self._seen = ""
+        self._version = ""
         self._reported: tuple[RunReport, ...] | None = None
         self._changed = asyncio.Event()
         self._hold_s = 0.0
-        self._trouble = ""
+        self._last_error = ""
 
     async def run(self) -> None:
-        """Until cancelled. Replicas live on; what is being prepared is given up."""
+        """Run until cancelled. Replicas keep running; staging in progress is cancelled."""
         try:
             await self._recover()
             async with asyncio.TaskGroup() as loops:
-                loops.create_task(self._repeat(self._sync_round, _BREATH_S))
+                loops.create_task(self._repeat(self._sync_round, _MIN_SYNC_PAUSE_S))
                 loops.create_task(self._repeat(self._watch_round, WATCH_S))
                 loops.create_task(self._repeat(self._ship, SHIP_S))
-                loops.create_task(self._repeat(self._examine, LOOK_S))
+                loops.create_task(self._repeat(self._check_stalls, POLL_S))
                 if self._usage_s:
-                    loops.create_task(self._repeat(self._measure, self._usage_s))
+                    loops.create_task(self._repeat(self._report_usage, self._usage_s))
         finally:
             await self._stager.close()
 
     async def step(self, wait_s: float = 0.0) -> bool:
-        """One round of everything: sync, act on the answer, send logs. False if the server did not answer.
+        """Run each loop once, in turn: sync, act on the answer, send logs. False if the server did not answer.
 
-        For whoever wants to see each round by itself; `run` does the same, side by side.
+        For tests; `run` does the same concurrently.
         """
         await self._recover()
         answered = True
@@ -138,12 +137,12 @@ class Agent:
             await self._sync(await self._request(wait_s))
         except TrainyardError:
             answered = False
-            await self._keep_lease()
-        with contextlib.suppress(TrainyardError):  # the same server, and the same trouble, as above
+            await self._enforce_lease()
+        with contextlib.suppress(TrainyardError):  # the same error as above
             await self._ship()
-        await self._examine()
+        await self._check_stalls()
         if self._usage_s:
-            await self._measure()
+            await self._report_usage()
         return answered
 
     async def _recover(self) -> None:
@@ -153,27 +152,27 @@ class Agent:
         self._handles = {handle.run_id: handle for handle in handles}
         self._recovered = True
         if handles:
-            _log.info("found %d run(s) of an earlier time", len(handles))
+            _log.info("recovered %d run(s)", len(handles))
 
     # The loops.
 
     async def _repeat(self, work: Callable[[], Awaitable[bool | None]], pause_s: float) -> None:
-        """For ever, with a pause between; a longer one after a failure, none where a round says that there is
-        more to do. An agent that ended over one bad round would leave its replicas alone."""
+        """Repeat for ever, with a pause in between: longer after a failure, none if a round returns that there is more
+        to do. No error of a round ends the agent, which would leave its replicas alone."""
         failures, more = 0, False
         while True:
             try:
                 more = bool(await work())
                 failures = 0
             except TrainyardError:
-                failures += 1  # said by `_hear`, once
-            except Exception:  # noqa: BLE001 - see above
+                failures += 1  # logged by `_handle_answer`, once
+            except Exception:  # noqa: BLE001 - see the docstring
                 failures += 1
                 _log.exception("a round failed; trying again")
             await self._clock.sleep(_backoff(failures) if failures else 0.0 if more else pause_s)
 
     async def _sync_round(self) -> None:
-        """One sync, held by the server unless something is new here, or the last one failed."""
+        """One sync. The server holds its answer, unless something has changed here or the last sync failed."""
         hold_s, self._hold_s = self._hold_s, 0.0
         self._changed.clear()
         request = await self._request(hold_s)
@@ -184,74 +183,75 @@ class Agent:
         self._hold_s = 0.0 if self._changed.is_set() else HOLD_S
 
     async def _watch_round(self) -> None:
-        await self._keep_lease()
+        await self._enforce_lease()
         retry = any(retry.at <= self._clock.monotonic() for retry in self._retries.values())
         if retry or (self._reported is not None and await self._reports() != self._reported):
             self._changed.set()
 
-    # Talking to the server.
+    # Sync.
 
     async def _sync_unless_changed(self, request: SyncRequest) -> None:
-        """A held sync, cut short when something changes here meanwhile."""
+        """A long poll, cancelled when something changes here."""
         sync = asyncio.create_task(self._control_plane.sync(request))
         change = asyncio.create_task(self._changed.wait())
         sent = self._clock.monotonic()
         try:
             await asyncio.wait({sync, change}, return_when=asyncio.FIRST_COMPLETED)
             if sync.done():
-                await self._hear(request, sync, sent)
+                await self._handle_answer(request, sync, sent)
         finally:
             for task in (sync, change):
                 task.cancel()
             await asyncio.gather(sync, change, return_exceptions=True)
 
     async def _sync(self, request: SyncRequest) -> None:
-        await self._hear(request, self._control_plane.sync(request), self._clock.monotonic())
+        await self._handle_answer(request, self._control_plane.sync(request), self._clock.monotonic())
 
-    async def _hear(self, request: SyncRequest, answer: Awaitable[SyncResponse], sent: float) -> None:
-        """Act on the answer to a request that was sent at `sent`. Logs a failure, the same one only once,
-        before it passes it on."""
+    async def _handle_answer(
+        self, request: SyncRequest, answer: Awaitable[SyncResponse], sent: float
+    ) -> None:
+        """Act on the answer to a request that was sent at `sent`. Logs repeated errors once, and raises them."""
         try:
             response = await answer
         except TrainyardError as error:
             self._reported = None
-            if error.message != self._trouble:
-                _log.warning("%s Replicas go on; trying again.", error.message)
-            self._trouble = error.message
+            if error.message != self._last_error:
+                _log.warning("%s Replicas keep running; trying again.", error.message)
+            self._last_error = error.message
             raise
-        if self._trouble:
+        if self._last_error:
             _log.info("the server answers again")
-        self._trouble = ""
+        self._last_error = ""
         try:
             self._lease.renew(sent, response.lease_s)
-        except OSError as error:  # it holds for this agent; others will believe that it ends earlier
-            _log.warning("the lease cannot be remembered, or nobody else watches over it: %s", error)
+        except OSError as error:  # renewed in memory: the watchdog acts earlier
+            _log.warning("the lease is not saved or has no watchdog: %s", error)
         self._reported = request.runs
         await self._act(response)
 
     async def _request(self, wait_s: float) -> SyncRequest:
-        return SyncRequest(agent=self._info, runs=await self._reports(), wait_s=wait_s, seen=self._seen)
+        return SyncRequest(agent=self._info, runs=await self._reports(), wait_s=wait_s, seen=self._version)
 
     async def _ship(self) -> bool:
-        """True if there is more to send at once."""
+        """True if more can be sent at once."""
         logs = [(handle.run_id, task) for handle in self._handles.values() for task in handle.addresses]
         logs += [(run_id, report.task) for run_id, reports in self._given_up.items() for report in reports]
         return await self._shipper.ship(logs)
 
-    async def _examine(self) -> None:
-        await self._stall_watch.look(list(self._orders.values()), self._observed)
+    async def _check_stalls(self) -> None:
+        await self._stall_monitor.poll(list(self._orders.values()), self._observed)
 
-    async def _measure(self) -> None:
-        await self._usage_watch.look(list(self._orders.values()), self._observed)
+    async def _report_usage(self) -> None:
+        await self._usage_reporter.report(list(self._orders.values()), self._observed)
 
-    # What is here.
+    # Observation.
 
     async def _reports(self) -> tuple[RunReport, ...]:
-        """How every run stands that the runtime holds or the server ordered."""
+        """A report for every run that the runtime holds or the server ordered."""
         observed = await self._observe()
         staging = self._stager.status()
         reports = [
-            RunReport(run_id=run_id, replicas=self._stall_watch.told(run_id, replicas))
+            RunReport(run_id=run_id, replicas=self._stall_monitor.annotate(run_id, replicas))
             for run_id, replicas in observed.items()
         ]
         for run_id, order in self._orders.items():
@@ -262,45 +262,45 @@ class Agent:
             )
             activity = staging[run_id].activity if run_id in staging else ""
             reports.append(RunReport(run_id=run_id, replicas=pending, activity=activity))
-        reports += [RunReport(run_id=run_id, replicas=told) for run_id, told in self._given_up.items()]
+        reports += [RunReport(run_id=run_id, replicas=exits) for run_id, exits in self._given_up.items()]
         return tuple(sorted(reports, key=lambda report: report.run_id))
 
     async def _observe(self) -> _Observed:
         def observe(run_ids: list[str]) -> _Observed:
-            return {run_id: self._look(run_id) for run_id in run_ids}
+            return {run_id: self._observe_run(run_id) for run_id in run_ids}
 
         observed = await asyncio.to_thread(observe, list(self._handles))
         self._observed = {run_id: replicas for run_id, replicas in observed.items() if replicas}
         return self._observed
 
-    def _look(self, run_id: str) -> tuple[ReplicaReport, ...]:
-        """A run that cannot be looked at now stands as it was last seen: it must not hide the others."""
+    def _observe_run(self, run_id: str) -> tuple[ReplicaReport, ...]:
+        """The run's reports; the last ones if it cannot be observed now, so that other runs are still reported."""
         try:
-            seen = self._runtime.observe(run_id)
+            reports = self._runtime.observe(run_id)
         except Exception:
             if run_id not in self._observed:
                 raise
-            if run_id not in self._unseen:
-                _log.exception("run %s cannot be looked at; trying again", run_id)
-            self._unseen.add(run_id)
+            if run_id not in self._unobservable:
+                _log.exception("run %s cannot be observed; trying again", run_id)
+            self._unobservable.add(run_id)
             return self._observed[run_id]
-        self._unseen.discard(run_id)
-        return seen
+        self._unobservable.discard(run_id)
+        return reports
 
-    # Making it what it should be.
+    # Actions.
 
     async def _act(self, response: SyncResponse) -> None:
         self._orders = {order.run_id: order for order in response.runs}
         observed = await self._observe()
         for run_id in self._handles.keys() - observed.keys():
-            self._lose(run_id)
-        held = {
-            run_id: Held(any(r.exit is None for r in replicas), self._handles[run_id].grace_s)
+            self._give_up_lost(run_id)
+        local = {
+            run_id: LocalRun(any(r.exit is None for r in replicas), self._handles[run_id].grace_s)
             for run_id, replicas in observed.items()
         }
         actions = reconcile(
             response.runs,
-            held,
+            local,
             self._stager.status(),
             self._given_up.keys(),
             runs_images=self._runtime.runs_images,
@@ -311,23 +311,23 @@ class Agent:
             failed = retries.get(key)
             if failed is not None and self._clock.monotonic() < failed.at:
                 self._retries[key] = failed
-            elif await self._succeeds(action):
-                if not isinstance(action, Stop):  # repeated until all have ended; the watch tells of that
+            elif await self._try_action(action):
+                if not isinstance(action, Stop):  # repeated until all have ended, which `watch` detects
                     self._changed.set()
             else:
                 failures = failed.failures + 1 if failed else 1
                 self._retries[key] = _Retry(failures, self._clock.monotonic() + _backoff(failures))
-        self._seen = response.version
+        self._version = response.version
 
-    async def _succeeds(self, action: Action) -> bool:
+    async def _try_action(self, action: Action) -> bool:
         try:
-            await self._do(action)
-        except Exception:  # noqa: BLE001 - one run in trouble must not hold up the others
+            await self._execute(action)
+        except Exception:  # noqa: BLE001 - one run must not block the others
             _log.exception("%s of run %s failed; trying again", type(action).__name__, _run_of(action))
             return False
         return True
 
-    async def _do(self, action: Action) -> None:
+    async def _execute(self, action: Action) -> None:
         match action:
             case Prepare(order):
                 self._stager.begin(order)
@@ -343,7 +343,7 @@ class Agent:
                 await self._stager.discard(run_id)
                 self._handles.pop(run_id, None)
                 self._given_up.pop(run_id, None)
-                _log.info("run %s is over and removed", run_id)
+                _log.info("removed run %s", run_id)
 
     async def _start(self, order: RunOrder, staging: Staging) -> None:
         def place_and_start() -> Handle:
@@ -354,11 +354,11 @@ class Agent:
             except StartFailed:
                 raise
             except Exception as error:
-                # A bug of ours, and trying again would meet it again: the job must end and say so.
+                # A bug of ours, which a retry would hit again: the job fails with it.
                 _log.exception("run %s cannot be started", order.run_id)
                 self._runtime.remove(order.run_id)
-                trouble = f"The agent failed with {type(error).__name__}: {error}."
-                raise StartFailed(order.replicas[0].task, trouble) from error
+                message = f"The agent failed with {type(error).__name__}: {error}."
+                raise StartFailed(order.replicas[0].task, message) from error
 
         try:
             self._handles[order.run_id] = await asyncio.to_thread(place_and_start)
@@ -371,8 +371,8 @@ class Agent:
         else:
             _log.info("started run %d of job %s (%s)", order.number, order.job_id, order.run_id)
 
-    def _lose(self, run_id: str) -> None:
-        """The runtime knows nothing any more of a run that it had started: somebody removed it by hand."""
+    def _give_up_lost(self, run_id: str) -> None:
+        """Report the end of a launched run that the runtime no longer has: its files were removed by hand."""
         del self._handles[run_id]
         order = self._orders.get(run_id)
         if order is not None:
@@ -392,14 +392,14 @@ class Agent:
         for task, (reason, message) in ends.items():
             _log.info("run %s: %s %s (%s)", order.run_id, task, message, reason)
 
-    async def _keep_lease(self) -> None:
-        """Stop what the server may soon start elsewhere: each run, whatever happens with another."""
-        over = [handle for handle in self._handles.values() if self._lease.is_over(handle.grace_s)]
+    async def _enforce_lease(self) -> None:
+        """Stop the runs whose lease expires, each despite failures of others: the server may start them elsewhere."""
+        expiring = [handle for handle in self._handles.values() if self._lease.must_stop(handle.grace_s)]
         stops = [
             asyncio.to_thread(
                 self._runtime.stop, handle.run_id, self._lease.grace_left(handle.grace_s), Reason.HOST_LOST
             )
-            for handle in over
+            for handle in expiring
         ]
         for outcome in await asyncio.gather(*stops, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -415,6 +415,6 @@ def _run_of(action: Action) -> str:
 
 
 def _backoff(failures: int) -> float:
-    """How long to wait after so many failures in a row, from 1; at random, so that agents spread out."""
-    longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 10))
+    """Seconds to wait after this many failures in a row, with jitter so that agents spread out."""
+    longest = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 10))
     return longest * _jitter.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""What this machine may give to replicas."""
+"""The CPUs, memory and GPUs of this machine that replicas may use."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from trainyard_agent.runtimes.docker.engine import About
+from trainyard_agent.runtimes.docker.engine import EngineInfo
 from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.sync import Capacity, Gpu
 
@@ -29,17 +29,17 @@ _SERVICE_NAMES: Mapping[str, str] = {
     "T4": "NVIDIA_TESLA_T4",
     "V100": "NVIDIA_TESLA_V100",
 }
-"""The names that the API and Compute Engine have for these models."""
+"""Accelerator types of the API and of Compute Engine, by model."""
 
 
 class BadCapacity(Exception):
-    """What was asked for on the command line cannot be."""
+    """Invalid --cpus or --memory-gb on the command line."""
 
 
 def detect(cpus: str = "", memory_gb: float | None = None) -> Capacity:
-    """All that the agent itself may use, or the part that the arguments name.
+    """The capacity that the agent's process may use, or the part that the arguments select.
 
-    `cpus` is a list of CPU numbers such as `0,2-5`. Raises BadCapacity for one that this process may not use.
+    `cpus` is a list of CPU numbers such as `0,2-5`. Raises BadCapacity for a CPU that this process may not use.
     """
     usable = os.sched_getaffinity(0)
     return Capacity(
@@ -49,8 +49,8 @@ def detect(cpus: str = "", memory_gb: float | None = None) -> Capacity:
     )
 
 
-def of_engine(offered: Capacity, engine: About) -> Capacity:
-    """As much of it as the container engine has, which may run in a smaller machine within this one."""
+def of_engine(offered: Capacity, engine: EngineInfo) -> Capacity:
+    """The part that the container engine has, which may run in a smaller virtual machine."""
     return offered.model_copy(
         update={
             "cpus": tuple(cpu for cpu in offered.cpus if cpu < engine.cpus),
@@ -65,7 +65,7 @@ def parse_cpus(text: str, usable: Set[int]) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part)
         if match is None:
-            raise BadCapacity(f"--cpus takes CPU numbers such as 0,2-5; {part.strip()!r} is none.")
+            raise BadCapacity(f"--cpus takes CPU numbers such as 0,2-5, not {part.strip()!r}.")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise BadCapacity(f"--cpus: the range {part.strip()} ends before it begins.")
@@ -73,20 +73,20 @@ def parse_cpus(text: str, usable: Set[int]) -> tuple[int, ...]:
     refused = sorted(numbers - usable)
     if refused:
         raise BadCapacity(
-            f"--cpus: CPU {refused[0]} cannot be used here; this process may use "
+            f"--cpus: CPU {refused[0]} cannot be used; this process may use "
             f"{', '.join(map(str, sorted(usable)))}."
         )
     return tuple(sorted(numbers))
 
 
 def within_quota(usable: Set[int], quota: float | None) -> tuple[int, ...]:
-    """As many CPUs as a container's quota pays for, at least one."""
+    """As many CPUs as the cgroup's quota allows, at least one."""
     cpus = tuple(sorted(usable))
     return cpus if quota is None else cpus[: max(1, int(quota))]
 
 
 def parse_gpus(output: str) -> tuple[Gpu, ...]:
-    """The answer of nvidia-smi: `GPU-uuid, Tesla T4, 15360` a line, memory in MiB ("[N/A]": unknown)."""
+    """Parse nvidia-smi: `GPU-uuid, Tesla T4, 15360` per line, memory in MiB ("[N/A]": unknown)."""
     gpus = []
     for line in output.splitlines():
         fields = [field.strip() for field in line.split(",")]
@@ -97,7 +97,7 @@ def parse_gpus(output: str) -> tuple[Gpu, ...]:
 
 
 def gpu_type(name: str) -> str:
-    """`Tesla T4` -> `NVIDIA_TESLA_T4`; a model that the service never had keeps its own name, in that form."""
+    """`Tesla T4` -> `NVIDIA_TESLA_T4`; a model that the service never had keeps its name, in that form."""
     words = [word for word in re.split(r"[^A-Za-z0-9]+", name.upper()) if word]
     model = next((word for word in words if word in _SERVICE_NAMES), "")
     if model == "A100" and "80GB" in words:
@@ -116,12 +116,12 @@ def _gpus() -> tuple[Gpu, ...]:
             [program, *_QUERY], capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ()  # a driver that hangs is no device to offer
+        return ()  # the driver hangs
     return parse_gpus(answer.stdout) if answer.returncode == 0 else ()
 
 
 def _quota() -> float | None:
-    """CPUs' worth of time that the cgroup allows (version 2, then 1); None: no limit."""
+    """The cgroup's CPU limit, in CPUs (version 2, then 1); None: no limit."""
     match _words(_CGROUP / "cpu.max"):
         case [quota, period] if quota.isdecimal():
             return int(quota) / int(period)

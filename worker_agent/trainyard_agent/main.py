@@ -1,4 +1,4 @@
-"""The command line: `python -m trainyard_agent`. Everything is put together here."""
+"""The command `python -m trainyard_agent`, and the composition root of the agent."""
 
 import argparse
 import asyncio
@@ -14,32 +14,30 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from trainyard_agent import capacity
-from trainyard_agent import runtime_selection as places
+from trainyard_agent import capacity, runtime_selection
 from trainyard_agent.agent import Agent
 from trainyard_agent.doctor import examine
 from trainyard_agent.host.clock import SystemClock
 from trainyard_agent.host.files import read_json, try_lock, write_json
 from trainyard_agent.host.process_tags import StillAlive
-from trainyard_agent.lease import lease_file
-from trainyard_agent.lease import watchdog_files as fencing
+from trainyard_agent.lease import lease_file, watchdog_files
 from trainyard_agent.lease.lease import Lease
 from trainyard_agent.options import STOP_ALL_GRACE_S, parse
-from trainyard_agent.runtime_selection import Refused
+from trainyard_agent.runtime_selection import RuntimeRefused
 from trainyard_agent.runtimes.base import Handle
 from trainyard_agent.runtimes.docker.engine import Engine, EngineError
 from trainyard_agent.runtimes.docker.runtime import DockerRuntime
 from trainyard_agent.runtimes.docker.spec import Owner
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
-from trainyard_agent.server_client import ControlPlane
-from trainyard_agent.staging.python_environment import end_leftovers
+from trainyard_agent.server_client import ServerClient
+from trainyard_agent.staging.python_environment import kill_orphaned_installers
 from trainyard_protocol import __version__
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import AgentInfo
 
-_LOCK_PATIENCE_S = 5.0  # an agent that was told to end may take a moment
-_KILL_PATIENCE_S = 30.0  # for what SIGKILL ends, and a log that is still written
+_LOCK_TIMEOUT_S = 5.0  # an agent that is shutting down still holds the lock
+_KILL_TIMEOUT_S = 30.0  # for processes to die of SIGKILL and logs to be complete
 _PAUSE_S = 0.02
 
 
@@ -55,41 +53,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         options.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(options.state_dir):
+        with _agent_lock(options.state_dir):
             if options.stop_all:
                 stop_all(options.state_dir, options.grace)
             else:
                 asyncio.run(_serve(options))
-    except (Refused, capacity.BadCapacity, EngineError, InvalidArgument, StillAlive, OSError) as error:
+    except (RuntimeRefused, capacity.BadCapacity, EngineError, InvalidArgument, StillAlive, OSError) as error:
         print(f"trainyard_agent: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def stop_all(state_dir: Path, grace_s: float = STOP_ALL_GRACE_S) -> None:
-    """Stop every replica under this state directory and wait until all are gone; then there is no lease, and nobody
-    who watches over it.
+    """Stop the watchdog, remove the lease, stop every replica under this state directory and wait for their end.
 
-    Their exits are kept, with the reason HOST_SHUTDOWN, for the next agent to report. Nothing there, or
-    twice: nothing happens. Raises StillAlive if something survives SIGKILL, EngineError if containers may run
-    and the engine does not answer.
+    The next agent reports their exits with the reason HOST_SHUTDOWN. Raises StillAlive if a process survives SIGKILL,
+    EngineError if containers may run and the engine does not answer.
     """
-    fencing.end(state_dir)
+    watchdog_files.stop_watchdog(state_dir)
     _stop_everything(state_dir, lambda _: grace_s, Reason.HOST_SHUTDOWN)
 
 
-def stop_lost(state_dir: Path) -> None:
-    """As `stop_all`, for the fence: the lease is over. The reason is HOST_LOST, each grace what the lease leaves of it.
+def stop_expired(state_dir: Path) -> None:
+    """Stop every replica after the lease has expired, for the watchdog.
 
-    Raises Refused if there is an agent.
+    As `stop_all`, with the reason HOST_LOST and what the lease leaves of each grace. Raises RuntimeRefused if an agent
+    runs.
     """
-    with _alone(state_dir):
+    with _agent_lock(state_dir):
         lease = Lease(SystemClock(), state_dir / lease_file.NAME)
         _stop_everything(state_dir, lambda handle: lease.grace_left(handle.grace_s), Reason.HOST_LOST)
 
 
 def _stop_everything(state_dir: Path, grace_of: Callable[[Handle], float], reason: Reason) -> None:
-    end_leftovers(state_dir / places.ENVIRONMENTS)
+    kill_orphaned_installers(state_dir / runtime_selection.ENVIRONMENTS)
     _stop_runs(ProcessRuntime(state_dir), grace_of, reason)
     if DockerRuntime.has_runs(state_dir):
         with contextlib.closing(Engine()) as engine:
@@ -105,72 +102,76 @@ def _stop_runs(
     graces = {handle.run_id: grace_of(handle) for handle in runtime.recover()}
     for run_id, grace_s in graces.items():
         runtime.stop(run_id, grace_s, reason)
-    give_up_at = time.monotonic() + max(graces.values(), default=0.0) + _KILL_PATIENCE_S
-    while alive := [run_id for run_id in graces if not runtime.is_over(run_id)]:
+    give_up_at = time.monotonic() + max(graces.values(), default=0.0) + _KILL_TIMEOUT_S
+    while alive := [run_id for run_id in graces if not runtime.has_ended(run_id)]:
         if time.monotonic() > give_up_at:
-            raise StillAlive(f"replicas of the runs {', '.join(alive)} do not end")
+            raise StillAlive(f"the replicas of the runs {', '.join(alive)} survive SIGKILL")
         time.sleep(_PAUSE_S)
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    """Run the agent until SIGTERM or SIGINT. Replicas live on."""
+    """Run the agent until SIGTERM or SIGINT. Replicas keep running."""
     state_dir: Path = options.state_dir
     clock = SystemClock()
-    async with ControlPlane(options.server, _token(options.token_file)) as control_plane:
+    async with ServerClient(options.server, _token(options.token_file)) as control_plane:
         agent_id = _agent_id(state_dir)
-        with places.opened(options, agent_id, control_plane) as place:
+        with runtime_selection.open_runtime(options, agent_id, control_plane) as selected:
             info = AgentInfo(
                 agent_id=agent_id,
                 name=options.name or socket.gethostname(),
                 version=__version__,
-                runtime=place.runtime.name,
+                runtime=selected.runtime.name,
                 capacity_mode=options.capacity,
-                runs_images=place.runtime.runs_images,
-                capacity=place.capacity,
-                replica_environment=place.replica_environment,
+                runs_images=selected.runtime.runs_images,
+                capacity=selected.capacity,
+                replica_environment=selected.replica_environment,
             )
-            lease = Lease(clock, state_dir / lease_file.NAME, fencing.FenceKeeper(state_dir).keep)
-            agent = Agent(place.runtime, control_plane, place.stager, clock, info, lease, options.usage_every)
+            lease = Lease(
+                clock, state_dir / lease_file.NAME, watchdog_files.WatchdogKeeper(state_dir).ensure_running
+            )
+            agent = Agent(
+                selected.runtime, control_plane, selected.stager, clock, info, lease, options.usage_every
+            )
             running = asyncio.create_task(agent.run())
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, running.cancel)
             log = logging.getLogger(__name__)
-            log.info("agent %s (%s runtime) speaks to %s", agent_id, info.runtime, options.server)
+            log.info("agent %s (%s runtime) connects to %s", agent_id, info.runtime, options.server)
             with contextlib.suppress(asyncio.CancelledError):
                 await running
 
 
 def _agent_id(state_dir: Path) -> str:
-    """Made once for each state directory."""
+    """The id of this state directory's agent, created on first use."""
     path = state_dir / "agent.json"
-    known = read_json(path)
-    if known is None:
-        known = {"agent_id": uuid.uuid4().hex}
-        write_json(path, known)
-    return str(known["agent_id"])
+    saved = read_json(path)
+    if saved is None:
+        saved = {"agent_id": uuid.uuid4().hex}
+        write_json(path, saved)
+    return str(saved["agent_id"])
 
 
 def _token(path: Path) -> str:
     try:
         token = path.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise Refused(f"--token-file {path} cannot be read: {error.strerror}.") from error
+        raise RuntimeRefused(f"--token-file {path} cannot be read: {error.strerror}.") from error
     if not token:
-        raise Refused(f"--token-file {path} is empty.")
+        raise RuntimeRefused(f"--token-file {path} is empty.")
     return token
 
 
 @contextlib.contextmanager
-def _alone(state_dir: Path) -> Iterator[None]:
-    """Two agents on one state directory would start the same replicas twice."""
-    path = state_dir / fencing.AGENT_LOCK
-    give_up_at = time.monotonic() + _LOCK_PATIENCE_S
+def _agent_lock(state_dir: Path) -> Iterator[None]:
+    """Lock the state directory: two agents on it would start the same replicas twice."""
+    path = state_dir / watchdog_files.AGENT_LOCK
+    give_up_at = time.monotonic() + _LOCK_TIMEOUT_S
     while (lock := try_lock(path)) is None:
         if time.monotonic() > give_up_at:
             owner = path.read_text(encoding="ascii").strip()
-            raise Refused(
+            raise RuntimeRefused(
                 f"another worker agent (process {owner or 'unknown'}) uses the state directory {state_dir}: "
-                "end it first, or give this one a --state-dir of its own."
+                "stop it first, or give this one its own --state-dir."
             )
         time.sleep(_PAUSE_S)
     try:

@@ -1,4 +1,4 @@
-"""The agent's command line: what it takes, and what is wrong with it."""
+"""Command line options of the agent, and their validation."""
 
 import argparse
 import shutil
@@ -13,27 +13,27 @@ STOP_ALL_GRACE_S = 10.0
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Exits with status 2, as argparse does, for what cannot be."""
+    """Parse the arguments. Exits with status 2, as argparse does, for invalid ones."""
     parser = argparse.ArgumentParser(
         prog="python -m trainyard_agent",
-        description="Runs on this machine what a Trainyard server wants run here.",
+        description="Runs the replicas that a Trainyard server assigns to this machine.",
     )
-    parser.add_argument("--server", metavar="URL", help="where the server is, such as http://127.0.0.1:8470")
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="holds the agent's token")
+    parser.add_argument("--server", metavar="URL", help="the server's address, such as http://127.0.0.1:8470")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="file with the agent's token")
     parser.add_argument("--state-dir", type=Path, required=True, metavar="DIR")
     parser.add_argument(
         "--runtime",
         choices=["auto", "process", "docker"],
         default="auto",
-        help="what replicas are; auto (the default): containers where an engine answers and the image of the "
-        "default runtime version is there, else processes",
+        help="how replicas run; auto (the default): in containers if an engine answers and has the image of the "
+        "default runtime version, else as processes",
     )
     _add_container_options(parser)
     parser.add_argument(
         "--capacity",
         choices=["fit", "strict"],
         default="fit",
-        help="fit (the default): scale a gang that is larger than the machine down to it; strict: let it wait",
+        help="fit (the default): scale a gang that is larger than the machine down to it; strict: keep it queued",
     )
     parser.add_argument("--cpus", default="", metavar="LIST", help="CPUs for replicas, such as 0,2-5")
     parser.add_argument("--memory-gb", type=_positive, metavar="N", help="memory for replicas, in 10^9 bytes")
@@ -45,44 +45,44 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME=VALUE",
         help="set this in every replica's environment; may be repeated",
     )
-    parser.add_argument("--name", default="", help="what people call this agent; default: the host's name")
+    parser.add_argument("--name", default="", help="the agent's display name; default: the host name")
     parser.add_argument(
         "--python",
         type=_program,
         default=sys.executable,
         metavar="PROGRAM",
-        help="the interpreter whose packages every job sees; default: the one that runs the agent",
+        help="the interpreter whose packages every job can import; default: the one that runs the agent",
     )
     parser.add_argument(
         "--usage-every",
         type=_seconds,
         default=USAGE_S,
         metavar="SECONDS",
-        help="how often what replicas use (CPU, memory, GPUs) is measured, 0 for never; default: %(default)g",
+        help="interval between measurements of CPU, memory and GPU usage, 0 for none; default: %(default)g",
     )
     parser.add_argument(
         "--stop-all",
         action="store_true",
-        help="stop every replica that is alive under the state directory, and exit",
+        help="stop every replica under the state directory, and exit",
     )
     parser.add_argument(
         "--doctor",
         action="store_true",
-        help="print as JSON what is left here of runs that nobody knows any more, and exit",
+        help="print the orphaned processes, containers and directories on this machine as JSON, and exit",
     )
-    parser.add_argument("--fix", action="store_true", help="--doctor: remove it")
+    parser.add_argument("--fix", action="store_true", help="--doctor: remove the orphans")
     parser.add_argument(
         "--live-runs",
         type=_words,
         metavar="RUN,...",
-        help="--doctor: the runs that are not over, as the server says; without it their environments are let be",
+        help="--doctor: the runs that have not ended on the server; without it environments are not checked",
     )
     parser.add_argument(
         "--grace",
         type=_positive,
         default=STOP_ALL_GRACE_S,
         metavar="SECONDS",
-        help="--stop-all: between SIGTERM and SIGKILL; default: %(default)s",
+        help="--stop-all: time between SIGTERM and SIGKILL; default: %(default)s",
     )
     options = parser.parse_args(argv)
     if not (options.stop_all or options.doctor) and not (options.server and options.token_file):
@@ -93,19 +93,19 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _add_container_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "containers", "The engine is the one that DOCKER_HOST names, or this machine's."
+        "containers", "The engine is the one in DOCKER_HOST, or this machine's."
     )
     group.add_argument(
         "--pull",
         choices=["missing", "always", "never"],
         default="missing",
-        help="when to pull a job's image; default: where it is missing",
+        help="when to pull a job's image; default: when it is missing",
     )
     group.add_argument(
         "--runtimes",
         type=Path,
         metavar="FILE",
-        help="images for runtime versions, laid over the shipped table",
+        help="images for runtime versions, added to the shipped table",
     )
     group.add_argument(
         "--job-dir-root",
@@ -113,14 +113,14 @@ def _add_container_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="job-dirs below it, which are paths, may be mounted into containers; may be repeated",
+        help="job-dirs below this directory may be mounted into containers; may be repeated",
     )
     group.add_argument(
         "--pids-limit",
         type=_count,
         default=PIDS_LIMIT,
         metavar="N",
-        help="processes and threads that a replica may have; default: %(default)s",
+        help="limit of processes and threads for each replica; default: %(default)s",
     )
 
 
@@ -153,12 +153,12 @@ def _assignment(text: str) -> tuple[str, str]:
     if not (name.isidentifier() and equals):
         raise argparse.ArgumentTypeError(f"must look like NAME=VALUE; this is {text!r}")
     if name.startswith("TRAINYARD_"):
-        raise argparse.ArgumentTypeError(f"{name}: names that start with TRAINYARD_ are not for replicas")
+        raise argparse.ArgumentTypeError(f"{name}: names that start with TRAINYARD_ are reserved")
     return name, value
 
 
 def _program(text: str) -> str:
-    found = shutil.which(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no program on this machine")
-    return str(Path(found).absolute())
+    program = shutil.which(text)
+    if program is None:
+        raise argparse.ArgumentTypeError(f"there is no program {text!r} on this machine")
+    return str(Path(program).absolute())

@@ -1,4 +1,4 @@
-"""The agent's client of the server. Every failure is one of `trainyard_protocol.errors`."""
+"""HTTP client for the server's agent API. Every failure is one of `trainyard_protocol.errors`."""
 
 import hashlib
 from pathlib import Path
@@ -18,11 +18,11 @@ _ANSWER_S = 30.0
 
 
 class ChecksumMismatch(Exception):
-    """What arrived is not what was asked for."""
+    """A download does not have the requested SHA-256."""
 
 
-class ControlPlane:
-    """One server. `transport` is for tests that speak to an app in their own process."""
+class ServerClient:
+    """Client of one server. `transport` is for tests that call an app in their own process."""
 
     def __init__(self, server: str, token: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.server = server
@@ -31,7 +31,7 @@ class ControlPlane:
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
             transport=transport,
-            trust_env=False,  # a proxy of the user's is not for calls to their own server
+            trust_env=False,  # calls to the user's own server need no proxy
         )
 
     async def __aenter__(self) -> Self:
@@ -46,20 +46,20 @@ class ControlPlane:
         await self._http.aclose()
 
     async def sync(self, request: SyncRequest) -> SyncResponse:
-        """May take `request.wait_s` and a little more. Cancelling it is harmless."""
+        """Report the runs and receive the orders. Takes up to `request.wait_s` and a little more. May be cancelled."""
         timeout = httpx.Timeout(request.wait_s + _ANSWER_S, connect=_CONNECT_S)
         return await self._post("/agent/v1/sync", request, SyncResponse, timeout=timeout)
 
     async def send_log(self, run_id: str, task: str, chunk: LogChunk) -> LogReceipt:
-        """Raises NotFound where the run is not this server's."""
+        """Send a chunk of a log. Raises NotFound if the server does not know the run."""
         return await self._post(f"/agent/v1/runs/{run_id}/replicas/{task}/logs", chunk, LogReceipt)
 
     async def send_usage(self, batch: UsageBatch) -> UsageReceipt:
-        """Raises NotFound where the server is one that takes no measurements."""
+        """Send usage measurements. Raises NotFound if the server does not accept them."""
         return await self._post("/agent/v1/usage", batch, UsageReceipt)
 
     async def download(self, sha256: str, filename: str, target: Path) -> None:
-        """Fetch a staged package. Raises ChecksumMismatch, and leaves no file, if it is not that package."""
+        """Download a staged package. Raises ChecksumMismatch, and leaves no file, if its SHA-256 differs."""
         total = hashlib.sha256()
         try:
             async with self._http.stream("GET", f"/agent/v1/staging/{sha256}/{filename}") as response:
@@ -93,7 +93,7 @@ class ControlPlane:
             return kind.model_validate_json(response.content)
         except ValidationError as error:
             raise Internal(
-                f"The server at {self.server} answered {path} with something else: {error}"
+                f"The server at {self.server} answered {path} with an invalid response: {error}"
             ) from error
 
     def _unavailable(self, error: httpx.HTTPError) -> Unavailable:

@@ -1,7 +1,7 @@
-"""`trainyard doctor`: everything that can be looked at, what is wrong with it, and what to do.
+"""`trainyard doctor`: checks the installation and says what is wrong and what to do.
 
-What stands on this machine is looked at here (`local_checks`) and by the agent's own code, in a process of its own;
-what the server knows is asked of it. A service that is stopped is no problem by itself.
+Checks of this machine are in `local.checks` and in the agent, which runs as a process of its own; the server checks
+itself. A stopped service is not a problem.
 """
 
 import shutil
@@ -12,40 +12,40 @@ from datetime import UTC, datetime
 import click
 
 import trainyard_protocol
-from trainyard_cli.client import NO_PATIENCE, Client
-from trainyard_cli.local import checks as local_checks
+from trainyard_cli.client import NO_RETRIES, Client
+from trainyard_cli.local import checks
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output import formats
 from trainyard_cli.output.formats import Output
-from trainyard_cli.settings import Server, Where, remote_server
+from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.views import AgentView
 
-_TIMEOUT_S = 120.0  # SQLite's file is read from one end to the other
-_CLOCK_S = 2.0
+_TIMEOUT_S = 120.0  # the server reads the whole SQLite file
+_MAX_CLOCK_OFFSET_S = 2.0
 _WIDTH = 110
 _STATE_WIDTH = len("PROBLEM")
 
 _MEANINGS = {
-    "database": "No job can be taken, shown or moved forward; those that run go on.",
-    "disk": "Nothing new can be taken, and what runs may not be able to say how it ended.",
-    "scheduler": "Jobs neither start nor end.",
-    "agents": "Jobs wait: nobody can run them.",
-    "logs": "Lines of some jobs cannot be shown; the others are not concerned.",
+    "database": "Jobs cannot be submitted, shown or scheduled. Running replicas go on.",
+    "disk": "No new jobs can be submitted, and results of running jobs may not be recorded.",
+    "scheduler": "Jobs do not start or end.",
+    "agents": "Jobs stay queued: there is no agent to run them.",
+    "logs": "Log lines of some jobs cannot be shown. Other jobs are not affected.",
 }
 _ADVICE = {
-    "database": "Start it again, or see its own log; the server finds it by itself.",
-    "disk": "Free some space, or have it mounted for writing; the server goes on by itself.",
+    "database": "Start the database again, or see its log. The server reconnects by itself.",
+    "disk": "Free disk space, or mount the disk writable. The server continues by itself.",
     "scheduler": "See the server's log.",
-    "agents": "`trainyard up` starts the one of this machine.",
-    "logs": "Restore the files from a backup, or leave them: nothing else hangs on them.",
+    "agents": "`trainyard up` starts the agent of this machine.",
+    "logs": "Restore the files from a backup, or leave them: nothing else depends on them.",
 }
 
 
-def run(where: Where, output: Output, fix: bool) -> bool:
-    """Prints what was found; returns whether nothing is wrong."""
-    findings = tuple(examine(where, fix))
+def run(target: Target, output: Output, fix: bool) -> bool:
+    """Print the findings and return whether there is no problem."""
+    findings = tuple(examine(target, fix))
     healthy = all(finding.status != "problem" for finding in findings)
     if output.for_people:
         click.echo(text(findings, min(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDTH)))
@@ -55,48 +55,51 @@ def run(where: Where, output: Output, fix: bool) -> bool:
     return healthy
 
 
-def examine(where: Where, fix: bool) -> Iterator[Finding]:
-    remote = remote_server(where)
+def examine(target: Target, fix: bool) -> Iterator[Finding]:
+    remote = remote_server(target)
     if remote is not None:
         yield from of_server(remote, fix)
         return
-    state = LocalState(where.state_dir)
+    state = LocalState(target.state_dir)
     if not state.exists():
         yield Finding(
             check="services", status="ok", found=f"The local service was never started in {state.root}."
         )
         return
-    yield from local_checks.services(state, fix)
-    yield from local_checks.ports(state)
+    yield from checks.services(state, fix)
+    yield from checks.ports(state)
     server, live_runs = state.server(), None
     if server is not None and state.process("server") is not None:
-        looked = Looked(server)
-        yield from looked.findings(fix)
-        live_runs = looked.live_runs
-    yield from local_checks.agent(state, live_runs, fix)
-    yield from local_checks.disk(state)
+        probe = ServerProbe(server)
+        yield from probe.findings(fix)
+        live_runs = probe.live_runs
+    yield from checks.agent(state, live_runs, fix)
+    yield from checks.disk(state)
 
 
 def of_server(server: Server, fix: bool) -> Iterator[Finding]:
-    yield from Looked(server).findings(fix)
+    yield from ServerProbe(server).findings(fix)
 
 
-class Looked:
-    """What the server says; `live_runs` are known once the findings were read."""
+class ServerProbe:
+    """Findings of a server. `live_runs` is set once the findings were consumed."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self.live_runs: tuple[str, ...] | None = None
 
     def findings(self, fix: bool) -> Iterator[Finding]:
-        with Client(self._server, "", patience=NO_PATIENCE, timeout=_TIMEOUT_S) as client:
+        with Client(self._server, "", retry_delays=NO_RETRIES, timeout=_TIMEOUT_S) as client:
             try:
                 before = datetime.now(UTC)
                 health = client.health()
                 after = datetime.now(UTC)
             except TrainyardError as error:
                 yield _problem(
-                    "server", error.message, "Nothing can be asked of it.", "See its log, or its address."
+                    "server",
+                    error.message,
+                    "The server cannot be checked.",
+                    "See its log; check its address.",
                 )
                 return
             yield from of_version(health)
@@ -104,12 +107,14 @@ class Looked:
             yield of_clock(health.time, before, after)
             try:
                 if fix:
-                    yield from client.mend().findings
+                    yield from client.repair().findings
                 deep = client.health(deep=True)
                 agents = client.status().agents
             except TrainyardError as error:
                 yield Finding(
-                    check="server", status="unknown", found=f"It could not look at itself: {error.message}"
+                    check="server",
+                    status="unknown",
+                    found=f"The server could not check itself: {error.message}",
                 )
                 return
             yield from of_agents(agents, health.version)
@@ -120,56 +125,56 @@ class Looked:
 def of_version(health: ServerHealth) -> Iterator[Finding]:
     mine = trainyard_protocol.__version__
     if health.version == mine:
-        yield Finding(check="server", status="ok", found=f"It answers, and is of this version, {mine}.")
+        yield Finding(check="server", status="ok", found=f"The server answers and has this version, {mine}.")
         return
     yield _problem(
         "server",
-        f"It is of version {health.version}, and this command of {mine}.",
-        "What the one says the other may not understand.",
-        "Upgrade the older; on one machine: `trainyard down`, then `trainyard up`. Jobs go on.",
+        f"The server has version {health.version}, this command {mine}.",
+        "They may not understand each other.",
+        "Upgrade the older one. On one machine: `trainyard down`, then `trainyard up`; jobs start again.",
     )
 
 
 def of_agents(agents: Sequence[AgentView], version: str) -> Iterator[Finding]:
-    """Those that are alive; of a silent one nothing is known."""
+    """Version check of the agents that are alive."""
     others = [agent for agent in agents if agent.alive and agent.version != version]
     for agent in others:
         yield _problem(
             "agents",
-            f"The agent {agent.name} is of version {agent.version}, and the server of {version}.",
-            "What the one says the other may not understand.",
-            "Start the agent again from the same version; on one machine: `trainyard down`, then `trainyard up`.",
+            f"The agent {agent.name} has version {agent.version}, the server {version}.",
+            "They may not understand each other.",
+            "Restart the agent with the same version. On one machine: `trainyard down`, then `trainyard up`.",
         )
     alive = sum(agent.alive for agent in agents)
     if alive and not others:
-        found = f"{_things(alive, 'agent')} alive, of the server's version."
-        yield Finding(check="agents", status="ok", found=found)
+        message = f"{formats.count(alive, 'agent')} alive, with the server's version."
+        yield Finding(check="agents", status="ok", found=message)
 
 
 def of_checks(health: ServerHealth) -> Iterator[Finding]:
-    """What is not ok; the rest says itself with the findings."""
+    """Problems of the server's health checks."""
     for name, check in health.checks.items():
         if check.status is not CheckStatus.OK:
-            found = f"The server says of its {name}: {check.message}."
-            yield _problem(name, found, _MEANINGS.get(name, ""), _ADVICE.get(name, ""))
+            message = f"The server reports: {name}: {check.message}."
+            yield _problem(name, message, _MEANINGS.get(name, ""), _ADVICE.get(name, ""))
 
 
 def of_clock(theirs: datetime, before: datetime, after: datetime) -> Finding:
-    """Their time was read somewhere between the other two."""
-    off_s = max((before - theirs).total_seconds(), (theirs - after).total_seconds(), 0.0)
-    if off_s <= _CLOCK_S:
-        return Finding(check="clock", status="ok", found="The server's clock and this machine's agree.")
-    where = "behind" if theirs < before else "ahead"
+    """Compare the server's clock with ours, read before and after."""
+    offset_s = max((before - theirs).total_seconds(), (theirs - after).total_seconds(), 0.0)
+    if offset_s <= _MAX_CLOCK_OFFSET_S:
+        return Finding(check="clock", status="ok", found="The clocks of the server and this machine agree.")
+    direction = "behind" if theirs < before else "ahead"
     return _problem(
         "clock",
-        f"The server's clock is {off_s:.0f} s {where} of this machine's.",
-        "Times of jobs and of log lines do not fit together.",
-        "Have both set by NTP (`timedatectl set-ntp true`).",
+        f"The server's clock is {offset_s:.0f} s {direction} of this machine's.",
+        "Times of jobs and log lines are wrong.",
+        "Synchronize both with NTP (`timedatectl set-ntp true`).",
     )
 
 
 def text(findings: Sequence[Finding], width: int) -> str:
-    """One block for each finding, the problems with what they mean and what to do."""
+    """One block per finding; problems with their meaning and advice."""
     names = max((len(finding.check) for finding in findings), default=0)
     indent = " " * (names + _STATE_WIDTH + 4)
     lines: list[str] = []
@@ -184,18 +189,14 @@ def text(findings: Sequence[Finding], width: int) -> str:
 
 
 def _summary(findings: Sequence[Finding]) -> str:
-    wrong = [finding for finding in findings if finding.status == "problem"]
+    problems = [finding for finding in findings if finding.status == "problem"]
     fixed = sum(finding.status == "fixed" for finding in findings)
-    words = f"Mended {_things(fixed)}. " if fixed else ""
-    if not wrong:
-        return f"{words}Nothing is wrong."
-    words += f"{_things(len(wrong))} {'is' if len(wrong) == 1 else 'are'} wrong"
-    fixable = sum(finding.fixable for finding in wrong)
-    return f"{words}; `trainyard doctor --fix` mends {fixable} of them." if fixable else f"{words}."
-
-
-def _things(number: int, thing: str = "thing") -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    words = f"{formats.count(fixed, 'problem')} fixed. " if fixed else ""
+    if not problems:
+        return f"{words}No problems."
+    words += formats.count(len(problems), "problem")
+    fixable = sum(finding.fixable for finding in problems)
+    return f"{words}; `trainyard doctor --fix` fixes {fixable} of them." if fixable else f"{words}."
 
 
 def _wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
@@ -211,5 +212,5 @@ def _wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
     )
 
 
-def _problem(check: str, found: str, meaning: str, advice: str) -> Finding:
-    return Finding(check=check, status="problem", found=found, meaning=meaning, advice=advice)
+def _problem(check: str, message: str, meaning: str, advice: str) -> Finding:
+    return Finding(check=check, status="problem", found=message, meaning=meaning, advice=advice)

@@ -1,4 +1,4 @@
-"""Flags that many commands share, and the command that keeps what comes after `--` apart."""
+"""Flags that many commands share, and the command class with arguments after `--`."""
 
 import functools
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from trainyard_cli.settings import DEFAULT_PROJECT, Where, default_state_dir
+from trainyard_cli.settings import DEFAULT_PROJECT, Target, default_state_dir
 
 Command = Callable[..., Any]
 
@@ -21,7 +21,7 @@ _state_dir = click.option(
 
 
 class JobName(click.ParamType[str]):
-    """The name of a job that may exist. The rule is the protocol's, whose import would cost each TAB too much."""
+    """Parameter type of a job name. Repeats the protocol's rule, whose import is too slow for shell completion."""
 
     name = "JOB"
 
@@ -29,8 +29,8 @@ class JobName(click.ParamType[str]):
         text = str(value)
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,127}", text):
             self.fail(
-                f"{text!r} is no job's name: a name starts with a letter and contains only letters, numbers "
-                "and underscores, at most 128.",
+                f"{text!r} is not a job name: a name starts with a letter and has at most 128 letters, numbers "
+                "and underscores.",
                 param,
                 ctx,
             )
@@ -48,7 +48,7 @@ def state_options(function: Command) -> Command:
 
 
 def server_options(function: Command) -> Command:
-    """--server, --token-file, --project, --state-dir; the command receives one `where: Where`."""
+    """--server, --token-file, --project, --state-dir; the command receives one `target: Target`."""
 
     @functools.wraps(function)
     def wrapped(
@@ -59,14 +59,14 @@ def server_options(function: Command) -> Command:
         state_dir: Path | None,
         **rest: Any,
     ) -> Any:
-        where = Where(
+        target = Target(
             state_dir=state_dir or default_state_dir(),
             project=project or os.environ.get("TRAINYARD_PROJECT") or DEFAULT_PROJECT,
             server=server or "",
             token_file=token_file,
             local=state_dir is not None,
         )
-        return function(where=where, **rest)
+        return function(target=target, **rest)
 
     for option in (
         _state_dir,
@@ -105,7 +105,7 @@ def output_options(function: Command) -> Command:
 
 
 class WithUserArgs(click.Command):
-    """A command whose words after the first `--` are not ours: they go, as they are, into `user_args`."""
+    """Command that passes the words after the first `--` on as `user_args`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         user_args: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What `trainyard runtimes list` and `build` print."""
+"""Output of `trainyard runtimes list` and `build`."""
 
 import sys
 import time
@@ -11,11 +11,11 @@ from typing import IO, Any
 
 import click
 
-from trainyard_cli.local.connect import say
+from trainyard_cli.local.connect import notify
 from trainyard_cli.output import formats
 from trainyard_cli.output.formats import Output
-from trainyard_cli.runtimes import images as runtimes
-from trainyard_cli.runtimes.images import Line
+from trainyard_cli.runtimes import images
+from trainyard_cli.runtimes.images import RuntimeTableRow
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.runtimes import Runtimes, load_runtimes
@@ -24,24 +24,30 @@ _DEVICES = {None: "any", False: "CPU", True: "GPU"}
 
 
 def list_runtimes(site_file: Path | None, output: Output) -> None:
-    """The table, with what the engine has of it. Without an engine: the table, and why on stderr."""
+    """Print the table and which images the engine has. Without an engine, the reason goes to stderr."""
     table = load_runtimes(site_file)
-    found, asked = runtimes.lines(table), True
+    listed, engine_answers = images.lines(table), True
     try:
-        with runtimes.engine() as client:
-            found = [replace(line, size=runtimes.size_of(client, line.image)) for line in found]
+        with images.engine() as client:
+            listed = [replace(line, size=images.size_of(client, line.image)) for line in listed]
     except TrainyardError as error:
-        asked = False
-        say(f"Which images are here is not known: {error.message}")
+        engine_answers = False
+        notify(f"Cannot tell which images this machine has: {error.message}")
     if output.for_people:
         headers = ["VERSION", "DEVICES", "NAME", "IMAGE", "HERE"]
         rows = [
-            [line.version, _DEVICES[line.gpus], line.name, line.image, _here(line, asked, table)]
-            for line in found
+            [
+                line.version,
+                _DEVICES[line.gpus],
+                line.name,
+                line.image,
+                _on_engine(line, engine_answers, table),
+            ]
+            for line in listed
         ]
         click.echo(formats.table(headers, rows))
     else:
-        click.echo(formats.render(output, [_data(line, asked) for line in found]))
+        click.echo(formats.render(output, [_data(line, engine_answers) for line in listed]))
 
 
 def build(
@@ -51,34 +57,34 @@ def build(
     build_args: Mapping[str, str],
     ca_bundle: Path | None,
 ) -> None:
-    """Build the images one after the other, each said when it is there. The first that fails ends it."""
+    """Build the images one after the other and print each result. Stops at the first failure."""
     table = load_runtimes(site_file)
     recipes = [
-        runtimes.recipe(name, table.images[name], base_image, build_args, ca_bundle)
-        for name in runtimes.chosen(table, names)
+        images.recipe(name, table.images[name], base_image, build_args, ca_bundle)
+        for name in images.images_to_build(table, names)
     ]
     if not recipes:
-        say("Nothing to build: every image of a replica without GPUs is pulled.")
-    with runtimes.engine() as client:
+        notify("Nothing to build: all images of replicas without GPUs are pulled.")
+    with images.engine() as client:
         for recipe in recipes:
-            say(f"Building {recipe.name} on {recipe.base_image}.")
+            notify(f"Building {recipe.name} on {recipe.base_image}.")
             since = time.monotonic()
             with progress_on(sys.stderr, recipe.name) as progress:
-                size = runtimes.build(client, recipe, progress)
+                size = images.build(client, recipe, progress)
             click.echo(f"Built {recipe.image}: {_gigabytes(size)}, in {time.monotonic() - since:.0f} s.")
 
 
 @contextmanager
-def progress_on(out: IO[str], name: str) -> Iterator[runtimes.Progress]:
-    """Lines for each step; on a terminal also what the step says, in one line that changes."""
+def progress_on(out: IO[str], name: str) -> Iterator[images.BuildProgress]:
+    """Progress output: a line per step; on a terminal also the step's latest line."""
     if not out.isatty():
-        yield _Steps(out, name)
+        yield _PlainProgress(out, name)
         return
-    with _LiveSteps(out, name) as live:
+    with _LiveProgress(out, name) as live:
         yield live
 
 
-class _Steps:
+class _PlainProgress:
     def __init__(self, out: IO[str], name: str) -> None:
         self._out = out
         self._name = name
@@ -87,10 +93,10 @@ class _Steps:
         print(_heading(self._name, number, of, instruction), file=self._out, flush=True)
 
     def line(self, text: str) -> None:
-        """Nobody watches."""
+        """Not printed."""
 
 
-class _LiveSteps:
+class _LiveProgress:
     def __init__(self, out: IO[str], name: str) -> None:
         from rich.console import Console
         from rich.text import Text
@@ -100,7 +106,7 @@ class _LiveSteps:
         self._console = Console(file=out, highlight=False, markup=False, emoji=False)
         self._status = self._console.status("")
 
-    def __enter__(self) -> "_LiveSteps":
+    def __enter__(self) -> "_LiveProgress":
         self._status.start()
         return self
 
@@ -118,26 +124,26 @@ class _LiveSteps:
 
 
 def _heading(name: str, number: int, of: int, instruction: str) -> str:
-    return f"{name}  {number}/{of}  {runtimes.brief(instruction)}"
+    return f"{name}  {number}/{of}  {images.brief(instruction)}"
 
 
-def _here(line: Line, asked: bool, table: Runtimes) -> str:
-    if not asked:
+def _on_engine(line: RuntimeTableRow, engine_answers: bool, table: Runtimes) -> str:
+    if not engine_answers:
         return "?"
     if line.size is not None:
         return _gigabytes(line.size)
     if table.images[line.name].dockerfile:
         return f"no: trainyard runtimes build {line.name}"
-    return "no: pulled when it is needed"
+    return "no: pulled when needed"
 
 
-def _data(line: Line, asked: bool) -> dict[str, Any]:
+def _data(line: RuntimeTableRow, engine_answers: bool) -> dict[str, Any]:
     return {
         "version": line.version,
         "devices": _DEVICES[line.gpus],
         "name": line.name,
         "image": line.image,
-        "here": line.size is not None if asked else None,
+        "here": line.size is not None if engine_answers else None,
         "size": line.size,
     }
 

@@ -1,4 +1,4 @@
-"""What `trainyard up`, `down` and `status` print."""
+"""Output of `trainyard up`, `down` and `status`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,11 +8,11 @@ import click
 
 from trainyard_cli.commands.shell_init import this_program
 from trainyard_cli.local import service as service
-from trainyard_cli.local.connect import say
+from trainyard_cli.local.connect import notify
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output import formats
 from trainyard_cli.output.formats import Output
-from trainyard_cli.settings import Server, Where, remote_server
+from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_protocol.health import Check
 from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.states import FINAL_JOB_STATES
@@ -21,28 +21,30 @@ from trainyard_protocol.views import AgentView, ServerStatus
 
 def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
     state = LocalState(state_dir)
-    now = service.up(state, changes, say)
+    now = service.up(state, changes, notify)
     click.echo(_status_text(now))
-    click.echo(f"\nDashboard:      {_dashboard(state.server())}  (trainyard dashboard opens it, signed in)")
-    click.echo(f"State and logs: {state.root}")
+    click.echo(
+        f"\nDashboard:                 {_dashboard(state.server())}  (open it signed in: trainyard dashboard)"
+    )
+    click.echo(f"State and logs:            {state.root}")
     if len(program := this_program()) == 1:
-        click.echo(f'To have `jobs` in this shell:  eval "$({program[0]} shell-init)"')
-    click.echo("The first job:                 jobs submit training --config config.yaml --stream-logs")
-    click.echo("To stop it all:                trainyard down")
+        click.echo(f'Add `jobs` to this shell:  eval "$({program[0]} shell-init)"')
+    click.echo("Submit a job:              jobs submit training --config config.yaml --stream-logs")
+    click.echo("Stop everything:           trainyard down")
 
 
 def down(state_dir: Path) -> None:
     state = LocalState(state_dir)
-    if service.down(state, say):
-        click.echo("The local service is stopped.")
+    if service.down(state, notify):
+        click.echo("Stopped the local service.")
     else:
-        click.echo("Nothing was running.")
+        click.echo("The local service was not running.")
 
 
-def status(where: Where, output: Output) -> bool:
-    """Print how things stand; returns whether everything works."""
-    server = remote_server(where)
-    state = LocalState(where.state_dir)
+def status(target: Target, output: Output) -> bool:
+    """Print the service's status and return whether it is healthy."""
+    server = remote_server(target)
+    state = LocalState(target.state_dir)
     now = service.server_status(server) if server else service.status(state)
     dashboard = _dashboard(server or state.server()) if now.health is not None else ""
     if output.for_people:
@@ -94,7 +96,7 @@ def _status_text(now: service.Status) -> str:
         headers = ["AGENT", "STATE", "RUNTIME", "CAPACITY", "CPUS", "MEMORY", "GPUS", "RUNS", "USED"]
         blocks.append(formats.table(headers, [_agent_row(agent) for agent in now.server.agents]))
     else:
-        blocks.append("No agent has registered yet; jobs wait.")
+        blocks.append("No agent has registered yet. Jobs stay queued.")
     blocks.append(f"Jobs: {_counts(now.server)}")
     return "\n\n".join(blocks)
 
@@ -119,6 +121,6 @@ def _agent_row(agent: AgentView) -> list[str]:
 
 def _counts(server: ServerStatus) -> str:
     counted = {state: count for state, count in server.jobs.items() if count}
-    waiting = [f"{count} {state}" for state, count in counted.items() if state not in FINAL_JOB_STATES]
+    active = [f"{count} {state}" for state, count in counted.items() if state not in FINAL_JOB_STATES]
     ended = [f"{count} {state}" for state, count in counted.items() if state in FINAL_JOB_STATES]
-    return ", ".join([*waiting, *ended]) or "none yet"
+    return ", ".join([*active, *ended]) or "none yet"

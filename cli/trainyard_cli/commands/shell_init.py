@@ -1,7 +1,7 @@
-"""`trainyard shell-init`: what a shell evaluates so that `jobs submit ...` reaches us.
+"""`trainyard shell-init`: shell code that makes `jobs submit ...` run trainyard.
 
-`jobs` is a builtin of every shell. The function defined here hands our verbs to the program and everything
-else (`jobs`, `jobs -l`, `jobs %1`) to the builtin. The verbs come from the command tree itself.
+`jobs` is a builtin of every shell. The function defined here passes our subcommands to the program and everything else
+(`jobs`, `jobs -l`, `jobs %1`) to the builtin. The subcommands come from the command tree.
 """
 
 import os
@@ -122,7 +122,7 @@ _TEMPLATES = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH, "dash": _POSIX, "sh": _
 
 
 def script(shell: str, program: Sequence[str], verbs: Sequence[str], variable: str) -> str:
-    """The text to evaluate. `program` is the command that is `trainyard`; `variable` asks it to complete."""
+    """The code to evaluate. `program` runs `trainyard`; `variable` is click's completion variable."""
     quote = _fish_quote if shell == "fish" else shlex.quote
     return _TEMPLATES[shell].format(
         program=" ".join(map(quote, program)),
@@ -133,8 +133,7 @@ def script(shell: str, program: Sequence[str], verbs: Sequence[str], variable: s
 
 
 def guess_shell(environment: Mapping[str, str] = os.environ, parent: str | None = None) -> str:
-    """The shell that started us where the system tells (`parent`, a process's name), else the login shell if we
-    know it, else `sh`."""
+    """The parent process's shell (`parent` overrides its name), else a known login shell, else `sh`."""
     for name in (_parent_name() if parent is None else parent, Path(environment.get("SHELL", "")).name):
         if name.removeprefix("-") in SHELLS:
             return name.removeprefix("-")
@@ -149,7 +148,7 @@ def _parent_name() -> str:
 
 
 def this_program(argv0: str = sys.argv[0]) -> list[str]:
-    """How to start this very program from anywhere: its absolute path, or its module."""
+    """The command that runs this program from any directory: its absolute path, or its module."""
     path = Path(argv0)
     if path.name == "trainyard" and path.is_file() and os.access(path, os.X_OK):
         return [str(path.absolute())]

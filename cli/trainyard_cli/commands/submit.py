@@ -1,4 +1,4 @@
-"""What `jobs submit training` and `jobs validate` do, from flags to exit code."""
+"""`jobs submit training` and `jobs validate`, from flags to exit code."""
 
 import sys
 from contextlib import suppress
@@ -9,23 +9,23 @@ import click
 
 from trainyard_cli.client import Client
 from trainyard_cli.commands import jobs
-from trainyard_cli.local.connect import client_of, find_server, running_server, say
+from trainyard_cli.local.connect import client_of, find_server, notify, running_server
 from trainyard_cli.local.service import ensure_up
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output import formats
 from trainyard_cli.output.follow import stream
 from trainyard_cli.output.formats import Output
 from trainyard_cli.output.log_screen import screen_for
-from trainyard_cli.settings import Server, Where
+from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.flags import JobFlags, get
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
-from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
 from trainyard_protocol.machines import Catalog, load_catalog
 
 
 def submit(
-    where: Where,
+    target: Target,
     output: Output,
     flags: JobFlags,
     *,
@@ -35,34 +35,40 @@ def submit(
     stream_logs: bool,
 ) -> int:
     """Submit one job; with `stream_logs` follow it and return its exit code."""
-    draft = submission.draft(config, flags, here=_here(), name=name, user_args=user_args)
-    state = LocalState(where.state_dir)
-    server = find_server(where)
+    draft = submission.draft(config, flags, current_dir=_current_dir(), name=name, user_args=user_args)
+    state = LocalState(target.state_dir)
+    server = find_server(target)
     submission.check_locally(draft, _catalog(server, state))
-    server = _ready(where, server, state)
-    with client_of(server, where) as client:
+    server = _ready(target, server, state)
+    with client_of(server, target) as client:
         bucket = flags.text("staging_bucket")
         storage = state.storage_url() if server.local else ""
         job_dir = str(get(draft.data, "trainingInput.jobDir") or "")
 
         def directory(job_id: str) -> str:
-            """Only called for a job that the server would take."""
             if storage and job_dir.startswith("gs://"):
-                ensure_bucket(job_dir, storage, say)
-            return _own_directory(state, job_id) if server.local and not job_dir else ""
+                ensure_bucket(job_dir, storage, notify)
+            return _own_directory(state, job_id, made) if server.local and not job_dir else ""
 
-        job = submission.submit(
-            draft,
-            client,
-            upload=to_bucket(bucket, storage, say) if bucket else to_server(client),
-            job_dir=directory,
-            say=say,
-        )
+        made: list[Path] = []
+        try:
+            job = submission.submit(
+                draft,
+                client,
+                upload=to_bucket(bucket, storage, notify) if bucket else to_server(client),
+                job_dir=directory,
+                notify=notify,
+            )
+        except (InvalidArgument, FailedPrecondition, ResourceExhausted):
+            for path in made:  # the job was refused
+                with suppress(OSError):
+                    path.rmdir()
+            raise
         return _after(client, job, output, stream_logs=stream_logs)
 
 
 def validate(
-    where: Where,
+    target: Target,
     output: Output,
     flags: JobFlags,
     *,
@@ -70,14 +76,14 @@ def validate(
     config: Path | None,
     user_args: tuple[str, ...],
 ) -> None:
-    """Everything that submit checks, here and at the server if one runs; then the gang is shown."""
-    draft = submission.draft(config, flags, here=_here(), name=name, user_args=user_args)
-    state = LocalState(where.state_dir)
-    catalog = _catalog(find_server(where), state)
+    """Run the checks of submit, locally and at a running server, and print the gang."""
+    draft = submission.draft(config, flags, current_dir=_current_dir(), name=name, user_args=user_args)
+    state = LocalState(target.state_dir)
+    catalog = _catalog(find_server(target), state)
     job = submission.check_locally(draft, catalog)
-    server = running_server(where)
+    server = running_server(target)
     if server is not None:
-        with client_of(server, where) as client, submission.in_users_terms(draft):
+        with client_of(server, target) as client, submission.in_users_terms(draft):
             client.validate_job(draft.named(draft.name or next(submission.job_names(draft))))
     groups = jobs.gang_of(job.training_input, catalog or _shown_catalog(server, state))
     if not output.for_people:
@@ -86,7 +92,7 @@ def validate(
         )
         return
     checked = (
-        f"the server at {server.url} would take it" if server else "checked here only, since no server runs"
+        f"accepted by the server at {server.url}" if server else "checked locally only: no server is running"
     )
     click.echo(f"The job is valid ({checked}). Nothing was submitted.")
     if draft.package_path is not None:
@@ -97,9 +103,9 @@ def validate(
 
 def _after(client: Client, job: dict[str, Any], output: Output, *, stream_logs: bool) -> int:
     job_id = job["jobId"]
-    say(f"Job [{job_id}] submitted successfully.")
+    notify(f"Job [{job_id}] submitted successfully.")
     if not stream_logs:
-        say(
+        notify(
             "Your job is still active. You may view the status of your job with the command\n\n"
             f"  $ jobs describe {job_id}\n\n"
             "or continue streaming the logs with the command\n\n"
@@ -116,8 +122,7 @@ def _after(client: Client, job: dict[str, Any], output: Output, *, stream_logs: 
 
 
 def _catalog(server: Server | None, state: LocalState) -> Catalog | None:
-    """The machine types that the local server will start with; None for a server that runs, here or elsewhere:
-    what it has loaded is its own business, and it is asked."""
+    """The catalog that the local server will start with; None for a running server, which validates itself."""
     if server is not None and (not server.local or state.process("server")):
         return None
     site_file = state.options().machine_types
@@ -125,7 +130,7 @@ def _catalog(server: Server | None, state: LocalState) -> Catalog | None:
 
 
 def _shown_catalog(server: Server | None, state: LocalState) -> Catalog:
-    """The best guess at the machine types of a server that runs. Only for showing; the server has checked."""
+    """The probable catalog of a running server, for display only."""
     process = state.process("server") if server is not None and server.local else None
     command = process.command if process else ()
     if "--machine-types" in command[:-1]:
@@ -134,25 +139,28 @@ def _shown_catalog(server: Server | None, state: LocalState) -> Catalog:
     return load_catalog()
 
 
-def _here() -> Path:
+def _current_dir() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise FailedPrecondition("The current directory was deleted; change to another one.") from None
+        raise FailedPrecondition("The current directory was deleted. Change to another one.") from None
 
 
-def _ready(where: Where, server: Server | None, state: LocalState) -> Server:
-    """The configured server, or the local one, started where it does not run."""
+def _ready(target: Target, server: Server | None, state: LocalState) -> Server:
+    """The configured server, or the local one, started if necessary."""
     if server is not None and not server.local:
         return server
-    ensure_up(state, say)
+    ensure_up(state, notify)
     started = state.server()
     if started is None:
-        raise Unavailable(f"The state directory {where.state_dir} was removed meanwhile.")
+        raise Unavailable(f"The state directory {target.state_dir} was removed.")
     return started
 
 
-def _own_directory(state: LocalState, job_id: str) -> str:
+def _own_directory(state: LocalState, job_id: str, made: list[Path]) -> str:
+    """The job's directory in the local state. Added to `made` if it is new."""
     directory = state.jobs / job_id
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not directory.exists():
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made.append(directory)
     return str(directory)

@@ -1,7 +1,7 @@
-"""The tree of commands: what can be typed, and which function does it.
+"""Command tree: every command with its flags, and the function that runs it.
 
-The shell starts us at each TAB, so nothing heavy is imported here: a command imports what it needs when it runs.
-Every command returns None or its exit code.
+Shell completion imports this module at each TAB, so a command imports what it needs when it runs. A command returns
+None or its exit code.
 """
 
 import sys
@@ -19,10 +19,11 @@ from trainyard_cli.commands.options import (
     server_options,
     state_options,
 )
-from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, Where
-from trainyard_cli.submission.flags import JobFlags, KeyValues, Words, job_flags, take_flags
+from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, Target
+from trainyard_cli.submission.flags import CommaSeparated, JobFlags, KeyValues, job_flags, pop_flags
 
 if TYPE_CHECKING:
+    from trainyard_cli.client import Client
     from trainyard_cli.output.formats import Output
 
 NOT_HEALTHY = 3
@@ -33,24 +34,24 @@ job_argument = click.argument("job", type=JobName(), shell_complete=job_names)
 runtimes_option = click.option(
     "--runtimes",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with images for runtime versions of your own.",
+    help="File with your own runtime versions and their images.",
 )
 config_option = click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="The job's YAML or JSON file, or - for standard input; flags override it.",
+    help="The job's YAML or JSON file, or - for standard input. Flags override it.",
 )
 
 
 @click.group(context_settings=_CONTEXT)
 @click.version_option(package_name="trainyard", message="trainyard %(version)s")
 def trainyard() -> None:
-    """AI Platform Training jobs on your own machines."""
+    """Run AI Platform Training jobs on your own machines."""
 
 
 @trainyard.group("jobs")
 def jobs_group() -> None:
-    """Submit jobs, look at them, end them."""
+    """Submit and manage training jobs."""
 
 
 @trainyard.command()
@@ -58,31 +59,35 @@ def jobs_group() -> None:
 @click.option(
     "--capacity",
     type=click.Choice(["fit", "strict"]),
-    help="fit: scale a job down that is larger than this machine; strict: let it wait.  [default: fit]",
+    help="For a job larger than this machine: fit scales it down, strict leaves it queued.  [default: fit]",
 )
-@click.option("--cpus", metavar="0,1,...", help="CPUs that jobs may use.  [default: all]")
-@click.option("--memory-gb", type=click.FloatRange(min=0, min_open=True), help="Memory that jobs may use.")
+@click.option("--cpus", metavar="0,1,...", help="CPUs for jobs, such as 0,2-5.  [default: all]")
+@click.option(
+    "--memory-gb",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Memory for jobs, in GB.  [default: this machine's]",
+)
 @click.option(
     "--machine-types",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with machine types of your own.",
+    help="File with your own machine types.",
 )
 @click.option(
     "--quotas",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with what each project may use at the same time.",
+    help="File with the quota of each project.",
 )
 @click.option(
     "--runtime",
     type=click.Choice(RUNTIMES),
-    help="What replicas are. auto: containers where a Docker engine answers and `trainyard runtimes build` "
-    "has made the image of package jobs, else processes.  [default: auto]",
+    help="Run replicas as processes or in containers. auto: containers if a Docker engine answers and "
+    "`trainyard runtimes build` has built the image of package jobs, else processes.  [default: auto]",
 )
 @runtimes_option
 @click.option(
     "--pull",
     type=click.Choice(PULL_POLICIES),
-    help="When the image of a job is pulled.  [default: missing]",
+    help="When to pull a job's image.  [default: missing]",
 )
 def up(
     state_dir: Path,
@@ -95,8 +100,8 @@ def up(
     runtimes: Path | None,
     pull: str | None,
 ) -> None:
-    """Start the service on this machine, in the background. What runs already is left alone."""
-    from trainyard_cli.commands import service as local_commands
+    """Start the service on this machine, in the background. Running parts are left alone."""
+    from trainyard_cli.commands import service
 
     given: dict[str, Any] = {
         "capacity": capacity,
@@ -108,59 +113,59 @@ def up(
         "runtimes": str(runtimes.absolute()) if runtimes else None,
         "pull": pull,
     }
-    local_commands.up(state_dir, {name: value for name, value in given.items() if value is not None})
+    service.up(state_dir, {name: value for name, value in given.items() if value is not None})
 
 
 @trainyard.command()
 @server_options
-@click.option("--no-open", is_flag=True, help="Print the link, and open no browser.")
-def dashboard(where: Where, no_open: bool) -> None:
-    """Open the dashboard in the browser, signed in. Without a browser here it prints the link."""
+@click.option("--no-open", is_flag=True, help="Print the sign-in link instead of opening a browser.")
+def dashboard(target: Target, no_open: bool) -> None:
+    """Open the dashboard in a browser, signed in. Prints the link if there is no browser."""
     from trainyard_cli.commands.dashboard import show
 
-    show(where, open_it=not no_open)
+    show(target, open_it=not no_open)
 
 
 @trainyard.command()
 @state_options
 def down(state_dir: Path) -> None:
-    """Stop the service on this machine, and every replica with it."""
-    from trainyard_cli.commands import service as local_commands
+    """Stop the service on this machine and all its replicas."""
+    from trainyard_cli.commands import service
 
-    local_commands.down(state_dir)
+    service.down(state_dir)
 
 
 @trainyard.command()
 @server_options
 @output_options
-def status(where: Where, output: "Output") -> int:
-    """What runs, what it has and what it does. Exit code 3 if something is missing."""
-    from trainyard_cli.commands import service as local_commands
+def status(target: Target, output: "Output") -> int:
+    """Show processes, health checks, agents and job counts. Exit code 3 if not healthy."""
+    from trainyard_cli.commands import service
 
-    return 0 if local_commands.status(where, output) else NOT_HEALTHY
+    return 0 if service.status(target, output) else NOT_HEALTHY
 
 
 @trainyard.command()
-@click.option("--fix", is_flag=True, help="Mend what can be mended safely, and say so.")
+@click.option("--fix", is_flag=True, help="Fix the problems that can be fixed safely.")
 @server_options
 @output_options
-def doctor(where: Where, output: "Output", fix: bool) -> int:
-    """Look for what is wrong: on this machine, with the service and its jobs. Exit code 3 if something is."""
+def doctor(target: Target, output: "Output", fix: bool) -> int:
+    """Check this machine, the service and its jobs for problems. Exit code 3 if there are any."""
     from trainyard_cli.commands import doctor as checks
 
-    return 0 if checks.run(where, output, fix) else NOT_HEALTHY
+    return 0 if checks.run(target, output, fix) else NOT_HEALTHY
 
 
 @trainyard.group("runtimes")
 def runtimes_group() -> None:
-    """The container images that package jobs run in."""
+    """List and build the container images of package jobs."""
 
 
 @runtimes_group.command("list")
 @runtimes_option
 @output_options
 def list_runtimes(runtimes: Path | None, output: "Output") -> None:
-    """Show which image a job of each runtime version runs in, and which of them are on this machine."""
+    """List the image of each runtime version, and whether this machine has it."""
     from trainyard_cli.commands import runtimes as runtime_commands
 
     runtime_commands.list_runtimes(runtimes, output)
@@ -172,7 +177,7 @@ def list_runtimes(runtimes: Path | None, output: "Output") -> None:
     "--base-image",
     default="",
     metavar="IMAGE",
-    help="Build on this image, which has Python 3.11 or later.  [default: the table's]",
+    help="Base image, with Python 3.11 or later.  [default: the runtime's baseImage]",
 )
 @runtimes_option
 @click.option(
@@ -181,12 +186,12 @@ def list_runtimes(runtimes: Path | None, output: "Output") -> None:
     multiple=True,
     metavar="NAME=VALUE",
     callback=lambda _context, _option, words: dict(map(_assignment, words)),
-    help="For the Dockerfile, such as PIP_INDEX_URL=... for a mirror; proxies are taken from the environment.",
+    help="Build argument, such as PIP_INDEX_URL=... for a mirror. Proxies come from the environment.",
 )
 @click.option(
     "--ca-bundle",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificates (PEM) that the build trusts, such as a proxy's. They do not stay in the image.",
+    help="Certificates (PEM) that the build trusts, such as a proxy's. They are not stored in the image.",
 )
 def build(
     names: tuple[str, ...],
@@ -195,9 +200,9 @@ def build(
     build_args: dict[str, str],
     ca_bundle: Path | None,
 ) -> None:
-    """Build images of runtimes on this machine's container engine (DOCKER_HOST names another).
+    """Build runtime images on this machine's container engine, or the one in DOCKER_HOST.
 
-    Without a NAME: those of replicas without GPUs.
+    Without a NAME, builds the images of replicas without GPUs.
     """
     from trainyard_cli.commands import runtimes as runtime_commands
 
@@ -207,9 +212,9 @@ def build(
 @trainyard.command("shell-init")
 @click.argument("shell", required=False, type=click.Choice(["bash", "zsh", "fish", "dash", "sh"]))
 def shell_init(shell: str | None) -> None:
-    """Print what makes `jobs submit ...` work in your shell: eval "$(trainyard shell-init)"."""
+    """Print shell code that defines `jobs`. Usage: eval "$(trainyard shell-init)"."""
     from trainyard_cli.commands.shell_init import guess_shell, script, this_program
-    from trainyard_cli.main import COMPLETION_VARIABLE
+    from trainyard_cli.settings import COMPLETION_VARIABLE
 
     verbs = [name for name, command in jobs_group.commands.items() if not command.hidden]
     click.echo(script(shell or guess_shell(), this_program(), verbs, COMPLETION_VARIABLE), nl=False)
@@ -224,22 +229,24 @@ def submit() -> None:
 @click.argument("job", required=False)
 @config_option
 @job_flags
-@click.option("--async", "asynchronous", is_flag=True, help="Return at once (the default).")
-@click.option("--stream-logs", is_flag=True, help="Show the log until the job ends; exit with its code.")
+@click.option("--async", "asynchronous", is_flag=True, help="Return once the job is queued (the default).")
+@click.option(
+    "--stream-logs", is_flag=True, help="Show the log until the job ends, and exit with the job's exit code."
+)
 @server_options
 @output_options
-def submit_training(where: Where, output: "Output", **parameters: Any) -> int | None:
-    """Submit a training job. Words after -- are the program's own.
+def submit_training(target: Target, output: "Output", **parameters: Any) -> int | None:
+    """Submit a training job. Arguments after -- go to the training program.
 
-    A job without a name is named from its config and the time.
+    The default JOB is made from the name of the config and the time.
     """
     if parameters["asynchronous"] and parameters["stream_logs"]:
         raise click.UsageError("argument --async: At most one of --async | --stream-logs can be specified.")
-    flags = _checked(take_flags(parameters))
+    flags = _checked(pop_flags(parameters))
     from trainyard_cli.commands import submit as job_commands
 
     return job_commands.submit(
-        where,
+        target,
         output,
         flags,
         name=parameters["job"] or "",
@@ -255,13 +262,13 @@ def submit_training(where: Where, output: "Output", **parameters: Any) -> int | 
 @job_flags
 @server_options
 @output_options
-def validate(where: Where, output: "Output", **parameters: Any) -> None:
-    """Check a job as submit would and show its replicas. Nothing is submitted."""
-    flags = _checked(take_flags(parameters))
+def validate(target: Target, output: "Output", **parameters: Any) -> None:
+    """Check a job and show its replicas, without submitting it."""
+    flags = _checked(pop_flags(parameters))
     from trainyard_cli.commands import submit as job_commands
 
     job_commands.validate(
-        where,
+        target,
         output,
         flags,
         name=parameters["job"] or "",
@@ -272,36 +279,32 @@ def validate(where: Where, output: "Output", **parameters: Any) -> None:
 
 @jobs_group.command()
 @job_argument
-@click.option("--all", "everything", is_flag=True, help="Runs, replicas and events, too.")
+@click.option("--all", "everything", is_flag=True, help="Show runs, replicas and events, too.")
 @server_options
 @output_options
-def describe(where: Where, output: "Output", job: str, everything: bool) -> None:
-    """Show one job."""
+def describe(target: Target, output: "Output", job: str, everything: bool) -> None:
+    """Show a job."""
     from trainyard_cli.commands import jobs
-    from trainyard_cli.local import connect
 
-    with connect.connect(where) as client:
-        click.echo(jobs.describe(client, job, output, connect.say, everything=everything))
+    with _connect(target) as client:
+        click.echo(jobs.describe(client, job, output, everything=everything))
 
 
 @jobs_group.command("list")
-@click.option("--filter", "filter_", default="", help="Such as: jobId:census* AND state:FAILED")
-@click.option("--limit", type=click.IntRange(1), help="At most so many jobs.")
-@click.option("--sort-by", default="", metavar="KEY,~KEY", help="Sort by these keys; ~ is descending.")
-@click.option("--uri", is_flag=True, help="Print addresses only.")
+@click.option("--filter", "filter_", default="", help="Filter, such as: jobId:census* AND state:FAILED")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of jobs.")
+@click.option("--sort-by", default="", metavar="KEY,~KEY", help="Sort by these keys; ~ means descending.")
+@click.option("--uri", is_flag=True, help="Print only the jobs' URIs.")
 @server_options
 @output_options
 def list_jobs(
-    where: Where, output: "Output", filter_: str, limit: int | None, sort_by: str, uri: bool
+    target: Target, output: "Output", filter_: str, limit: int | None, sort_by: str, uri: bool
 ) -> None:
     """List jobs."""
     from trainyard_cli.commands import jobs
-    from trainyard_cli.local import connect
 
-    with connect.connect(where) as client:
-        text = jobs.list_jobs(
-            client, output, connect.say, filter_=filter_, limit=limit, sort_by=sort_by, uri=uri
-        )
+    with _connect(target) as client:
+        text = jobs.list_jobs(client, output, filter_=filter_, limit=limit, sort_by=sort_by, uri=uri)
     if text:
         click.echo(text)
 
@@ -309,11 +312,9 @@ def list_jobs(
 @jobs_group.command()
 @job_argument
 @server_options
-def cancel(where: Where, job: str) -> None:
-    """End a job. Silent when that was accepted."""
-    from trainyard_cli.local import connect
-
-    with connect.connect(where) as client:
+def cancel(target: Target, job: str) -> None:
+    """Cancel a job. Prints nothing on success."""
+    with _connect(target) as client:
         client.cancel_job(job)
 
 
@@ -324,26 +325,26 @@ def cancel(where: Where, job: str) -> None:
     "--task-name",
     default="",
     shell_complete=task_names,
-    help="Only the lines of this replica, such as worker-0.",
+    help="Only lines of this replica, such as worker-0.",
 )
 @click.option(
     "--severity",
     default="",
     metavar="LEVEL",
-    help="Only lines of at least this severity: DEBUG, INFO, NOTICE, WARNING, ERROR or CRITICAL.",
+    help="Only lines of this severity or higher: DEBUG, INFO, NOTICE, WARNING, ERROR or CRITICAL.",
 )
 @click.option(
     "--since",
     default="",
     metavar="WHEN",
-    help="Only lines from then on: 10m, 2h or 1d ago, or an RFC 3339 time.",
+    help="Only lines since then: 10m, 2h or 1d ago, or an RFC 3339 time.",
 )
-@click.option("--search", default="", metavar="TEXT", help="Only lines with this text, in whatever case.")
-@click.option("--follow/--no-follow", default=True, help="Wait for what is still to come.  [default: follow]")
+@click.option("--search", default="", metavar="TEXT", help="Only lines with this text, ignoring case.")
+@click.option("--follow/--no-follow", default=True, help="Wait for new lines.  [default: follow]")
 @server_options
 @output_options
 def stream_logs(
-    where: Where,
+    target: Target,
     output: "Output",
     job: str,
     task: str,
@@ -352,26 +353,27 @@ def stream_logs(
     search: str,
     follow: bool,
 ) -> int:
-    """Show a job's log until the job ends; exit with its code."""
+    """Show a job's log until the job ends, and exit with the job's exit code."""
     from trainyard_cli.commands import jobs
-    from trainyard_cli.local import connect
     from trainyard_cli.output.follow import stream
     from trainyard_cli.output.log_screen import screen_for
 
-    wanted = jobs.log_query(task, severity, since, search)
-    with connect.connect(where) as client:
+    query = jobs.log_query(task, severity, since, search)
+    with _connect(target) as client:
         screen = screen_for(sys.stdout, sys.stderr, as_json=output.kind == "json")
-        return stream(client, job, screen, wanted=wanted, follow=follow)
+        return stream(client, job, screen, query=query, follow=follow)
 
 
 @jobs_group.command()
 @job_argument
 @click.option("--update-labels", type=KeyValues(), multiple=True, help="Set these labels.")
-@click.option("--remove-labels", type=Words(), multiple=True, metavar="KEY,...", help="Remove these labels.")
-@click.option("--clear-labels", is_flag=True, help="Remove all labels (then set --update-labels).")
+@click.option(
+    "--remove-labels", type=CommaSeparated(), multiple=True, metavar="KEY,...", help="Remove these labels."
+)
+@click.option("--clear-labels", is_flag=True, help="Remove all labels, before --update-labels.")
 @server_options
 @output_options
-def update(where: Where, output: "Output", job: str, **parameters: Any) -> None:
+def update(target: Target, output: "Output", job: str, **parameters: Any) -> None:
     """Change a job's labels."""
     changes = {key: value for pairs in parameters["update_labels"] for key, value in pairs.items()}
     remove = [key for words in parameters["remove_labels"] for key in words]
@@ -385,13 +387,12 @@ def update(where: Where, output: "Output", job: str, **parameters: Any) -> None:
             "At least one of --clear-labels | --remove-labels | --update-labels must be specified."
         )
     from trainyard_cli.commands import jobs
-    from trainyard_cli.local import connect
     from trainyard_cli.output import formats
 
-    with connect.connect(where) as client:
+    with _connect(target) as client:
         updated = jobs.update_labels(client, job, update=changes, remove=remove, clear=clear)
     if output.for_people:
-        connect.say(f"Updated job [{job}].")
+        click.echo(f"Updated job [{job}].", err=True)
     else:
         click.echo(formats.render(output, updated))
 
@@ -400,13 +401,15 @@ def update(where: Where, output: "Output", job: str, **parameters: Any) -> None:
 @job_argument
 @server_options
 @output_options
-def why(where: Where, output: "Output", job: str) -> None:
-    """Say why a job waits, who holds what it needs, and the smallest change that would start it."""
-    from trainyard_cli.local import connect
+def why(target: Target, output: "Output", job: str) -> None:
+    """Show why a job is queued and what would start it.
+
+    Lists the jobs that hold what it needs, and the smallest changes that would start it now.
+    """
     from trainyard_cli.output import formats
     from trainyard_cli.output import queue_explanation as reasons
 
-    with connect.connect(where) as client:
+    with _connect(target) as client:
         view = client.why(job)
     if output.for_people:
         click.echo(reasons.text(view, client.project, datetime.now(UTC)))
@@ -417,16 +420,15 @@ def why(where: Where, output: "Output", job: str) -> None:
 @jobs_group.command()
 @job_argument
 @click.argument("replica", default="master-replica-0", shell_complete=task_names)
-@click.option("--run", type=click.IntRange(1), help="Which run.  [default: the latest]")
+@click.option("--run", type=click.IntRange(1), help="Number of the run.  [default: the latest]")
 @server_options
 @output_options
-def explain(where: Where, output: "Output", job: str, replica: str, run: int | None) -> None:
-    """Show what a replica sees, and the command that starts the same by hand."""
+def explain(target: Target, output: "Output", job: str, replica: str, run: int | None) -> None:
+    """Show a replica's environment and the command to run it by hand."""
     from trainyard_cli.commands import jobs
-    from trainyard_cli.local import connect
     from trainyard_cli.output import formats
 
-    with connect.connect(where) as client:
+    with _connect(target) as client:
         explanation = client.explain(job, jobs.task_name(replica), run)
     if output.for_people:
         click.echo(jobs.explanation_text(explanation))
@@ -436,35 +438,42 @@ def explain(where: Where, output: "Output", job: str, replica: str, run: int | N
 
 @jobs_group.command()
 @job_argument
-@click.option("--host", default="127.0.0.1", help="Where TensorBoard listens.  [default: 127.0.0.1]")
 @click.option(
-    "--port", type=click.IntRange(1, 2**16 - 1), help="[default: the first free one from 6006 upwards]"
+    "--host", default="127.0.0.1", help="Address that TensorBoard listens on.  [default: 127.0.0.1]"
+)
+@click.option(
+    "--port", type=click.IntRange(1, 2**16 - 1), help="[default: the first free port from 6006 upwards]"
 )
 @server_options
-def tensorboard(where: Where, job: str, host: str, port: int | None) -> int:
-    """Show a job's curves in TensorBoard, on this machine, until Ctrl-C.
+def tensorboard(target: Target, job: str, host: str, port: int | None) -> int:
+    """Run TensorBoard on this machine for a job, until Ctrl-C.
 
-    The event files are those below the job's jobDir, whatever the state of the job.
+    Shows the event files in the job's jobDir, while the job runs and after it.
     """
-    from trainyard_cli.local import connect
     from trainyard_cli.local.state import LocalState
     from trainyard_cli.tensorboard import server as curves
 
-    with connect.connect(where) as client:
+    with _connect(target) as client:
         detail = client.detail(job)
-        emulator = LocalState(where.state_dir).storage_url() if client.server.local else ""
-    return curves.show(detail, emulator, host=host, port=port, say=connect.say)
+        emulator = LocalState(target.state_dir).storage_url() if client.server.local else ""
+    return curves.show(detail, emulator, host=host, port=port)
+
+
+def _connect(target: Target) -> "Client":
+    from trainyard_cli.local.connect import connect
+
+    return connect(target)
 
 
 def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name.isidentifier() and equals):
-        raise click.BadParameter(f"must look like NAME=VALUE; this is {text!r}.")
+        raise click.BadParameter(f"must look like NAME=VALUE, not {text!r}.")
     return name, value
 
 
 def _checked(flags: JobFlags) -> JobFlags:
-    """Raises a usage error for what can be told from the flags alone."""
+    """Validate --staging-bucket. Raises a usage error."""
     bucket = flags.text("staging_bucket")
     name = bucket.removeprefix("gs://").rstrip("/")
     if bucket and (not name or "/" in name or not bucket.startswith("gs://")):

@@ -1,4 +1,4 @@
-"""What `trainyard doctor` sees on this machine: the service's processes, its ports, its disk, what runs left behind."""
+"""Checks of `trainyard doctor` on this machine: processes, ports, disk, orphans of runs."""
 
 import json
 import os
@@ -12,22 +12,22 @@ from pathlib import Path
 import psutil
 from pydantic import TypeAdapter, ValidationError
 
-from trainyard_cli.local.connect import say
+from trainyard_cli.local.connect import notify
 from trainyard_cli.local.state import PROCESSES, LocalState, ProcessName, environment, is_free
 from trainyard_protocol.health import Finding, sized
 
 LOW_BYTES = 256 * 2**20
-"""Less is a problem whatever the server keeps in reserve."""
+"""Less free disk space is a problem."""
 
 _AGENT_TIMEOUT_S = 180.0
 _TOP = 5
-_NESTED = ("server", "agent")  # their parts are shown one by one
+_NESTED = ("server", "agent")  # sizes are listed per subdirectory
 _FINDINGS = TypeAdapter(tuple[Finding, ...])
 
 _MEANINGS = {
-    "server": "No command and no agent reaches it; replicas run on, and their output waits on disk.",
-    "storage": "gs:// does not work here: jobs that write there fail.",
-    "agent": "Replicas run on, but nobody reports how they stand, and nothing new is started.",
+    "server": "Commands and agents cannot reach it. Replicas run on, and the agent stores their output.",
+    "storage": "gs:// does not work on this machine: jobs that use it fail.",
+    "agent": "Replicas run on, but their state is not reported, and no replicas are started.",
 }
 
 
@@ -36,67 +36,67 @@ def services(state: LocalState, fix: bool) -> Iterator[Finding]:
     problems = list(_ended(state, alive, fix))
     yield from problems
     if not alive and not problems:
-        found = "The service is stopped; `trainyard up` starts it."
-        yield Finding(check="services", status="ok", found=found)
+        message = "The service is stopped. `trainyard up` starts it."
+        yield Finding(check="services", status="ok", found=message)
     elif len(alive) == len(PROCESSES):
-        yield Finding(check="services", status="ok", found="Server, storage and agent run.")
+        yield Finding(check="services", status="ok", found="Server, storage and agent are running.")
 
 
 def _ended(state: LocalState, alive: set[ProcessName], fix: bool) -> Iterator[Finding]:
     for name in PROCESSES:
         if name in alive:
             continue
-        noted = state.ended(name)
-        if noted and fix and not alive:
-            with state.lock(
-                lambda: say("Another `trainyard up` or `down` is at work here; waiting for it...")
-            ):
-                state.forget(name)
-            found = f"The {name} had ended by itself: the note of it ({noted}) was removed."
-            yield Finding(check="services", status="fixed", found=found)
-        elif alive or noted:
-            found = (
-                f"The {name} has ended by itself: {noted} is gone." if noted else f"The {name} does not run."
+        crashed = state.crashed(name)
+        if crashed and fix and not alive:
+            with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
+                state.remove_record(name)
+            message = f"The {name} had exited unexpectedly: removed the record of {crashed}."
+            yield Finding(check="services", status="fixed", found=message)
+        elif alive or crashed:
+            message = (
+                f"The {name} exited unexpectedly: {crashed} is gone."
+                if crashed
+                else f"The {name} is not running."
             )
             yield Finding(
                 check="services",
                 status="problem",
-                found=found,
+                found=message,
                 meaning=_MEANINGS[name],
-                advice=f"`trainyard up` starts it again; its last words are in {state.log_file(name)}.",
+                advice=f"`trainyard up` starts it again. Its log is {state.log_file(name)}.",
                 fixable=not alive,
             )
 
 
 def ports(state: LocalState) -> Iterator[Finding]:
-    """Ports of ours that somebody else listens on."""
+    """Check that no other program listens on the service's ports."""
     options = state.options()
-    wanted: dict[ProcessName, int] = {"server": options.server_port, "storage": options.storage_port}
-    runs = any(state.process(name) for name in PROCESSES)
-    strangers = 0
-    for name, port in wanted.items():
+    configured: dict[ProcessName, int] = {"server": options.server_port, "storage": options.storage_port}
+    running = any(state.process(name) for name in PROCESSES)
+    conflicts = 0
+    for name, port in configured.items():
         if not port or state.process(name) is not None or is_free(port):
             continue
-        strangers += 1
-        found = f"Port {port}, which was the {name}'s, is used by {_listener(port)}."
-        if not runs:
-            found += " The next `trainyard up` takes another."
-            yield Finding(check="ports", status="ok", found=found)
+        conflicts += 1
+        message = f"Port {port}, last used by the {name}, is in use by {_listener(port)}."
+        if not running:
+            message += " The next `trainyard up` uses another port."
+            yield Finding(check="ports", status="ok", found=message)
             continue
         yield Finding(
             check="ports",
             status="problem",
-            found=found,
-            meaning=f"The {name} cannot start again where replicas and agents look for it.",
-            advice="End that program; or `trainyard down`, then `trainyard up`, which takes another port.",
+            found=message,
+            meaning=f"The {name} cannot start again on the port that replicas and agents use.",
+            advice="End that program; or `trainyard down`, then `trainyard up`, which uses another port.",
         )
-    if not strangers:
-        numbers = " and ".join(str(port) for port in wanted.values() if port)
-        yield Finding(check="ports", status="ok", found=f"Nobody else listens on {numbers}.")
+    if not conflicts:
+        numbers = " and ".join(str(port) for port in configured.values() if port)
+        yield Finding(check="ports", status="ok", found=f"No other program listens on {numbers}.")
 
 
 def agent(state: LocalState, live_runs: Sequence[str] | None, fix: bool) -> Iterator[Finding]:
-    """What the agent's own code finds here, with a process of its own: it knows its marks and labels."""
+    """Findings of the agent's doctor, run in a process of its own."""
     if not (state.root / "agent").is_dir():
         return
     try:
@@ -112,31 +112,31 @@ def agent(state: LocalState, live_runs: Sequence[str] | None, fix: bool) -> Iter
         )
         yield from _FINDINGS.validate_python(json.loads(done.stdout))
     except subprocess.TimeoutExpired:
-        found = f"Processes, containers and directories were not looked at within {_AGENT_TIMEOUT_S:.0f} s."
-        yield Finding(check="agent", status="unknown", found=found)
+        message = f"Checking processes, containers and directories took longer than {_AGENT_TIMEOUT_S:.0f} s."
+        yield Finding(check="agent", status="unknown", found=message)
     except (ValueError, ValidationError):
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        found = f"Processes, containers and directories could not be looked at: {last}"
-        yield Finding(check="agent", status="unknown", found=found)
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        message = f"Processes, containers and directories could not be checked: {last}"
+        yield Finding(check="agent", status="unknown", found=message)
 
 
 def disk(state: LocalState) -> Iterator[Finding]:
     usage = shutil.disk_usage(state.root)
     sizes = _sizes(state.root)
     top = ", ".join(f"{name} {sized(size)}" for name, size in sizes.most_common(_TOP) if size)
-    found = (
-        f"{sized(usage.free)} of {sized(usage.total)} are free. {state.root} takes {sized(sizes.total())}"
+    message = (
+        f"{sized(usage.free)} of {sized(usage.total)} are free. {state.root} uses {sized(sizes.total())}"
         f"{f': {top}' if top else ''}."
     )
     if usage.free >= LOW_BYTES:
-        yield Finding(check="disk", status="ok", found=found)
+        yield Finding(check="disk", status="ok", found=message)
         return
     yield Finding(
         check="disk",
         status="problem",
-        found=found,
-        meaning="The server takes no new jobs before the disk is full; then what runs cannot be written down.",
-        advice="Remove what is not needed any more: job directories in jobs/ and gcs/ are yours.",
+        found=message,
+        meaning="The server stops accepting jobs; on a full disk, states and logs of running jobs cannot be stored.",
+        advice="Remove job directories in jobs/ and gcs/ that you do not need.",
     )
 
 
@@ -148,7 +148,7 @@ def _agent_command(state: LocalState, live_runs: Sequence[str] | None, fix: bool
 
 
 def _sizes(root: Path) -> Counter[str]:
-    """What each part of the state directory takes, in bytes on the disk."""
+    """Size of each part of the state directory, in bytes on disk."""
     sizes: Counter[str] = Counter()
     for path in root.iterdir():
         if path.name in _NESTED and path.is_dir():
@@ -169,12 +169,12 @@ def _size(path: Path) -> int:
 def _own_size(path: Path) -> int:
     try:
         return path.lstat().st_blocks * 512
-    except OSError:  # it went in between, or is closed to us
+    except OSError:  # it was removed meanwhile, or is not readable
         return 0
 
 
 def _listener(port: int) -> str:
-    """Who listens on a port, as far as this user may see."""
+    """The process that listens on a port, as far as this user may see."""
     try:
         for connection in psutil.net_connections("tcp"):
             if (

@@ -1,45 +1,45 @@
-"""From what the flags and the environment say to a client of a server that is there."""
+"""Selects the server from flags and environment, and connects to it."""
 
 import click
 
-from trainyard_cli.client import PATIENCE, Client
+from trainyard_cli.client import RETRY_DELAYS, Client
 from trainyard_cli.local.state import LocalState
-from trainyard_cli.settings import Server, Where, remote_server
+from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_protocol.errors import FailedPrecondition, Unavailable
 
 
-def find_server(where: Where) -> Server | None:
-    """The server to use, running or not; None where nothing was ever configured or started."""
-    return remote_server(where) or LocalState(where.state_dir).server()
+def find_server(target: Target) -> Server | None:
+    """The selected server, running or not; None if none was configured or started."""
+    return remote_server(target) or LocalState(target.state_dir).server()
 
 
-def running_server(where: Where) -> Server | None:
-    """The server to use if there is one; a local one only while its process is alive."""
-    server = find_server(where)
-    if server and server.local and LocalState(where.state_dir).process("server") is None:
+def running_server(target: Target) -> Server | None:
+    """The selected server; a local one only while its process is alive."""
+    server = find_server(target)
+    if server and server.local and LocalState(target.state_dir).process("server") is None:
         return None
     return server
 
 
-def connect(where: Where) -> Client:
-    """A client for a command that needs a server. Raises when there is none, saying how to get one."""
-    server = find_server(where)
+def connect(target: Target) -> Client:
+    """Client for a command that needs a server. Raises FailedPrecondition or Unavailable without one."""
+    server = find_server(target)
     if server is None:
         raise FailedPrecondition(
-            "No server is configured. `trainyard up` starts one on this machine; --server and --token-file "
-            "(or TRAINYARD_SERVER and TRAINYARD_TOKEN) name another."
+            "No server is configured. Start one on this machine with `trainyard up`, or select one with --server and "
+            "--token-file (or TRAINYARD_SERVER and TRAINYARD_TOKEN)."
         )
-    if server.local and LocalState(where.state_dir).process("server") is None:
+    if server.local and LocalState(target.state_dir).process("server") is None:
         raise Unavailable(
-            "The local server is not running. `trainyard up` starts it; jobs go on by themselves."
+            "The local server is not running. Start it with `trainyard up`. Running jobs are not affected."
         )
-    return client_of(server, where)
+    return client_of(server, target)
 
 
-def client_of(server: Server, where: Where) -> Client:
-    return Client(server, where.project, patience=PATIENCE, notify=say)
+def client_of(server: Server, target: Target) -> Client:
+    return Client(server, target.project, retry_delays=RETRY_DELAYS, notify=notify)
 
 
-def say(text: str) -> None:
-    """A line for the person, not for the pipe."""
+def notify(text: str) -> None:
+    """Print a line to stderr."""
     click.echo(text, err=True)

@@ -1,4 +1,4 @@
-"""`trainyard up`, `down` and `status`: the local service as a whole."""
+"""Starts, stops and inspects the local service: server, storage emulator and agent."""
 
 import os
 import subprocess
@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.client import NO_PATIENCE, Client
+from trainyard_cli.client import NO_RETRIES, Client
 from trainyard_cli.local.state import (
     PROCESSES,
     LocalState,
@@ -17,13 +18,13 @@ from trainyard_cli.local.state import (
     ProcessName,
     check_cpus,
     commands,
+    detach,
     environment,
     is_free,
-    let_go,
     stop_all_command,
 )
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
-from trainyard_protocol.errors import TrainyardError, Unauthenticated, Unavailable
+from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unauthenticated, Unavailable
 from trainyard_protocol.health import CheckStatus, Health
 from trainyard_protocol.machines import load_catalog
 from trainyard_protocol.states import JobState
@@ -33,20 +34,21 @@ START_TIMEOUT_S = 60.0
 STOP_ALL_TIMEOUT_S = 180.0
 
 _POLL_S = 0.05
-_STATUS_TIMEOUT_S = 10.0  # a server waits for a part that hangs, and then says so
+_STATUS_TIMEOUT_S = 10.0  # longer than the server waits for a part that hangs
 _PORT_ATTEMPTS = 3
+_LOCAL_MODULES = ("uvicorn", "docker", "gcp_storage_emulator")  # of the extra `local`
 _RUNNING = (JobState.PREPARING, JobState.RUNNING)
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 class PortLost(Unavailable):
-    """A port that was free a moment ago is another program's now."""
+    """Another program has bound a port that was free before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One process of the local service as `status` shows it. `pid` is None where it does not run."""
+class ServiceProcess:
+    """One process of the local service. `pid` is None if it is not running."""
 
     name: ProcessName
     pid: int | None
@@ -55,65 +57,72 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`server` is None when the server cannot say how its agents stand; `problem` then says why. `health` is None when
-    it does not answer at all."""
+    """Status of a service. `server` is None if the server cannot report it, for the reason in `problem`; `health` is
+    None if it does not answer."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ServiceProcess, ...]
     server: ServerStatus | None
     problem: str = ""
     health: Health | None = None
 
     @property
     def healthy(self) -> bool:
-        """Every process runs, the server answers and all its checks are ok, and it has an agent."""
+        """Whether every process runs, all checks are ok and an agent is alive."""
         agents = self.server.agents if self.server else ()
-        checked = self.health is not None and self.health.status is CheckStatus.OK
-        return checked and all(part.pid for part in self.parts) and any(agent.alive for agent in agents)
+        ok = self.health is not None and self.health.status is CheckStatus.OK
+        return ok and all(part.pid for part in self.parts) and any(agent.alive for agent in agents)
 
 
-def up(state: LocalState, changes: Mapping[str, Any], say: Say, timeout_s: float = START_TIMEOUT_S) -> Status:
-    """Start what is not alive and wait until it works. `changes` are the options that were given.
+def up(
+    state: LocalState, changes: Mapping[str, Any], notify: Notify, timeout_s: float = START_TIMEOUT_S
+) -> Status:
+    """Start the missing processes and wait until they are ready. Idempotent, also when called concurrently.
 
-    Options that are not given stay as they were. Safe to call at any time, also twice at once. Raises
-    Unavailable, with the end of the log, when a part does not come up in time; the options that were given
-    are then forgotten, and nothing that was started for them stays.
+    `changes` are the given options; others keep their last values. Raises Unavailable, with the end of the log, if a
+    process is not ready in time; `changes` are then discarded and the started processes stopped. Raises
+    FailedPrecondition if only the command line is installed.
     """
+    if any(find_spec(name) is None for name in _LOCAL_MODULES):
+        raise FailedPrecondition(
+            "The service is not installed: pip install 'trainyard[local]'. To use a server on another machine, "
+            "set TRAINYARD_SERVER and TRAINYARD_TOKEN."
+        )
     state.create()
-    with state.lock(lambda: say("Another `trainyard up` or `down` is at work here; waiting for it...")):
+    with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
         for _ in range(_PORT_ATTEMPTS - 1):
             try:
-                _start_what_is_missing(state, changes, say, timeout_s)
+                _start_missing(state, changes, notify, timeout_s)
             except PortLost as lost:
-                say(f"{lost.message} Trying another port.")
+                notify(f"{lost.message} Trying another port.")
             else:
                 return status(state)
-        _start_what_is_missing(state, changes, say, timeout_s)
+        _start_missing(state, changes, notify, timeout_s)
     return status(state)
 
 
-def ensure_up(state: LocalState, say: Say) -> None:
-    """Start the local service if any part of it does not run, and say so. Waits where another one starts it."""
+def ensure_up(state: LocalState, notify: Notify) -> None:
+    """Start the local service unless all of it runs. Waits for a concurrent `up`."""
     if state.exists() and all(state.process(name) for name in PROCESSES):
         if not _answers(state):
-            up(state, {}, say)
+            up(state, {}, notify)
         return
-    known = state.exists()
-    say(
-        "The local service is not running: starting it (trainyard up)."
-        if known
-        else f"No server is configured: starting the local one (trainyard up) in {state.root}."
+    exists = state.exists()
+    notify(
+        "Starting the local service (trainyard up)..."
+        if exists
+        else f"No server is configured. Starting a local one (trainyard up) in {state.root}..."
     )
-    up(state, {}, say)
+    up(state, {}, notify)
 
 
-def down(state: LocalState, say: Say) -> bool:
-    """Stop the agent, every replica, the server and the storage emulator; nothing stays behind.
+def down(state: LocalState, notify: Notify) -> bool:
+    """Stop the agent, every replica, the server and the storage emulator. Returns whether any of them ran.
 
-    Returns whether anything was there to be stopped. Raises Unavailable when replicas would not go.
+    Raises Unavailable if replicas could not be stopped.
     """
     if not state.root.is_dir() or not state.exists():
         return False
-    with state.lock(lambda: say("Another `trainyard up` or `down` is at work here; waiting for it...")):
+    with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
         interrupted = _running_jobs(state)
         stopped = [state.stop("agent")]
         try:
@@ -121,12 +130,12 @@ def down(state: LocalState, say: Say) -> bool:
         finally:
             stopped += [state.stop("server"), state.stop("storage")]
     for job in interrupted:
-        say(f"Interrupted {job}; the next `trainyard up` goes on with it.")
+        notify(f"Interrupted {job}. The next `trainyard up` starts it again.")
     return any(stopped)
 
 
 def status(state: LocalState) -> Status:
-    """How the local service stands, right now."""
+    """The local service's current status."""
     options = state.options()
     addresses: dict[ProcessName, str] = {
         "server": f"http://127.0.0.1:{options.server_port}" if options.server_port else "",
@@ -136,18 +145,18 @@ def status(state: LocalState) -> Status:
     parts = []
     for name in PROCESSES:
         process = state.process(name)
-        parts.append(Part(name, process.pid if process else None, addresses[name]))
+        parts.append(ServiceProcess(name, process.pid if process else None, addresses[name]))
     server = state.server()
     if server is None:
         return Status(tuple(parts), None, f"The local service was never started in {state.root}.")
     if state.process("server") is None:
-        return Status(tuple(parts), None, "The local service is not running; `trainyard up` starts it.")
+        return Status(tuple(parts), None, "The local service is not running. `trainyard up` starts it.")
     return server_status(server, tuple(parts))
 
 
-def server_status(server: Server, parts: tuple[Part, ...] = ()) -> Status:
-    """What the server says of itself, as far as it can; TrainyardError only where no Trainyard answers."""
-    with Client(server, DEFAULT_PROJECT, patience=NO_PATIENCE, timeout=_STATUS_TIMEOUT_S) as client:
+def server_status(server: Server, parts: tuple[ServiceProcess, ...] = ()) -> Status:
+    """Status as reported by the server. Without `parts`, raises TrainyardError if it does not answer."""
+    with Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES, timeout=_STATUS_TIMEOUT_S) as client:
         try:
             health = client.health()
         except TrainyardError as error:
@@ -160,12 +169,12 @@ def server_status(server: Server, parts: tuple[Part, ...] = ()) -> Status:
             return Status(parts, None, error.message, health)
 
 
-def _start_what_is_missing(state: LocalState, changes: Mapping[str, Any], say: Say, timeout_s: float) -> None:
-    """Raises PortLost, with nothing of this attempt left, when another program was faster to take a port."""
+def _start_missing(state: LocalState, changes: Mapping[str, Any], notify: Notify, timeout_s: float) -> None:
+    """Start the missing processes; on failure stop them again. Raises PortLost if another program bound a port."""
     before = state.options()
-    wanted = replace(before, **changes)
-    _check(state, wanted, changes)
-    options = state.with_ports(wanted)
+    requested = replace(before, **changes)
+    _check(state, requested, changes)
+    options = state.with_ports(requested)
     state.save(options)
     started: dict[ProcessName, subprocess.Popen[bytes]] = {}
     logged: dict[str, int] = {}
@@ -174,7 +183,9 @@ def _start_what_is_missing(state: LocalState, changes: Mapping[str, Any], say: S
     for name, command in commands(state, options).items():
         if running := state.process(name):
             if running.command != tuple(command) and before != options:
-                say(f"The {name} runs already; `trainyard down` and `up` give it the new options.")
+                notify(
+                    f"The {name} is running with the old options. To apply the new ones: `trainyard down`, then `up`."
+                )
             continue
         logged[name] = state.log_size(name)
         started[name] = state.start(name, command, inherited)
@@ -188,11 +199,11 @@ def _start_what_is_missing(state: LocalState, changes: Mapping[str, Any], say: S
         raise
     finally:
         for process in started.values():
-            let_go(process)
+            detach(process)
 
 
 def _check(state: LocalState, options: Options, changes: Mapping[str, Any]) -> None:
-    """Raises InvalidArgument for options that a part would refuse: those just given, and those it starts with."""
+    """Validate options that were given or that a process starts with. Raises InvalidArgument."""
     if options.cpus and ("cpus" in changes or state.process("agent") is None):
         check_cpus(options.cpus, os.sched_getaffinity(0))
     if options.machine_types and ("machine_types" in changes or state.process("server") is None):
@@ -203,7 +214,7 @@ def _answers(state: LocalState) -> bool:
     server = state.server()
     if server is None:
         return False
-    with Client(server, DEFAULT_PROJECT, patience=NO_PATIENCE, timeout=2.0) as client:
+    with Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES, timeout=2.0) as client:
         return client.answers()
 
 
@@ -217,63 +228,65 @@ def _wait_until_ready(
 ) -> None:
     server = state.server()
     if server is None:
-        raise Unavailable(f"The state directory {state.root} was removed meanwhile.")
+        raise Unavailable(f"The state directory {state.root} was removed.")
     deadline = time.monotonic() + timeout_s
-    with Client(server, DEFAULT_PROJECT, patience=NO_PATIENCE, timeout=2.0) as client:
+    with Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES, timeout=2.0) as client:
         while True:
             for name, process in started.items():
                 if process.poll() is not None:
-                    raise _ended_at_once(state, options, name, process.returncode, logged.get(name, 0))
+                    raise _start_failure(state, options, name, process.returncode, logged.get(name, 0))
             missing = _missing(client, options, since if "agent" in started else None)
             if missing is None:
                 return
             if time.monotonic() > deadline:
                 tail = _tail(state, missing, logged.get(missing, 0))
-                said = _trouble(client)
-                raise Unavailable(f"The local {missing} was not ready within {timeout_s:.0f} s.{said}{tail}")
+                checks = _failed_checks(client)
+                raise Unavailable(
+                    f"The local {missing} was not ready within {timeout_s:.0f} s.{checks}{tail}"
+                )
             time.sleep(_POLL_S)
 
 
-def _ended_at_once(
+def _start_failure(
     state: LocalState, options: Options, name: ProcessName, code: int, logged: int
 ) -> Unavailable:
     port = {"server": options.server_port, "storage": options.storage_port}.get(name)
     if port and not is_free(port):
-        return PortLost(f"Another program took port {port} before the local {name} could.")
-    return Unavailable(f"The local {name} ended at once, with exit code {code}.{_tail(state, name, logged)}")
+        return PortLost(f"Another program bound port {port} before the local {name} did.")
+    return Unavailable(f"The local {name} exited at start with code {code}.{_tail(state, name, logged)}")
 
 
 def _missing(client: Client, options: Options, agent_since: datetime | None) -> ProcessName | None:
-    """The first part that does not work yet. An agent that we started must have been heard of since then."""
+    """The first process that is not ready. An agent started at `agent_since` must have reported since then."""
     if not client.answers():
         return "server"
     if is_free(options.storage_port):
         return "storage"
     try:
         agents = client.status().agents
-    except (Unavailable, Unauthenticated):  # Unauthenticated: somebody else's server answers on our port
+    except (Unavailable, Unauthenticated):  # Unauthenticated: another user's server has our port
         return "server"
-    heard = agent_since or datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
-    return None if any(a.alive and a.last_seen >= heard for a in agents) else "agent"
+    since = agent_since or datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+    return None if any(a.alive and a.last_seen >= since for a in agents) else "agent"
 
 
-def _trouble(client: Client) -> str:
-    """What a server that is there says of itself."""
+def _failed_checks(client: Client) -> str:
+    """The server's failed health checks, as a sentence."""
     try:
         checks = client.health().checks
     except TrainyardError:
         return ""
     down = [f"{name}: {check.message}" for name, check in checks.items() if check.status is CheckStatus.DOWN]
-    return f" The server says: {'; '.join(down)}." if down else ""
+    return f" The server reports: {'; '.join(down)}." if down else ""
 
 
 def _running_jobs(state: LocalState) -> list[str]:
-    """The jobs that have replicas now, as a person would call them; none when the server cannot say."""
+    """Names of the jobs that have replicas now; empty if the server does not answer."""
     server = state.server()
     if server is None or state.process("server") is None:
         return []
     try:
-        with Client(server, DEFAULT_PROJECT, patience=NO_PATIENCE, timeout=5.0) as client:
+        with Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES, timeout=5.0) as client:
             running = [job["jobId"] for name in _RUNNING for job in client.list_jobs(f"state:{name}")]
             counts = client.status().jobs
     except TrainyardError:
@@ -285,7 +298,7 @@ def _running_jobs(state: LocalState) -> list[str]:
 
 
 def _stop_replicas(state: LocalState) -> None:
-    """Have every replica under the state directory stopped, whatever became of the agent."""
+    """Stop every replica under the state directory, with or without a running agent."""
     if not (state.root / "agent").is_dir():
         return
     log = state.log_file("stop-all")
@@ -310,7 +323,7 @@ def _stop_replicas(state: LocalState) -> None:
 
 
 def _tail(state: LocalState, name: str, after: int = 0) -> str:
-    """The end of a log, of what was written after its first `after` bytes."""
+    """Log file and last lines, without the first `after` bytes."""
     tail = state.log_tail(name, after=after)
-    where = f" Its log is {state.log_file(name)}"
-    return f"{where}; the end of it:\n{tail}" if tail else f"{where} (nothing was written)."
+    log = f" Its log is {state.log_file(name)}"
+    return f"{log}; the last lines:\n{tail}" if tail else f"{log} (nothing was written)."

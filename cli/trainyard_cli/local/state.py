@@ -1,7 +1,4 @@
-"""The state directory of the local service: its paths, tokens, ports and processes.
-
-Everything in it belongs to one user and is readable by nobody else.
-"""
+"""State directory of the local service: paths, tokens, ports and processes. Readable only by its owner."""
 
 import fcntl
 import json
@@ -39,7 +36,7 @@ _CREATE_TIME_TOLERANCE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the service was last started with. Ports are 0 until they are chosen; then they stay."""
+    """Options of the last `up`. A port is 0 until it is chosen."""
 
     server_port: int = 0
     storage_port: int = 0
@@ -54,8 +51,8 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """A process that we started. `created` tells it from a later one with the same number."""
+class ProcessRecord:
+    """A process of the service. `created` distinguishes it from a later one with the same pid."""
 
     pid: int
     created: float
@@ -66,12 +63,12 @@ class Process:
             process = psutil.Process(self.pid)
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
-            # A clock that was set meanwhile moves the creation time; the command line does not move.
+            # Setting the clock changes the creation time, not the command line.
             same_time = abs(process.create_time() - self.created) < _CREATE_TIME_TOLERANCE_S
             return same_time or tuple(process.cmdline()) == self.command
         except psutil.NoSuchProcess:
             return False
-        except psutil.AccessDenied:  # somebody else's: the number was used again
+        except psutil.AccessDenied:  # another user's process: the pid was reused
             return False
 
 
@@ -90,9 +87,9 @@ class LocalState:
         return self._options_file.is_file()
 
     def create(self) -> None:
-        """Make the directory and both tokens where they are missing. Harmless when repeated.
+        """Create the directory and both tokens if missing. Idempotent.
 
-        Raises FailedPrecondition for a directory that is somebody else's, or full of something else.
+        Raises FailedPrecondition for another user's directory or one with foreign files.
         """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,9 +106,9 @@ class LocalState:
             raise self._unusable(error) from error
 
     def options(self) -> Options:
-        """What the service was last started with; the defaults before its first start.
+        """Options of the last `up`, or the defaults. Damaged values become defaults.
 
-        A value that is damaged is its default. Raises FailedPrecondition when nothing can be read there.
+        Raises FailedPrecondition if the file cannot be read.
         """
         try:
             data = json.loads(self._options_file.read_text(encoding="utf-8"))
@@ -139,34 +136,34 @@ class LocalState:
     def storage_url(self) -> str:
         return f"http://127.0.0.1:{self.options().storage_port}"
 
-    def process(self, name: ProcessName) -> Process | None:
-        """The process of that name if it is alive."""
+    def process(self, name: ProcessName) -> ProcessRecord | None:
+        """The process with that name, if alive."""
         process = self._recorded(name)
         return process if process is not None and process.alive() else None
 
-    def ended(self, name: ProcessName) -> str:
-        """What is noted of a process that ended without `stop`: `process 123`; "" where nothing is."""
+    def crashed(self, name: ProcessName) -> str:
+        """A process that ended without `stop`, as `process 123`; "" if none did."""
         if not self._pid_file(name).exists() or self.process(name) is not None:
             return ""
         process = self._recorded(name)
-        return f"process {process.pid}" if process else "nothing that can be read"
+        return f"process {process.pid}" if process else "an unreadable process record"
 
-    def forget(self, name: ProcessName) -> None:
-        """Removes the note of a process that ended."""
+    def remove_record(self, name: ProcessName) -> None:
+        """Remove the record of a process that is not alive."""
         if self.process(name) is None:
             self._pid_file(name).unlink(missing_ok=True)
 
-    def _recorded(self, name: ProcessName) -> Process | None:
+    def _recorded(self, name: ProcessName) -> ProcessRecord | None:
         try:
             data = json.loads(self._pid_file(name).read_text(encoding="utf-8"))
-            return Process(int(data["pid"]), float(data["created"]), tuple(data["command"]))
+            return ProcessRecord(int(data["pid"]), float(data["created"]), tuple(data["command"]))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
     def start(
         self, name: ProcessName, command: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        """Start a process of its own session that outlives us; its output goes to `log_file(name)`."""
+        """Start a process in its own session, which outlives this one; output goes to `log_file(name)`."""
         log = self.log_file(name)
         if log.is_file() and log.stat().st_size > _MAX_LOG_BYTES:
             log.replace(log.with_suffix(".log.1"))
@@ -188,8 +185,8 @@ class LocalState:
         _write_private(self._pid_file(name), json.dumps(record))
         return started
 
-    def stop(self, name: ProcessName) -> Process | None:
-        """SIGTERM, ten seconds, SIGKILL. Returns what was stopped; None when nothing ran."""
+    def stop(self, name: ProcessName) -> ProcessRecord | None:
+        """Send SIGTERM, and SIGKILL after ten seconds. Returns the process; None if none was alive."""
         process = self.process(name)
         if process is not None:
             _end(process.pid, STOP_GRACE_S)
@@ -205,7 +202,7 @@ class LocalState:
         return 0
 
     def log_tail(self, name: str, lines: int = 15, after: int = 0) -> str:
-        """The last lines, of those after the first `after` bytes (of all in a log that was begun anew)."""
+        """The last lines after the first `after` bytes, or of the whole log if it was rotated."""
         with suppress(OSError), self.log_file(name).open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - 2**16, after if after <= end else 0))
@@ -215,7 +212,7 @@ class LocalState:
 
     @contextmanager
     def lock(self, waiting: Callable[[], None]) -> Iterator[None]:
-        """One `up` or `down` at a time; `waiting` is called once when another one is at work."""
+        """Lock for `up` and `down`. `waiting` is called once if it is held by another process."""
         with _open_private(self.root / "lock", "ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,9 +222,9 @@ class LocalState:
             yield
 
     def with_ports(self, options: Options) -> Options:
-        """The same options with ports: the ones it had, else the preferred ones, else any free ones.
+        """The options with ports: the last ones, else the preferred ones, else free ones.
 
-        Raises Unavailable when a port that running replicas may depend on is taken by something else.
+        Raises Unavailable if another program uses a port that running replicas may depend on.
         """
         server = self._port("server", options.server_port, PREFERRED_SERVER_PORT)
         storage = self._port("storage", options.storage_port, PREFERRED_STORAGE_PORT)
@@ -239,8 +236,8 @@ class LocalState:
                 return current
             if any(self.process(other) for other in PROCESSES):
                 raise Unavailable(
-                    f"Port {current}, which the local {name} uses, is taken by another program. End that "
-                    "program, or run `trainyard down` first: the next `trainyard up` then chooses another port."
+                    f"Another program uses port {current} of the local {name}. End that program, or run "
+                    "`trainyard down` first: the next `trainyard up` then chooses another port."
                 )
         return preferred if is_free(preferred) else free_port()
 
@@ -254,39 +251,39 @@ class LocalState:
         )
 
     def _refuse_if_foreign(self) -> None:
-        """A directory may hold a crash log of ours before anything else; whatever else it holds is not ours."""
+        """Raises FailedPrecondition if the directory has files that are not the service's, crash logs included."""
         ours = {"crash", "run", "log", "jobs", "lock", "token", "agent-token", "server", "agent", "gcs"}
         foreign = sorted(path.name for path in self.root.iterdir() if path.name not in ours)
         if foreign:
             raise FailedPrecondition(
-                f"{self.root} is no state directory: it holds {foreign[0]!r}. Give an empty or a new directory."
+                f"{self.root} is not a state directory: it contains {foreign[0]!r}. Give an empty or new directory."
             )
 
 
 def user_name() -> str:
-    """Who jobs submitted here are owned by: this user's name, as far as it can be one; "" where it has none."""
+    """Owner of locally submitted jobs: this user's name in allowed characters; "" if it has none."""
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # a container may run as a number that nobody has
+    except KeyError:  # a container may run as a uid without a name
         return ""
     return re.sub(r"[^A-Za-z0-9_.@+-]+", "-", name, flags=re.ASCII).lstrip("_.@+-")[:128]
 
 
 def check_cpus(text: str, usable: Set[int]) -> None:
-    """Raises InvalidArgument unless `text` is a list such as `0,2-5` of CPUs that are `usable`. Pure."""
+    """Check a CPU list such as `0,2-5` against the usable CPUs. Raises InvalidArgument. Pure."""
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part, re.ASCII)
         if match is None:
             raise InvalidArgument(
-                f"argument --cpus: takes CPU numbers such as 0,2-5; {part.strip()!r} is none."
+                f"argument --cpus: {part.strip()!r} is not a CPU number or range such as 0,2-5."
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise InvalidArgument(f"argument --cpus: the range {part.strip()} ends before it begins.")
+            raise InvalidArgument(f"argument --cpus: the range {part.strip()} is reversed.")
         refused = next((cpu for cpu in range(first, last + 1) if cpu not in usable), None)
         if refused is not None:
             raise InvalidArgument(
-                f"argument --cpus: CPU {refused} cannot be used here; this process may use "
+                f"argument --cpus: CPU {refused} is not available to this process; available: "
                 f"{', '.join(map(str, sorted(usable)))}."
             )
 
@@ -306,7 +303,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         "/",
         "--job-dir-root",
         "gs://",
-    ]  # it serves its own user alone, who may read what he may
+    ]  # a local server runs as its only user, so it may read what that user may
     if options.machine_types:
         server += ["--machine-types", options.machine_types]
     if options.quotas:
@@ -343,13 +340,15 @@ def stop_all_command(state: LocalState) -> list[str]:
 
 
 def environment(base: Mapping[str, str], options: Options) -> dict[str, str]:
-    """What the three processes inherit: no credential of the control plane, and where gs:// is."""
-    kept = {name: value for name, value in base.items() if not name.startswith(("TRAINYARD_", "_TRAINYARD_"))}
-    return {**kept, "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{options.storage_port}"}
+    """Environment of the three processes: without Trainyard's own variables, with the address of gs://."""
+    inherited = {
+        name: value for name, value in base.items() if not name.startswith(("TRAINYARD_", "_TRAINYARD_"))
+    }
+    return {**inherited, "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{options.storage_port}"}
 
 
-def let_go(started: subprocess.Popen[bytes]) -> None:
-    """Popen warns of a child that still runs when it is forgotten; ours are meant to outlive us."""
+def detach(started: subprocess.Popen[bytes]) -> None:
+    """Suppress Popen's warning about a child that outlives it."""
     if started.poll() is None:
         started.returncode = 0
 
@@ -388,7 +387,7 @@ def _end(pid: int, grace_s: float) -> None:
 
 
 def _is_option(name: str, value: Any) -> bool:
-    """Whether a value that was read can be that option's."""
+    """Whether a stored value is valid for that option."""
     match name:
         case "server_port" | "storage_port":
             return type(value) is int and 0 <= value < 2**16
@@ -405,7 +404,7 @@ def _is_option(name: str, value: Any) -> bool:
 
 
 def _make_token(path: Path) -> None:
-    """Write a new token unless there is one already; another process may be doing the same."""
+    """Write a new token unless there is one. Safe against concurrent calls."""
     if path.is_file() and path.stat().st_size:
         return
     path.unlink(missing_ok=True)
@@ -416,7 +415,7 @@ def _make_token(path: Path) -> None:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Replace a file at once: a reader sees the old or the new content, never a half."""
+    """Replace a file atomically."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with _open_private(draft, "wb") as file:
         file.write(f"{text}\n".encode())
@@ -424,6 +423,6 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _open_private(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
-    """Open for writing; a file that is made by it is readable by its owner alone."""
+    """Open for writing. A new file is readable only by its owner."""
     how = os.O_APPEND if mode == "ab" else os.O_TRUNC
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600), mode)

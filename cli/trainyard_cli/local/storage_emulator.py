@@ -1,7 +1,7 @@
-"""The local service's gs://: `python -m trainyard_cli.local.storage_emulator`, where containers reach it too.
+"""Storage emulator (gs://) of the local service: `python -m trainyard_cli.local.storage_emulator`.
 
-The emulator listens on loopback, which a container of this machine cannot reach. So connections to the same
-port at the machine's address on Docker's bridge are passed on to it. No other machine sees that address.
+The emulator listens on loopback, which containers cannot reach. So connections to the same port at this machine's
+address on Docker's bridge are forwarded to it. Other machines cannot reach that address.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from gcp_storage_emulator.server import create_server
 
 _LOOPBACK = "127.0.0.1"
 _ENGINE, _ENGINE_TIMEOUT_S = "unix:///var/run/docker.sock", 10.0
-_LOOK_S = 2.0  # between two looks for the bridge
+_POLL_S = 2.0  # interval of checks for the bridge
 _PAUSE_S = 0.02
 _BLOCK = 1 << 16
 
@@ -34,12 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--for-containers", action="store_true")
     options = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("gcp_storage_emulator").setLevel(logging.ERROR)  # it says every request
+    logging.getLogger("gcp_storage_emulator").setLevel(logging.ERROR)  # it logs every request
     return 0 if asyncio.run(_serve(options.data_dir, options.port, options.for_containers)) else 1
 
 
 def bridge_address() -> str:
-    """This machine's address on its engine's own bridge; "" where no engine answers, or it has none."""
+    """This machine's address on the container engine's bridge; "" without an engine or a bridge."""
     scheme, _, path = os.environ.get("DOCKER_HOST", _ENGINE).partition("://")
     if scheme != "unix":
         return ""
@@ -53,7 +53,7 @@ def bridge_address() -> str:
 
 
 async def _serve(data_dir: Path, port: int, for_containers: bool) -> bool:
-    """Until SIGTERM. Returns False at once if the port is taken."""
+    """Serve until SIGTERM. Returns False at once if the port is in use."""
     emulator = create_server(_LOOPBACK, port, data_dir=str(data_dir))._api
     emulator.daemon = True
     emulator.start()
@@ -61,42 +61,45 @@ async def _serve(data_dir: Path, port: int, for_containers: bool) -> bool:
         if not emulator.is_alive():
             return False
         await asyncio.sleep(_PAUSE_S)
-    told = asyncio.Event()
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    gate = asyncio.create_task(_gate(port)) if for_containers else None
-    await told.wait()
-    if gate is not None:
-        gate.cancel()
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    forwarder = asyncio.create_task(_forward_from_bridge(port)) if for_containers else None
+    await stop.wait()
+    if forwarder is not None:
+        forwarder.cancel()
     return True
 
 
-async def _gate(port: int) -> None:
-    """Pass on what comes in at the bridge, as soon as there is one; its address may change with the engine."""
+async def _forward_from_bridge(port: int) -> None:
+    """Forward connections from the bridge, as soon as it exists; its address can change with the engine."""
     while True:
         address = await asyncio.to_thread(bridge_address)
         if address:
             try:
-                server = await asyncio.start_server(lambda r, w: _pass_on(r, w, port), address, port)
+                server = await asyncio.start_server(lambda r, w: _relay(r, w, port), address, port)
             except OSError as error:
-                _log.warning("containers cannot reach gs:// yet: %s:%d: %s", address, port, error)
+                _log.warning("cannot listen for containers (gs://) on %s:%d: %s", address, port, error)
             else:
                 async with server:
-                    while await asyncio.to_thread(bridge_address) in (address, ""):  # it may be restarting
-                        await asyncio.sleep(_LOOK_S)
-        await asyncio.sleep(_LOOK_S)
+                    while await asyncio.to_thread(bridge_address) in (
+                        address,
+                        "",
+                    ):  # "": the engine may be restarting
+                        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(_POLL_S)
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
-    """One connection, both ways, until both ends have said all."""
+async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+    """Relay one connection in both directions until both ends close."""
     try:
-        there_reader, there_writer = await asyncio.open_connection(_LOOPBACK, port)
+        upstream_reader, upstream_writer = await asyncio.open_connection(_LOOPBACK, port)
     except OSError as error:
-        _log.warning("the emulator does not answer: %s", error)
+        _log.warning("cannot connect to the emulator: %s", error)
         writer.close()
         return
-    await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
-    for end in (writer, there_writer):
+    await asyncio.gather(_copy(reader, upstream_writer), _copy(upstream_reader, writer))
+    for end in (writer, upstream_writer):
         end.close()
 
 
@@ -107,7 +110,7 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
             await target.drain()
         target.write_eof()
     except (ConnectionError, OSError):
-        target.close()  # one side is gone: so is the connection
+        target.close()  # one side is gone: close both
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Following a job to its end: its log on a screen, each line once, then the verdict and the exit code."""
+"""Follows a job to its end: its log, each line once, then the verdict and the exit code."""
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from types import MappingProxyType
 
-from trainyard_cli.client import EVERYTHING, Away, Back, Client, LogQuery
-from trainyard_cli.output.log_screen import Screen, elapsed, moment
+from trainyard_cli.client import ALL_LINES, Client, LogQuery, StreamLost, StreamResumed
+from trainyard_cli.output.log_screen import Screen, elapsed, parse_rfc3339
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.sync import LogDigest
@@ -19,19 +19,19 @@ _SHOWN = 8
 
 
 def stream(
-    client: Client, job: str, screen: Screen, *, wanted: LogQuery = EVERYTHING, follow: bool = True
+    client: Client, job: str, screen: Screen, *, query: LogQuery = ALL_LINES, follow: bool = True
 ) -> int:
-    """Show the job's log until it has ended; without `follow`, what there is now. Returns the job's exit code
-    (0 where it has none yet); 130 after Ctrl-C, which leaves the job as it is. Raises NotFound for a task
-    that the job turns out not to have. What arrived is counted and digested, and compared with what the agents say: a
-    difference is a warning, and no other exit code."""
+    """Show the job's log until the job has ended; without `follow`, the lines so far.
+
+    Returns the job's exit code (0 if it has none yet), or 130 after Ctrl-C, which leaves the job running. Raises
+    NotFound if the job has no such task. Missing or damaged lines are warnings and do not change the exit code."""
     received: defaultdict[str, LogDigest] = defaultdict(LogDigest)
-    task = wanted.task
+    task = query.task
     tails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
     detail: JobDetail | None = None
     summary: LogSummary | None = None
     try:
-        with closing(client.logs(job, wanted=wanted, follow=follow)) as events:
+        with closing(client.logs(job, query=query, follow=follow)) as events:
             for event in events:
                 match event:
                     case LogEntry():
@@ -44,77 +44,75 @@ def stream(
                         screen.status(event)
                     case LogSummary():
                         summary = event
-                    case Away():
+                    case StreamLost():
                         screen.note(
-                            f"The server is away ({event.reason}). The job goes on; the log will, too, "
-                            "once the server is back..."
+                            f"Lost the connection to the server ({event.reason}). The job goes on. Reconnecting..."
                         )
-                    case Back():
-                        screen.note("The server is back.")
+                    case StreamResumed():
+                        screen.note("Reconnected to the server.")
         if detail is None or (follow and detail.state not in FINAL_JOB_STATES):
             detail = client.detail(job)
             _check_replica(detail, job, task)
     except KeyboardInterrupt:
         screen.close()
-        screen.note(come_back(job))
+        screen.note(resume_hint(job))
         return INTERRUPTED
     finally:
         screen.close()
     if summary is not None:
-        for line in complaints(summary, received, wanted):
+        for line in log_warnings(summary, received, query):
             screen.note(line)
     if not follow and detail.state not in FINAL_JOB_STATES:
         return 0
-    for line in conclusion(detail, tails):
+    for line in summary_lines(detail, tails):
         screen.note(line)
     return exit_code(detail)
 
 
-def come_back(job: str) -> str:
-    """What to say when the user stops looking."""
+def resume_hint(job: str) -> str:
+    """Message after Ctrl-C: how to see the log again or cancel the job."""
     return (
         f"\nThe job goes on. To see its log again:  jobs stream-logs {job}\n"
         f"To end it:                             jobs cancel {job}"
     )
 
 
-def complaints(
-    summary: LogSummary, received: Mapping[str, LogDigest], wanted: LogQuery = EVERYTHING
+def log_warnings(
+    summary: LogSummary, received: Mapping[str, LogDigest], query: LogQuery = ALL_LINES
 ) -> list[str]:
-    """What is to be said of each replica whose log is not what it wrote: fewer or more lines came, or others, or
-    a quota has cut it. Pure."""
-    said = []
+    """One line for each replica whose log was cut by the quota, or arrived incomplete or damaged. Pure."""
+    warnings = []
     for name, count in summary.lines.items():
         run, _, replica = name.partition("/")
-        if wanted.task and replica != wanted.task:
+        if query.task and replica != query.task:
             continue
         whose = f"the log of {replica} (run {run})"
         if name in summary.kept:
-            said.append(
-                f"NOTE: {whose} went on, but the job's log quota was used up: "
-                f"its lines from number {summary.kept[name]} on were not kept."
+            warnings.append(
+                f"NOTE: {whose} is cut: the job's log quota was used up. "
+                f"Lines from number {summary.kept[name]} on were not stored."
             )
-        if wanted.hides:
+        if query.partial:
             continue
         arrived = received.get(name) or LogDigest()
         expected = summary.sha256.get(name, "")
         if arrived.count != count:
-            said.append(f"WARNING: {whose} has {count} lines; {arrived.count} arrived here.")
+            warnings.append(f"WARNING: {whose} has {count} lines; {arrived.count} arrived.")
         elif expected and arrived.hexdigest() != expected:
-            said.append(
-                f"WARNING: {whose} is not what the replica wrote: {count} lines arrived, as many as there should be, "
-                "but not with the digest that its agent computed of them. Some were damaged on the way or on a disk."
+            warnings.append(
+                f"WARNING: {whose} is damaged: all {count} lines arrived, but their digest differs from the "
+                "agent's. Some were changed on the network or on a disk."
             )
-    return said
+    return warnings
 
 
 def _check_replica(detail: JobDetail, job: str, task: str) -> None:
     names = dict.fromkeys(replica.task for run in detail.runs for replica in run.replicas)
     if task and names and task not in names:
-        raise NotFound(f"Job [{job}] has no replica {task}; it has {_some(list(names))}.")
+        raise NotFound(f"Job [{job}] has no replica {task}; it has {_shortened(list(names))}.")
 
 
-def _some(names: list[str]) -> str:
+def _shortened(names: list[str]) -> str:
     if len(names) <= _SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more"
@@ -127,12 +125,15 @@ def exit_code(detail: JobDetail) -> int:
     return detail.exit_code or 1
 
 
-def conclusion(detail: JobDetail, tails: Mapping[str, Collection[str]] = MappingProxyType({})) -> list[str]:
-    """The verdict in a few lines. `tails`: the last lines of each replica that were seen, for a verdict that
-    brings none. Pure."""
+def summary_lines(
+    detail: JobDetail, tails: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> list[str]:
+    """The verdict in a few lines. `tails`: last received lines by replica, for a verdict without lines. Pure."""
     job = detail.job
     started = job.get("startTime") or job.get("createTime")
-    took = f" after {elapsed(started, moment(job['endTime']))}" if started and job.get("endTime") else ""
+    took = (
+        f" after {elapsed(started, parse_rfc3339(job['endTime']))}" if started and job.get("endTime") else ""
+    )
     job_dir = job.get("trainingInput", {}).get("jobDir")
     where = [f"  Job dir: {job_dir}"] if job_dir else []
     headline = f"Job [{job.get('jobId')}] {_PAST[detail.state]}{took}."
@@ -141,14 +142,14 @@ def conclusion(detail: JobDetail, tails: Mapping[str, Collection[str]] = Mapping
     verdict = detail.verdict
     lines = ["", headline]
     if verdict is None or not verdict.replica or detail.state is JobState.CANCELLED:
-        said = str(job.get("errorMessage") or (verdict.message if verdict else ""))
-        lines += [f"  {line}" for line in said.rstrip().splitlines()]
+        message = str(job.get("errorMessage") or (verdict.message if verdict else ""))
+        lines += [f"  {line}" for line in message.rstrip().splitlines()]
     else:
         code = f", exit code {verdict.exit_code}" if verdict.exit_code is not None else ""
         lines.append(f"  {verdict.replica} failed first ({verdict.reason}{code}):")
         lines += [f"  {line}" for line in verdict.message.rstrip().splitlines()]
         if last_lines := verdict.last_lines or tails.get(verdict.replica, ()):
-            lines.append(f"  The last lines of {verdict.replica}:")
+            lines.append(f"  Last lines of {verdict.replica}:")
             lines += [f"    {line}" for line in last_lines]
     return [*lines, *where, f"  Exit code: {exit_code(detail)}"]
 

@@ -1,7 +1,7 @@
-"""Output for people and for scripts: `-o text|json|yaml`, and gcloud's `--format` where scripts use it.
+"""Output formats: `-o text|json|yaml` and the parts of gcloud's `--format` that scripts use.
 
-`value(a,b.c)` prints tab-separated values, `csv(a,b)` and `table(a,b)` with a header, `json` and `yaml` the
-whole. A key may carry `:label=NAME` for its header.
+`value(a,b.c)` prints tab-separated values, `csv(a,b)` and `table(a,b)` a header and rows, `json` and `yaml` the whole
+resource. `KEY:label=NAME` sets a column's header.
 """
 
 import csv
@@ -22,7 +22,7 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """`kind` is text, json, yaml, value, csv or table; `columns` are (key, header) for the last three."""
+    """Output format. `kind`: text, json, yaml, value, csv or table; `columns`: (key, header), for the last three."""
 
     kind: str = "text"
     columns: tuple[tuple[str, str], ...] = ()
@@ -34,7 +34,7 @@ class Output:
 
 
 def parse(expression: str) -> Output:
-    """A `--format` expression. Raises a usage error that says what is understood."""
+    """Parse a `--format` expression. Raises a usage error that lists the known forms."""
     text = expression.strip()
     if text in ("json", "yaml", "text"):
         return Output(text)
@@ -42,7 +42,7 @@ def parse(expression: str) -> Output:
     columns = [_KEY.fullmatch(key.strip()) for key in match[3].split(",")] if match else []
     if match is None or not all(columns):
         raise click.UsageError(
-            f"argument --format: {expression!r} is not understood; use json, yaml, value(KEY,...), "
+            f"argument --format: {expression!r} is unknown; use json, yaml, value(KEY,...), "
             "csv(KEY,...) or table(KEY,...), where a KEY looks like trainingInput.workerCount."
         )
     keys = tuple((column[1], column[2] or _header(column[1])) for column in columns if column)
@@ -50,9 +50,9 @@ def parse(expression: str) -> Output:
 
 
 def render(output: Output, data: Any) -> str:
-    """One resource (a mapping) or several (a list of mappings) as text without the last newline.
+    """Render one resource (a mapping) or several (a list of mappings), without a final newline.
 
-    `text` is YAML here: a command that has words for people of its own prints those instead.
+    `text` is rendered as YAML; commands with a text form of their own do not call this for it.
     """
     match output.kind:
         case "json":
@@ -76,7 +76,7 @@ def render(output: Output, data: Any) -> str:
 
 
 def to_yaml(data: Any) -> str:
-    """As gcloud describes a resource: block style, keys in order of the alphabet, several as documents."""
+    """YAML as gcloud prints it: block style, sorted keys, one document for each resource of a list."""
     documents = data if isinstance(data, list) else [data]
     return yaml.safe_dump_all(
         documents,
@@ -87,8 +87,13 @@ def to_yaml(data: Any) -> str:
     ).rstrip("\n")
 
 
+def count(number: int, noun: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns, two spaces between them, nothing at the end of a line."""
+    """Aligned columns, two spaces apart, without trailing spaces."""
     lines = [list(headers), *map(list, rows)] if headers else [list(row) for row in rows]
     if not lines:
         return ""
@@ -97,14 +102,14 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def value_at(data: Any, key: str) -> Any:
-    """`a.b[0].c` of nested mappings and lists; None where there is no such thing."""
-    here = data
+    """Value of a key such as `a.b[0].c` in nested mappings and lists; None if absent."""
+    node = data
     for name, index in _STEP.findall(key):
         if index:
-            here = here[int(index)] if isinstance(here, list) and int(index) < len(here) else None
+            node = node[int(index)] if isinstance(node, list) and int(index) < len(node) else None
         else:
-            here = here.get(name) if isinstance(here, Mapping) else None
-    return here
+            node = node.get(name) if isinstance(node, Mapping) else None
+    return node
 
 
 def _shown(value: Any) -> str:

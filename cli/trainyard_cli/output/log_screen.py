@@ -1,5 +1,6 @@
-"""How a job's log looks: columns of severity, time, task and message; on a terminal with colours and a live
-status line at the bottom, in a pipe as plain lines.
+"""Log output: columns of severity, time, task and message.
+
+Plain lines in a pipe or file; on a terminal colours and a live status line at the bottom.
 """
 
 import json
@@ -40,23 +41,23 @@ _PROGRESS_KEYS = ("epoch", "step")
 
 
 class Screen(Protocol):
-    """Where a streamed job is shown. Call `close` in any case; it may be called twice."""
+    """Output of a streamed job. `close` must be called and may be called twice."""
 
     def line(self, entry: LogEntry) -> None:
-        """One line of the log."""
+        """Print a log line."""
 
     def note(self, text: str) -> None:
-        """A line of our own."""
+        """Print a message that is not part of the log."""
 
     def status(self, detail: JobDetail) -> None:
-        """How the job stands now."""
+        """Show the job's current state."""
 
     def close(self) -> None: ...
 
 
 class PlainScreen:
-    """Plain aligned lines: the log into `out`, everything else into `err`. Each line is flushed. Into a pipe or a file
-    they go as they are; a terminal gets nothing that would move its cursor or rename its window."""
+    """Plain aligned lines: the log to `out`, notes to `err`, each flushed. On a terminal without control sequences;
+    in a pipe or file unchanged."""
 
     def __init__(self, out: IO[str], err: IO[str]) -> None:
         self._out = out
@@ -87,14 +88,14 @@ class PlainScreen:
 
 
 class JsonScreen(PlainScreen):
-    """One JSON object a line, for scripts."""
+    """One JSON object per line, for scripts."""
 
     def line(self, entry: LogEntry) -> None:
         print(entry.model_dump_json(), file=self._out, flush=True)
 
 
 class LiveScreen:
-    """A terminal: colours by severity and task, and a status line that stays at the bottom."""
+    """Terminal output: colours by severity and task, and a status line at the bottom."""
 
     def __init__(self, out: IO[str], clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         from rich.console import Console
@@ -134,7 +135,7 @@ class LiveScreen:
         self._console.print(text, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        # The last lines of a replica are among what is noted.
+        # Notes contain lines of replicas.
         self._console.print(self._text.from_ansi(without_control(text)), soft_wrap=True)
 
     def status(self, detail: JobDetail) -> None:
@@ -160,7 +161,7 @@ class LiveScreen:
 
 
 def screen_for(out: IO[str], err: IO[str], *, as_json: bool = False) -> Screen:
-    """The screen that fits what `out` is: a terminal that can move its cursor, or anything else."""
+    """Choose the screen for `out`: live on a terminal that can move its cursor, else plain."""
     if as_json:
         return JsonScreen(out, err)
     if out.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
@@ -169,7 +170,7 @@ def screen_for(out: IO[str], err: IO[str], *, as_json: bool = False) -> Screen:
 
 
 def status_words(detail: JobDetail, progress: dict[str, str], now: datetime) -> list[str]:
-    """The status line's parts: state, replicas, elapsed time, last step. Pure."""
+    """Parts of the status line: state, replicas, elapsed time, last step. Pure."""
     words = [str(detail.state)]
     if detail.waiting:
         words.append(detail.waiting)
@@ -190,22 +191,21 @@ def status_words(detail: JobDetail, progress: dict[str, str], now: datetime) -> 
 
 
 def progress_of(text: str) -> dict[str, str]:
-    """The epoch and step that a structured log line speaks of, with their totals where it has them (`epochs`,
-    `steps`); empty for any other line."""
+    """Epoch and step of a structured log line, with totals if given (`epochs`, `steps`); else empty."""
     if not text.startswith("{"):
         return {}
     try:
-        said = json.loads(text)
+        fields = json.loads(text)
     except ValueError:
         return {}
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         return {}
-    found = {}
+    progress = {}
     for name in _PROGRESS_KEYS:
-        done, total = _number(said.get(name)), _number(said.get(f"{name}s"))
+        done, total = _number(fields.get(name)), _number(fields.get(f"{name}s"))
         if done or total:
-            found[name] = f"{done}/{total}" if done and total else done or total
-    return found
+            progress[name] = f"{done}/{total}" if done and total else done or total
+    return progress
 
 
 def _number(value: object) -> str:
@@ -213,26 +213,26 @@ def _number(value: object) -> str:
 
 
 def elapsed(since: str, until: datetime) -> str:
-    """`1:02:03` or `02:03` from an RFC 3339 time to a moment; never negative."""
-    seconds = max(0, int((until - moment(since)).total_seconds()))
+    """`1:02:03` or `02:03` from an RFC 3339 time to `until`; never negative."""
+    seconds = max(0, int((until - parse_rfc3339(since)).total_seconds()))
     hours, rest = divmod(seconds, 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60:02}:{rest % 60:02}"
 
 
 def local_time(time: str, *, short: bool = False) -> str:
     """An RFC 3339 time in the local zone: `2026-11-20 14:25:01 +0100`, or `14:25:01`."""
-    return moment(time).astimezone().strftime("%H:%M:%S" if short else "%Y-%m-%d %H:%M:%S %z")
+    return parse_rfc3339(time).astimezone().strftime("%H:%M:%S" if short else "%Y-%m-%d %H:%M:%S %z")
 
 
-def moment(time: str) -> datetime:
+def parse_rfc3339(time: str) -> datetime:
     return datetime.fromisoformat(time)
 
 
 def task_label(entry: LogEntry) -> str:
-    """The task's name; from the second run on with the run's number."""
+    """The task's name, with the run's number from run 2 on."""
     return f"{entry.task}#{entry.run}" if entry.run > 1 and entry.task != SERVICE_TASK else entry.task
 
 
 def without_control(text: str) -> str:
-    """A line that cannot move a terminal's cursor or rename its window: colours stay, the rest goes."""
+    """Remove control characters and escape sequences from a line, except for colours."""
     return _BROKEN_ESCAPE.sub("", _CONTROLS.sub("", _ESCAPES.sub("", text)))

@@ -1,21 +1,21 @@
-"""What `jobs why` shows: why a job waits, who holds what it needs, and what would start it. Pure."""
+"""Text of `jobs why`: why a job waits, which jobs hold what it needs, and what would start it. Pure."""
 
 from datetime import datetime
 
 from trainyard_cli.output import formats
 from trainyard_cli.output.log_screen import elapsed, local_time
-from trainyard_protocol.views import HolderView, WhyView
+from trainyard_protocol.views import HolderView, QueueExplanationView
 
-_ANEW = frozenset({"priority", "replicas", "machine-type"})
+_RESUBMIT = frozenset({"priority", "replicas", "machine-type"})
 
 
-def text(view: WhyView, project: str, now: datetime) -> str:
-    """For a person. Jobs of other projects are named with theirs."""
+def text(view: QueueExplanationView, project: str, now: datetime) -> str:
+    """Text for a person. Jobs of other projects are shown with their project."""
     lines = [f"{view.job_id}: {view.state}. {view.summary}"]
     if not view.kind:
         return lines[0]
     lines.append(f"It needs {view.needs}. Its priority is {view.priority}, its position {view.position}.")
-    room = "has room, kept for jobs ahead" if view.kind == "room" else "has room"
+    room = "has room, reserved for jobs ahead" if view.kind == "room" else "has room"
     if view.agents:
         rows = [[f"  {fit.agent}", fit.has, fit.free, fit.lacks or room] for fit in view.agents]
         lines += ["", formats.table(["  AGENT", "HAS", "FREE", "FOR THIS JOB"], rows)]
@@ -44,8 +44,8 @@ def text(view: WhyView, project: str, now: datetime) -> str:
     if view.changes:
         lines += ["It would start now with any one of:"]
         lines += [f"  - {change.message}" for change in view.changes]
-        if any(change.kind in _ANEW for change in view.changes):
-            lines.append("What a job asks for cannot be changed: cancel it and submit it anew.")
+        if any(change.kind in _RESUBMIT for change in view.changes):
+            lines.append("A submitted job's request cannot be changed: cancel the job and submit it again.")
     else:
         lines.append(view.nothing)
     return "\n".join(lines)
@@ -53,7 +53,7 @@ def text(view: WhyView, project: str, now: datetime) -> str:
 
 def _times(one: HolderView, now: datetime) -> list[str]:
     if one.left_over:
-        return ["is over, being stopped", ""]
+        return ["ended, being stopped", ""]
     if one.running_since is None:
         return [str(one.state), ""]
     until = local_time(one.ends_by.isoformat()) if one.ends_by is not None else ""

@@ -1,6 +1,6 @@
-"""The container images of runtimes on this machine's engine: which are there, and building them.
+"""Runtime images on the container engine: listing and building them.
 
-The engine is the one that Docker's own environment names (DOCKER_HOST and its kin), else this machine's.
+The engine is Docker's default: DOCKER_HOST and related variables, else this machine's socket.
 """
 
 import io
@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, PermissionDenied, Unavailable
+from trainyard_protocol.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    PermissionDenied,
+    Unavailable,
+)
 from trainyard_protocol.runtimes import RuntimeImage, Runtimes, constraints_file
 
 if TYPE_CHECKING:
@@ -23,23 +28,23 @@ if TYPE_CHECKING:
 
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 LAST_LINES = 20
-"""How many lines of a step that failed are shown."""
+"""Number of lines shown of a failed step."""
 
-_INSTALLERS = ("pip", "setuptools")  # of the agent's: what installs a job's packages
+_INSTALLERS = ("pip", "setuptools")  # install a job's packages
 _STEP = re.compile(r"STEP (\d+)/(\d+) ?: (.+)", re.IGNORECASE)
 _EXIT_CODE = re.compile(r"returned a non-zero code: (\d+)$")
-_BUILDERS_OWN = re.compile(r" ---> |Removing intermediate container |Successfully tagged ")
+_BUILDER_MESSAGE = re.compile(r" ---> |Removing intermediate container |Successfully tagged ")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-_BRIEF = 70
+_MAX_INSTRUCTION = 70
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the table: what replicas of a version run in. `gpus` is None where both kinds share an image;
-    `size` is None where the image is not on the engine, and without a meaning where nobody could be asked."""
+class RuntimeTableRow:
+    """Image of a runtime version. `gpus` is None if replicas with and without GPUs share it; `size` (bytes) is None
+    if the engine does not have it or was not asked."""
 
     version: str
     gpus: bool | None
@@ -49,8 +54,8 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """All that an image is built from. `context` is a tar."""
+class BuildContext:
+    """Inputs of an image build. `context` is a tar."""
 
     name: str
     image: str
@@ -59,19 +64,19 @@ class Recipe:
     build_args: Mapping[str, str] = field(default_factory=dict)
 
 
-class Progress(Protocol):
-    """Who is told how a build goes on."""
+class BuildProgress(Protocol):
+    """Receives the progress of a build."""
 
     def step(self, number: int, of: int, instruction: str) -> None: ...
 
     def line(self, text: str) -> None:
-        """A line that the step writes, or how a pull stands."""
+        """An output line of the step, or the state of a pull."""
 
 
 @contextmanager
 def engine() -> Iterator["DockerClient"]:
-    """The engine, which has answered once. Raises FailedPrecondition without Docker's SDK, PermissionDenied,
-    Unavailable; the last also for what goes wrong with the engine later."""
+    """Connect to the engine. Raises FailedPrecondition without Docker's SDK, PermissionDenied, or Unavailable, also for
+    errors of the engine within the context."""
     try:
         import docker
         from docker.errors import APIError, DockerException
@@ -79,8 +84,7 @@ def engine() -> Iterator["DockerClient"]:
         from urllib3.exceptions import HTTPError
     except ImportError as missing:
         raise FailedPrecondition(
-            "The container engine is spoken to through Docker's SDK for Python, which is not installed: "
-            "pip install 'trainyard[agent]'"
+            "This needs Docker's SDK for Python, which is not installed: pip install 'trainyard[agent]'"
         ) from missing
     url = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     try:
@@ -90,24 +94,24 @@ def engine() -> Iterator["DockerClient"]:
     with closing(client):
         try:
             yield client
-        except APIError as refused:
-            reason = str(refused.explanation or refused).rstrip(".")
-            raise Unavailable(f"The container engine at {url} refuses: {reason}.") from refused
+        except APIError as error:
+            reason = str(error.explanation or error).rstrip(".")
+            raise Unavailable(f"The container engine at {url} failed: {reason}.") from error
         except (DockerException, RequestException, HTTPError) as error:
             raise _unreachable(url, error) from error
 
 
-def lines(runtimes: Runtimes) -> list[Line]:
-    """The whole table, without asking an engine. Pure."""
+def lines(runtimes: Runtimes) -> list[RuntimeTableRow]:
+    """The table of runtime versions, without sizes. Pure."""
     table = []
     for version, names in runtimes.versions.items():
         kinds = [(False, names.cpu), (True, names.gpu)] if names.gpu else [(None, names.cpu)]
-        table += [Line(version, gpus, name, runtimes.images[name].image) for gpus, name in kinds]
+        table += [RuntimeTableRow(version, gpus, name, runtimes.images[name].image) for gpus, name in kinds]
     return table
 
 
 def size_of(client: "DockerClient", image: str) -> int | None:
-    """The image's size on the engine; None if it is not there."""
+    """The image's size on the engine in bytes; None if it is missing."""
     from docker.errors import ImageNotFound
 
     try:
@@ -116,10 +120,10 @@ def size_of(client: "DockerClient", image: str) -> int | None:
         return None
 
 
-def chosen(runtimes: Runtimes, names: Sequence[str]) -> list[str]:
-    """The names of the images to build: those given, else those of replicas without GPUs.
+def images_to_build(runtimes: Runtimes, names: Sequence[str]) -> list[str]:
+    """Names of the images to build: the given ones, else those of replicas without GPUs.
 
-    Raises InvalidArgument for one that is unknown, or that is not built but pulled. Pure.
+    Raises InvalidArgument for an image that is unknown or has no Dockerfile. Pure.
     """
     if not names:
         without_gpus = dict.fromkeys(version.cpu for version in runtimes.versions.values())
@@ -127,10 +131,10 @@ def chosen(runtimes: Runtimes, names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in runtimes.images:
             known = ", ".join(name for name, image in runtimes.images.items() if image.dockerfile)
-            raise InvalidArgument(f"There is no runtime image {name!r}; there are {known}.")
+            raise InvalidArgument(f"Unknown runtime image {name!r}; known: {known}.")
         if not runtimes.images[name].dockerfile:
             raise InvalidArgument(
-                f"The runtime image {name} is not built: it has no dockerfile, and {runtimes.images[name].image} "
+                f"The runtime image {name} cannot be built: it has no dockerfile. {runtimes.images[name].image} "
                 "is pulled when a job needs it."
             )
     return list(dict.fromkeys(names))
@@ -142,18 +146,18 @@ def recipe(
     base_image: str = "",
     build_args: Mapping[str, str] | None = None,
     ca_bundle: Path | None = None,
-) -> Recipe:
-    """What to build an image from. Raises InvalidArgument for a file that cannot be read, or no base image."""
+) -> BuildContext:
+    """Assemble the inputs of a build. Raises InvalidArgument for an unreadable file or a missing base image."""
     base_image = base_image or image.base_image
     if not base_image:
-        raise InvalidArgument(f"The runtime image {name} has no baseImage; give one with --base-image.")
+        raise InvalidArgument(f"The runtime image {name} has no baseImage. Give one with --base-image.")
     files = {
         "Dockerfile": _content(Path(image.dockerfile)),
         "requirements.txt": "".join(f"{line}\n" for line in requirements(image.packages)).encode(),
         "constraints.txt": _content(constraints_file()),
         "ca-bundle.crt": _content(ca_bundle) if ca_bundle else b"",
     }
-    return Recipe(
+    return BuildContext(
         name=name,
         image=image.image,
         base_image=base_image,
@@ -163,9 +167,9 @@ def recipe(
 
 
 def requirements(packages: Iterable[str] = (), declared: Iterable[str] | None = None) -> list[str]:
-    """What an image installs: the extra `trainer`, what installs packages, and the image's own `packages`.
+    """Requirements of an image: pip and setuptools, the extra `trainer`, and the image's own `packages`.
 
-    `declared` is what our own package declares, as its metadata has it.
+    `declared` overrides the requirements in our own package's metadata.
     """
     trainer, installers = [], []
     for line in metadata.requires("trainyard") or () if declared is None else declared:
@@ -174,25 +178,25 @@ def requirements(packages: Iterable[str] = (), declared: Iterable[str] | None = 
         name = _NAME.match(requirement)
         if extra and extra[1] == "trainer":
             trainer.append(requirement.strip())
-        elif extra and extra[1] == "agent" and name and name[0].lower() in _INSTALLERS:
+        elif (not extra or extra[1] == "agent") and name and name[0].lower() in _INSTALLERS:
             installers.append(requirement.strip())
     return [*sorted(installers), *sorted(trainer), *packages]
 
 
 def proxies(environment: Mapping[str, str]) -> dict[str, str]:
-    """The user's proxies, for the build; without those on this machine's loopback, which no container reaches."""
-    given = {name: environment[name] for name in PROXY_VARIABLES if environment.get(name)}
-    return {name: value for name, value in given.items() if _host(value) not in _LOOPBACK}
+    """The user's proxy variables for the build, without loopback addresses, which containers cannot reach."""
+    variables = {name: environment[name] for name in PROXY_VARIABLES if environment.get(name)}
+    return {name: value for name, value in variables.items() if _host(value) not in _LOOPBACK}
 
 
-def build(client: "DockerClient", recipe: Recipe, progress: Progress) -> int:
-    """Build an image and return its size. Built before from the same: the engine has it at once.
+def build(client: "DockerClient", recipe: BuildContext, progress: BuildProgress) -> int:
+    """Build an image and return its size in bytes. The engine caches unchanged steps and stops when interrupted.
 
-    Raises FailedPrecondition, with the end of what the failing step wrote. Interrupted: the engine gives up.
+    Raises FailedPrecondition, with the end of the failed step's output.
     """
     from docker.errors import APIError
 
-    said = client.api.build(
+    messages = client.api.build(
         fileobj=io.BytesIO(recipe.context),
         custom_context=True,
         tag=recipe.image,
@@ -200,24 +204,24 @@ def build(client: "DockerClient", recipe: Recipe, progress: Progress) -> int:
         decode=True,
         rm=True,
         forcerm=True,
-        timeout=None,  # a step may be silent for as long as it takes to unpack a gigabyte
+        timeout=None,  # a step may write nothing for minutes
     )
     transcript = _Transcript(recipe, progress)
     try:
-        for word in said:
-            transcript.hear(word)
-    except APIError as refused:
-        raise transcript.failure(str(refused.explanation or refused)) from refused
+        for message in messages:
+            transcript.add(message)
+    except APIError as error:
+        raise transcript.failure(str(error.explanation or error)) from error
     size = size_of(client, recipe.image) if transcript.built else None
     if size is None:
-        raise transcript.failure("the engine stopped without an image")
+        raise transcript.failure("the engine returned no image")
     return size
 
 
 class _Transcript:
-    """What the engine says while it builds, and what to make of it when it goes wrong."""
+    """The engine's build messages: progress, and the error message if the build fails."""
 
-    def __init__(self, recipe: Recipe, progress: Progress) -> None:
+    def __init__(self, recipe: BuildContext, progress: BuildProgress) -> None:
         self.built = False
         self._recipe = recipe
         self._progress = progress
@@ -225,13 +229,13 @@ class _Transcript:
         self._instruction = ""
         self._lines: list[str] = []
 
-    def hear(self, word: Mapping[str, Any]) -> None:
-        """Raises FailedPrecondition when it says that the build has failed."""
-        if "error" in word:
-            raise self.failure(str(word["error"]))
-        if status := word.get("status"):
-            self._progress.line(" ".join(filter(None, (word.get("id"), status, word.get("progress")))))
-        for raw in str(word.get("stream", "")).splitlines():
+    def add(self, message: Mapping[str, Any]) -> None:
+        """Consume a message. Raises FailedPrecondition if it reports a failed build."""
+        if "error" in message:
+            raise self.failure(str(message["error"]))
+        if status := message.get("status"):
+            self._progress.line(" ".join(filter(None, (message.get("id"), status, message.get("progress")))))
+        for raw in str(message.get("stream", "")).splitlines():
             line = _COLOUR.sub("", raw).rstrip()
             if started := _STEP.match(line):
                 self._step, self._instruction = f"step {started[1]} of {started[2]}", started[3]
@@ -239,7 +243,7 @@ class _Transcript:
                 self._progress.step(int(started[1]), int(started[2]), started[3])
             elif line.startswith("Successfully built "):
                 self.built = True
-            elif line and not _BUILDERS_OWN.match(line):
+            elif line and not _BUILDER_MESSAGE.match(line):
                 self._lines = [*self._lines, line][-LAST_LINES:]
                 self._progress.line(line.strip())
 
@@ -249,41 +253,41 @@ class _Transcript:
             return FailedPrecondition(f"{recipe.name} was not built: {reason}.")
         if self._instruction.upper().startswith("FROM "):
             return FailedPrecondition(
-                f"The base image {recipe.base_image} of {recipe.name} cannot be had: {reason}. Bring it to the "
-                "engine (docker pull, docker load), or name another with --base-image."
+                f"The base image {recipe.base_image} of {recipe.name} is not available: {reason}. Load it into the "
+                "engine (docker pull, docker load), or give another with --base-image."
             )
-        ended = _EXIT_CODE.search(reason)  # its words are the whole command, which can be long
+        ended = _EXIT_CODE.search(reason)  # the reason has the whole command, which can be long
         how = f" with exit code {ended[1]}" if ended else f": {reason}"
-        said = [f"{recipe.name} was not built: {self._step}, {brief(self._instruction)}, failed{how}."]
+        message = [f"{recipe.name} was not built: {self._step}, {brief(self._instruction)}, failed{how}."]
         if any("CERTIFICATE_VERIFY_FAILED" in line for line in self._lines):
-            said.append("Certificates of your own, such as a proxy's, are given with --ca-bundle.")
+            message.append("Give your own certificates, such as a proxy's, with --ca-bundle.")
         if self._lines:
-            said.append("The end of what it wrote:\n" + "\n".join(f"    {line}" for line in self._lines))
-        return FailedPrecondition(" ".join(said))
+            message.append("Last lines of its output:\n" + "\n".join(f"    {line}" for line in self._lines))
+        return FailedPrecondition(" ".join(message))
 
 
 def brief(instruction: str) -> str:
-    """An instruction of a Dockerfile in one short line."""
+    """A Dockerfile instruction, shortened to one line."""
     words = " ".join(instruction.split())
-    return words if len(words) <= _BRIEF else f"{words[: _BRIEF - 3]}..."
+    return words if len(words) <= _MAX_INSTRUCTION else f"{words[: _MAX_INSTRUCTION - 3]}..."
 
 
 def _unreachable(url: str, error: BaseException) -> PermissionDenied | Unavailable:
     cause = _cause(error)
     if isinstance(cause, PermissionError):
         return PermissionDenied(
-            f"This user may not use the container engine at {url}: permission denied. Become a member of the "
-            "group that its socket belongs to (docker, usually) and log in again, or name another in DOCKER_HOST."
+            f"Permission denied for the container engine at {url}. Join the group of its socket (usually docker) and "
+            "log in again, or set DOCKER_HOST to another engine."
         )
     reason = (isinstance(cause, OSError) and cause.strerror) or str(cause) or type(cause).__name__
     return Unavailable(
-        f"No container engine answers at {url} ({reason.rstrip('.')}). Start Docker there, or name another "
-        "engine in DOCKER_HOST."
+        f"No container engine answers at {url} ({reason.rstrip('.')}). Start Docker, or set DOCKER_HOST to another "
+        "engine."
     )
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The innermost reason, which alone is worth reading."""
+    """The innermost cause of an error."""
     while True:
         inner = (
             error.__cause__

@@ -1,7 +1,6 @@
-"""The job's config file: YAML or JSON, from a path or from standard input.
+"""Job config file: YAML or JSON, from a path or standard input.
 
-Whatever is wrong with a value is said as a compiler says it: `config.yaml:7: workerCount: must be ...`, with
-the line and a caret.
+Errors look like a compiler's: `config.yaml:7: workerCount: must be ...`, with the line and a caret.
 """
 
 import sys
@@ -10,8 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from trainyard_protocol import config_text
-from trainyard_protocol.config_text import Mark, NotReadable, Place, place_of, sentence
+from trainyard_protocol.config import text as config_text
+from trainyard_protocol.config.text import (
+    NotReadable,
+    TextPosition,
+    ValueLocation,
+    position_of,
+    violation_message,
+)
 from trainyard_protocol.errors import InvalidArgument, Violation
 
 MAX_BYTES = 4 * 2**20
@@ -25,15 +30,15 @@ class ConfigFile:
     path: Path
     data: dict[str, Any]
     lines: Sequence[str]
-    root: Place
+    root: ValueLocation
 
-    def say(self, mark: Mark, text: str) -> str:
-        """`path:line: text`, the line itself, and a caret under the place."""
-        return _located(self.path, self.lines, mark, text)
+    def message(self, position: TextPosition, text: str) -> str:
+        """`path:line: text`, the line itself, and a caret under the position."""
+        return _located(self.path, self.lines, position, text)
 
 
 def load(path: Path) -> ConfigFile:
-    """Read a config file. Raises InvalidArgument, saying where, for whatever is not one mapping of keys."""
+    """Read a config file. Raises InvalidArgument, with the line, unless it is one mapping."""
     text = _read(path)
     form: config_text.Format | None = "json" if path.suffix == ".json" else "yaml"
     try:
@@ -46,38 +51,38 @@ def load(path: Path) -> ConfigFile:
 
 
 def explain(violations: Sequence[Violation], config: ConfigFile | None, origins: Mapping[str, str]) -> str:
-    """Every violation in the user's own terms: the flag that said it, or the line of the file.
+    """Describe each violation with its source: a flag or a line of the file.
 
-    `origins` maps a proto path to the flag that gave its value.
+    `origins` maps a proto path to the flag that set it.
     """
     if config:
-        violations = sorted(violations, key=lambda v: place_of(config.root, v).start.line)
+        violations = sorted(violations, key=lambda v: position_of(config.root, v).start.line)
     return "\n".join(_explained(violation, config, origins) for violation in violations)
 
 
 def _explained(violation: Violation, config: ConfigFile | None, origins: Mapping[str, str]) -> str:
-    said_by = next((flag for path, flag in origins.items() if _covers(path, violation.field)), None)
-    if said_by is not None:
-        return f"{said_by}: {violation.description}"
+    flag = next((name for path, name in origins.items() if _covers(path, violation.field)), None)
+    if flag is not None:
+        return f"{flag}: {violation.description}"
     if config is None:
-        return sentence(violation)
-    return config.say(place_of(config.root, violation).start, sentence(violation))
+        return violation_message(violation)
+    return config.message(position_of(config.root, violation).start, violation_message(violation))
 
 
 def _covers(origin: str, path: str) -> bool:
     return path == origin or path.startswith((f"{origin}[", f"{origin}."))
 
 
-def _located(path: Path, lines: Sequence[str], mark: Mark, text: str) -> str:
-    said = f"{_shown(path)}:{mark.line}: {text}"
-    if not 1 <= mark.line <= len(lines):
-        return said
-    source = lines[mark.line - 1]
-    # Tabs stay tabs under the source line, so that the caret stands where the eye expects it.
-    indent = "".join(c if c == "\t" else " " for c in source[: mark.column - 1])
-    # What the terminal would obey is not shown as it is.
+def _located(path: Path, lines: Sequence[str], position: TextPosition, text: str) -> str:
+    message = f"{_shown(path)}:{position.line}: {text}"
+    if not 1 <= position.line <= len(lines):
+        return message
+    source = lines[position.line - 1]
+    # Tabs stay tabs, so that the caret lines up with the source.
+    indent = "".join(c if c == "\t" else " " for c in source[: position.column - 1])
+    # Control characters must not reach the terminal.
     shown = "".join(c if c == "\t" or c.isprintable() else "\ufffd" for c in source)
-    return f"{said}\n    {shown}\n    {indent}^"
+    return f"{message}\n    {shown}\n    {indent}^"
 
 
 def _shown(path: Path) -> str:
@@ -94,7 +99,9 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise InvalidArgument(f"{_shown(path)}: cannot be read: {error.strerror}.") from error
     if len(raw) > MAX_BYTES:
-        raise InvalidArgument(f"{_shown(path)}: is larger than {MAX_BYTES // 2**20} MiB; is it the config?")
+        raise InvalidArgument(
+            f"{_shown(path)}: is larger than {MAX_BYTES // 2**20} MiB. Is this a job config?"
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""The flags of `jobs submit training` and `jobs validate`: one table says what each is and which field it sets."""
+"""Flags of `jobs submit training` and `jobs validate`, with the config fields that they set."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ SCALE_TIERS = ("basic", "basic-gpu", "basic-tpu", "custom", "premium-1", "standa
 
 
 class KeyValues(click.ParamType[Mapping[str, str]]):
-    """`k=v,k2=v2`, as gcloud takes dictionaries. With `keys`, no others are allowed; `required` must be there."""
+    """gcloud's dictionary syntax `k=v,k2=v2`. With `keys` no others are allowed; `required` names a mandatory one."""
 
     name = "KEY=VALUE,..."
 
@@ -35,11 +35,11 @@ class KeyValues(click.ParamType[Mapping[str, str]]):
                 self.fail(f"valid keys are [{', '.join(self._keys)}]; received: {key}", param, ctx)
             pairs[key] = text
         if self._required and not pairs.get(self._required):
-            self.fail(f"{self._required}= is needed, too: [{value}] does not give it.", param, ctx)
+            self.fail(f"[{value}] lacks {self._required}=, which is required.", param, ctx)
         return pairs
 
 
-class Words(click.ParamType[tuple[str, ...]]):
+class CommaSeparated(click.ParamType[tuple[str, ...]]):
     """`a,b,c`"""
 
     name = "A,B,..."
@@ -55,7 +55,7 @@ class Words(click.ParamType[tuple[str, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """`path` is the field that it sets, from the root of the job; None where submit itself reads the flag."""
+    """One flag. `path` is the job field that it sets; None for a flag of submit itself."""
 
     name: str
     help: str
@@ -68,7 +68,7 @@ class Flag:
 
     @property
     def proto_path(self) -> str:
-        """How a violation calls the field."""
+        """The field's name in violations."""
         from pydantic.alias_generators import to_snake
 
         path = ".".join(map(to_snake, (self.path or "").split(".")))
@@ -92,7 +92,7 @@ def _replica_flags(flag: str, prefix: str, what: str, *, counted: bool) -> Itera
         )
     yield Flag(
         f"--{flag}-accelerator",
-        f"Accelerators of each of {what}; count is 1 if left out.",
+        f"Accelerators of each of {what}; count defaults to 1.",
         f"{config}.acceleratorConfig",
         {"type": KeyValues("type", "count", required="type"), "metavar": "type=TYPE,count=N"},
     )
@@ -100,27 +100,27 @@ def _replica_flags(flag: str, prefix: str, what: str, *, counted: bool) -> Itera
 
 
 FLAGS: tuple[Flag, ...] = (
-    Flag("--region", "Recorded with the job; there is no need to give one.", "trainingInput.region"),
+    Flag("--region", "Recorded with the job. Optional.", "trainingInput.region"),
     Flag("--module-name", "The module to run, such as trainer.task.", "trainingInput.pythonModule"),
     Flag(
         "--package-path",
-        "Package directory to build and send along.",
+        "Directory of the Python package to build and upload.",
         options={"type": click.Path(), "metavar": "DIR"},
     ),
     Flag(
         "--packages",
-        "Built packages (files or gs:// addresses) to install; they replace the config's packageUris.",
-        options={"type": Words(), "multiple": True, "metavar": "PACKAGE,..."},
+        "Built packages (files or gs:// addresses) to install. They replace the config's packageUris.",
+        options={"type": CommaSeparated(), "multiple": True, "metavar": "PACKAGE,..."},
     ),
     Flag(
         "--staging-bucket",
-        "Bucket that packages are uploaded to; the server itself keeps them if left out.",
+        "Bucket that packages are uploaded to.  [default: the server]",
         options={"metavar": "gs://BUCKET"},
     ),
-    Flag("--job-dir", "Where the job writes: a directory or gs://BUCKET/DIR.", "trainingInput.jobDir"),
+    Flag("--job-dir", "Output directory of the job: a directory or gs://BUCKET/DIR.", "trainingInput.jobDir"),
     Flag(
         "--scale-tier",
-        "How many replicas on which machines.",
+        "Number of replicas and their machine types.",
         "trainingInput.scaleTier",
         {"type": click.Choice(SCALE_TIERS, case_sensitive=False)},
     ),
@@ -130,13 +130,13 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--enable-web-access", "Recorded with the job.", "trainingInput.enableWebAccess", {"is_flag": True}),
     Flag(
         "--use-chief-in-tf-config",
-        "Call the primary chief in TF_CONFIG.",
+        'Name the master "chief" in TF_CONFIG.',
         "trainingInput.useChiefInTfConfig",
         {"type": click.BOOL, "is_flag": False, "flag_value": "true", "metavar": "[BOOL]"},
     ),
     Flag(
         "--labels",
-        "Labels; they replace the config's.",
+        "Labels. They replace the config's.",
         "labels",
         {"type": KeyValues(), "multiple": True, "metavar": "KEY=VALUE,..."},
     ),
@@ -165,7 +165,7 @@ class JobFlags:
 
 
 def job_flags(function: _F) -> _F:
-    """Give a command all flags of the table; it receives them as one `flags: JobFlags`."""
+    """Decorator that adds all flags of the table; `pop_flags` collects their values."""
     for flag in reversed(FLAGS):
         options = {"default": None, **flag.options}
         if options.get("multiple"):
@@ -174,16 +174,16 @@ def job_flags(function: _F) -> _F:
     return function
 
 
-def take_flags(parameters: dict[str, Any]) -> JobFlags:
-    """Take the table's flags out of a command's parameters."""
+def pop_flags(parameters: dict[str, Any]) -> JobFlags:
+    """Remove the table's flags from a command's parameters and return them."""
     values = {flag.parameter: parameters.pop(flag.parameter) for flag in FLAGS}
     return JobFlags({name: value for name, value in values.items() if value is not None and value != ()})
 
 
 def merge(data: Mapping[str, Any], flags: JobFlags) -> tuple[dict[str, Any], dict[str, str]]:
-    """The config with the flags laid over it leaf by leaf, and which flag gave which field (by proto path).
+    """Merge the flags into the config, and map each proto path that a flag set to the flag. Pure.
 
-    A value in the way that should be a mapping and is none stays: validation will name it. Pure.
+    A config value that should be a mapping and is not stays, for validation to report.
     """
     job: dict[str, Any] = copy.deepcopy(dict(data))
     origins: dict[str, str] = {}
@@ -199,32 +199,32 @@ def merge(data: Mapping[str, Any], flags: JobFlags) -> tuple[dict[str, Any], dic
 
 
 def put(job: dict[str, Any], path: str, value: object) -> bool:
-    """Set one leaf of a job in place, whichever way the config spells the keys. False if something is in the way."""
-    here: Any = job
+    """Set one field of a job in place, in the config's spelling. False if a parent is not a mapping."""
+    node: Any = job
     *parents, last = path.split(".")
     for name in parents:
-        key = spelling(here, name)
-        if here.get(key) is None:
-            here[key] = {}
-        here = here[key]
-        if not isinstance(here, dict):
+        key = spelling(node, name)
+        if node.get(key) is None:
+            node[key] = {}
+        node = node[key]
+        if not isinstance(node, dict):
             return False
-    here[spelling(here, last)] = value
+    node[spelling(node, last)] = value
     return True
 
 
 def get(job: Mapping[str, Any], path: str) -> Any:
-    """One value of a job, whichever way the config spells the keys; None where it is not there."""
-    here: Any = job
+    """One field of a job, in either spelling; None if absent."""
+    node: Any = job
     for name in path.split("."):
-        if not isinstance(here, Mapping):
+        if not isinstance(node, Mapping):
             return None
-        here = here.get(spelling(here, name))
-    return here
+        node = node.get(spelling(node, name))
+    return node
 
 
 def spelling(mapping: Mapping[Any, Any], name: str) -> str:
-    """`name` (camelCase) as the mapping has it already, in snake_case or not."""
+    """`name` (camelCase) as the mapping spells it: snake_case if it has that key."""
     snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
     return snake if snake in mapping and name not in mapping else name
 

@@ -1,7 +1,7 @@
-"""A directory of code -> a source distribution, as `--package-path` wants it.
+"""Builds a source distribution from the directory of `--package-path`.
 
-Everything happens in a temporary copy: the user's tree is never written to. The archive is rewritten with
-fixed times, owners and order, so that the same source is the same file and is uploaded once.
+The build runs in a temporary copy; the user's tree is never written to. Times, owners and order in the archive are
+fixed, so that the same source gives the same file and is uploaded once.
 """
 
 import gzip
@@ -24,8 +24,8 @@ from trainyard_protocol.errors import InvalidArgument
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".zip", ".whl")
 BUILD_TIMEOUT_S = 300.0
 
-_EPOCH = 315_532_800  # 1980-01-01: zip, and so a wheel built from the archive, knows no earlier time
-_LITTER = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "env"})
+_EPOCH = 315_532_800  # 1980-01-01: the earliest time in a zip, and so in a wheel
+_SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "env"})
 _LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
 
 _SETUP = """\
@@ -52,7 +52,7 @@ backend.build_sdist(sys.argv[2])
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A package file on disk. `sha256` is in hex; `size` in bytes."""
+    """Package file on disk. `sha256` is hex, `size` bytes."""
 
     path: Path
     sha256: str
@@ -60,7 +60,7 @@ class Archive:
 
 
 def check_package(directory: Path) -> None:
-    """Raises InvalidArgument unless the directory is a Python package."""
+    """Check that a directory is a Python package. Raises InvalidArgument."""
     if not directory.is_dir():
         raise InvalidArgument(f"Source directory [{directory}] is not a valid directory.")
     if not (directory / "__init__.py").is_file():
@@ -73,7 +73,7 @@ def check_package(directory: Path) -> None:
 
 
 def check_archive(path: Path) -> Archive:
-    """An archive that exists. Raises InvalidArgument when it is none that pip could install."""
+    """Read and check a built package. Raises InvalidArgument unless pip could install it."""
     if not path.name.endswith(ARCHIVE_SUFFIXES):
         allowed = ", ".join(ARCHIVE_SUFFIXES)
         raise InvalidArgument(f"The package {path} cannot be installed; a package ends in one of {allowed}.")
@@ -87,11 +87,10 @@ def check_archive(path: Path) -> Archive:
 
 @contextmanager
 def build(package: Path) -> Iterator[Archive]:
-    """The package's source distribution, in a directory that is gone afterwards.
+    """Build the package's source distribution in a temporary directory.
 
-    With a setup.py or a pyproject.toml of its own beside it, that decides what goes in; otherwise it is
-    `<package>-0.0.0.tar.gz` with everything under the package. Needs no network. Raises InvalidArgument
-    with the end of the build's output when it fails.
+    A setup.py or pyproject.toml beside the package decides the content; otherwise it is `<package>-0.0.0.tar.gz` with
+    everything under the package. Needs no network. Raises InvalidArgument with the end of the build's output.
     """
     check_package(package)
     package = package.resolve()
@@ -115,7 +114,7 @@ def build(package: Path) -> Iterator[Archive]:
 
 
 def _own_backend(project: Path) -> tuple[str, tuple[str, ...]] | None:
-    """The build backend of the project and its extra paths; None where it says nothing of building."""
+    """The project's build backend and its extra paths; None if it declares none."""
     try:
         pyproject = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -131,11 +130,11 @@ def _own_backend(project: Path) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _copy(source: Path, target: Path, keep: Collection[str] = ()) -> None:
-    """Copy a tree without what no archive wants: hidden directories, environments, build output."""
+    """Copy a tree without hidden directories, environments and build output."""
 
     def ignored(directory: str, names: list[str]) -> set[str]:
         top = Path(directory) == source
-        return {name for name in names if not (top and name in keep) and _is_litter(Path(directory, name))}
+        return {name for name in names if not (top and name in keep) and _is_skipped(Path(directory, name))}
 
     try:
         shutil.copytree(source, target, ignore=ignored, ignore_dangling_symlinks=True)
@@ -143,12 +142,12 @@ def _copy(source: Path, target: Path, keep: Collection[str] = ()) -> None:
         raise InvalidArgument(f"{source} cannot be packaged: {error}") from error
 
 
-def _is_litter(path: Path) -> bool:
+def _is_skipped(path: Path) -> bool:
     if path.suffix == ".pyc" or path.suffix == ".egg-info":
         return True
     if not path.is_dir():  # sockets and pipes cannot be copied
         return not path.is_file() and not path.is_symlink()
-    return path.name in _LITTER or path.name.startswith(".") or (path / "pyvenv.cfg").is_file()
+    return path.name in _SKIPPED or path.name.startswith(".") or (path / "pyvenv.cfg").is_file()
 
 
 def _run(source: Path, out: Path, backend: str, paths: tuple[str, ...], package: Path) -> None:
@@ -174,12 +173,12 @@ def _run(source: Path, out: Path, backend: str, paths: tuple[str, ...], package:
     module = backend.partition(":")[0]
     hint = ""
     if f"No module named {module.partition('.')[0]!r}" in done.stdout:
-        hint = f" It wants {module}, which is not installed here: install it, or give a built archive with --packages."
-    raise InvalidArgument(f"{package} could not be packaged.{hint} The build said:\n{tail}")
+        hint = f" It needs {module}, which is not installed. Install it, or give a built archive with --packages."
+    raise InvalidArgument(f"{package} could not be packaged.{hint} Output of the build:\n{tail}")
 
 
 def _normalise(archive: Path) -> None:
-    """Rewrite a .tar.gz so that only names, modes and contents count."""
+    """Rewrite a .tar.gz so that it depends only on names, modes and contents."""
     result = io.BytesIO()
     with (
         tarfile.open(archive, "r:gz") as source,

@@ -1,6 +1,7 @@
-"""Submitting: a config and flags -> one job on the server, or every reason why not.
+"""Job submission: config and flags to one job on the server, or all violations at once.
 
-Order matters: all that can be refused is refused before anything is started, built, uploaded or created.
+All local checks come before anything is started, built, uploaded or created. The create request is the only one about
+the job; an upload is refused before its body is read if the job id is taken.
 """
 
 import re
@@ -15,25 +16,25 @@ from trainyard_cli.client import Client
 from trainyard_cli.submission import config_file, packaging
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
+from trainyard_protocol.config.validation import check
 from trainyard_protocol.errors import AlreadyExists, InvalidArgument
 from trainyard_protocol.machines import Catalog
 from trainyard_protocol.training_input import Job, parse_job
-from trainyard_protocol.validation import check
 
 _TRAINING = "trainingInput"
 _GENERIC_NAMES = frozenset({"config", "conf", "job", "training"})
 _MAX_NAMES = 100
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 Uploader = Callable[[str, packaging.Archive], str]
-"""(job's name, archive) -> the address that goes into packageUris."""
+"""(job id, archive) -> address for packageUris."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """A job before it is sent: the flags laid over the config, and what is still to be packaged.
+class JobDraft:
+    """Job before it is sent: the merged config and flags, and the packages to build.
 
-    `name` is the JOB of the command line or the config's jobId; empty where neither gives one.
+    `name` is the command line's JOB or the config's jobId; may be empty.
     """
 
     data: Mapping[str, Any]
@@ -45,7 +46,7 @@ class Draft:
     automatic: bool = False
 
     def named(self, job_id: str) -> dict[str, Any]:
-        """The body of a create request under that name."""
+        """The body of a create request with that job id."""
         data = {key: value for key, value in self.data.items() if key != "job_id"}
         return {**data, "jobId": job_id}
 
@@ -58,11 +59,11 @@ def draft(
     config_path: Path | None,
     flags: JobFlags,
     *,
-    here: Path,
+    current_dir: Path,
     name: str = "",
     user_args: tuple[str, ...] = (),
-) -> Draft:
-    """Read the config and lay the flags over it. Touches nothing; `here` is the current directory.
+) -> JobDraft:
+    """Read the config and merge the flags into it. Relative paths of flags count from `current_dir`.
 
     Raises InvalidArgument when the config cannot be read or a local package does not exist.
     """
@@ -79,7 +80,7 @@ def draft(
         raise InvalidArgument("Only one of --master-image-uri, --runtime-version can be set.")
     if flags.text("scale_tier").lower() == "custom" and not get(data, f"{_TRAINING}.masterType"):
         raise InvalidArgument("--master-machine-type is required if scale-tier is set to `CUSTOM`.")
-    _make_job_dir_absolute(data, config, origins, here)
+    _make_job_dir_absolute(data, config, origins, current_dir)
     package_path = Path(flags.text("package_path")).expanduser() if flags.text("package_path") else None
     if package_path is not None:
         packaging.check_package(package_path)
@@ -87,14 +88,14 @@ def draft(
         if "://" not in package:
             packaging.check_archive(Path(package).expanduser())
     name = name or str(get(data, "jobId") or "")
-    made = Draft(data, config, origins, name, flags.packages, package_path)
-    return made if flags.names_packages else _with_automatic_package(made, here)
+    made = JobDraft(data, config, origins, name, flags.packages, package_path)
+    return made if flags.names_packages else _with_automatic_package(made, current_dir)
 
 
-def check_locally(made: Draft, catalog: Catalog | None) -> Job:
-    """The job as it would be submitted. Raises InvalidArgument, in the user's terms, for all that is wrong.
+def check_locally(made: JobDraft, catalog: Catalog | None) -> Job:
+    """Check a job without the server. Raises InvalidArgument with every violation, located in flags and file.
 
-    Without a catalogue (another server's machine types are not known here) only the schema is checked.
+    Without a catalog only the schema is checked.
     """
     with in_users_terms(made):
         job = parse_job(made.named(made.name or "job"))
@@ -104,18 +105,18 @@ def check_locally(made: Draft, catalog: Catalog | None) -> Job:
 
 
 def submit(
-    made: Draft,
+    made: JobDraft,
     client: Client,
     *,
     upload: Uploader,
     job_dir: Callable[[str], str],
-    say: Say,
+    notify: Notify,
     clock: Callable[[], float] = time.time,
 ) -> dict[str, Any]:
-    """Validate with the server, package, upload, create. Returns the created job.
+    """Package, upload, create. Returns the created job.
 
-    A draft without a name is named from the config and the time. `job_dir` gives the directory of a job
-    that names none ("" for none).
+    A draft without a name gets one from the config and the time. `job_dir` returns the default jobDir of a job id,
+    or "".
     """
     with ExitStack() as scratch:
         archives: list[packaging.Archive] | None = None
@@ -123,20 +124,23 @@ def submit(
             body = made.named(job_id)
             try:
                 with in_users_terms(made):
-                    client.validate_job(body)
                     if archives is None:
-                        archives = _archives(made, scratch, say)
+                        archives = _archives(made, scratch, notify)
                     _add_packages(body, made, [upload(job_id, archive) for archive in archives])
-                    _add_job_dir(body, job_dir(job_id), say)
-                    return client.create_job(body)
+                    directory = job_dir(job_id)
+                    _add_job_dir(body, directory)
+                    created = client.create_job(body)
+                    if directory:
+                        notify(f"The job writes to {directory} (--job-dir sets another directory).")
+                    return created
             except AlreadyExists:
                 if made.name:
                     raise
-    raise AlreadyExists(f"There are already {_MAX_NAMES} jobs of this second's name; give the job a name.")
+    raise AlreadyExists(f"{_MAX_NAMES} jobs with the default name of this second exist. Give the job a name.")
 
 
-def job_names(made: Draft, clock: Callable[[], float] = time.time) -> Iterator[str]:
-    """The name the user gave; otherwise names from the config and the local time, the first free one to be taken."""
+def job_names(made: JobDraft, clock: Callable[[], float] = time.time) -> Iterator[str]:
+    """Candidate job ids: the user's, or else names from the config and the local time, to be tried in order."""
     if made.name:
         yield made.name
         return
@@ -147,8 +151,8 @@ def job_names(made: Draft, clock: Callable[[], float] = time.time) -> Iterator[s
 
 
 @contextmanager
-def in_users_terms(made: Draft) -> Iterator[None]:
-    """Turn a refusal's proto paths into lines of the config and names of flags."""
+def in_users_terms(made: JobDraft) -> Iterator[None]:
+    """Translate proto paths in InvalidArgument into lines of the config and names of flags."""
     try:
         yield
     except AlreadyExists:
@@ -160,7 +164,7 @@ def in_users_terms(made: Draft) -> Iterator[None]:
         raise InvalidArgument(f"The job is not valid; nothing was created.\n{text}") from error
 
 
-def _base_name(made: Draft) -> str:
+def _base_name(made: JobDraft) -> str:
     stem = made.config.path.stem if made.config else ""
     package = made.module.partition(".")[0]
     candidates = ["" if stem.lower() in _GENERIC_NAMES else stem, package, stem, "job"]
@@ -170,63 +174,62 @@ def _base_name(made: Draft) -> str:
 
 
 def _make_job_dir_absolute(
-    data: dict[str, Any], config: ConfigFile | None, origins: Mapping[str, str], here: Path
+    data: dict[str, Any], config: ConfigFile | None, origins: Mapping[str, str], current_dir: Path
 ) -> None:
-    """A flag's path counts from the current directory, a config's from the config's own."""
+    """Resolve jobDir: a flag's from the current directory, a config's from the config's directory."""
     job_dir = get(data, f"{_TRAINING}.jobDir")
     if not isinstance(job_dir, str) or not job_dir or "://" in job_dir:
         return
-    base = config.path.absolute().parent if config and "job_dir" not in origins else here
+    base = config.path.absolute().parent if config and "job_dir" not in origins else current_dir
     path = base / Path(job_dir).expanduser()
     put(data, f"{_TRAINING}.jobDir", str(Path(*_without_dots(path.parts))))
 
 
 def _without_dots(parts: tuple[str, ...]) -> list[str]:
-    kept: list[str] = []
+    result: list[str] = []
     for part in parts:
-        if part == ".." and len(kept) > 1:
-            kept.pop()
+        if part == ".." and len(result) > 1:
+            result.pop()
         elif part != "..":
-            kept.append(part)
-    return kept
+            result.append(part)
+    return result
 
 
-def _with_automatic_package(made: Draft, here: Path) -> Draft:
-    """A package job that says where no package is gets the directory that its module's name means."""
+def _with_automatic_package(made: JobDraft, current_dir: Path) -> JobDraft:
+    """Give a package job without packages the directory of its module, if there is one."""
     is_image = get(made.data, f"{_TRAINING}.masterConfig.imageUri")
     top = made.module.partition(".")[0]
     if is_image or not top.isidentifier() or get(made.data, f"{_TRAINING}.packageUris"):
         return made
-    places = [made.config.path.absolute().parent] if made.config else []
-    for place in (*places, here):
-        if (place / top / "__init__.py").is_file():
-            return replace(made, package_path=place / top, automatic=True)
+    config_dir = [made.config.path.absolute().parent] if made.config else []
+    for directory in (*config_dir, current_dir):
+        if (directory / top / "__init__.py").is_file():
+            return replace(made, package_path=directory / top, automatic=True)
     return made
 
 
-def _archives(made: Draft, scratch: ExitStack, say: Say) -> list[packaging.Archive]:
+def _archives(made: JobDraft, scratch: ExitStack, notify: Notify) -> list[packaging.Archive]:
     local = [Path(package).expanduser() for package in made.packages if "://" not in package]
     archives = [packaging.check_archive(path) for path in local]
     if made.package_path is not None:
         if made.automatic:
             shown = f"./{made.package_path.name}"
-            say(f"Packaging {shown}, since the config names {made.module} and no packages.")
+            notify(f"Packaging {shown}, because the config has {made.module} and no packages.")
         else:
-            say(f"Packaging {made.package_path}.")
+            notify(f"Packaging {made.package_path}.")
         archives.append(scratch.enter_context(packaging.build(made.package_path)))
     return archives
 
 
-def _add_packages(body: dict[str, Any], made: Draft, uploaded: list[str]) -> None:
+def _add_packages(body: dict[str, Any], made: JobDraft, uploaded: list[str]) -> None:
     ready = [package for package in made.packages if "://" in package]
     if uploaded or ready:
         _put_copy(body, "packageUris", [*uploaded, *ready])
 
 
-def _add_job_dir(body: dict[str, Any], job_dir: str, say: Say) -> None:
-    if job_dir and not get(body, f"{_TRAINING}.jobDir"):
+def _add_job_dir(body: dict[str, Any], job_dir: str) -> None:
+    if job_dir:
         _put_copy(body, "jobDir", job_dir)
-        say(f"The job writes to {job_dir} (give --job-dir for another place).")
 
 
 def _put_copy(body: dict[str, Any], name: str, value: object) -> None:

@@ -1,81 +1,76 @@
-"""Where packages go before a job runs: to the server, or into a bucket."""
+"""Upload of packages: to the server or to a bucket."""
 
 import os
-from typing import Any
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 from trainyard_cli.client import Client
 from trainyard_cli.submission.packaging import Archive
-from trainyard_cli.submission.submit import Say, Uploader
-from trainyard_protocol.errors import FailedPrecondition
+from trainyard_cli.submission.submit import Notify, Uploader
+from trainyard_protocol.errors import FailedPrecondition, TrainyardError
+from trainyard_protocol.gcs import SCHEME, CloudStorage, split_url
+
+if TYPE_CHECKING:
+    from google.cloud.storage import Client as StorageClient
 
 
 def to_server(client: Client) -> Uploader:
-    """The server keeps packages by their content: the same one again costs nothing."""
+    """Uploader to the server, which stores each content once."""
 
-    def upload(_job_id: str, archive: Archive) -> str:
-        return client.upload(archive.path).uri
+    def upload(job_id: str, archive: Archive) -> str:
+        return client.upload(archive.path, job_id).uri
 
     return upload
 
 
-def to_bucket(bucket: str, emulator: str, say: Say) -> Uploader:
-    """gs://BUCKET/JOB/SHA256/FILE, as gcloud lays it out.
+def to_bucket(bucket: str, emulator: str, notify: Notify) -> Uploader:
+    """Uploads to gs://BUCKET/JOB/SHA256/FILE, the layout of gcloud. Raises FailedPrecondition.
 
-    `emulator` is the address of the local service's storage, "" for Google's (or whatever
-    STORAGE_EMULATOR_HOST names). The local storage makes a bucket that is missing.
+    `emulator` is that of the local service, where a missing bucket is created; "" for any other storage.
     """
 
     def upload(job_id: str, archive: Archive) -> str:
-        from google.api_core.exceptions import GoogleAPIError
-        from google.auth.exceptions import GoogleAuthError
-
-        name = bucket.removeprefix("gs://").rstrip("/")
+        name, _ = split_url(bucket)
         blob = f"{job_id}/{archive.sha256}/{archive.path.name}"
+        url = f"{SCHEME}{name}/{blob}"
+        storage = cloud_storage(emulator)
         try:
-            storage = storage_client(emulator)
-            if emulator:
-                _make_bucket(storage, name)
-            storage.bucket(name).blob(blob).upload_from_filename(str(archive.path))
-        except (GoogleAPIError, GoogleAuthError, OSError) as error:
+            with storage.errors(url), closing(storage.client()) as client:
+                if emulator:
+                    _create_bucket(client, name)
+                client.bucket(name).blob(blob).upload_from_filename(str(archive.path))
+        except TrainyardError as error:
             raise FailedPrecondition(
-                f"{archive.path.name} cannot be uploaded to {bucket}: {error}"
+                f"{archive.path.name} cannot be uploaded to {bucket}: {error.message}"
             ) from error
-        say(f"Uploaded {archive.path.name} to gs://{name}/{blob}.")
-        return f"gs://{name}/{blob}"
+        notify(f"Uploaded {archive.path.name} to {url}.")
+        return url
 
     return upload
 
 
-def ensure_bucket(url: str, emulator: str, say: Say) -> None:
-    """Make the bucket of gs://BUCKET/DIRECTORY in the local service's storage, where nobody else could have.
-
-    Raises FailedPrecondition when the storage does not do it.
-    """
-    from google.api_core.exceptions import GoogleAPIError
-
-    name = url.removeprefix("gs://").partition("/")[0]
+def ensure_bucket(url: str, emulator: str, notify: Notify) -> None:
+    """Create the bucket of gs://BUCKET/DIRECTORY in the emulator of the local service. Raises FailedPrecondition."""
+    name, _ = split_url(url)
+    storage = cloud_storage(emulator)
     try:
-        if _make_bucket(storage_client(emulator), name):
-            say(f"Made the bucket gs://{name} in the local storage.")
-    except (GoogleAPIError, OSError, ValueError) as error:
+        with storage.errors(f"{SCHEME}{name}"), closing(storage.client()) as client:
+            if _create_bucket(client, name):
+                notify(f"Created the bucket gs://{name} in the local storage.")
+    except (TrainyardError, ValueError) as error:
         raise FailedPrecondition(
-            f"The bucket gs://{name} cannot be made in the local storage: {error}"
+            f"The bucket gs://{name} cannot be created in the local storage: {error}"
         ) from error
 
 
-def storage_client(emulator: str) -> Any:
-    """Google's client: to the emulator at that address, "" for Google's own (or STORAGE_EMULATOR_HOST's)."""
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud import storage
-
-    if not emulator or os.environ.get("STORAGE_EMULATOR_HOST"):
-        return storage.Client()
-    anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    return storage.Client(project="local", credentials=anonymous, client_options={"api_endpoint": emulator})
+def cloud_storage(emulator: str) -> CloudStorage:
+    """The storage of `STORAGE_EMULATOR_HOST` if set, else of the local service's `emulator`, else Google's."""
+    return CloudStorage("This machine", os.environ.get("STORAGE_EMULATOR_HOST") or emulator)
 
 
-def _make_bucket(storage: Any, name: str) -> bool:
-    if storage.lookup_bucket(name) is not None:
+def _create_bucket(client: "StorageClient", name: str) -> bool:
+    """False if it exists."""
+    if client.lookup_bucket(name) is not None:
         return False
-    storage.create_bucket(name)
+    client.create_bucket(name)
     return True

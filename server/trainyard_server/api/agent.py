@@ -1,4 +1,4 @@
-"""What worker agents call."""
+"""Routes of the worker agents."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse
@@ -15,20 +15,20 @@ async def sync(body: RawBody, request: Request, cases: Cases) -> SyncResponse:
     async def still_connected() -> bool:
         return not await request.is_disconnected()
 
-    return await cases.syncing.sync(parse_wire(SyncRequest, body), still_connected)
+    return await cases.agent_sync.sync(parse_wire(SyncRequest, body), still_connected)
 
 
 @router.post("/runs/{run_id}/replicas/{task}/logs")
 def append_logs(run_id: str, task: str, body: RawBody, cases: Cases) -> LogReceipt:
-    return cases.syncing.append_logs(run_id, task, parse_wire(LogChunk, body))
+    return cases.agent_sync.append_logs(run_id, task, parse_wire(LogChunk, body))
 
 
 @router.post("/usage")
 def usage(body: RawBody, cases: Cases) -> UsageReceipt:
-    return cases.measuring.take(parse_wire(UsageBatch, body))
+    return cases.usage.record(parse_wire(UsageBatch, body))
 
 
 @router.get("/staging/{sha256}/{filename}")
 def package(sha256: str, filename: str, cases: Cases) -> FileResponse:
-    path = cases.syncing.package(sha256, filename)
+    path = cases.agent_sync.package(sha256, filename)
     return FileResponse(path, media_type="application/octet-stream", filename=filename)

@@ -1,4 +1,4 @@
-"""What a request says of who sends it: its token, its cookie, its form, and which site's page is behind it."""
+"""Credentials in a request, and protection against cross-site request forgery (CSRF)."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -19,18 +19,18 @@ _FIELDS_LIMIT = 100
 
 
 def bearer(request: HTTPConnection) -> str:
-    """The token that comes with a request; "": there is none."""
+    """The bearer token; "" without one."""
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     return text.strip() if scheme.lower() == "bearer" else ""
 
 
 def cookie_value(request: HTTPConnection) -> str:
-    """What our cookie holds; "": there is none."""
+    """The value of the session cookie; "" without one."""
     return request.cookies.get(name_of_cookie(request), "")
 
 
 def session_cookie(request: HTTPConnection, session: Session | None, now: datetime) -> str:
-    """The value of Set-Cookie for the address that this request came to; without a session: forgets it."""
+    """The Set-Cookie header for the host of this request. A session of None deletes the cookie."""
     return cookie(request.url.scheme, request.headers.get("host", ""), session, now)
 
 
@@ -39,15 +39,15 @@ def name_of_cookie(request: HTTPConnection) -> str:
 
 
 def check_origin(request: HTTPConnection) -> None:
-    """Raises PermissionDenied where the browser says that a page of another site is behind the call."""
+    """Raises PermissionDenied if the browser reports that another site's page made the call."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     if site is not None:
-        fine = site in ("same-origin", "none")
+        allowed = site in ("same-origin", "none")
     else:
-        fine = origin is None or _host(origin) == request.headers.get("host", "")
-    if not fine:
-        raise PermissionDenied(f"A page of another site ({origin or site}) cannot do this for you.")
+        allowed = origin is None or _host(origin) == request.headers.get("host", "")
+    if not allowed:
+        raise PermissionDenied(f"Cross-site request refused: a page of {origin or site} made it.")
 
 
 def _host(origin: str) -> str:
@@ -58,23 +58,23 @@ def _host(origin: str) -> str:
 
 
 async def check_csrf(session: Session, request: HTTPConnection, receive: Receive) -> Receive:
-    """Raises PermissionDenied unless the call knows what only pages of this session know: in a header, or, where the
-    body is a form, in a field. Returns what the body is read from then."""
-    said = request.headers.get(CSRF_HEADER)
-    if said is None and _is_form(request):
+    """Raises PermissionDenied unless the call has the session's CSRF value, in the header or in a form field. Returns a
+    `receive` that still has the whole body."""
+    value = request.headers.get(CSRF_HEADER)
+    if value is None and _is_form(request):
         body = await form_body(receive)
-        said = form_fields(body).get(CSRF_FIELD)
-        receive = _again(body, receive)
-    if said is None or not session.is_csrf(said):
+        value = form_fields(body).get(CSRF_FIELD)
+        receive = _replay(body, receive)
+    if value is None or not session.is_csrf(value):
         raise PermissionDenied(
-            f"The call has no good {CSRF_HEADER}, which tells that it comes from a page of this session. "
-            "Load the page again, then try again."
+            f"The {CSRF_HEADER} is missing or wrong: it must be the one of this session's pages. "
+            "Reload the page and try again."
         )
     return receive
 
 
 def form_fields(body: bytes) -> Mapping[str, str]:
-    """The fields of a form; of one that is there several times the last. Raises InvalidArgument for too many."""
+    """The fields of a form; the last value of a repeated field. Raises InvalidArgument for too many fields."""
     try:
         fields = parse_qs(
             body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS_LIMIT
@@ -89,7 +89,7 @@ def _is_form(request: HTTPConnection) -> bool:
 
 
 async def form_body(receive: Receive) -> bytes:
-    """The whole body, which nobody has to sign in to send. Raises TooLarge, ClientDisconnect."""
+    """The whole body. Its size is limited, since it is read before sign-in. Raises TooLarge, ClientDisconnect."""
     body = bytearray()
     while True:
         message = await receive()
@@ -97,19 +97,19 @@ async def form_body(receive: Receive) -> bytes:
             raise ClientDisconnect
         body += message.get("body", b"")
         if len(body) > _FORM_LIMIT:
-            raise TooLarge(f"The form is larger than the {_FORM_LIMIT} bytes that are read.")
+            raise TooLarge(f"The form is larger than the limit of {_FORM_LIMIT} bytes.")
         if not message.get("more_body", False):
             return bytes(body)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    given = False
+def _replay(body: bytes, receive: Receive) -> Receive:
+    replayed = False
 
     async def receiving() -> Message:
-        nonlocal given
-        if given:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        given = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receiving

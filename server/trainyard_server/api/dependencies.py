@@ -1,4 +1,4 @@
-"""What the routes share: how they reach the use cases, and how a body is read."""
+"""Dependencies of the routes: the use cases, the caller, and the parsing of bodies."""
 
 import json
 from dataclasses import dataclass
@@ -9,54 +9,53 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard_protocol.errors import InvalidArgument, TooLarge, Violation
 from trainyard_server.context import Backend
-from trainyard_server.control.controller import Conductor
+from trainyard_server.control.controller import Controller
 from trainyard_server.domain.permissions import Caller
 from trainyard_server.domain.sessions import Sessions
-from trainyard_server.services.agent_sync import Syncing
-from trainyard_server.services.cluster import Clusters
+from trainyard_server.services.agent_sync import AgentSync
+from trainyard_server.services.cluster import ClusterOverview
 from trainyard_server.services.configs import Configs
 from trainyard_server.services.diagnosis import Diagnosis
 from trainyard_server.services.health import HealthChecks
-from trainyard_server.services.job_details import Explaining
-from trainyard_server.services.job_files import Files
-from trainyard_server.services.job_search import Listings
+from trainyard_server.services.job_details import JobDetails
+from trainyard_server.services.job_files import JobFiles
+from trainyard_server.services.job_search import JobSearch
 from trainyard_server.services.jobs import Jobs
-from trainyard_server.services.logs.executors import LogThreads
-from trainyard_server.services.logs.pages import LogPaging
+from trainyard_server.services.logs.batches import LogExecutors
+from trainyard_server.services.logs.pages import LogPages
 from trainyard_server.services.logs.streaming import LogStreaming
 from trainyard_server.services.metrics import Metrics
-from trainyard_server.services.queue_explanation import Why
-from trainyard_server.services.session_revocation import EndedSessions
-from trainyard_server.services.sign_in import SigningIn
-from trainyard_server.services.usage import Measuring
+from trainyard_server.services.queue_explanation import QueueExplanation
+from trainyard_server.services.sign_in import RevokedSessions, SignIn
+from trainyard_server.services.usage import UsageQueries
 
 _M = TypeVar("_M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
 class UseCases:
-    """Everything that can be asked of the server, as `app.state.use_cases`."""
+    """The use cases of the server, as `app.state.use_cases`. Each attribute has the name of its module or class."""
 
     backend: Backend
-    conductor: Conductor
+    controller: Controller
     jobs: Jobs
-    syncing: Syncing
-    explaining: Explaining
-    streaming: LogStreaming
-    paging: LogPaging
+    agent_sync: AgentSync
+    job_details: JobDetails
+    log_streaming: LogStreaming
+    log_pages: LogPages
     health: HealthChecks
     diagnosis: Diagnosis
-    why: Why
+    queue_explanation: QueueExplanation
     configs: Configs
-    listings: Listings
+    job_search: JobSearch
     metrics: Metrics
-    measuring: Measuring
+    usage: UsageQueries
     sessions: Sessions
-    ended_sessions: EndedSessions
-    log_threads: LogThreads
-    signing_in: SigningIn
-    clusters: Clusters
-    files: Files
+    revoked_sessions: RevokedSessions
+    log_executors: LogExecutors
+    sign_in: SignIn
+    cluster: ClusterOverview
+    job_files: JobFiles
 
 
 def _use_cases(request: Request) -> UseCases:
@@ -67,23 +66,23 @@ def _use_cases(request: Request) -> UseCases:
 Cases = Annotated[UseCases, Depends(_use_cases)]
 
 
-def asker_of(request: Request) -> Caller:
-    """Not for what is open to all: there may be nobody."""
+def caller_of(request: Request) -> Caller:
+    """The authenticated caller. Not for routes that are open to all, which may have none."""
     caller: Caller = request.state.caller
     return caller
 
 
-Asker = Annotated[Caller, Depends(asker_of)]
+AuthenticatedCaller = Annotated[Caller, Depends(caller_of)]
 
 
 async def _raw_body(request: Request, cases: Cases) -> bytes:
-    """The whole body. Raises TooLarge as soon as it passes the limit."""
+    """The whole body. Raises TooLarge as soon as it exceeds the limit."""
     limit = cases.backend.settings.body_limit
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > limit:
-            raise TooLarge(f"The request's body is larger than the {limit} bytes that are read.")
+            raise TooLarge(f"The request's body is larger than the limit of {limit} bytes.")
     return bytes(body)
 
 
@@ -91,12 +90,12 @@ RawBody = Annotated[bytes, Depends(_raw_body)]
 
 
 def _json_body(body: RawBody) -> Any:
-    """The body as JSON; an empty one is an empty message."""
+    """The body as JSON; {} for an empty body."""
     if not body.strip():
         return {}
     try:
         value = json.loads(body)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair could not be stored or sent on
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be stored
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"Invalid JSON payload received. {error}") from error
     return value
@@ -106,7 +105,7 @@ JsonBody = Annotated[Any, Depends(_json_body)]
 
 
 def parse_wire(kind: type[_M], body: bytes) -> _M:
-    """A message of the agents' wire. Raises InvalidArgument with every field that is wrong."""
+    """Parse a message of the wire. Raises InvalidArgument with every invalid field."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -119,9 +118,9 @@ def parse_wire(kind: type[_M], body: bytes) -> _M:
 
 
 def _alt(alt: str = "json") -> None:
-    """Google's clients say on every call which form of answer they want."""
+    """Checks the response format that Google's clients send with every call."""
     if alt != "json":
-        raise InvalidArgument(Violation("alt", f"only json is offered; this is {alt!r}."))
+        raise InvalidArgument(Violation("alt", f"only json is supported; this is {alt!r}."))
 
 
 JsonOnly = Depends(_alt)

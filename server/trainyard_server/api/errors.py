@@ -1,7 +1,7 @@
-"""The one place that turns errors into HTTP answers: the envelope of `trainyard_protocol.errors`, or a page for people.
+"""Translates errors to HTTP responses: the JSON envelope of `trainyard_protocol.errors`, or an HTML page.
 
-A database that is away and a disk that is full are 503 UNAVAILABLE, with a Retry-After: what was not answered with
-success may safely be asked again.
+An unreachable database or a full disk is 503 UNAVAILABLE with a Retry-After header: requests that did not succeed may
+safely be repeated.
 """
 
 import logging
@@ -11,7 +11,6 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import DataError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -24,17 +23,23 @@ from trainyard_protocol.errors import (
     Violation,
     to_body,
 )
-from trainyard_server.api import security_headers as headers
+from trainyard_server.api import security_headers
 from trainyard_server.domain.permissions import wants_page
-from trainyard_server.storage.db.repository import Overtaken
-from trainyard_server.storage.failures import Troubles, detail, reason
+from trainyard_server.storage.db.repository import ConcurrentUpdate
+from trainyard_server.storage.failures import (
+    DatabaseError,
+    FailureLog,
+    UnstorableValue,
+    failure_detail,
+    failure_reason,
+)
 
 RETRY_AFTER_S = 5
 
 logger = logging.getLogger(__name__)
 
 
-_OF_OURS = Internal("The server met an error of its own. Its log says more.")
+_INTERNAL = Internal("Internal error of the server. Its log has the details.")
 
 
 class MethodNotAllowed(TrainyardError):
@@ -46,37 +51,39 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(TrainyardError, _trainyard)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
-    passing = _Passing()
-    app.add_exception_handler(OSError, passing)
-    app.add_exception_handler(SQLAlchemyError, passing)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(Overtaken, _overtaken)
+    transient = _TransientErrors()
+    app.add_exception_handler(OSError, transient)
+    app.add_exception_handler(DatabaseError, transient)
+    app.add_exception_handler(ClientDisconnect, _disconnected)
+    app.add_exception_handler(ConcurrentUpdate, _concurrent_update)
     app.add_exception_handler(Exception, _unexpected)
 
 
-async def unusable(request: Request, error: SQLAlchemyError) -> Response:
-    """What is answered where the database could not be used before there was a route."""
-    response: Response = await request.app.exception_handlers[SQLAlchemyError](request, error)
+async def database_error(request: Request, error: DatabaseError) -> Response:
+    """The response to a database error that is raised in a middleware, before routing."""
+    response: Response = await request.app.exception_handlers[DatabaseError](request, error)
     return response
 
 
-def answer(error: TrainyardError, headers: dict[str, str] | None = None) -> JSONResponse:
-    """The envelope."""
+def error_json(error: TrainyardError, headers: dict[str, str] | None = None) -> JSONResponse:
+    """The error as its JSON envelope."""
     return JSONResponse(to_body(error), error.http_status, _headers(error, headers))
 
 
-def answer_to(request: Request, error: TrainyardError, headers: dict[str, str] | None = None) -> Response:
-    """A page for a person who waits for one, else the envelope."""
+def error_response(
+    request: Request, error: TrainyardError, headers: dict[str, str] | None = None
+) -> Response:
+    """The error as a page if the browser asks for one, else as its JSON envelope."""
     if not wants_page(request.method, request.url.path, request.headers.get("accept", "")):
-        return answer(error, headers)
+        return error_json(error, headers)
     page: Callable[[Request, TrainyardError], Response] = request.app.state.error_page
-    said = page(request, error)
-    said.headers.update(_headers(error, headers))
-    return said
+    response = page(request, error)
+    response.headers.update(_headers(error, headers))
+    return response
 
 
 def _headers(error: TrainyardError, headers: dict[str, str] | None) -> dict[str, str]:
-    """A 401 says which kind of credential is wanted; Google's client needs the realm to read it."""
+    """Adds the headers of the status. Google's client can read a 401 only with a realm."""
     match error.http_status:
         case HTTPStatus.UNAUTHORIZED:
             return {**(headers or {}), "WWW-Authenticate": 'Bearer realm="trainyard"'}
@@ -88,27 +95,27 @@ def _headers(error: TrainyardError, headers: dict[str, str] | None) -> dict[str,
 
 async def _trainyard(request: Request, error: Exception) -> Response:
     assert isinstance(error, TrainyardError)
-    return answer_to(request, error)
+    return error_response(request, error)
 
 
 async def _http(request: Request, error: Exception) -> Response:
-    """What the framework itself refuses: an unknown path, a method that a path does not have."""
+    """Errors of the framework: an unknown path, or a method that the path does not have."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
-    where = f"{request.method} {request.url.path}"
+    call = f"{request.method} {request.url.path}"
     match error.status_code:
         case HTTPStatus.NOT_FOUND:
-            return answer_to(request, NotFound(f"There is nothing at {where}."), headers)
+            return error_response(request, NotFound(f"There is nothing at {call}."), headers)
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            return answer_to(request, MethodNotAllowed(f"{where} is not offered."), headers)
+            return error_response(request, MethodNotAllowed(f"{call} is not offered."), headers)
         case _:
-            return answer_to(request, InvalidArgument(f"{where}: {error.detail}"), headers)
+            return error_response(request, InvalidArgument(f"{call}: {error.detail}"), headers)
 
 
 async def _validation(request: Request, error: Exception) -> Response:
     """A query or path parameter of the wrong type."""
     assert isinstance(error, RequestValidationError)
-    return answer_to(
+    return error_response(
         request,
         InvalidArgument(
             [
@@ -119,43 +126,48 @@ async def _validation(request: Request, error: Exception) -> Response:
     )
 
 
-class _Passing:
-    """The database or the disk cannot be used. The log has one line for all requests that meet the same."""
+class _TransientErrors:
+    """Handles errors of the database and the disk. Logs one line for all requests that fail for the same reason."""
 
     def __init__(self) -> None:
-        self._troubles = Troubles(logger)
+        self._failures = FailureLog(logger)
 
     async def __call__(self, request: Request, error: Exception) -> Response:
-        if isinstance(error, DataError):  # such as a NUL in a name, to PostgreSQL
-            logger.warning("%s %r: %s", request.method, request.url.path, detail(error))
-            return answer_to(
-                request, InvalidArgument("The call has a text or a number that no database can hold.")
+        if isinstance(error, UnstorableValue):
+            logger.warning("%s %r: %s", request.method, request.url.path, failure_detail(error))
+            return error_response(
+                request, InvalidArgument("The request has a text or a number that the database cannot store.")
             )
-        self._troubles.note("Requests cannot be answered", error)
-        why = reason(error)
-        if why is None and isinstance(error, OSError):
-            return answer_to(
-                request, Unavailable("The server could not use a file. Its log says why; try again later.")
+        self._failures.record("Requests cannot be answered", error)
+        reason = failure_reason(error)
+        if reason is None and isinstance(error, OSError):
+            return error_response(
+                request,
+                Unavailable("The server could not use a file. Its log has the reason; try again later."),
             )
-        if why is None:
-            return answer_to(request, _OF_OURS)
-        return answer_to(
+        if reason is None:
+            return error_response(request, _INTERNAL)
+        return error_response(
             request,
-            Unavailable(f"The server cannot do that now: {why}. It goes on by itself once that is mended."),
+            Unavailable(
+                f"The server cannot do that now: {reason}. It continues by itself once that is repaired."
+            ),
         )
 
 
-async def _overtaken(request: Request, _error: Exception) -> Response:
-    return answer_to(request, Unavailable("Somebody else changed the job at the same moment: try again."))
+async def _concurrent_update(request: Request, _error: Exception) -> Response:
+    return error_response(
+        request, Unavailable("The job was changed by another request at the same time: try again.")
+    )
 
 
-async def _gone(request: Request, _error: Exception) -> Response:
-    """The caller broke off in the middle of its request; nobody reads this."""
-    return answer_to(request, InvalidArgument("The request broke off before its end."))
+async def _disconnected(request: Request, _error: Exception) -> Response:
+    """The client disconnected in the middle of its request and does not read this."""
+    return error_response(request, InvalidArgument("The request ended before its body was complete."))
 
 
 async def _unexpected(_request: Request, _error: Exception) -> Response:
-    """This alone is answered outside of all middleware."""
-    response = answer(_OF_OURS)
-    headers.complete(response.headers)
+    """Runs outside of all middleware, so it adds the security headers itself."""
+    response = error_json(_INTERNAL)
+    security_headers.complete(response.headers)
     return response

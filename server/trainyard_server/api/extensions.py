@@ -1,4 +1,4 @@
-"""What the service has beyond the v1 API: status, details and explanations. Logs: `routes.logs`."""
+"""Routes beyond the v1 API: status, job details, configs, metrics and usage. Logs are in `api.logs`."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -8,74 +8,70 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
-from trainyard_protocol.config_views import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
+from trainyard_protocol.config.views import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.usage import UsageView
 from trainyard_protocol.views import (
     Explanation,
     JobDetail,
-    JobFound,
-    JobsFound,
     Me,
+    QueueExplanationView,
     ServerStatus,
     SignInCode,
-    WhyView,
 )
 from trainyard_server.api.csrf import bearer
-from trainyard_server.api.dependencies import Asker, Cases, RawBody, UseCases, parse_wire
-from trainyard_server.services.job_search import Question
-from trainyard_server.services.metrics import DEFAULT_POINTS, Wanted, csv_blocks
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, RawBody, UseCases, parse_wire
+from trainyard_server.services.job_search import JobSearchRequest
+from trainyard_server.services.metrics import DEFAULT_POINTS, MetricsQuery, csv_blocks
 from trainyard_server.services.usage import DEFAULT_POINTS as USAGE_POINTS
 
 router = APIRouter(prefix="/trainyard/v1")
 
 
 @router.get("/me")
-def me(asker: Asker) -> Me:
-    """Who calls, as the server sees it."""
-    return Me(role=asker.role.value, name=asker.name)
+def me(caller: AuthenticatedCaller) -> Me:
+    """The authenticated caller."""
+    return Me(role=caller.role.value, name=caller.name)
 
 
 @router.get("/status")
 def status(cases: Cases) -> ServerStatus:
-    return cases.explaining.status()
+    return cases.job_details.status()
 
 
 @router.get("/health")
 async def health(cases: Cases, deep: bool = False) -> ServerHealth:
-    """What `/healthz` says, and more for those who may know it; with `deep` everything is looked at."""
+    """The checks of `/healthz` with more details; with `deep` also the findings of the doctor."""
     return await _server_health(cases, cases.diagnosis.findings if deep else tuple)
 
 
 @router.post("/health:mend")
-async def mend(cases: Cases) -> ServerHealth:
-    """Does what of the findings can be mended here and is safe; the answer has what was done."""
-    return await _server_health(cases, cases.diagnosis.mend)
+async def repair(cases: Cases) -> ServerHealth:
+    """Repair the findings that can be repaired safely; the answer has the results."""
+    return await _server_health(cases, cases.diagnosis.repair)
 
 
 @router.post("/sign-in-codes")
 def sign_in_code(request: Request, cases: Cases) -> SignInCode:
-    """For the browser of whoever has the token that comes with the call; a session cannot make further ones."""
-    return cases.signing_in.code(bearer(request))
+    """A sign-in code for the owner of the bearer token. Sessions cannot create codes."""
+    return cases.sign_in.code(bearer(request))
 
 
 @router.get("/jobs")
-def find_jobs(cases: Cases, q: str = "") -> JobsFound:
+def find_jobs(cases: Cases, q: str = "") -> dict[str, list[dict[str, str]]]:
     """The newest jobs of all projects with a text in their name."""
-    found = [line.job for line in cases.listings.find(Question(text=q)).jobs]
-    return JobsFound(
-        jobs=tuple(JobFound(project=job.project, job_id=job.job_id, state=job.state) for job in found)
-    )
+    matches = cases.job_search.find(JobSearchRequest(text=q)).jobs
+    return {"jobs": [{"project": job.project, "job_id": job.job_id, "state": job.state} for job in matches]}
 
 
 @router.get("/projects/{project}/jobs/{job_id}")
 def detail(project: str, job_id: str, cases: Cases) -> JobDetail:
-    return cases.explaining.detail(project, job_id)
+    return cases.job_details.detail(project, job_id)
 
 
 @router.get("/projects/{project}/jobs/{job_id}/why")
-def why(project: str, job_id: str, cases: Cases) -> WhyView:
-    return cases.why.why(project, job_id)
+def why(project: str, job_id: str, cases: Cases) -> QueueExplanationView:
+    return cases.queue_explanation.explain(project, job_id)
 
 
 @router.get("/projects/{project}/jobs/{job_id}/usage")
@@ -86,7 +82,7 @@ def usage(
     run: Annotated[int | None, Query()] = None,
     points: int = USAGE_POINTS,
 ) -> UsageView:
-    return cases.measuring.view(project, job_id, run, points)
+    return cases.usage.view(project, job_id, run, points)
 
 
 @router.get("/projects/{project}/jobs/{job_id}/explain")
@@ -97,24 +93,24 @@ def explain(
     task: str = "",
     run: Annotated[int | None, Query()] = None,
 ) -> Explanation:
-    return cases.explaining.explain(project, job_id, task, run)
+    return cases.job_details.explain(project, job_id, task, run)
 
 
 @router.get("/projects/{project}/jobs/{job_id}/config")
 def config(project: str, job_id: str, cases: Cases) -> JobConfig:
-    """As it was sent, as it was resolved, and what to type to have it once more."""
+    """The config as submitted and as resolved, and the command that submits it again."""
     return cases.configs.config(project, job_id)
 
 
 @router.post("/projects/{project}/configs:check")
-def check_config(project: str, body: RawBody, cases: Cases, caller: Asker) -> ConfigCheck:
-    """What submit would say of a config's text, each problem with its line and column. Nothing is created."""
+def check_config(project: str, body: RawBody, cases: Cases, caller: AuthenticatedCaller) -> ConfigCheck:
+    """Validate the text of a config: each problem with its line and column. Creates nothing."""
     return cases.configs.check(caller, project, parse_wire(ConfigCheckRequest, body))
 
 
 @router.get("/projects/{project}/jobs:suggest")
 def suggest(project: str, like: str, cases: Cases) -> SuggestedId:
-    """A job id that is free in the project."""
+    """A job id that is not used in the project."""
     return cases.configs.suggest(project, like)
 
 
@@ -130,10 +126,10 @@ def metrics(
     points: int = DEFAULT_POINTS,
     after: str = "",
 ) -> Response:
-    """A `MetricsView`. Of each curve between two steps (both included) at most `points`, such that its peaks stay;
-    ask for a part of it to see more there."""
-    wanted = Wanted(name, task, from_step, to_step, points, after)
-    view = cases.metrics.view(project, job_id, wanted)
+    """A `MetricsView`: each curve between two steps (inclusive), reduced to at most `points` points that keep its
+    peaks."""
+    query = MetricsQuery(name, task, from_step, to_step, points, after)
+    view = cases.metrics.view(project, job_id, query)
     return Response(
         view.model_dump_json(), media_type="application/json", headers={"Cache-Control": "no-store"}
     )
@@ -153,14 +149,14 @@ def metrics_csv(project: str, job_id: str, cases: Cases) -> StreamingResponse:
     )
 
 
-async def _server_health(cases: UseCases, look: Callable[[], tuple[Finding, ...]]) -> ServerHealth:
-    now = await cases.health.look()
-    answers = now.checks["database"].status is not CheckStatus.DOWN
+async def _server_health(cases: UseCases, find: Callable[[], tuple[Finding, ...]]) -> ServerHealth:
+    health = await cases.health.check()
+    database_ok = health.checks["database"].status is not CheckStatus.DOWN
     return ServerHealth(
-        status=now.status,
-        checks=now.checks,
+        status=health.status,
+        checks=health.checks,
         version=trainyard_protocol.__version__,
         time=cases.backend.clock(),
-        live_runs=await run_in_threadpool(cases.diagnosis.live_runs) if answers else None,
-        findings=await run_in_threadpool(look) if answers else (),
+        live_runs=await run_in_threadpool(cases.diagnosis.live_runs) if database_ok else None,
+        findings=await run_in_threadpool(find) if database_ok else (),
     )

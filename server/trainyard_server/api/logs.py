@@ -1,4 +1,4 @@
-"""A job's log: as server-sent events, by the page, and as a file."""
+"""Routes of a job's log: server-sent events, pages, and a download."""
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -11,19 +11,19 @@ from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_server.api.dependencies import Cases
-from trainyard_server.services.logs.formats import Form, compact
-from trainyard_server.storage.failures import Troubles, reason
+from trainyard_server.services.logs.formats import LogFormat, compact
+from trainyard_server.storage.failures import FailureLog, failure_reason
 from trainyard_server.storage.logs.filter import LogFilter
 
 router = APIRouter(prefix="/trainyard/v1/projects/{project}/jobs/{job_id}")
 
-_NOT_KEPT = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
-_troubles = Troubles(logging.getLogger(__name__))
+_failures = FailureLog(logging.getLogger(__name__))
 
 
-async def _known(project: str, job_id: str, cases: Cases) -> int:
-    return await run_in_threadpool(cases.streaming.check, project, job_id)
+async def _job_key(project: str, job_id: str, cases: Cases) -> int:
+    return await run_in_threadpool(cases.log_streaming.check, project, job_id)
 
 
 def _filter(
@@ -34,13 +34,13 @@ def _filter(
     search: str = "",
     run: int | None = None,
 ) -> LogFilter:
-    """Of all lines those of one `task` (given several times: of each), of one `run`, with `severity` at least, since
-    `since` (a time, or how long ago), with `search` in them (any case)."""
-    return cases.streaming.filter(task or (), severity, since, search, run)
+    """Lines of these `task`s, of one `run`, with at least this `severity`, since a time or a duration ago (`since`),
+    that contain `search` (in any case)."""
+    return cases.log_streaming.filter(task or (), severity, since, search, run)
 
 
-Wanted = Annotated[LogFilter, Depends(_filter)]
-Key = Annotated[int, Depends(_known)]  # of the job; 404 where there is none
+Filter = Annotated[LogFilter, Depends(_filter)]
+JobKey = Annotated[int, Depends(_job_key)]  # 404 if there is no such job
 
 
 @router.get("/logs")
@@ -48,8 +48,8 @@ async def logs(
     project: str,
     job_id: str,
     cases: Cases,
-    wanted: Wanted,
-    key: Key,
+    log_filter: Filter,
+    key: JobKey,
     follow: bool = False,
     batch: bool = False,
     after: int = 0,
@@ -59,11 +59,11 @@ async def logs(
     cursor = _cursor(last_event_id) if last_event_id else after
     if cursor < 0:
         raise InvalidArgument(Violation("after", f"must be 0 or more; this is {cursor}."))
-    form = Form.BATCH if batch else Form.EACH
-    news = cases.streaming.stream(
-        project, job_id, key=key, after=cursor, follow=follow, wanted=wanted, form=form
+    form = LogFormat.BATCH if batch else LogFormat.EACH
+    events = cases.log_streaming.stream(
+        project, job_id, key=key, after=cursor, follow=follow, log_filter=log_filter, form=form
     )
-    return StreamingResponse(_as_long_as_it_goes(news), media_type="text/event-stream", headers=_NOT_KEPT)
+    return StreamingResponse(_until_failure(events), media_type="text/event-stream", headers=_NO_STORE)
 
 
 @router.get("/logs/page")
@@ -71,53 +71,53 @@ async def page(
     project: str,
     job_id: str,
     cases: Cases,
-    wanted: Wanted,
-    _key: Key,
+    log_filter: Filter,
+    _key: JobKey,
     before: int | None = None,
     after: int | None = None,
     limit: int = 200,
 ) -> dict[str, Any]:
-    """The last lines before a cursor, or the first after one; without either the last of all."""
-    found = await cases.paging.page(project, job_id, before, after, wanted, limit)
+    """The last lines before a cursor, or the first lines after one; by default the last lines of the log."""
+    result = await cases.log_pages.page(project, job_id, before, after, log_filter, limit)
     return {
-        "lines": compact(found.entries),
-        "first": found.first,
-        "last": found.last,
-        "earlier": found.earlier,
-        "later": found.later,
+        "lines": compact(result.entries),
+        "first": result.first,
+        "last": result.last,
+        "earlier": result.first > 1,
+        "later": result.more,
     }
 
 
 @router.get("/logs/first")
 async def first(
-    project: str, job_id: str, cases: Cases, wanted: Wanted, _key: Key, after: int = 0
+    project: str, job_id: str, cases: Cases, log_filter: Filter, _key: JobKey, after: int = 0
 ) -> dict[str, Any]:
-    """The cursor of the first line that is wanted, after one."""
-    sought = await cases.paging.first(project, job_id, after, wanted)
-    return {"cursor": sought.cursor, "looked": sought.looked, "more": sought.more}
+    """The cursor of the first line that passes the filter, after a cursor."""
+    result = await cases.log_pages.first(project, job_id, after, log_filter)
+    return {"cursor": result.cursor, "looked": result.looked, "more": result.more}
 
 
 @router.get("/logs/download")
-async def download(project: str, job_id: str, cases: Cases, wanted: Wanted, _key: Key) -> Response:
-    """All lines up to now as a file."""
-    headers = _NOT_KEPT | {
+async def download(project: str, job_id: str, cases: Cases, log_filter: Filter, _key: JobKey) -> Response:
+    """All lines so far as a file."""
+    headers = _NO_STORE | {
         "Content-Disposition": f'attachment; filename="{job_id}.log"',
         "X-Content-Type-Options": "nosniff",
     }
-    text = cases.paging.text(project, job_id, wanted)
+    text = cases.log_pages.text(project, job_id, log_filter)
     return StreamingResponse(text, media_type="text/plain; charset=utf-8", headers=headers)
 
 
-async def _as_long_as_it_goes(news: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """Where the database or the disk cannot be used, the stream ends without its `end`: the reader comes back."""
+async def _until_failure(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """Ends the stream without its `end` event if the database or the disk fails, so that the reader reconnects."""
     try:
-        async with aclosing(news):
-            async for part in news:
+        async with aclosing(events):
+            async for part in events:
                 yield part
     except Exception as error:
-        if reason(error) is None and not isinstance(error, OSError):
+        if failure_reason(error) is None and not isinstance(error, OSError):
             raise
-        _troubles.note("A log stream was cut", error)
+        _failures.record("A log stream ended early", error)
 
 
 def _cursor(text: str) -> int:

@@ -1,12 +1,12 @@
-"""The headers that every answer has, whoever made it: what a browser may do with it."""
+"""Security headers of every response, as middleware."""
 
 from collections.abc import Mapping
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# What a page may load and do: what this server has, nothing inline, and nobody may frame it. The hash is that of
-# nothing: plotly.js makes an empty style element and fills it by its rules.
+# Pages load from this server only, run nothing inline and cannot be framed. The hash is that of an empty style element,
+# which plotly.js creates and fills by rules.
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; "
     "style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='; "
@@ -14,7 +14,7 @@ PAGE_POLICY = (
     "base-uri 'none'; frame-ancestors 'none'"
 )
 
-# Whatever is no page can do nothing at all, should a browser ever show it as one.
+# Other responses may do nothing, even if a browser shows them as a page.
 OTHER_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 
 EVERYWHERE: Mapping[str, str] = {
@@ -27,7 +27,7 @@ EVERYWHERE: Mapping[str, str] = {
 
 
 class SecurityHeaders:
-    """Stands around everything else. What an answer says by itself stays, but for the policy of a page."""
+    """The outermost middleware. Headers that a response sets itself stay, except Content-Security-Policy."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -42,7 +42,7 @@ class SecurityHeaders:
 
 
 def complete(headers: MutableHeaders) -> None:
-    """Adds to an answer's headers what is missing. What no answer says otherwise is kept by nobody."""
+    """Add the missing headers of a response. Default: `Cache-Control: no-store`."""
     page = headers.get("content-type", "").startswith("text/html")
     headers["Content-Security-Policy"] = PAGE_POLICY if page else OTHER_POLICY
     for name, value in EVERYWHERE.items():

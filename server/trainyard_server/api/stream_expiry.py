@@ -1,18 +1,17 @@
-"""Streams of events end with the session that asked for them: nothing else of it goes on without end."""
+"""Ends event streams when the session that opened them expires or is revoked."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trainyard_server.storage.failures import Troubles
+from trainyard_server.storage.failures import DatabaseError, FailureLog
 
-_OVER = b"event: over\ndata:\n\n"  # to a page: find out why, and come back if you may
+_END_EVENT = b"event: over\ndata:\n\n"  # makes a page reload, or go to the sign-in page
 
-_troubles = Troubles(logging.getLogger(__name__))
+_failures = FailureLog(logging.getLogger(__name__))
 
 
 async def serve(
@@ -22,21 +21,21 @@ async def serve(
     send: Send,
     *,
     lasts_s: float,
-    ended: Callable[[], Awaitable[bool]],
+    until_revoked: Callable[[], Awaitable[bool]],
 ) -> None:
-    """Lets `app` answer. A stream of events is over after `lasts_s` seconds, or as soon as `ended` says so or cannot
-    know it. Every other answer comes to its end: it was asked for in time."""
+    """Call `app`. An event stream ends after `lasts_s` seconds, or when `until_revoked` returns True or fails with a
+    DatabaseError. Other responses are sent to their end."""
     loop = asyncio.get_running_loop()
     streaming = False
     watching: asyncio.Task[None] | None = None
 
     async def watch() -> None:
         try:
-            over = await ended()
-        except SQLAlchemyError as error:  # whoever comes back is told
-            _troubles.note("It cannot be known whether a session was ended", error)
-            over = True
-        if over and not limit.expired():
+            revoked = await until_revoked()
+        except DatabaseError as error:  # the client gets the error when it reconnects
+            _failures.record("Revoked sessions cannot be read", error)
+            revoked = True
+        if revoked and not limit.expired():
             limit.reschedule(loop.time())
 
     async def sending(message: Message) -> None:
@@ -56,7 +55,7 @@ async def serve(
         if not limit.expired():
             raise
         if streaming:
-            await send({"type": "http.response.body", "body": _OVER, "more_body": False})
+            await send({"type": "http.response.body", "body": _END_EVENT, "more_body": False})
     finally:
         if watching is not None:
             watching.cancel()

@@ -1,6 +1,8 @@
-"""Packages on their way in."""
+"""Route for package uploads."""
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import TooLarge
@@ -11,14 +13,25 @@ router = APIRouter(prefix="/upload")
 
 
 @router.post("/trainyard/v1/projects/{project}/packages/{filename}")
-async def package(project: str, filename: str, request: Request, cases: Cases) -> Staged:  # noqa: ARG001
-    """The body is the package. Sending the same one again changes nothing and gives the same URI."""
+async def package(
+    project: str,
+    filename: str,
+    request: Request,
+    cases: Cases,
+    job_id: Annotated[str, Query(alias="jobId")] = "",
+) -> Staged:
+    """Store the body as a package. Idempotent: the same content gives the same URI.
+
+    With `jobId`, the job that is submitted next, a taken id is refused before the body is read.
+    """
     limit = cases.backend.settings.upload_limit
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > limit:
-        raise TooLarge(f"{filename} has {announced} bytes; a package may have {limit}.")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > limit:
+        raise TooLarge(f"{filename} has {length} bytes; the limit for a package is {limit}.")
     await run_in_threadpool(cases.health.admit)
-    with await run_in_threadpool(cases.backend.staging.receive, filename) as upload:
+    if job_id:
+        await run_in_threadpool(cases.jobs.check_free, project, job_id)
+    with await run_in_threadpool(cases.backend.uploads.receive, filename) as upload:
         async for part in request.stream():
             await run_in_threadpool(upload.write, part)
         return await run_in_threadpool(upload.finish)

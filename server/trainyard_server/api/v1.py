@@ -1,10 +1,10 @@
-"""The v1 jobs API, path for path."""
+"""Routes of the v1 jobs API."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from trainyard_server.api.dependencies import Asker, Cases, JsonBody, JsonOnly
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonBody, JsonOnly
 
 router = APIRouter(prefix="/v1/projects/{project}", dependencies=[JsonOnly])
 
@@ -14,7 +14,7 @@ def create(
     project: str,
     body: JsonBody,
     cases: Cases,
-    caller: Asker,
+    caller: AuthenticatedCaller,
     validate_only: Annotated[bool, Query(alias="validateOnly")] = False,
 ) -> dict[str, Any]:
     if not validate_only:
@@ -44,13 +44,13 @@ def patch(
     job_id: str,
     body: JsonBody,
     cases: Cases,
-    caller: Asker,
+    caller: AuthenticatedCaller,
     update_mask: Annotated[str, Query(alias="updateMask")] = "",
 ) -> dict[str, Any]:
     return cases.jobs.patch(caller, project, job_id, body, update_mask)
 
 
 @router.post("/jobs/{job_id}:cancel")
-def cancel(project: str, job_id: str, cases: Cases, caller: Asker) -> dict[str, Any]:
-    """The body says nothing that the path does not say: `{}`, empty or `{"name": ...}`."""
+def cancel(project: str, job_id: str, cases: Cases, caller: AuthenticatedCaller) -> dict[str, Any]:
+    """The body is ignored: `{}`, empty or `{"name": ...}`."""
     return cases.jobs.cancel(caller, project, job_id)

@@ -1,10 +1,10 @@
-"""The site's file of quotas: what each project may use at the same time.
+"""Quota file of a site: what each project may use at the same time.
 
     default: {vcpus: 64, gpus: 4, runningJobs: 20}
     projects:
       vision: {vcpus: 128, accelerators: {NVIDIA_TESLA_T4: 2}}
 
-A project has the default's limits, with its own laid over them one by one; `null` lifts one.
+The limits of a project override the default ones individually; `null` removes one.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class _Limits(_Data):
     accelerators: dict[str, _Limit] = {}
 
     def named(self) -> dict[str, int | None]:
-        """What the file says of each thing; what it says nothing of is not there."""
+        """The limits that the file sets, by name."""
         names = {"running_jobs": JOBS, "vcpus": VCPUS, "gpus": GPUS}
         plain = {name: getattr(self, key) for key, name in names.items() if key in self.model_fields_set}
         return plain | {kind.upper(): limit for kind, limit in self.accelerators.items()}
@@ -46,10 +46,7 @@ class _File(_Data):
 
 
 def load_quotas(path: Path | None) -> Quotas:
-    """The quotas in a file; none without one.
-
-    Raises InvalidArgument with file, line and entry when it cannot be read or is wrong.
-    """
+    """The quotas of a file; without a file, none. Raises InvalidArgument with file, line and entry."""
     if path is None:
         return Quotas()
     try:
@@ -63,9 +60,9 @@ def load_quotas(path: Path | None) -> Quotas:
         raise InvalidArgument(f"{path}: is not YAML: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
-        place = f"{path}:{_line(text, first['loc'])}"
-        raise InvalidArgument(f"{place}: {where or 'the file'}: {first['msg']}.") from error
+        entry = ".".join(str(step) for step in first["loc"])
+        line = _line(text, first["loc"])
+        raise InvalidArgument(f"{path}:{line}: {entry or 'the file'}: {first['msg']}.") from error
     default = file.default.named()
     return Quotas(
         _limits(default), {name: _limits(default | own.named()) for name, own in file.projects.items()}
@@ -77,12 +74,12 @@ def _limits(named: dict[str, int | None]) -> dict[str, int]:
 
 
 def _line(text: str, steps: Sequence[int | str]) -> int:
-    """Where the entry stands, from 1; of what is not there, where that it belongs to does."""
+    """The line of the entry, from 1; for a missing entry, of its parent."""
     node, line = yaml.compose(text, yaml.SafeLoader), 1
     for step in steps:
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        found = next(((key, value) for key, value in pairs if key.value == str(step)), None)
-        if found is None:
+        pair = next(((key, value) for key, value in pairs if key.value == str(step)), None)
+        if pair is None:
             break
-        line, node = found[0].start_mark.line + 1, found[1]
+        line, node = pair[0].start_mark.line + 1, pair[1]
     return line

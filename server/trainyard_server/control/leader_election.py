@@ -1,9 +1,8 @@
-"""Which of several server processes ticks: the one that holds the scheduler's lease.
+"""Leader election: one of several server processes holds the scheduler's lease and ticks.
 
-The holder changes its row all the time. Where another process sees the row stand still for as long as the lease
-lasts, by its own monotonic clock, it takes it. A holder that was stopped and goes on may tick once beside the new
-one; that is harmless, for every decision is guarded by the state that it was made on. The lease saves work, and
-keeps the measuring of silence in one place.
+The holder increments a heartbeat counter in its row. A process that sees no change for the lease's `ttl_s`, by its own
+monotonic clock, acquires the lease. A holder that was paused may tick once beside the new one. That is safe: every
+decision is guarded by the state that it was made on. The lease saves work and measures silence in one process.
 """
 
 import os
@@ -12,34 +11,33 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from trainyard_server.storage.agent_liveness import Stopwatch
 from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.failures import DatabaseError
 
 LEASE = "scheduler"
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """The lease as it has been since `at`."""
+class _ObservedLease:
+    """The lease, unchanged since `at`."""
 
     holder: str
-    beat: int
+    heartbeat: int
     at: float
 
 
-class Leadership:
+class LeaderElection:
     def __init__(self, store: Store, stopwatch: Stopwatch, ttl_s: float) -> None:
         self.name = f"{socket.gethostname()[:40]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._store = store
         self._stopwatch = stopwatch
         self._ttl_s = ttl_s
-        self._renewed: float | None = None  # None: it is not ours
-        self._seen: _Seen | None = None
+        self._renewed: float | None = None  # None: not the holder
+        self._seen: _ObservedLease | None = None
 
     def held(self) -> bool:
-        """Takes or keeps the lease: whether this process is to tick now. To be asked before each tick."""
+        """Acquire or renew the lease. Whether this process ticks now; call it before each tick."""
         if self._store.exclusive:
             return True
         now = self._stopwatch()
@@ -49,18 +47,21 @@ class Leadership:
             lease = reader.lease(LEASE)
         self._renewed = None
         if lease is not None and lease.holder != self.name:
-            if self._seen is None or (lease.holder, lease.beat) != (self._seen.holder, self._seen.beat):
-                self._seen = _Seen(lease.holder, lease.beat, now)
+            if self._seen is None or (lease.holder, lease.heartbeat) != (
+                self._seen.holder,
+                self._seen.heartbeat,
+            ):
+                self._seen = _ObservedLease(lease.holder, lease.heartbeat, now)
             if now - self._seen.at < lease.ttl_s:
                 return False
         with self._store.write() as writer:
-            taken = writer.take_lease(LEASE, self.name, self._ttl_s, before=lease)
+            taken = writer.acquire_lease(LEASE, self.name, self._ttl_s, before=lease)
         self._renewed = now if taken else None
         return taken
 
     def release(self) -> None:
-        """Another process need not wait for the lease to end. Without the database it ends by itself."""
+        """Release the lease, so that another process need not wait. Without the database it expires."""
         if self._renewed is not None:
-            with suppress(SQLAlchemyError), self._store.write() as writer:
-                writer.drop_lease(LEASE, self.name)
+            with suppress(DatabaseError), self._store.write() as writer:
+                writer.release_lease(LEASE, self.name)
             self._renewed = None

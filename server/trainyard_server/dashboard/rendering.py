@@ -1,4 +1,4 @@
-"""From what is known to HTML. Everything that is put into a page is escaped, but for what this module itself makes."""
+"""HTML from templates. Every value is escaped, except the markup that this module makes."""
 
 import json
 import math
@@ -19,11 +19,11 @@ from trainyard_protocol.health import sized
 from trainyard_server.dashboard.static_files import static_url, static_version
 
 LIVE = "live_"
-"""What the names of blocks start with that change while a page is open."""
+"""Prefix of the names of blocks that change while a page is open."""
 
 
 class Rendering:
-    """The templates. Safe to use from any thread."""
+    """Templates. Thread-safe."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, dict[str, Callable[[Context], Iterator[str]]]] = {}
@@ -49,7 +49,7 @@ class Rendering:
             static_url=static_url, static_version=static_version(), version=trainyard_protocol.__version__
         )
 
-        # Known in every block, also where one is rendered by itself, and to the macros themselves.
+        # A global, so that blocks rendered alone and the macros themselves have it.
         ui = SimpleNamespace(icon=icon, state=state, job_path=job_path)
         self._environment.globals["ui"] = ui
         macros = vars(self._environment.get_template("_macros.html").module)
@@ -59,7 +59,7 @@ class Rendering:
         return self._environment.get_template(template).render(context)
 
     def parts(self, template: str, context: Mapping[str, Any]) -> dict[str, str]:
-        """The live blocks of the template and of those it extends, by their names without the `live_`."""
+        """Live blocks of the template and of its parents, by name without `live_`."""
         shared = self._environment.get_template(template).new_context(dict(context))
         return {
             name.removeprefix(LIVE): "".join(block(shared))
@@ -75,7 +75,7 @@ class Rendering:
             source = self._environment.loader.get_source(self._environment, template)[0]
             for parent in self._environment.parse(source).find_all(Extends):
                 assert isinstance(parent.template, Const), (
-                    f"{template} extends what is known only when it is shown"
+                    f"{template} extends a template that only its context names"
                 )
                 known = self._live_blocks(parent.template.value) | known
             self._blocks[template] = known
@@ -84,16 +84,16 @@ class Rendering:
 
 @cache
 def rendering() -> Rendering:
-    """The one of this process, so that it compiles each template once."""
+    """One for the process: each template is compiled once."""
     return Rendering()
 
 
 @cache
 def icon(name: str, label: str = "") -> Markup:
-    """A picture out of icons.svg; without a label it is decoration."""
-    said = Markup('role="img" aria-label="{}"').format(label) if label else Markup('aria-hidden="true"')
+    """An icon of icons.svg; without a label it is decoration."""
+    aria = Markup('role="img" aria-label="{}"').format(label) if label else Markup('aria-hidden="true"')
     url = static_url("icons.svg")
-    return Markup('<svg class="icon" {}><use href="{}#{}"/></svg>').format(said, url, name)
+    return Markup('<svg class="icon" {}><use href="{}#{}"/></svg>').format(aria, url, name)
 
 
 @cache
@@ -109,26 +109,24 @@ def job_path(project: str, job_id: str) -> str:
     return f"/projects/{quote(project, safe='')}/jobs/{quote(job_id, safe='')}"
 
 
-def time(moment: datetime | None, form: str = "ago") -> Markup:
-    """A moment as the reader's clock and zone have it, which times.js fills in; `form` is ago, time, date-time
-    or exact.
-    Without scripts it is the moment in UTC."""
-    if moment is None:
+def time(when: datetime | None, form: str = "ago") -> Markup:
+    """Time that times.js writes in the browser's zone; `form`: ago, time, date-time or exact. UTC without scripts."""
+    if when is None:
         return Markup("")
-    at = moment.astimezone(UTC)
+    at = when.astimezone(UTC)
     return _html(
         f'<time datetime="{_precise(at)}" data-form="{escape(form)}">{at.isoformat(" ", "seconds")[:-6]} UTC</time>'
     )
 
 
 def clock(since: datetime | None, until: datetime | None = None, now: datetime | None = None) -> Markup:
-    """How long it took from `since` to `until`; without an end it is still running, and so is the clock on the page."""
+    """Duration from `since` to `until`; without `until` times.js keeps counting."""
     if since is None:
         return Markup("")
     if until is not None:
         return _html(f"<span>{duration((until - since).total_seconds())}</span>")
-    said = duration((now - since).total_seconds()) if now is not None else ""
-    return _html(f'<span data-since="{_precise(since.astimezone(UTC))}">{said}</span>')
+    so_far = duration((now - since).total_seconds()) if now is not None else ""
+    return _html(f'<span data-since="{_precise(since.astimezone(UTC))}">{so_far}</span>')
 
 
 def duration(seconds: float | None) -> str:
@@ -167,7 +165,7 @@ _SPARK_WIDTH, _SPARK_HEIGHT, _MARGIN = 72.0, 18.0, 1.5
 
 
 def spark(points: Sequence[tuple[float, float]], label: str) -> Markup:
-    """A small curve, 72 by 18, of (step, value) in the order of the steps; nothing for fewer than two finite points."""
+    """Sparkline, 72 by 18, of (step, value) in the order of the steps; empty for fewer than two finite points."""
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if len(finite) < 2:
         return Markup("")
@@ -186,17 +184,16 @@ def spark(points: Sequence[tuple[float, float]], label: str) -> Markup:
 
 
 def _html(text: str) -> Markup:
-    """What is made above for each line of a list, everything that is not ours escaped: Markup.format takes more than
-    twice as long."""
+    """Markup of a text that is escaped already: Markup.format takes twice as long in long lists."""
     return Markup(text)  # noqa: S704
 
 
-def _precise(moment: datetime) -> str:
-    """In UTC, to the millisecond."""
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _precise(at: datetime) -> str:
+    """A time in UTC, to the millisecond."""
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def to_json(value: object) -> Markup:
-    """For `<script type="application/json">`: no text in it can end the element."""
+    """JSON for `<script type="application/json">`: no text in it can end the element."""
     text = json.dumps(value, ensure_ascii=True, default=str)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704 - escaped here

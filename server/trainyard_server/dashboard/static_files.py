@@ -1,6 +1,6 @@
-"""Style sheets, scripts and pictures: ours, and the chart library out of its installed package.
+"""Style sheets, scripts and icons: ours, and the chart library from its installed package.
 
-They lie below a digest of all of them, so a browser keeps them for ever and a new version is fetched at once.
+Their path has a digest of all of them, so browsers cache them for ever and fetch a new version at once.
 """
 
 import gzip
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from trainyard_protocol.errors import NotFound
 
 _VENDOR = {"vendor/plotly.min.js": ("plotly", "package_data/plotly.min.js")}
-_FOR_EVER = "public, max-age=31536000, immutable"
+_IMMUTABLE = "public, max-age=31536000, immutable"
 _COMPRESSED = ("text/", "image/svg+xml")
 
 router = APIRouter()
@@ -22,10 +22,10 @@ router = APIRouter()
 
 @router.get("/static/{version}/{name:path}")
 def static_file(version: str, name: str, request: Request) -> Response:
-    """An older version than this server's gets what is here now, and is not to keep it."""
+    """The current file, also at the path of another version; only that of this version may be cached."""
     content, media_type = _read(name)
     headers = {
-        "Cache-Control": _FOR_EVER if version == static_version() else "no-cache",
+        "Cache-Control": _IMMUTABLE if version == static_version() else "no-cache",
         "Vary": "Accept-Encoding",
     }
     if media_type.startswith(_COMPRESSED) and "gzip" in request.headers.get("accept-encoding", ""):
@@ -36,7 +36,7 @@ def static_file(version: str, name: str, request: Request) -> Response:
 
 @cache
 def static_version() -> str:
-    """The digest of everything that is served here."""
+    """Digest of all static files."""
     digest = hashlib.sha256()
     for name in sorted(_names()):
         digest.update(name.encode() + b"\0")
@@ -56,7 +56,7 @@ def _names() -> frozenset[str]:
 
 @cache
 def _read(name: str) -> tuple[bytes, str]:
-    """Raises NotFound, for everything that is not meant to be served, too."""
+    """Content and media type. Raises NotFound for every other name."""
     if name not in _names():
         raise NotFound(f"There is nothing at /static/{name}.")
     package, path = _VENDOR.get(name, (__package__, f"static/{name}"))

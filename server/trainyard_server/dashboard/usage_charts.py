@@ -1,4 +1,4 @@
-"""What replicas used over time, as small charts: the lines of SVG, and the numbers behind them. Pure."""
+"""Usage of replicas over time as small SVG charts, with the numbers behind them. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from trainyard_protocol.health import sized
 from trainyard_protocol.usage import UsageSeries, UsageView
 
 WIDTH, HEIGHT = 300.0, 56.0
-"""Of the view box of a chart; the page stretches it."""
+"""View box of a chart; the page stretches it."""
 
 _HEADROOM, _ROOM = 1.12, 2.5
-_GAP_FACTOR, _GAP_LEAST_S = 4.0, 15.0  # after so many times the usual distance nobody had measured in between
+_GAP_FACTOR, _GAP_LEAST_S = 4.0, 15.0  # more than so many times the usual interval is a gap in the curve
 
 Values = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One curve: `path` draws it, `area` what is below it. `number` picks its colour."""
+class ChartLine:
+    """One curve: `path` of the line, `area` below it. `number` picks its colour."""
 
     name: str
     path: str
@@ -29,10 +29,10 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """`unit` is cores, bytes or share. `limit` is the height of the line of what was given; None: it is far above
-    everything that was measured. `offsets` are the seconds after the start of the times, with commas in between; so are
-    the `values` of a line, with nothing where nothing is known."""
+class UsageChart:
+    """`unit` is cores, bytes or share. `limit` is the y of the line of the allocation; None: far above everything that
+    was measured. `offsets`: seconds after the start, separated by commas, as are the `values` of a line, empty where
+    unknown."""
 
     key: str
     title: str
@@ -41,19 +41,19 @@ class Chart:
     most: str
     label: str
     limit: float | None
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     offsets: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCharts:
     task: str
-    charts: Sequence[Chart]
+    charts: Sequence[UsageChart]
 
 
 @dataclass(frozen=True, slots=True)
 class UsageCharts:
-    """Charts of the same time, from `start` to `end`. Without any: nothing was measured."""
+    """Charts of the time from `start` to `end`; none where nothing was measured."""
 
     replicas: Sequence[ReplicaCharts]
     start: datetime | None = None
@@ -61,7 +61,7 @@ class UsageCharts:
 
     @property
     def is_long(self) -> bool:
-        """Whether the time of day alone would not do."""
+        """Whether times need a date."""
         return self.start is not None and self.end is not None and (self.end - self.start).days > 0
 
 
@@ -77,8 +77,8 @@ def usage_charts(view: UsageView) -> UsageCharts:
     )
 
 
-def _charts(series: UsageSeries, start: datetime, whole: float) -> Iterator[Chart]:
-    offsets = [(moment - start).total_seconds() for moment in series.time]
+def _charts(series: UsageSeries, start: datetime, whole: float) -> Iterator[UsageChart]:
+    offsets = [(at - start).total_seconds() for at in series.time]
     frame = _Frame(series.task, offsets, whole)
     cores = f" of {series.cpus}" if series.cpus else ""
     yield frame.chart("cpu", "CPU", "cores", {"CPU": series.cpu}, series.cpus, f"{cores} cores")
@@ -87,9 +87,9 @@ def _charts(series: UsageSeries, start: datetime, whole: float) -> Iterator[Char
     yield frame.chart("memory", "Memory", "bytes", {"Memory": series.memory_bytes}, given, memory)
     if series.gpus:
         devices = dict(enumerate(series.gpus.values()))
-        shares = {f"GPU {place}": device.utilization for place, device in devices.items()}
+        shares = {f"GPU {index}": device.utilization for index, device in devices.items()}
         yield frame.chart("gpu", "GPU busy", "share", shares, 1, "")
-        taken: dict[str, Values] = {f"GPU {place}": device.memory_bytes for place, device in devices.items()}
+        taken: dict[str, Values] = {f"GPU {index}": device.memory_bytes for index, device in devices.items()}
         total = max(device.memory_total for device in devices.values())
         of_total = f" of {sized(total)}" if total else ""
         yield frame.chart("gpu-memory", "GPU memory", "bytes", taken, total, of_total)
@@ -103,17 +103,17 @@ class _Frame:
 
     def chart(
         self, key: str, title: str, unit: str, lines: Mapping[str, Values], given: float, of: str
-    ) -> Chart:
+    ) -> UsageChart:
         known = [value for values in lines.values() for value in values if value is not None]
         peak = max(known, default=0.0)
-        # A tenth of what was given would be a curve at the bottom; without the line of it, it keeps away from the top.
+        # Below a tenth of the allocation the curve would lie at the bottom: it is scaled to its own peak.
         near = bool(given) and (unit != "bytes" or peak > given / 10)
         top = (max(peak, given) * _HEADROOM if near else peak * _ROOM) or 1.0
         latest = [value for value in (values[-1] for values in lines.values()) if value is not None]
-        now = _said(sum(latest) / len(latest), unit) + of if latest else "not known now"
+        now = _formatted(sum(latest) / len(latest), unit) + of if latest else "not known now"
         several = "mean " if len(latest) > 1 else ""
-        most = f"at most {_said(peak, unit)}"
-        return Chart(
+        most = f"at most {_formatted(peak, unit)}"
+        return UsageChart(
             key=f"{self.task}-{key}",
             title=title,
             unit=unit,
@@ -122,7 +122,7 @@ class _Frame:
             label=f"{title} of {self.task}: {several}{now}, {most}",
             limit=round(HEIGHT - given / top * HEIGHT, 1) if near else None,
             lines=[
-                Line(name, *self._paths(values, top), number % 8 + 1, _listed(values, unit))
+                ChartLine(name, *self._paths(values, top), number % 8 + 1, _joined(values, unit))
                 for number, (name, values) in enumerate(lines.items())
             ],
             offsets=",".join(f"{offset:.0f}" for offset in self.offsets),
@@ -140,7 +140,7 @@ class _Frame:
         return "".join(path), "".join(area)
 
     def _stretches(self, values: Values) -> Iterator[list[tuple[float, float]]]:
-        """The points that belong together: nothing is drawn where nothing was measured."""
+        """Points without a gap between them: nothing is drawn where nothing was measured."""
         distances = sorted(after - before for before, after in pairwise(self.offsets))
         usual = distances[len(distances) // 2] if distances else 0.0
         limit = max(_GAP_LEAST_S, usual * _GAP_FACTOR)
@@ -155,7 +155,7 @@ class _Frame:
             yield stretch
 
 
-def _said(value: float, unit: str) -> str:
+def _formatted(value: float, unit: str) -> str:
     match unit:
         case "cores":
             return f"{value:.1f}" if value < 10 else f"{value:.0f}"
@@ -165,6 +165,6 @@ def _said(value: float, unit: str) -> str:
             return sized(value)
 
 
-def _listed(values: Values, unit: str) -> str:
+def _joined(values: Values, unit: str) -> str:
     form = "{:.0f}" if unit == "bytes" else "{:.3g}"
     return ",".join("" if value is None else form.format(value) for value in values)

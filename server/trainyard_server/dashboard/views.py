@@ -1,5 +1,9 @@
-"""What all pages share: how one is described, served, and kept up to date."""
+"""Views: how pages are described, served, and kept up to date.
 
+All open pages of one address and one person share a poll: a hundred of them read the database once.
+"""
+
+import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -11,12 +15,15 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import TrainyardError
-from trainyard_server.api.dependencies import asker_of
-from trainyard_server.dashboard.live import Key, Live, Parts, encode
+from trainyard_server.api.dependencies import caller_of
 from trainyard_server.dashboard.rendering import rendering
 from trainyard_server.dashboard.static_files import static_version
 from trainyard_server.domain.permissions import Caller, Role
+from trainyard_server.storage.events.broadcaster import Broadcaster
 from trainyard_server.storage.events.notifier import Notifier
+
+Parts = Mapping[str, str]
+"""HTML of each live part of a page, by name."""
 
 THEMES = ("light", "dark")
 THEME_COOKIE = "trainyard_theme"
@@ -24,35 +31,51 @@ THEME_COOKIE = "trainyard_theme"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One page as one reader asked for it.
+    """One page as one person requested it.
 
-    `look` reads what the template shows, anew each time; it may block. News of one of `topics` calls for another look,
-    and so does the end of `every_s`, for what time alone changes.
+    `read` returns the context of the template; it may block. An open page reads again after one of `topics` was
+    published, and every `every_s`.
     """
 
     template: str
-    look: Callable[[], Mapping[str, Any]]
+    read: Callable[[], Mapping[str, Any]]
     topics: tuple[str, ...] = ()
     every_s: float = 5.0
 
 
 class Dashboard:
-    """What the pages stand on, as `app.state.dashboard`."""
+    """Templates and open pages, as `app.state.dashboard`."""
 
     def __init__(self, notifier: Notifier, ping_s: float) -> None:
         self.rendering = rendering()
-        self.live = Live(notifier, ping_s)
+        self.broadcaster = Broadcaster[Parts](notifier, ping_s, "A page cannot be kept up to date")
 
     def page(self, request: Request, view: View) -> str:
-        return self.rendering.page(view.template, {**_reader(request), **view.look()})
+        return self.rendering.page(view.template, {**_reader(request), **view.read()})
 
     def parts(self, request: Request, view: View) -> Parts:
-        """The same for all sessions of one person: nothing in them is one session's secret."""
+        """Live parts, without what belongs to one session: all sessions of a person share them."""
         shared = {name: value for name, value in _reader(request).items() if name not in ("csrf", "theme")}
-        return self.rendering.parts(view.template, {**shared, **view.look()})
+        return self.rendering.parts(view.template, {**shared, **view.read()})
+
+    async def changes(self, request: Request, view: View) -> AsyncGenerator[Parts | None, None]:
+        """All live parts, then those that changed; None when nothing has happened for a while."""
+
+        async def poll(_last: Parts | None, _published: frozenset[str]) -> Parts:
+            return await run_in_threadpool(self.parts, request, view)
+
+        sent: Parts = {}
+        pages = self.broadcaster.subscribe(_key(request), poll, view.topics, view.every_s)
+        async with aclosing(pages):
+            async for parts in pages:
+                if parts is None:
+                    yield None
+                    continue
+                yield {name: html for name, html in parts.items() if sent.get(name) != html}
+                sent = parts
 
     def error(self, request: Request, error: TrainyardError) -> HTMLResponse:
-        """What a person sees in place of a page."""
+        """Error page, in place of a page that cannot be shown."""
         html = self.rendering.page("error.html", {**_reader(request), "error": error})
         return HTMLResponse(html, error.http_status)
 
@@ -66,8 +89,8 @@ Pages = Annotated[Dashboard, Depends(dashboard_of)]
 
 
 def add_page(router: APIRouter, path: str, describe: Callable[..., View]) -> None:
-    """Serves a page at `path`, and its changes at `/live` + `path`. `describe` is a dependency that takes what it
-    needs of the path and the query; the page's own errors are raised by it or by the view's first look."""
+    """Add the routes of a page: `path`, and `/live` + `path` with its changes. `describe` is a dependency with
+    parameters of the path and the query; it or the view's first read raises the page's errors."""
 
     def page(request: Request, pages: Pages, view: Annotated[View, Depends(describe)]) -> HTMLResponse:
         return HTMLResponse(pages.page(request, view))
@@ -75,13 +98,9 @@ def add_page(router: APIRouter, path: str, describe: Callable[..., View]) -> Non
     async def live(
         request: Request, pages: Pages, view: Annotated[View, Depends(describe)]
     ) -> EventSourceResponse:
-        await run_in_threadpool(
-            view.look
-        )  # what is not there is said with a status, before the stream begins
-        key = _key(request)
-        stream = pages.live.stream(key, lambda: pages.parts(request, view), view.topics, view.every_s)
+        await run_in_threadpool(view.read)  # raises the page's errors before the stream has a status
         return EventSourceResponse(
-            _events(stream, request.state.csrf),
+            _events(pages.changes(request, view), request.state.csrf),
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
@@ -89,28 +108,28 @@ def add_page(router: APIRouter, path: str, describe: Callable[..., View]) -> Non
     router.add_api_route(f"/live{path}", live, methods=["GET"])
 
 
-async def _events(parts: AsyncGenerator[Parts | None, None], csrf: str) -> AsyncGenerator[bytes, None]:
-    """`hello` says which version of the scripts the server has, `session` by what it knows its pages (a caller with a
-    token has no session: `csrf` is ""); each `parts` has what changed."""
+async def _events(changes: AsyncGenerator[Parts | None, None], csrf: str) -> AsyncGenerator[bytes, None]:
+    """`hello` has the version of the scripts, `session` the CSRF token of the session ("" for a caller with a token:
+    no event), each `parts` what changed."""
     yield format_sse_event(event="hello", data_str=static_version())
     if csrf:
         yield format_sse_event(event="session", data_str=csrf)
-    async with aclosing(parts):  # whoever leaves is no viewer any more at once
-        async for changed in parts:
-            yield (
-                KEEPALIVE_COMMENT
-                if changed is None
-                else format_sse_event(event="parts", data_str=encode(changed))
-            )
+    async with aclosing(changes):  # a browser that disconnects unsubscribes at once
+        async for parts in changes:
+            if parts is None:
+                yield KEEPALIVE_COMMENT
+            else:
+                yield format_sse_event(event="parts", data_str=json.dumps(parts))
 
 
-def _key(request: Request) -> Key:
-    caller = asker_of(request)
+def _key(request: Request) -> tuple[str, ...]:
+    """The same key gets the same parts."""
+    caller = caller_of(request)
     return (request.url.netloc, request.url.path, request.url.query, caller.role.value, caller.name)
 
 
 def _reader(request: Request) -> dict[str, Any]:
-    """Who reads, and how he likes it."""
+    """The context of every template: who reads, with which preferences."""
     theme = request.cookies.get(THEME_COOKIE, "")
     caller: Caller | None = getattr(request.state, "caller", None)
     return {

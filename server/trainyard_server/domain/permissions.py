@@ -1,7 +1,7 @@
-"""Who may do what: roles, the callers that have them, and what each call needs. Pure.
+"""Permissions: roles, callers, and the role that each request needs. Pure.
 
-People are viewers, submitters or admins, each may do what the one before may; agents are apart. docs/access.md has
-the same as a table, and a test holds it against every route.
+Viewers, submitters and admins are people; each role includes the one before. Agents have a role of their own. A test
+compares the table of docs/access.md with every route.
 """
 
 import re
@@ -12,7 +12,7 @@ from enum import StrEnum
 from trainyard_protocol.errors import InvalidArgument
 
 SAFE_METHODS = frozenset({"GET", "HEAD"})
-"""What changes nothing."""
+"""HTTP methods without side effects."""
 
 SIGN_IN = "/sign-in"
 SIGN_OUT = "/sign-out"
@@ -27,17 +27,17 @@ _LONGEST_PATH = 2048
 
 
 class Role(StrEnum):
-    """Who a token speaks for."""
+    """The role of a token."""
 
     VIEWER = "viewer"  # sees everything, changes nothing
     SUBMITTER = "submitter"  # submits jobs, and changes its own
-    ADMIN = "admin"  # changes everybody's jobs, and mends the service
+    ADMIN = "admin"  # changes all jobs, and repairs the service
     AGENT = "agent"  # worker agents: /agent/v1 and nothing else
 
 
 _PEOPLE = (Role.VIEWER, Role.SUBMITTER, Role.ADMIN)
 
-# What needs another role than its method says.
+# Requests that need another role than their method implies.
 _EXCEPTIONS = {
     ("POST", "/trainyard/v1/health:mend"): Role.ADMIN,
     ("POST", "/trainyard/v1/sign-in-codes"): Role.VIEWER,
@@ -48,16 +48,16 @@ _CHECK = re.compile(r"/trainyard/v1/projects/[^/]+/configs:check")  # a POST for
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who has shown a token. `name` is what its jobs are owned by."""
+    """The owner of a token. `name` is the owner of the jobs that it submits."""
 
     role: Role
     name: str
 
-    def may(self, wanted: Role) -> bool:
+    def may(self, role: Role) -> bool:
         """Whether it has that role, or one that includes it."""
-        if self.role not in _PEOPLE or wanted not in _PEOPLE:
-            return self.role is wanted
-        return _PEOPLE.index(self.role) >= _PEOPLE.index(wanted)
+        if self.role not in _PEOPLE or role not in _PEOPLE:
+            return self.role is role
+        return _PEOPLE.index(self.role) >= _PEOPLE.index(role)
 
     def may_change(self, owner: str) -> bool:
         """Whether it may cancel and relabel a job of that owner."""
@@ -69,7 +69,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A secret, and who has it. Several may speak for one caller, such as an old one and its successor."""
+    """A secret of a caller. A caller may have several, such as an old one and its successor."""
 
     role: Role
     name: str
@@ -81,12 +81,12 @@ class Token:
 
 
 def is_name(text: str) -> bool:
-    """Whether somebody can be called that: letters, digits, '_', '.', '@', '+' and '-', at most 128."""
+    """Whether the text is a valid name: at most 128 of letters, digits, '_', '.', '@', '+' and '-'."""
     return _NAME.fullmatch(text) is not None
 
 
 def check_tokens(tokens: Iterable[Token]) -> None:
-    """Raises InvalidArgument for names that are none, and for a secret that two callers have."""
+    """Raises InvalidArgument for an invalid name, and for a secret of two callers."""
     holders: dict[str, Token] = {}
     for token in tokens:
         if not is_name(token.name):
@@ -102,7 +102,7 @@ def check_tokens(tokens: Iterable[Token]) -> None:
 
 
 def needed(method: str, path: str) -> Role | None:
-    """The role that a call takes; None for what is open to all. A route that nobody thought of here needs one."""
+    """The role that a request needs; None where it is open to all. Unknown paths need a role."""
     if path in _OPEN or path.startswith(_OPEN_AREA):
         return None
     if path.startswith(_AGENTS):
@@ -114,28 +114,27 @@ def needed(method: str, path: str) -> Role | None:
 
 
 def is_for_anybody(path: str) -> bool:
-    """Whether it is the same for all, so that nobody has to know who asks."""
+    """Whether the response is the same for all callers, so that no caller is needed."""
     return path == _HEALTH or path.startswith(_OPEN_AREA)
 
 
 def is_page(path: str) -> bool:
-    """Whether people look at it in a browser, unlike what programs call."""
+    """Whether the path is a page for browsers, not for programs."""
     return path not in _OPEN and not path.startswith((*_API, _OPEN_AREA, "/live/"))
 
 
 def wants_page(method: str, path: str, accept: str) -> bool:
-    """Whether somebody waits for a page, who takes what `accept` says: looks at one, or has sent the form that signs
-    in or out."""
-    looks = path in (SIGN_IN, SIGN_OUT) or (method in SAFE_METHODS and is_page(path))
-    return looks and "text/html" in accept
+    """Whether the request is a browser's for a page, or the form that signs in or out. `accept` is the header."""
+    is_page_request = path in (SIGN_IN, SIGN_OUT) or (method in SAFE_METHODS and is_page(path))
+    return is_page_request and "text/html" in accept
 
 
 def local_path(text: str) -> str:
-    """The path of this server that somebody may be sent on to; "/" for whatever is none.
+    """The text if it is a path of this server's pages that a redirect may use, else "/".
 
-    Browsers read `//host` and `/\\host` as another server, and leave out tabs and line ends before they look.
+    Browsers read `//host` and `/\\host` as another server, and remove tabs and line ends first.
     """
     plain = text.isascii() and text.isprintable() and " " not in text and "\\" not in text
-    here = text.startswith("/") and not text.startswith("//") and len(text) <= _LONGEST_PATH
+    local = text.startswith("/") and not text.startswith("//") and len(text) <= _LONGEST_PATH
     path = text.partition("?")[0].partition("#")[0]
-    return text if plain and here and is_page(path) else "/"
+    return text if plain and local and is_page(path) else "/"

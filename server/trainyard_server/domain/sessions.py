@@ -1,54 +1,56 @@
-"""Sessions of browsers: a signed cookie that says who has shown which token. Nothing is stored of those that are good;
-those that somebody has ended are in `ended_sessions`.
+"""Browser sessions and sign-in codes, signed with itsdangerous. Valid sessions are not stored; revoked ones are.
 
-The key is derived from the token itself, so that a token that was changed ends its sessions, servers with the same
-tokens take each other's, and a restart ends none. Time comes from the caller.
+The signing key is derived from the token: a changed token ends its sessions, servers with the same tokens accept each
+other's sessions, and a restart ends none. Callers pass the time.
 """
 
-import base64
-import binascii
 import hashlib
 import hmac
-import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from itsdangerous import BadSignature, Signer
+
 from trainyard_server.domain.permissions import Caller, Token
 
 LIFETIME = timedelta(hours=12)
-"""How long a session lives when nobody uses it. It is renewed when half of that is over..."""
+"""Lifetime of an unused session. It is renewed after half of that..."""
 
 LONGEST = timedelta(days=30)
-"""...until so long after the sign-in."""
+"""...until this long after the sign-in."""
 
 CODE_LIFETIME = timedelta(minutes=2)
-"""How long a code for signing in is good, once."""
+"""Lifetime of a sign-in code. It can be used once."""
 
 _NONCE_BYTES = 18
-_SECONDS_DIGITS = 11
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
+_NOT_SIGNED = (BadSignature, ValueError, OverflowError, OSError)  # also: fields that a token's owner made up
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who has signed in. `value` is the cookie; `csrf` what a form or a script of ours knows and a page of
-    another site does not. Both are secrets."""
+    """A signed-in browser. `value` is its cookie; `csrf` is known to its pages only. Both are secrets. The nonce
+    identifies the session and survives a renewal."""
 
-    caller: Caller
+    token: Token
     since: datetime
     expires: datetime
     nonce: str
     value: str = field(repr=False)
     csrf: str = field(repr=False)
 
+    @property
+    def caller(self) -> Caller:
+        return self.token.caller
+
     def half_over(self, now: datetime) -> bool:
         return now >= self.expires - LIFETIME / 2
 
     def stream_until(self, now: datetime) -> datetime:
-        """How long a stream that begins now may go on: until the session can get more time, so that who looks on has
-        to come back for it, and else until it is over."""
+        """When a stream that starts now has to end: when the session can be renewed, so that its reader comes back
+        for the renewal; after that when the session expires."""
         half = self.expires - LIFETIME / 2
         return half if now < half else self.expires
 
@@ -58,134 +60,113 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What somebody may sign in with once in place of the token. `text` is a secret."""
+    """A one-time sign-in code in place of the token. `text` is a secret; the nonce identifies the code."""
 
     token: Token
     expires: datetime
+    nonce: str
     text: str = field(repr=False)
 
 
 class Sessions:
-    """The tokens of the server, and the sessions that were opened with them."""
+    """Opens, reads and renews the sessions of the server's tokens."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens = tuple(token for token in tokens if token.secret)
 
     def token(self, text: str) -> Token | None:
-        """The token with that text. Takes the same time for every wrong one."""
-        found = None
+        """The token with that text. Takes the same time for every wrong text."""
+        match = None
         for token in self._tokens:
             if hmac.compare_digest(text.encode(), token.secret.encode()):
-                found = token
-        return found
+                match = token
+        return match
 
     def open(self, token: Token, now: datetime) -> Session:
-        return _signed(token, now, now + LIFETIME, secrets.token_urlsafe(_NONCE_BYTES))
+        return _session(token, now, now + LIFETIME, _nonce())
 
     def read(self, value: str, now: datetime) -> Session | None:
-        """The session of a cookie; None for one that is over, or that none of these tokens has signed."""
-        said = _payload(value)
-        if said is None:
-            return None
-        role, name, since, expires, nonce = said
+        """The session of a cookie. None if it has expired or no token has signed it."""
         for token in self._tokens:
-            if (token.role, token.name) != (role, name):
+            try:
+                since, expires, nonce = _unsign(token, "session", value)
+                session = _session(token, _time(since), _time(expires), nonce)
+            except _NOT_SIGNED:
                 continue
-            session = _signed(token, since, expires, nonce)
-            if hmac.compare_digest(session.value.encode(), value.encode()):
-                return session if now < expires else None
+            return session if now < session.expires else None
         return None
 
     def renewed(self, session: Session, now: datetime) -> Session | None:
-        """The same session with more time, where it is due; what pages know of it stays good."""
+        """The same session with a later expiry and the same CSRF value. None if no renewal is due."""
         expires = min(now + LIFETIME, session.since + LONGEST)
         if not session.half_over(now) or expires <= session.expires:
             return None
-        for token in self._tokens:
-            if token.caller == session.caller:
-                old = _signed(token, session.since, session.expires, session.nonce)
-                if old.value == session.value:
-                    return _signed(token, session.since, expires, session.nonce)
-        return None
+        return _session(session.token, session.since, expires, session.nonce)
 
     def code(self, token: Token, now: datetime) -> Code:
-        expires = now + CODE_LIFETIME
-        return Code(token, expires, _code_text(token, expires, secrets.token_urlsafe(_NONCE_BYTES)))
+        return _code(token, now + CODE_LIFETIME, _nonce())
 
     def read_code(self, text: str, now: datetime) -> Code | None:
-        """The code with that text, used or not; None for one that is too old, or that no token here has signed."""
-        expires, _, rest = text.partition(".")
-        nonce, _, _ = rest.partition(".")
-        if not (expires.isascii() and expires.isdigit() and len(expires) <= _SECONDS_DIGITS):
-            return None
-        until = _moment(int(expires))
-        found = None
+        """The code with that text, used or not. None if it has expired or no token has signed it."""
         for token in self._tokens:
-            if hmac.compare_digest(_code_text(token, until, nonce).encode(), text.encode()):
-                found = token
-        return Code(found, until, text) if found is not None and now < until else None
+            try:
+                expires, nonce = _unsign(token, "code", text)
+                code = _code(token, _time(expires), nonce)
+            except _NOT_SIGNED:
+                continue
+            return code if now < code.expires else None
+        return None
 
 
 def cookie_name(scheme: str, host: str) -> str:
-    """The name of the cookie. Browsers share the cookies of a host between its ports, where other servers may be; and
-    over https they refuse a cookie with that prefix from anybody but the host itself."""
+    """The name of the cookie. It has the port, since browsers share cookies between the ports of a host; over https
+    the prefix `__Host-` makes browsers refuse the cookie from any other host."""
     port = host.rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
     port = port if port.isdigit() else _DEFAULT_PORTS.get(scheme, "")
     return f"{'__Host-' if scheme == 'https' else ''}trainyard-{port}"
 
 
 def cookie(scheme: str, host: str, session: Session | None, now: datetime) -> str:
-    """The value of a Set-Cookie header: the session, or None to forget it."""
+    """The value of a Set-Cookie header. A session of None deletes the cookie."""
     value = session.value if session is not None else ""
     age = int((session.expires - now).total_seconds()) if session is not None else 0
     secure = "; Secure" if scheme == "https" else ""
     return f"{cookie_name(scheme, host)}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}"
 
 
-def _signed(token: Token, since: datetime, expires: datetime, nonce: str) -> Session:
-    said = [token.role, token.name, int(since.timestamp()), int(expires.timestamp()), nonce]
-    payload = _encode(json.dumps(said, separators=(",", ":")).encode())
-    key = hmac.digest(token.secret.encode(), b"trainyard session", hashlib.sha256)
-    return Session(
-        caller=token.caller,
-        since=_moment(said[2]),
-        expires=_moment(said[3]),
-        nonce=nonce,
-        value=f"{payload}.{_mac(key, 'cookie', payload)}",
-        csrf=_mac(key, "csrf", nonce),
-    )
+def _session(token: Token, since: datetime, expires: datetime, nonce: str) -> Session:
+    value = _sign(token, "session", _seconds(since), _seconds(expires), nonce)
+    csrf = _signer(token, "csrf").get_signature(nonce).decode()
+    return Session(token, _time(_seconds(since)), _time(_seconds(expires)), nonce, value, csrf)
 
 
-def _code_text(token: Token, expires: datetime, nonce: str) -> str:
-    key = hmac.digest(token.secret.encode(), b"trainyard sign-in code", hashlib.sha256)
-    said = f"{int(expires.timestamp())}.{nonce}"
-    return f"{said}.{_mac(key, token.role, f'{token.name}.{said}')}"
+def _code(token: Token, expires: datetime, nonce: str) -> Code:
+    seconds = _seconds(expires)
+    return Code(token, _time(seconds), nonce, _sign(token, "code", seconds, nonce))
 
 
-def _payload(value: str) -> tuple[str, str, datetime, datetime, str] | None:
-    """What a cookie says, true or not."""
-    try:
-        role, name, since, expires, nonce = json.loads(_decode(value.partition(".")[0]))
-        if not all(isinstance(text, str) for text in (role, name, nonce)):
-            return None
-        return role, name, _moment(since), _moment(expires), nonce
-    except (ValueError, TypeError, OverflowError, OSError, RecursionError, binascii.Error):
-        return None
+def _sign(token: Token, purpose: str, *fields: str) -> str:
+    return _signer(token, purpose).sign(".".join(fields)).decode()
 
 
-def _moment(seconds: object) -> datetime:
-    if not isinstance(seconds, int):
-        raise TypeError(seconds)
-    return datetime.fromtimestamp(seconds, UTC)
+def _unsign(token: Token, purpose: str, text: str) -> list[str]:
+    """The signed fields. Raises BadSignature, ValueError."""
+    return _signer(token, purpose).unsign(text).decode().split(".")
 
 
-def _mac(key: bytes, purpose: str, text: str) -> str:
-    return _encode(hmac.digest(key, f"{purpose}:{text}".encode(), hashlib.sha256))
+def _signer(token: Token, purpose: str) -> Signer:
+    """Each purpose, role and name has its own key, so a signature for one is none for another."""
+    salt = f"trainyard {purpose} {token.role} {token.name}"
+    return Signer(token.secret, salt, key_derivation="hmac", digest_method=hashlib.sha256)
 
 
-def _encode(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+def _nonce() -> str:
+    return secrets.token_urlsafe(_NONCE_BYTES)
 
 
-def _decode(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+def _seconds(time: datetime) -> str:
+    return str(int(time.timestamp()))
+
+
+def _time(seconds: str) -> datetime:
+    return datetime.fromtimestamp(int(seconds), UTC)

@@ -1,4 +1,4 @@
-"""How alembic runs the migrations: in the connection that it is handed, one transaction for all."""
+"""Alembic environment: in the connection that it is handed, one transaction for all."""
 
 from alembic import context
 

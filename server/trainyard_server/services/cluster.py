@@ -1,4 +1,4 @@
-"""The machines and the queue as people look at them: who holds what, what of it is used, and who waits for it."""
+"""Cluster overview: agents with their runs, devices and use, the queue, and quotas."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,30 +10,30 @@ from trainyard_protocol.sync import AgentInfo, Gpu
 from trainyard_protocol.usage import GpuUsage, UsageSample
 from trainyard_protocol.views import AgentView
 from trainyard_server.context import Backend
-from trainyard_server.control.snapshots import agents_now, live_runs, queued_snapshots
+from trainyard_server.control.snapshots import agents_now, live_runs
 from trainyard_server.domain.scheduling.quotas import used_by
-from trainyard_server.domain.scheduling.resources import needs
 from trainyard_server.services.usage import newest
-from trainyard_server.storage.db.models import AgentRow, JobRow, ReplicaRow, RunRow
-from trainyard_server.storage.db.repository import Reader
+from trainyard_server.storage.db.job_queries import JobList, JobListEntry
+from trainyard_server.storage.db.models import AgentRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.reader import Reader
 
 QUEUE_PAGE = 50
-"""How many jobs of the queue are shown at once."""
+"""Jobs of the queue on a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Which replica holds a device. `left_over`: its run is over, and what it started still lives."""
+    """The replica that holds a device. `orphaned`: its run has ended, but processes of it still run."""
 
     project: str
     job_id: str
     task: str
-    left_over: bool
+    orphaned: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU of an agent. `use` is None where nobody holds it, and where it was not measured."""
+    """One GPU of an agent. `use` is None if it is free or was not measured."""
 
     gpu: Gpu
     holder: Holder | None
@@ -42,8 +42,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class HeldRun:
-    """A run on an agent, what it was given and what is used of it: None where nothing was measured. Of `replicas`
-    so many are `up`."""
+    """A run on an agent with its assigned and used resources; None where nothing was measured. `up` of its `replicas`
+    are running."""
 
     run_id: str
     number: int
@@ -52,7 +52,7 @@ class HeldRun:
     state: RunState
     since: datetime
     activity: str
-    left_over: bool
+    orphaned: bool
     replicas: int
     up: int
     cpus: int
@@ -70,34 +70,19 @@ class AgentLine:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLine:
-    """A job that waits. `position` 0: the scheduler has not looked at it, or it rests after a failed run."""
-
-    key: int
-    project: str
-    job_id: str
-    owner: str
-    priority: int
-    position: int
-    needs: str
-    waiting: str
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class QuotaLine:
-    """What a project uses of what it may: name, used, limit."""
+    """The quotas of a project: name, used, limit."""
 
     project: str
     amounts: Sequence[tuple[str, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """`page` of `pages` of the queue, which has `waiting` jobs; the counts are those of the agents and of all jobs."""
+class ClusterView:
+    """The cluster, with `page` of `pages` of the queue. `counts` has all jobs by state."""
 
     agents: Sequence[AgentLine]
-    queue: Sequence[QueueLine]
+    queue: Sequence[JobListEntry]
     page: int
     pages: int
     counts: Mapping[JobState, int]
@@ -109,23 +94,23 @@ class Cluster:
         return self.counts.get(JobState.QUEUED, 0)
 
 
-class Clusters:
+class ClusterOverview:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def look(self, page: int = 1) -> Cluster:
-        """A page beyond the last is the last."""
+    def page(self, page: int = 1) -> ClusterView:
+        """The cluster with a page of the queue, at most the last one."""
         backend = self._backend
         with backend.store.read() as reader:
             counts = reader.job_counts()
             pages = max(1, -(-counts.get(JobState.QUEUED, 0) // QUEUE_PAGE))
             page = min(max(1, page), pages)
-            queued = reader.queue_page((page - 1) * QUEUE_PAGE, QUEUE_PAGE)
+            queue = JobList(reader).queue((page - 1) * QUEUE_PAGE, QUEUE_PAGE)
             agents = agent_lines(reader, backend)
             quotas = _quotas(reader, backend)
-        return Cluster(
+        return ClusterView(
             agents=agents,
-            queue=[_queue_line(job) for job in queued],
+            queue=queue,
             page=page,
             pages=pages,
             counts=counts,
@@ -135,8 +120,8 @@ class Clusters:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A run on an agent as it is in the database, and what was measured of its replicas."""
+class _RunRow:
+    """A run on an agent with its rows, and the newest samples of its replicas."""
 
     project: str
     job_id: str
@@ -146,24 +131,26 @@ class _Held:
 
 
 def agent_lines(reader: Reader, backend: Backend) -> list[AgentLine]:
-    """Every agent, in the order in which they came, with what runs there and what is left over there."""
+    """Every agent, by the time of its first contact, with its live and orphaned runs."""
     rows = reader.agents()
     live = live_runs(reader)
-    over = [run for row in rows for run in map(reader.run, row.leftovers) if run is not None]
+    ended = [run for row in rows for run in map(reader.run, row.orphaned_runs) if run is not None]
     gangs: dict[str, list[ReplicaRow]] = {}
-    for replica in reader.replicas([run.run_id for run in over]):
+    for replica in reader.replicas([run.run_id for run in ended]):
         gangs.setdefault(replica.run_id, []).append(replica)
-    everything = [*live, *((run, gangs.get(run.run_id, [])) for run in over)]
+    everything = [*live, *((run, gangs.get(run.run_id, [])) for run in ended)]
     names = reader.names({run.job_key for run, _ in everything})
-    held: dict[str, list[_Held]] = {}
+    held: dict[str, list[_RunRow]] = {}
     for run, gang in everything:
         project, job_id = names[run.job_key]
         used = newest(backend, project, job_id, run, gang)
-        held.setdefault(run.agent_id, []).append(_Held(project, job_id, run, gang, used))
-    return [_agent_line(row, held.get(row.agent_id, ()), backend.hearing.is_alive(row)) for row in rows]
+        held.setdefault(run.agent_id, []).append(_RunRow(project, job_id, run, gang, used))
+    return [
+        _agent_line(row, held.get(row.agent_id, ()), backend.agent_liveness.is_alive(row)) for row in rows
+    ]
 
 
-def _agent_line(row: AgentRow, held: Sequence[_Held], alive: bool) -> AgentLine:
+def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLine:
     info = AgentInfo.model_validate(row.info)
     runs = [_held_run(one) for one in held]
     samples = [sample for one in held for sample in one.used.values()]
@@ -177,7 +164,7 @@ def _agent_line(row: AgentRow, held: Sequence[_Held], alive: bool) -> AgentLine:
         capacity=info.capacity,
         alive=alive,
         last_seen=row.last_seen,
-        runs=sum(not run.left_over for run in runs),
+        runs=sum(not run.orphaned for run in runs),
         cpus_given=len({cpu for replica in given for cpu in replica.cpus}),
         memory_given_bytes=sum(replica.memory_bytes for replica in given),
         gpus_given=tuple(gpu for replica in given for gpu in replica.gpus),
@@ -196,7 +183,7 @@ def _agent_line(row: AgentRow, held: Sequence[_Held], alive: bool) -> AgentLine:
     return AgentLine(view, devices, runs)
 
 
-def _held_run(held: _Held) -> HeldRun:
+def _held_run(held: _RunRow) -> HeldRun:
     run, gang, samples = held.run, held.gang, held.used.values()
     cores = [sample.cpu for sample in samples if sample.cpu is not None]
     return HeldRun(
@@ -207,7 +194,7 @@ def _held_run(held: _Held) -> HeldRun:
         state=run.state,
         since=run.created_at,
         activity=run.activity,
-        left_over=run.state is RunState.ENDED,
+        orphaned=run.state is RunState.ENDED,
         replicas=len(gang),
         up=sum(replica.state is ReplicaState.RUNNING for replica in gang),
         cpus=len({cpu for replica in gang for cpu in replica.cpus}),
@@ -218,30 +205,15 @@ def _held_run(held: _Held) -> HeldRun:
     )
 
 
-def _queue_line(job: JobRow) -> QueueLine:
-    gang = next((queued.gang for queued in queued_snapshots([job])), ())  # what cannot be read has none
-    return QueueLine(
-        key=job.key,
-        project=job.project,
-        job_id=job.job_id,
-        owner=job.owner,
-        priority=job.priority,
-        position=job.position,
-        needs=needs(gang) if gang else "",
-        waiting=job.waiting,
-        since=job.queued_at,
-    )
-
-
 def _quotas(reader: Reader, backend: Backend) -> list[QuotaLine]:
-    """Of the projects that have limits those that are named in the file, and those that run something."""
+    """Projects with limits that are named in the quota file or run something."""
     quotas = backend.quotas
     if not quotas.projects and not quotas.default:
         return []
     used: dict[str, Counter[str]] = {project: Counter() for project in quotas.projects}
     for agent in agents_now(reader, backend):
         for gang in agent.gangs:
-            if not gang.over:
+            if not gang.ended:
                 used.setdefault(gang.project, Counter()).update(used_by(gang, agent.capacity))
     return [
         QuotaLine(project, [(name, counts[name], limit) for name, limit in quotas.of(project).items()])

@@ -1,4 +1,4 @@
-"""Configs: what is wrong with one, before it is sent; what became of one that was."""
+"""Validation of configs before submission, and the resolved configs of jobs."""
 
 import shlex
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from trainyard_protocol import config_text
 from trainyard_protocol.cluster import arguments, says_chief
-from trainyard_protocol.config_text import NotReadable
-from trainyard_protocol.config_views import (
+from trainyard_protocol.config import text as config_text
+from trainyard_protocol.config.text import NotReadable
+from trainyard_protocol.config.views import (
     CommandView,
     ConfigCheck,
     ConfigCheckRequest,
@@ -32,49 +32,51 @@ from trainyard_protocol.machines import gang
 from trainyard_protocol.states import JobState
 from trainyard_protocol.training_input import Job, TrainingInput, parse_job
 from trainyard_server.context import Backend
-from trainyard_server.control.snapshots import agents_now, queued_snapshot, queued_snapshots
-from trainyard_server.domain.configs import clone as cloning
+from trainyard_server.control.snapshots import agents_now, queued_snapshots
+from trainyard_server.domain.configs import clone
 from trainyard_server.domain.configs import resolved as resolving
-from trainyard_server.domain.configs.draft import Draft, unreadable
+from trainyard_server.domain.configs.draft import ConfigDraft, unreadable
 from trainyard_server.domain.permissions import Caller
-from trainyard_server.domain.scheduling.candidates import fits
-from trainyard_server.domain.scheduling.scheduler import Placement, Planner, Queued, in_order
-from trainyard_server.services.job_details import Explaining
+from trainyard_server.domain.scheduling.candidates import candidates
+from trainyard_server.domain.scheduling.scheduler import Placement, Planner, in_order
+from trainyard_server.domain.snapshots import JobSnapshot
+from trainyard_server.services.job_details import JobDetails
 from trainyard_server.services.jobs import Jobs, known_job
-from trainyard_server.storage.db.repository import Reader
+from trainyard_server.storage.db.reader import Reader
 
 MAX_BYTES = 64 * 2**10
-"""Of a text that is checked, and of shell words beside it. Reading so much YAML takes about a second at worst."""
+"""Limit for the text of a config and for its shell words. Parsing that much YAML takes up to a second."""
 
-_AT_ONCE = 4
-_PATIENCE_S = 2.0
-"""How many texts are read at the same time, and how long the next one waits for its turn."""
+_CONCURRENT = 4
+_TIMEOUT_S = 2.0
+"""How many texts are parsed at the same time, and how long another request waits for its turn."""
 
 _MAX_QUEUE = 500
-"""How many queued jobs are planned to say whether one more would start now."""
+"""The longest queue that is planned to predict whether another job would start now."""
 
 _NEW = -1
-"""The key of a job that is not there."""
+"""The key of a job that does not exist."""
 
 
 class Configs:
-    def __init__(self, backend: Backend, jobs: Jobs, explaining: Explaining) -> None:
+    def __init__(self, backend: Backend, jobs: Jobs, job_details: JobDetails) -> None:
         self._backend = backend
         self._jobs = jobs
-        self._explaining = explaining
-        self._turns = BoundedSemaphore(_AT_ONCE)
+        self._job_details = job_details
+        self._turns = BoundedSemaphore(_CONCURRENT)
 
     def check(self, caller: Caller, project: str, request: ConfigCheckRequest) -> ConfigCheck:
-        """What submit would say to the caller. Nothing is created, and nothing that is wrong is raised: it is in the
-        answer."""
+        """The result of a submission by the caller, without creating the job. Problems are returned, not raised."""
         if len(request.config.encode(errors="replace")) > MAX_BYTES:
-            said = f"is larger than {MAX_BYTES // 2**10} KiB: give it to the command line."
-            return ConfigCheck(ok=False, problems=(Problem(message=f"The config {said}"),))
+            message = f"The config is larger than {MAX_BYTES // 2**10} KiB: submit it with the command line."
+            return ConfigCheck(ok=False, problems=(Problem(message=message),))
         if isinstance(request.args, str) and len(request.args) > MAX_BYTES:
-            said = f"The arguments are longer than {MAX_BYTES // 2**10} KiB: give them to the command line."
-            return ConfigCheck(ok=False, problems=(Problem(message=said, source="args", field="args"),))
-        if not self._turns.acquire(timeout=_PATIENCE_S):
-            raise Unavailable("Many configs are being checked at this moment: try again.")
+            message = (
+                f"The arguments are longer than {MAX_BYTES // 2**10} KiB: submit them with the command line."
+            )
+            return ConfigCheck(ok=False, problems=(Problem(message=message, source="args", field="args"),))
+        if not self._turns.acquire(timeout=_TIMEOUT_S):
+            raise Unavailable("Too many configs are being checked at the moment: try again.")
         try:
             read = config_text.read(request.config.removeprefix("\ufeff"), request.format)
         except NotReadable as error:
@@ -84,19 +86,19 @@ class Configs:
         try:
             args = shlex.split(request.args) if isinstance(request.args, str) else list(request.args)
         except ValueError as error:
-            said = f"The arguments are no shell words: {str(error).lower()}."
-            return ConfigCheck(ok=False, problems=(Problem(message=said, source="args", field="args"),))
-        draft = Draft(read, _beside(request, args))
+            message = f"The arguments are not valid shell words: {str(error).lower()}."
+            return ConfigCheck(ok=False, problems=(Problem(message=message, source="args", field="args"),))
+        draft = ConfigDraft(read, _overrides(request, args))
         body = draft.body()
         warnings = tuple(draft.replaced())
         try:
             created = self._jobs.create(caller, project, body, validate_only=True)
         except (InvalidArgument, ResourceExhausted) as error:
-            found = tuple(draft.problems(error))
-            free = ""
+            problems = tuple(draft.problems(error))
+            free_id = ""
             if isinstance(error, AlreadyExists):
-                free = self.suggest(project, str(body.get("jobId"))).job_id
-            return ConfigCheck(ok=False, problems=(*found, *warnings), suggested_id=free)
+                free_id = self.suggest(project, str(body.get("jobId"))).job_id
+            return ConfigCheck(ok=False, problems=(*problems, *warnings), suggested_id=free_id)
         job = parse_job(body)
         return ConfigCheck(
             ok=True,
@@ -109,13 +111,12 @@ class Configs:
         )
 
     def config(self, project: str, job_id: str) -> JobConfig:
-        """Raises NotFound."""
+        """The config of a job, as submitted and as resolved. Raises NotFound."""
         with self._backend.store.read() as reader:
             row = known_job(reader, project, job_id)
-            new_id = cloning.next_id(job_id, lambda name: reader.job(project, name) is not None)
-            requests = queued_snapshot(row).gang
+            new_id = clone.next_id(job_id, lambda name: reader.job(project, name) is not None)
+            training_input, requests = reader.job_input(row)
             labels = dict(row.labels)
-            training_input = TrainingInput.model_validate(row.training_input)
         replicas = resolving.groups(requests, training_input)
         sent = resolving.as_sent(training_input)
         resolved = resolving.resolved(training_input, replicas)
@@ -133,89 +134,94 @@ class Configs:
             job_dir=training_input.job_dir,
             labels=labels,
             commands=(
-                *cloning.commands(project, job_id, new_id, sent, labels, tasks),
+                *clone.commands(project, job_id, new_id, sent, labels, tasks),
                 *self._reproduce(project, job_id),
             ),
-            clone=cloning.clone(job_id, new_id, sent, labels),
+            clone=clone.clone(job_id, new_id, sent, labels),
         )
 
     def _reproduce(self, project: str, job_id: str) -> Iterator[CommandView]:
-        """The line that starts the primary by hand, once it is known where it is."""
+        """The command that starts the primary by hand, if the job has been placed."""
         with suppress(FailedPrecondition):
-            said = self._explaining.explain(project, job_id)
-            yield CommandView(name="reproduce", title=f"Start {said.task} by hand", command=said.reproduce)
+            explanation = self._job_details.explain(project, job_id)
+            title = f"Start {explanation.task} by hand"
+            yield CommandView(name="reproduce", title=title, command=explanation.reproduce)
 
     def suggest(self, project: str, like: str) -> SuggestedId:
-        """An id that is free in the project: `like` itself, or what follows it. Raises InvalidArgument for no id."""
+        """An unused job id: `like` itself or a successor. Raises InvalidArgument for an invalid id."""
         parse_job({"jobId": like, "trainingInput": {}})
         with self._backend.store.read() as reader:
 
             def is_taken(name: str) -> bool:
                 return reader.job(project, name) is not None
 
-            return SuggestedId(job_id=cloning.next_id(like, is_taken) if is_taken(like) else like)
+            return SuggestedId(job_id=clone.next_id(like, is_taken) if is_taken(like) else like)
 
     def _outlook(self, project: str, job: Job) -> Outlook:
-        """Whether it would start now, as `jobs why` would say a moment after it was sent."""
+        """Whether the job would start now: the answer of `jobs why` right after its submission."""
         backend, scheduling = self._backend, job.training_input.scheduling
-        wanted = Queued(
+        now = backend.clock()
+        snapshot = JobSnapshot(
             key=_NEW,
-            priority=scheduling.priority if scheduling else 0,
-            created_at=backend.clock(),
-            gang=tuple(gang(job.training_input, backend.catalog)),
-            needs_images=bool(job.training_input.image_uri),
             project=project,
+            job_id=job.job_id,
+            state=JobState.QUEUED,
+            training_input=job.training_input,
+            gang=tuple(gang(job.training_input, backend.catalog)),
+            created_at=now,
+            queued_at=now,
+            priority=scheduling.priority if scheduling else 0,
         )
         with backend.store.read() as reader:
             agents = agents_now(reader, backend)
             queue = _queue(reader)
-        places = fits(wanted, agents, backend.quotas)
+        agent_views = candidates(snapshot, agents, backend.quotas)
         if queue is None:
-            said = f"More than {_MAX_QUEUE} jobs are queued here; it would line up with them by its priority."
-            return Outlook(starts=False, summary=said, agents=places)
-        planner = Planner(agents, wanted.created_at, backend.quotas)
-        for one in in_order([*queue, wanted]):
-            answer = planner.take(one)
-            if one is not wanted:
+            summary = f"More than {_MAX_QUEUE} jobs are queued; it would be queued by its priority."
+            return Outlook(starts=False, summary=summary, agents=agent_views)
+        planner = Planner(agents, snapshot.created_at, backend.quotas)
+        for one in in_order([*queue, snapshot]):
+            answer = planner.add(one)
+            if one is not snapshot:
                 continue
             if isinstance(answer, Placement):
                 name = next(agent.name for agent in agents if agent.agent_id == answer.agent_id)
-                said = f"It would start now, on agent {name}. {answer.scaled}".rstrip()
-                return Outlook(starts=True, summary=said, agents=places)
-            return Outlook(starts=False, summary=f"It would wait: {answer.reason}.", agents=places)
+                summary = f"It would start now, on agent {name}. {answer.scaled}".rstrip()
+                return Outlook(starts=True, summary=summary, agents=agent_views)
+            return Outlook(starts=False, summary=f"It would wait: {answer.reason}.", agents=agent_views)
         raise AssertionError("the job was planned with the others")
 
 
-def _queue(reader: Reader) -> list[Queued] | None:
-    """The queue, if it is not too long to be planned for a glance."""
+def _queue(reader: Reader) -> list[JobSnapshot] | None:
+    """The queue, or None if it is too long to plan."""
     if reader.job_counts().get(JobState.QUEUED, 0) > _MAX_QUEUE:
         return None
-    return queued_snapshots(reader.queued())
+    return queued_snapshots(reader, reader.queued())
 
 
-def _beside(request: ConfigCheckRequest, args: list[str]) -> dict[Source, Any]:
-    given: dict[Source, Any] = {
+def _overrides(request: ConfigCheckRequest, args: list[str]) -> dict[Source, Any]:
+    overrides: dict[Source, Any] = {
         "job_id": request.job_id.strip(),
         "args": args,
         "job_dir": request.job_dir.strip(),
         "labels": request.labels,
         "packages": list(request.package_uris),
     }
-    return {source: value for source, value in given.items() if value}
+    return {source: value for source, value in overrides.items() if value}
 
 
 _RECORDED = ("network", "service_account", "encryption_config", "enable_web_access")
-"""Fields of the API that are kept with the job and have no meaning on machines of one's own."""
+"""Fields of the API that are stored with the job and have no effect on machines of one's own."""
 
 
 def _notes(training_input: TrainingInput) -> Iterator[str]:
     if training_input.python_module and not training_input.package_uris:
         yield (
-            f"No package comes with it: {training_input.python_module} must be importable where it runs. "
-            "Attach the package that holds it, unless it is installed there."
+            f"It has no package: {training_input.python_module} must be importable where it runs. "
+            "Attach the package that contains it, unless it is installed there."
         )
     if not training_input.job_dir:
-        yield "It has no job-dir: its program is told of no directory to save to."
+        yield "It has no job-dir: its program gets no output directory."
     names = [to_camel(name) for name in _RECORDED if name in training_input.model_fields_set]
     if names:
-        yield f"Recorded with the job, and without effect here: {', '.join(names)}."
+        yield f"Stored with the job, but without effect: {', '.join(names)}."

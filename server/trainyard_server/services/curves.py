@@ -1,4 +1,4 @@
-"""All that the programs of one job have measured, read from its log and kept in step with it."""
+"""Metric curves of one job, read from its log and updated with it."""
 
 import math
 import uuid
@@ -6,32 +6,31 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Lock
 
-from trainyard_protocol.progress import Mark, parse
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.progress import ProgressEvent, parse
+from trainyard_protocol.views import LogEntry
 from trainyard_server.domain.metrics.series import LEAST, Curve
-from trainyard_server.storage.logs.store import SERVICE, LogStore, Stream
+from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogStore, Stream
 
 CURVES = 2000
-"""Of one job; further metrics are left out."""
+"""Limit of one job; further metrics are left out."""
 
 POINTS = 2_000_000
-"""Of one job, 24 bytes each. When there are more, all its curves are thinned to half."""
+"""Limit of one job, 24 bytes each. If there are more, all its curves are thinned to half."""
 
-_AT_ONCE = 64 * 2**20  # bytes of the log that are read before somebody gets an answer
+_LINES_PER_CALL = 500_000
+_OBJECTS = LogFilter(objects=True)
 _EPOCHS = 10_000
 
 Key = tuple[str, Stream]
-"""A metric's name, and whose it is."""
+"""Name and stream of a metric."""
 
 
 class JobCurves:
-    """Hold `lock` for everything else. `parsed` reads a line.
+    """Hold `lock` for everything else. `parsed` reads a line. A damaged line is left out."""
 
-    A line that was damaged on the disk is no part of it, also when its agent has sent it again: the next JobCurves
-    of the job reads it.
-    """
-
-    def __init__(self, project: str, job_id: str, parsed: Callable[[str], Mark | None] = parse) -> None:
+    def __init__(
+        self, project: str, job_id: str, parsed: Callable[[str], ProgressEvent | None] = parse
+    ) -> None:
         self.lock = Lock()
         self._project = project
         self._job_id = job_id
@@ -41,10 +40,10 @@ class JobCurves:
     def _begin(self) -> None:
         self.curves: dict[Key, Curve] = {}
         self.changed: dict[tuple[str, str], int] = {}
-        """By name and task: the `count` at which there was a new point."""
+        """The `count` of the newest point, by name and task."""
         self.token = uuid.uuid4().hex
         self.count = 0
-        """Goes up with all that is new; means nothing under another `token`."""
+        """Increases with every change; comparable under the same `token` only."""
         self.points = 0
         self.start: float | None = None  # the earliest time of a point, in seconds since 1970
         self.step: int | None = None
@@ -55,46 +54,43 @@ class JobCurves:
         self.complete = True
         self.thinned = False
         self.left_out = False
-        self._of: dict[Stream, dict[str, Curve]] = {}  # the same curves, found without a hash of both
+        self._of: dict[Stream, dict[str, Curve]] = {}  # the same curves, by stream first
         self._touched: dict[Stream, set[str]] = {}
-        self._read: dict[Stream, int] = {}
+        self._after = 0  # the cursor up to which the log was read
         self._is_new = False
         self._newest = -math.inf
         self._run = 0
 
     @property
     def version(self) -> str:
-        """Another one whenever something is new."""
+        """Changes with every new point."""
         return f"{self.token}-{self.count}"
 
     def catch_up(self, logs: LogStore) -> None:
-        """Reads what the log has more by now, or a bounded part of it. Raises OSError."""
-        ends = logs.ends(self._project, self._job_id)
-        if any(place > ends.get(stream, 0) for stream, place in self._read.items()):
-            self._begin()  # the log was repaired: what was read may not be there any more
-        self._is_new = bool(self._touched)  # read by an attempt that has met an error
-        left = _AT_ONCE
-        for stream, end in ends.items():
-            place = self._read.get(stream, 0)
-            while stream != SERVICE and place < end and left > 0:
-                lines, after = logs.objects_from(self._project, self._job_id, stream, place, end)
-                for line in lines:
-                    self._take(stream, line)
-                left -= after - place
-                self._read[stream] = place = after
-                self.points = sum(map(len, self.curves.values()))
-                if self.points > POINTS:
-                    self._thin()
+        """Read the lines that are new, or a bounded number of them. Raises OSError."""
+        _, total = logs.extent(self._project, self._job_id)
+        if self._after > total:
+            self._begin()  # a repair has dropped lines that were read
+        self._is_new = bool(self._touched)  # read by a call that failed
+        limit = min(total, self._after + _LINES_PER_CALL)
+        while self._after < limit:
+            result = logs.read(self._project, self._job_id, self._after, _OBJECTS, limit)
+            for entry in result.entries:
+                self._add(entry)
+            self._after = result.last
+            self.points = sum(map(len, self.curves.values()))
+            if self.points > POINTS:
+                self._thin()
         self._note_changes()
         self.count += self._is_new
-        self.points = sum(len(curve.points()) for curve in self.curves.values())  # once they are in order
-        self.complete = all(
-            self._read.get(stream, 0) >= end for stream, end in ends.items() if stream != SERVICE
-        )
+        self.points = sum(len(curve.points()) for curve in self.curves.values())  # after they were sorted
+        self.complete = self._after >= total
 
-    def _take(self, stream: Stream, line: LogLine) -> None:
-        mark = self._parsed(line.text) if line.stream == "stdout" and not line.partial else None
-        if mark is None or mark.step is None:
+    def _add(self, line: LogEntry) -> None:
+        stream = Stream(line.run, line.task)
+        is_output = stream != SERVICE and line.stream == "stdout" and not line.partial
+        event = self._parsed(line.text) if is_output else None
+        if event is None or event.step is None:
             return
         try:
             at = datetime.fromisoformat(line.time)
@@ -104,20 +100,20 @@ class JobCurves:
             return
         time = at.timestamp()
         self._is_new = True
-        self._note(stream, mark, mark.step, time)
-        if not mark.metrics:
+        self._note(stream, event, event.step, time)
+        if not event.metrics:
             return
         self.start = time if self.start is None else min(self.start, time)
-        self._touched.setdefault(stream, set()).update(mark.metrics)
-        mine = self._of.setdefault(stream, {})
-        for name, value in mark.metrics.items():
-            curve = mine.get(name)
+        self._touched.setdefault(stream, set()).update(event.metrics)
+        own = self._of.setdefault(stream, {})
+        for name, value in event.metrics.items():
+            curve = own.get(name)
             if curve is None:
                 if len(self.curves) >= CURVES:
                     self.left_out = True
                     continue
-                curve = mine[name] = self.curves[name, stream] = Curve()
-            curve.add(mark.step, value, time)
+                curve = own[name] = self.curves[name, stream] = Curve()
+            curve.add(event.step, value, time)
 
     def _note_changes(self) -> None:
         for stream, names in self._touched.items():
@@ -125,24 +121,24 @@ class JobCurves:
                 self.changed[name, stream.task] = self.count + 1
         self._touched.clear()
 
-    def _note(self, stream: Stream, mark: Mark, step: int, time: float) -> None:
-        """Where the newest run is, by its newest lines."""
+    def _note(self, stream: Stream, event: ProgressEvent, step: int, time: float) -> None:
+        """Update the position of the newest run."""
         if stream.run > self._run:
             self._run, self._newest, self.step = stream.run, -math.inf, None
         if stream.run == self._run:
             self.step = step if self.step is None else max(self.step, step)
             if time >= self._newest:
                 self._newest = time
-                self.steps = self.steps if mark.steps is None else mark.steps
-                self.epoch = self.epoch if mark.epoch is None else mark.epoch
-                self.epochs = self.epochs if mark.epochs is None else mark.epochs
-        if mark.epoch is not None:
-            number = int(mark.epoch)
+                self.steps = self.steps if event.steps is None else event.steps
+                self.epoch = self.epoch if event.epoch is None else event.epoch
+                self.epochs = self.epochs if event.epochs is None else event.epochs
+        if event.epoch is not None:
+            number = int(event.epoch)
             known = self.epoch_starts.get(number)
             if known is None and len(self.epoch_starts) >= _EPOCHS:
                 return
             if known is None or step < known[0]:
-                self.epoch_starts[number] = (step, mark.epoch)
+                self.epoch_starts[number] = (step, event.epoch)
 
     def _thin(self) -> None:
         for curve in self.curves.values():
@@ -152,5 +148,5 @@ class JobCurves:
         self.thinned = True
 
 
-def moment(time: float) -> datetime:
+def utc_time(time: float) -> datetime:
     return datetime.fromtimestamp(time, UTC)

@@ -1,4 +1,4 @@
-"""What `trainyard doctor` asks the server: what is stuck or can never start, what is damaged, what fills the disk."""
+"""Findings of the server for `trainyard doctor`: stuck runs, jobs that cannot start, damage and disk usage."""
 
 import time
 from collections import Counter
@@ -13,19 +13,19 @@ from trainyard_protocol.sync import AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import live_runs
 from trainyard_server.storage.db.models import JobRow, ReplicaRow, RunRow
-from trainyard_server.storage.db.probes import DatabaseProbe, Facts, Unwritable
-from trainyard_server.storage.db.repository import Reader
-from trainyard_server.storage.failures import reason
+from trainyard_server.storage.db.probes import DatabaseFacts, DatabaseProbe, Unwritable
+from trainyard_server.storage.db.reader import Reader
+from trainyard_server.storage.failures import failure_reason
 from trainyard_server.storage.uploads import SCHEME
 
 STOPPING_SLACK_S = 300.0
-"""How long a run may be stopping beyond its grace."""
+"""How long a run may be STOPPING beyond its grace period."""
 
 PREPARING_S = 1800.0
-"""How long a run may be prepared: packages and images of some gigabytes come in that time."""
+"""How long a run may be PREPARING: time to download packages and images of some gigabytes."""
 
 UPLOAD_KEPT_S = 30 * 86400.0
-"""How long an uploaded package that no unfinished job names is kept at least, counted from its last upload."""
+"""How long an uploaded package that no unfinished job uses is kept after its last upload, at least."""
 
 _SLOW_S = 0.25
 _TOP = 5
@@ -36,34 +36,34 @@ class Diagnosis:
         self._backend = backend
 
     def live_runs(self) -> tuple[str, ...] | None:
-        """The runs that are not over; None where the database cannot say."""
+        """The runs that have not ended; None if the database cannot be used."""
         try:
             with self._backend.store.read() as reader:
                 return tuple(run.run_id for run in reader.live_runs())
         except Exception as error:
-            if reason(error) is None:
+            if failure_reason(error) is None:
                 raise
             return None
 
     def findings(self) -> tuple[Finding, ...]:
-        """Everything; may take seconds. What needs a database that is away is `unknown`."""
+        """All findings; may take seconds. Without the database they are `unknown`."""
         try:
             return (*self._database(), *self._jobs(), *self._disk())
         except Exception as error:
-            why = reason(error)
-            if why is None:
+            reason = failure_reason(error)
+            if reason is None:
                 raise
-            found = f"Runs, jobs and the database could not be looked at: {why}."
+            found = f"Runs, jobs and the database could not be checked: {reason}."
             return (Finding(check="database", status="unknown", found=found),)
 
-    def mend(self) -> tuple[Finding, ...]:
-        """Does what is safe: removes packages that nobody has used for long. Raises OSError."""
+    def repair(self) -> tuple[Finding, ...]:
+        """Safe repairs: remove packages that were not used for long. Raises OSError."""
         unused = self._unused_uploads()
         for path in unused:
             path.unlink(missing_ok=True)
         if not unused:
             return ()
-        found = f"Removed {_count(len(unused), 'uploaded package')} that no unfinished job names."
+        found = f"Removed {_count(len(unused), 'uploaded package')} that no unfinished job uses."
         return (Finding(check="uploads", status="fixed", found=found),)
 
     # The database.
@@ -74,7 +74,7 @@ class Diagnosis:
                 facts = probe.facts()
             except Unwritable as error:
                 yield _problem(
-                    "database", f"It answers, but {error}.", "No job can be taken or moved forward."
+                    "database", f"It answers, but {error}.", "No job can be accepted or continued."
                 )
                 return
         yield from of_database(facts)
@@ -116,27 +116,27 @@ class Diagnosis:
                 yield _problem(
                     "runs",
                     f"{name} has been stopping for {_for(for_s)}{left}.",
-                    f"What it holds on the agent {agent} stays taken, and the job does not end.",
-                    f"See whether the agent {agent} works (`trainyard status`, its log); processes that SIGKILL does "
-                    "not end hang in the kernel: only a restart of that machine helps.",
+                    f"Its resources on the agent {agent} stay allocated, and the job does not end.",
+                    f"Check the agent {agent} (`trainyard status`, its log). Processes that survive SIGKILL hang in "
+                    "the kernel: only a restart of that machine helps.",
                 )
         elif run.state is RunState.PREPARING:
             for_s = (now - run.created_at).total_seconds()
             if for_s > PREPARING_S:
-                doing = f", now: {run.activity}" if run.activity else "; its agent has said nothing of it"
+                doing = f", now: {run.activity}" if run.activity else "; its agent has not reported on it"
                 yield _problem(
                     "runs",
                     f"{name} has been prepared for {_for(for_s)}{doing}.",
-                    "Its place is taken, and nothing is computed.",
-                    "A large image or a slow package index may need the time; else `jobs cancel`, and look at the "
+                    "Its resources are allocated, and nothing is computed.",
+                    "A large image or a slow package index may need the time; else `jobs cancel`, and read the "
                     f"log of the agent {agent}.",
                 )
         unknown = [replica.task for replica in gang if replica.state is ReplicaState.UNKNOWN]
         if unknown:
             yield _problem(
                 "runs",
-                f"{name}: nobody knows how {', '.join(unknown)} stand, since the agent {agent} is silent.",
-                "They may well run on. The job is decided when the agent is back, or is lost for good.",
+                f"{name}: the state of {', '.join(unknown)} is unknown, since the agent {agent} is silent.",
+                "They may still run. The job continues or ends when the agent is back, or its lease expires.",
                 f"Start the agent {agent} again, or its machine.",
             )
 
@@ -145,14 +145,6 @@ class Diagnosis:
     def _disk(self) -> Iterator[Finding]:
         settings = self._backend.settings
         logs = _largest(settings.data_dir / "logs")
-        for project, job_id, file, what in self._backend.logs.problems():
-            yield _problem(
-                "logs",
-                f"{settings.data_dir / 'logs' / project / job_id / file}: {what}.",
-                "They cannot be shown, and have a line in their place; no other line is concerned.",
-                "A replica that still runs sends them again by itself. Of one that is over: put the file back from a "
-                "backup, or leave it. The disk may be failing: see what the system says of it.",
-            )
         if logs:
             top = ", ".join(f"{name} {sized(size)}" for name, size in logs.most_common(_TOP))
             found = f"All jobs together have {sized(logs.total())} of log lines; most have: {top}."
@@ -165,26 +157,26 @@ class Diagnosis:
                 status="problem",
                 found=f"{_count(len(unused), 'uploaded package')} of {sized(size)} were not used for "
                 f"{UPLOAD_KEPT_S / 86400:.0f} days.",
-                meaning="They take room. A job that needs one of them again uploads it again.",
+                meaning="They use disk space. A job that needs one of them again uploads it again.",
                 advice="`trainyard doctor --fix` removes them.",
                 fixable=True,
             )
 
     def _unused_uploads(self) -> list[Path]:
-        old = self._backend.staging.older_than(time.time() - UPLOAD_KEPT_S)
+        old = self._backend.uploads.older_than(time.time() - UPLOAD_KEPT_S)
         if not old:
             return []
         with self._backend.store.read() as reader:
-            named = {
+            used = {
                 uri.removeprefix(SCHEME).partition("/")[0]
                 for job in reader.unfinished()
                 for uri in job.training_input.get("packageUris", ())
             }
-        return [path for path in old if path.name not in named]
+        return [path for path in old if path.name not in used]
 
 
-def of_database(facts: Facts) -> Iterator[Finding]:
-    """What is to be said of a database that answered."""
+def of_database(facts: DatabaseFacts) -> Iterator[Finding]:
+    """The findings about a database that answers."""
     what = f"{facts.kind}, {sized(facts.size_bytes)}, answers in {facts.latency_s * 1000:.1f} ms"
     problems = []
     if facts.damage:
@@ -192,7 +184,7 @@ def of_database(facts: Facts) -> Iterator[Finding]:
             _problem(
                 "database",
                 f"SQLite finds its file damaged: {'; '.join(facts.damage)}.",
-                "What stands in the damaged part is lost; jobs may fail to be read.",
+                "The data in the damaged part is lost; some jobs may be unreadable.",
                 "`trainyard down`, keep a copy of server/trainyard.db*, and recover it with `sqlite3 trainyard.db "
                 '".recover"` or take a backup.',
             )
@@ -201,18 +193,18 @@ def of_database(facts: Facts) -> Iterator[Finding]:
         problems.append(
             _problem(
                 "database",
-                f"Its schema is {facts.schema}, and this server's is {facts.newest}.",
+                f"Its schema is {facts.schema}; this server needs {facts.newest}.",
                 "Another version of the server has changed it since this one started.",
-                "Start every server process again, all of one version.",
+                "Restart all server processes in the same version.",
             )
         )
     if facts.latency_s > _SLOW_S:
         problems.append(
             _problem(
                 "database",
-                f"It takes {facts.latency_s * 1000:.0f} ms for the smallest question.",
-                "Everything that the server does waits for it.",
-                "See what else uses its disk, its machine, or the network to it.",
+                f"It takes {facts.latency_s * 1000:.0f} ms for the smallest query.",
+                "All operations of the server wait for it.",
+                "Check what else uses its disk, its machine, or the network to it.",
             )
         )
     yield from problems
@@ -225,30 +217,30 @@ def _of_queued(job: JobRow) -> Finding:
     return _problem(
         "jobs",
         f"{_name(job)} is QUEUED and {job.waiting}.",
-        "It waits without end, unless an agent with more room comes.",
-        "Ask for less (`jobs cancel`, then submit again), or add such an agent.",
+        "It waits forever, unless an agent with more resources connects.",
+        "Request less (`jobs cancel`, then submit again), or add such an agent.",
     )
 
 
 def _since_stopping(reader: Reader, run: RunRow) -> datetime:
-    moves = [
+    times = [
         e.time for e in reader.events(run.job_key) if e.run == run.number and e.after == RunState.STOPPING
     ]
-    return moves[-1] if moves else run.created_at
+    return times[-1] if times else run.created_at
 
 
 def _largest(logs: Path) -> Counter[str]:
-    """The bytes of each job's log, by `project/job`."""
-    found: Counter[str] = Counter()
+    """The size in bytes of each job's log, by `project/job`."""
+    sizes: Counter[str] = Counter()
     for directory in logs.glob("*/*/"):
-        found[f"{directory.parent.name}/{directory.name}"] = sum(map(_size, directory.rglob("*")))
-    return found
+        sizes[f"{directory.parent.name}/{directory.name}"] = sum(map(_size, directory.rglob("*")))
+    return sizes
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_blocks * 512
-    except FileNotFoundError:  # it went in between
+    except FileNotFoundError:  # removed meanwhile
         return 0
 
 

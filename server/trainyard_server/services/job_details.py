@@ -1,4 +1,4 @@
-"""What people are told beyond the v1 API: how a job stands in full, what a replica sees, how the server is."""
+"""Job details beyond the v1 API: runs and replicas, the environment of a replica, the status of the server."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import trainyard_protocol
 from trainyard_protocol.cluster import (
     PRIMARY,
-    JobContext,
     Task,
     container_arguments,
     environment,
@@ -31,15 +30,16 @@ from trainyard_protocol.views import (
     Verdict,
 )
 from trainyard_server.context import Backend
+from trainyard_server.control.snapshots import snapshot_of
 from trainyard_server.services.cluster import agent_lines
 from trainyard_server.services.jobs import known_job, v1_job
 from trainyard_server.services.usage import newest
 from trainyard_server.storage.db.models import EventRow, JobRow, ReplicaRow, RunRow
-from trainyard_server.storage.db.repository import Reader
+from trainyard_server.storage.db.reader import Reader
 from trainyard_server.storage.logs.store import Stream
 
 
-class Explaining:
+class JobDetails:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
@@ -50,7 +50,7 @@ class Explaining:
         return ServerStatus(version=trainyard_protocol.__version__, agents=tuple(agents), jobs=counts)
 
     def detail(self, project: str, job_id: str, with_events: bool = True) -> JobDetail:
-        """With its history and what its replicas have measured, or without. Raises NotFound."""
+        """The job with its runs; `with_events` adds the history and the metrics. Raises NotFound."""
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
             runs = reader.runs(job.key)
@@ -82,31 +82,32 @@ class Explaining:
         )
 
     def summary(self, project: str, job_id: str) -> tuple[LogSummary, int]:
-        """What the job's log comes to by now, by what is here and by what the agents have said, and the cursor of its
-        last line. Raises NotFound."""
+        """The lines of the job's log as stored and as counted by its agents, and the cursor of its last line.
+
+        Raises NotFound.
+        """
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
             runs = {run.run_id: run.number for run in reader.runs(job.key)}
             gangs = reader.replicas(list(runs))
-        counts, last = self._backend.logs.standing(project, job_id)
+        counts, last = self._backend.logs.extent(project, job_id)
         lines = {stream.name: count for stream, count in counts.items()}
-        sha256, kept = {}, {}
+        sha256, stored = {}, {}
         for replica in gangs:
             name = Stream(runs[replica.run_id], replica.task).name
             if replica.log_kept is not None:
-                kept[name] = replica.log_kept
+                stored[name] = replica.log_kept
             if replica.log_lines is not None:
                 lines[name] = replica.log_lines
                 sha256[name] = replica.log_sha256
-        return LogSummary(state=job.state, lines=lines, sha256=sha256, kept=kept), last
+        return LogSummary(state=job.state, lines=lines, sha256=sha256, kept=stored), last
 
     def explain(
         self, project: str, job_id: str, task_name: str = "", run_number: int | None = None
     ) -> Explanation:
-        """What one replica sees; by default the primary of the latest run.
+        """Environment and command of a replica; by default the primary of the latest run.
 
-        Raises NotFound for a job, run or replica that is not there, FailedPrecondition as long as the
-        replicas have no addresses.
+        Raises NotFound for an unknown job, run or replica, FailedPrecondition while the replicas have no addresses.
         """
         try:
             task = Task.parse(task_name) if task_name else PRIMARY
@@ -118,6 +119,7 @@ class Explaining:
             run = _chosen(job, runs, run_number)
             gang = reader.replicas([run.run_id])
             agent = reader.agent(run.agent_id)
+            snapshot = snapshot_of(job, reader.job_input(job))
         addresses = {Task.parse(replica.task): replica.address for replica in gang}
         if task not in addresses:
             tasks = ", ".join(sorted(replica.task for replica in gang))
@@ -125,29 +127,28 @@ class Explaining:
         if not all(addresses.values()):
             raise _not_placed(job)
         info = AgentInfo.model_validate(agent.info) if agent is not None else None
-        training_input = TrainingInput.model_validate(job.training_input)
         # The service's own variables win over the agent's, as they do where the replica is started.
         variables = dict(info.replica_environment) if info is not None else {}
-        variables |= environment(JobContext(job_id, project, training_input), addresses, task)
-        command = _command(training_input, task)
+        variables |= environment(snapshot, addresses, task)
+        command = _command(snapshot.training_input, task)
         return Explanation(
             task=task.name,
             run=run.number,
             environment=variables,
             command=tuple(command),
-            packages=training_input.package_uris,
+            packages=snapshot.training_input.package_uris,
             reproduce=reproduce(variables, command),
         )
 
 
 def _exit_code(state: JobState, verdict: Verdict | None) -> int | None:
-    """What a command that waited for the job exits with; None while the job is not over."""
+    """The exit code of a command that waits for the job; None before the job has ended."""
     match state:
         case JobState.SUCCEEDED:
             return 0
         case JobState.FAILED:
-            said = verdict.exit_code if verdict is not None and verdict.outcome is Outcome.FAILED else None
-            return said or 1
+            code = verdict.exit_code if verdict is not None and verdict.outcome is Outcome.FAILED else None
+            return code or 1
         case JobState.CANCELLED:
             return 1
         case _:
@@ -215,8 +216,8 @@ def _run_view(
     )
 
 
-def _digest_view(kept: Mapping[str, Any] | None) -> MetricsDigest | None:
-    return MetricsDigest.model_validate(kept) if kept else None
+def _digest_view(stored: Mapping[str, Any] | None) -> MetricsDigest | None:
+    return MetricsDigest.model_validate(stored) if stored else None
 
 
 def _event_view(event: EventRow) -> EventView:

@@ -1,4 +1,4 @@
-"""What people do with jobs: create, get, list, cancel, and change the labels."""
+"""Use cases of jobs: create, get, list, cancel, and change the labels."""
 
 import base64
 import binascii
@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
+from trainyard_protocol.config.fields import rfc3339
+from trainyard_protocol.config.validation import check
 from trainyard_protocol.errors import (
     Aborted,
     AlreadyExists,
@@ -22,24 +24,24 @@ from trainyard_protocol.errors import (
     ResourceExhausted,
     Violation,
 )
-from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.machines import gang
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.sync import AgentInfo
 from trainyard_protocol.training_input import Job, LabelsPatch, TrainingInput, parse, parse_job
-from trainyard_protocol.validation import check
 from trainyard_server.context import Backend
-from trainyard_server.control.controller import Conductor
-from trainyard_server.control.snapshots import gang_to_json, idle_agents, queued_snapshot
+from trainyard_server.control.controller import Controller
+from trainyard_server.control.snapshots import idle_agents, snapshot_of
 from trainyard_server.domain.lifecycle.decisions import CANCELLED_BY_USER
 from trainyard_server.domain.lifecycle.stalls import check_labels
 from trainyard_server.domain.permissions import Caller
 from trainyard_server.domain.scheduling.scheduler import beyond_quota
 from trainyard_server.storage.db import filters
+from trainyard_server.storage.db.job_inputs import JobInput, gang_to_json
 from trainyard_server.storage.db.models import JobRow
-from trainyard_server.storage.db.repository import Event, Reader
+from trainyard_server.storage.db.reader import Reader
+from trainyard_server.storage.db.repository import Event
 from trainyard_server.storage.events.notifier import QUEUE_TOPIC, job_topic
-from trainyard_server.storage.failures import detail, reason
+from trainyard_server.storage.failures import failure_detail, failure_reason
 from trainyard_server.storage.uploads import SCHEME
 
 DEFAULT_PAGE_SIZE = 20
@@ -52,18 +54,18 @@ _PATCHABLE = ("labels", "etag")
 
 
 class Jobs:
-    def __init__(self, backend: Backend, conductor: Conductor) -> None:
+    def __init__(self, backend: Backend, controller: Controller) -> None:
         self._backend = backend
-        self._conductor = conductor
+        self._controller = controller
 
     def create(
         self, caller: Caller, project: str, body: object, validate_only: bool = False
     ) -> dict[str, Any]:
-        """A new job of the caller's in QUEUED, durable when this returns. With `validate_only` nothing is created.
+        """Create a job of the caller in QUEUED, durably. With `validate_only` nothing is created.
 
-        Raises InvalidArgument with everything that is wrong, FailedPrecondition for packages that were never
-        uploaded, AlreadyExists for an id that the project has ever had, ResourceExhausted for a job that alone is
-        above its project's quota.
+        Raises InvalidArgument with every violation, FailedPrecondition for packages that were never uploaded,
+        AlreadyExists for an id that the project has ever had, ResourceExhausted for a job that alone exceeds its
+        project's quota.
         """
         if not _PROJECT.fullmatch(project):
             raise InvalidArgument(
@@ -74,18 +76,19 @@ class Jobs:
         check(job.training_input, self._backend.catalog)
         self._check_packages(job.training_input)
         now = self._backend.clock()
-        row = _new_row(caller, project, job, now)
-        row.gang = list(gang_to_json(gang(job.training_input, self._backend.catalog)))
+        parsed = job.training_input, tuple(gang(job.training_input, self._backend.catalog))
+        row = _new_row(caller, project, job, parsed, now)
         if validate_only:
             with self._backend.store.read() as reader:
-                _check_here(reader, project, job)
-                self._check_quota(reader, row)
+                _check_installation(reader, project, job)
+                self._check_quota(reader, row, parsed)
             return v1_job(row)
         with self._backend.store.write() as writer:
-            _check_here(writer, project, job)
-            self._check_quota(writer, row)
+            _check_installation(writer, project, job)
+            self._check_quota(writer, row, parsed)
             writer.add_job(
                 row,
+                parsed,
                 now,
                 (
                     Event("created", "Validating job requirements..."),
@@ -94,13 +97,18 @@ class Jobs:
                 ),
             )
             created = v1_job(row)
-        self._conductor.say(row.key)
+        self._controller.write_log(row.key)
         self._backend.notifier.publish(QUEUE_TOPIC)
         return created
 
     def get(self, project: str, job_id: str) -> dict[str, Any]:
         with self._backend.store.read() as reader:
             return v1_job(known_job(reader, project, job_id))
+
+    def check_free(self, project: str, job_id: str) -> None:
+        """Raises AlreadyExists for an id that the project has ever had."""
+        with self._backend.store.read() as reader:
+            _check_free(reader, project, job_id)
 
     def list(
         self, project: str, filter_text: str = "", page_size: int | None = None, page_token: str = ""
@@ -121,9 +129,9 @@ class Jobs:
         return answer
 
     def cancel(self, caller: Caller, project: str, job_id: str) -> dict[str, Any]:
-        """Wants the job ended. For one that is over or being cancelled already this changes nothing.
+        """Cancel the job. Does nothing if it has ended or is being cancelled.
 
-        Raises PermissionDenied for a job that is not the caller's to change, NotFound.
+        Raises PermissionDenied for a job that the caller may not change, NotFound.
         """
         with self._backend.store.write() as writer:
             job = known_job(writer, project, job_id)
@@ -142,21 +150,23 @@ class Jobs:
             )
         self._backend.notifier.publish(job_topic(job.key), QUEUE_TOPIC)
         try:
-            self._conductor.advance(job.key)
+            self._controller.advance(job.key)
         except Exception as error:
-            if reason(error) is None and not isinstance(error, OSError):
+            if failure_reason(error) is None and not isinstance(error, OSError):
                 raise
             logger.warning(
-                "Job %s is being cancelled; the next tick goes on with it: %s", job.job_id, detail(error)
+                "Job %s is being cancelled; the next tick goes on with it: %s",
+                job.job_id,
+                failure_detail(error),
             )
         return {}
 
     def patch(
         self, caller: Caller, project: str, job_id: str, body: object, update_mask: str
     ) -> dict[str, Any]:
-        """Replaces the labels. With `etag` in the mask it must be the job's: Aborted if it is an old one.
+        """Replace the labels. With `etag` in the mask, raises Aborted unless it is the job's present one.
 
-        Raises PermissionDenied for a job that is not the caller's to change, NotFound.
+        Raises PermissionDenied for a job that the caller may not change, NotFound.
         """
         mask = [to_camel(path.strip()) for path in update_mask.split(",") if path.strip()]
         unknown = [path for path in mask if path not in _PATCHABLE]
@@ -167,7 +177,7 @@ class Jobs:
                     f"must name labels, or labels,etag; this is {update_mask!r}. Nothing else of a job can change.",
                 )
             )
-        patch = parse(LabelsPatch, _without_the_rest(body), "job")
+        patch = parse(LabelsPatch, _patchable_fields(body), "job")
         with self._backend.store.write() as writer:
             job = known_job(writer, project, job_id)
             _check_change(caller, job)
@@ -183,10 +193,10 @@ class Jobs:
         self._backend.notifier.publish(job_topic(job.key))
         return patched
 
-    def _check_quota(self, reader: Reader, job: JobRow) -> None:
+    def _check_quota(self, reader: Reader, job: JobRow, parsed: JobInput) -> None:
         if not self._backend.quotas.of(job.project):
             return
-        too_much = beyond_quota(queued_snapshot(job), idle_agents(reader), self._backend.quotas)
+        too_much = beyond_quota(snapshot_of(job, parsed), idle_agents(reader), self._backend.quotas)
         if too_much:
             raise ResourceExhausted(
                 f"Quota failure for project {job.project}. {too_much} Ask for less, or have the quota raised."
@@ -196,7 +206,7 @@ class Jobs:
         wrong, missing = [], []
         for number, uri in enumerate(training_input.package_uris):
             if uri.startswith(SCHEME):
-                if not self._backend.staging.has(uri):
+                if not self._backend.uploads.has(uri):
                     missing.append(uri)
             elif not uri.startswith("gs://"):
                 text = f"must start with gs:// or {SCHEME}; this is {uri!r}."
@@ -220,9 +230,9 @@ def _check_change(caller: Caller, job: JobRow) -> None:
     """Raises PermissionDenied."""
     if caller.may_change(job.owner):
         return
-    whose = f"belongs to {job.owner}" if job.owner else "has no owner that anybody knows"
+    ownership = f"belongs to {job.owner}" if job.owner else "has no known owner"
     who = "A submitter of that name, or an admin," if job.owner else "An admin"
-    raise PermissionDenied(f"You are {caller}; the job {job.job_id} {whose}. {who} may change it.")
+    raise PermissionDenied(f"You are {caller}; the job {job.job_id} {ownership}. {who} may change it.")
 
 
 def v1_job(job: JobRow) -> dict[str, Any]:
@@ -249,19 +259,21 @@ def v1_job(job: JobRow) -> dict[str, Any]:
 
 
 def etag(job: JobRow) -> str:
-    """A new one for each change of what a patch can change: bytes, in base64."""
+    """The etag: bytes in base64, new after each change of a patchable field."""
     text = f"{job.revision or 0} {json.dumps(job.labels, sort_keys=True)}"
     return base64.b64encode(hashlib.sha256(text.encode()).digest()[:9]).decode()
 
 
-def _new_row(caller: Caller, project: str, job: Job, now: datetime) -> JobRow:
-    scheduling = job.training_input.scheduling
+def _new_row(caller: Caller, project: str, job: Job, parsed: JobInput, now: datetime) -> JobRow:
+    training_input, gang = parsed
+    scheduling = training_input.scheduling
     return JobRow(
         project=project,
         job_id=job.job_id,
         owner=caller.name,
         state=JobState.QUEUED,
-        training_input=job.training_input.canonical(),
+        training_input=training_input.canonical(),
+        gang=gang_to_json(gang),
         priority=scheduling.priority if scheduling else 0,
         labels=dict(job.labels),
         created_at=now,
@@ -269,10 +281,9 @@ def _new_row(caller: Caller, project: str, job: Job, now: datetime) -> JobRow:
     )
 
 
-def _check_here(reader: Reader, project: str, job: Job) -> None:
-    """What depends on what is here already: ids, and what the agents can run."""
-    if reader.job(project, job.job_id) is not None:
-        raise AlreadyExists(Violation("job.job_id", "A job with this id already exists."))
+def _check_installation(reader: Reader, project: str, job: Job) -> None:
+    """Check the id against the project's jobs, and the image against the agents."""
+    _check_free(reader, project, job.job_id)
     if not job.training_input.image_uri:
         return
     agents = [AgentInfo.model_validate(agent.info) for agent in reader.agents()]
@@ -288,8 +299,13 @@ def _check_here(reader: Reader, project: str, job: Job) -> None:
         )
 
 
-def _without_the_rest(body: object) -> object:
-    """A patch may carry the whole job; what is not in the mask's reach is passed over."""
+def _check_free(reader: Reader, project: str, job_id: str) -> None:
+    if reader.job(project, job_id) is not None:
+        raise AlreadyExists(Violation("job.job_id", "A job with this id already exists."))
+
+
+def _patchable_fields(body: object) -> object:
+    """The fields of a patch without those of a whole job that cannot change."""
     if not isinstance(body, Mapping):
         return body
     known = {to_camel(name) for name in Job.model_fields} - set(_PATCHABLE)
@@ -309,11 +325,11 @@ def _read_token(token: str, filter_text: str) -> int:
         below = -1
         fingerprint = ""
     if not 0 <= below < 2**63:
-        raise InvalidArgument(Violation("page_token", "is none that this server gave out."))
+        raise InvalidArgument(Violation("page_token", "is not one of this server."))
     if fingerprint != _fingerprint(filter_text):
         raise InvalidArgument(
             Violation(
-                "page_token", "belongs to another filter: a page token goes with the filter it came with."
+                "page_token", "belongs to another filter: use a page token with the filter that it came with."
             )
         )
     return below

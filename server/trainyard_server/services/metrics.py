@@ -1,5 +1,4 @@
-"""The curves of jobs, as people ask for them. The log is what is kept; what is in memory is read from it when it is
-asked for, and forgotten when others are."""
+"""Metric curves of jobs. They are read from the logs on request, and cached in memory."""
 
 import csv
 import io
@@ -14,16 +13,16 @@ from trainyard_protocol.views import MetricSeries, MetricsView, number
 from trainyard_server.context import Backend
 from trainyard_server.domain.metrics.series import LEAST, Points, joined
 from trainyard_server.domain.metrics.summary import ordered
-from trainyard_server.services.curves import JobCurves, moment
+from trainyard_server.services.curves import JobCurves, utc_time
 from trainyard_server.services.jobs import known_job
 
 DEFAULT_POINTS = 1000
 MOST_POINTS = 10_000
 ANSWER_POINTS = 200_000
-"""Of all series of one answer. Where there are so many series that it would have more, each has fewer."""
+"""Limit of points in one answer; with many series each has fewer."""
 
-_KEPT_POINTS = 4_000_000  # of all jobs, 24 bytes each
-_KEPT_JOBS = 256
+_CACHED_POINTS = 4_000_000  # of all jobs, 24 bytes each
+_CACHED_JOBS = 256
 _BLOCK = 64 * 1024  # characters of CSV
 _FORMULAS = ("=", "+", "-", "@")
 
@@ -31,9 +30,9 @@ Row = tuple[int, str, str, int, str, float | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which metrics of which replica, () and "": all; between which steps, both included; how many points of each;
-    only what has changed after a version. Raises InvalidArgument with everything that is wrong."""
+class MetricsQuery:
+    """A query of curves: `names` and `task` (empty: all), a range of steps with both ends, points of each, and `after`:
+    only series that changed after that version. Raises InvalidArgument with every violation."""
 
     names: tuple[str, ...] = ()
     task: str = ""
@@ -54,8 +53,8 @@ class Wanted:
                 Violation("points", f"must be from {LEAST} to {MOST_POINTS}; this is {self.points}.")
             )
         if self.from_step is not None and self.to_step is not None and self.from_step > self.to_step:
-            said = f"must not be less than from_step, {self.from_step}; this is {self.to_step}."
-            wrong.append(Violation("to_step", said))
+            message = f"must not be less than from_step, {self.from_step}; this is {self.to_step}."
+            wrong.append(Violation("to_step", message))
         if wrong:
             raise InvalidArgument(wrong)
 
@@ -68,28 +67,29 @@ class Metrics:
         self._lock = Lock()
         self._jobs: OrderedDict[int, JobCurves] = OrderedDict()
 
-    def view(self, project: str, job_id: str, wanted: Wanted) -> MetricsView:
+    def view(self, project: str, job_id: str, query: MetricsQuery) -> MetricsView:
         """Raises NotFound; OSError where the log cannot be read."""
         job = self._job(project, job_id)
         with job.lock:
             job.catch_up(self._backend.logs)
-            return _view(job, wanted)
+            return _view(job, query)
 
-    def standing(self, project: str, job_id: str) -> tuple[str, bool]:
-        """The version of the job's curves, another one whenever they have changed, and whether there are any. Raises
-        NotFound; OSError."""
+    def version(self, project: str, job_id: str) -> tuple[str, bool]:
+        """The version of the job's curves, and whether there are any. Raises NotFound; OSError."""
         job = self._job(project, job_id)
         with job.lock:
             job.catch_up(self._backend.logs)
             return job.version, bool(job.curves)
 
     def rows(self, project: str, job_id: str) -> Iterator[Row]:
-        """Every point, also those that a later run has trained again: run, task, name, step, time, value; sorted.
-        Raises NotFound and OSError at once."""
+        """Every point, sorted, with steps that a later run trained again: run, task, name, step, time, value.
+
+        Raises NotFound and OSError at once.
+        """
         job = self._job(project, job_id)
         complete = False
         while not complete:
-            with job.lock:  # others have their turn between two parts of a long log
+            with job.lock:  # other requests run between two parts of a long log
                 job.catch_up(self._backend.logs)
                 complete = job.complete
                 curves = [
@@ -97,7 +97,7 @@ class Metrics:
                     for (name, stream), curve in job.curves.items()
                     if complete
                 ]
-        curves.sort(key=lambda one: (one[0], _place(one[1]), one[2]))
+        curves.sort(key=lambda one: (one[0], _task_order(one[1]), one[2]))
         return _rows(curves)
 
     def _job(self, project: str, job_id: str) -> JobCurves:
@@ -109,13 +109,13 @@ class Metrics:
                 job = self._jobs[key] = JobCurves(project, job_id)
             self._jobs.move_to_end(key)
             points = sum(one.points for one in self._jobs.values())
-            while len(self._jobs) > 1 and (points > _KEPT_POINTS or len(self._jobs) > _KEPT_JOBS):
+            while len(self._jobs) > 1 and (points > _CACHED_POINTS or len(self._jobs) > _CACHED_JOBS):
                 points -= self._jobs.popitem(last=False)[1].points
         return job
 
 
 def csv_blocks(rows: Iterable[Row]) -> Iterator[str]:
-    """A table with a head. A name that a spreadsheet would take for a formula has an apostrophe before it."""
+    """A table with a header. A name that looks like a spreadsheet formula gets an apostrophe."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("run", "task", "metric", "step", "time", "value"))
@@ -129,32 +129,32 @@ def csv_blocks(rows: Iterable[Row]) -> Iterator[str]:
     yield text.getvalue()
 
 
-def _view(job: JobCurves, wanted: Wanted) -> MetricsView:
-    token, _, count = wanted.after.partition("-")
+def _view(job: JobCurves, query: MetricsQuery) -> MetricsView:
+    token, _, count = query.after.partition("-")
     after = int(count) if token == job.token and count.isdecimal() and len(count) < 20 else -1
     groups: dict[tuple[str, str], list[tuple[int, Points]]] = {}
     for (name, stream), curve in job.curves.items():
-        if (wanted.names and name not in wanted.names) or (wanted.task and stream.task != wanted.task):
+        if (query.names and name not in query.names) or (query.task and stream.task != query.task):
             continue
         if job.changed[name, stream.task] > after:
             groups.setdefault((name, stream.task), []).append((stream.run, curve.points()))
     names = ordered(dict.fromkeys(name for name, _ in job.curves))
-    order = {name: place for place, name in enumerate(names)}
-    found = [
-        (name, task, run, points.between(wanted.from_step, wanted.to_step))
-        for name, task in sorted(groups, key=lambda key: (order[key[0]], _place(key[1])))
+    order = {name: index for index, name in enumerate(names)}
+    series = [
+        (name, task, run, points.between(query.from_step, query.to_step))
+        for name, task in sorted(groups, key=lambda key: (order[key[0]], _task_order(key[1])))
         for run, points in joined(groups[name, task])
     ]
-    limit = min(wanted.points, max(LEAST, ANSWER_POINTS // max(1, len(found))))
+    limit = min(query.points, max(LEAST, ANSWER_POINTS // max(1, len(series))))
     start = job.start or 0.0
     return MetricsView(
         metrics=tuple(
-            _series(name, task, run, points, limit, start) for name, task, run, points in found if points
+            _series(name, task, run, points, limit, start) for name, task, run, points in series if points
         ),
         names=tuple(names),
-        tasks=tuple(sorted({stream.task for _, stream in job.curves}, key=_place)),
+        tasks=tuple(sorted({stream.task for _, stream in job.curves}, key=_task_order)),
         main=names[0] if names else "",
-        start=moment(start) if job.start is not None else None,
+        start=utc_time(start) if job.start is not None else None,
         step=job.step,
         steps=job.steps,
         epoch=job.epoch,
@@ -183,10 +183,10 @@ def _series(name: str, task: str, run: int, points: Points, limit: int, start: f
 def _rows(curves: Iterable[tuple[int, str, str, Points, int]]) -> Iterator[Row]:
     for run, task, name, points, count in curves:
         for (step, value, time), _ in zip(points, range(count), strict=False):
-            yield run, task, name, step, moment(time).isoformat(), number(value)
+            yield run, task, name, step, utc_time(time).isoformat(), number(value)
 
 
-def _place(task: str) -> tuple[int, int]:
+def _task_order(task: str) -> tuple[int, int]:
     """The master first."""
     parsed = Task.parse(task)
     return TASK_TYPES.index(parsed.type), parsed.index

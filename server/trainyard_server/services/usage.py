@@ -1,4 +1,4 @@
-"""What replicas use: takes what their agents have measured, and tells it over time and as of now."""
+"""Resource usage of replicas: samples from agents, series over time, and the newest sample."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,36 +19,42 @@ from trainyard_server.services.jobs import known_job
 from trainyard_server.storage.db.models import ReplicaRow, RunRow
 from trainyard_server.storage.events.notifier import USAGE_TOPIC, usage_topic
 from trainyard_server.storage.logs.store import Stream
-from trainyard_server.storage.usage.records import NOTHING, GpuPoint, Point
+from trainyard_server.storage.usage.records import NOTHING, GpuPoint, UsagePoint
 
 DEFAULT_POINTS = 300
 _LEAST_POINTS, _MOST_POINTS = 2, 5000
 
 
-class Measuring:
+class UsageQueries:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def take(self, batch: UsageBatch) -> UsageReceipt:
-        """Keeps the samples of replicas whose run is not over; of others none. Raises OSError where the disk cannot."""
+    def record(self, batch: UsageBatch) -> UsageReceipt:
+        """Store the samples of replicas whose run has not ended. Raises OSError where the disk fails."""
         backend = self._backend
         with backend.store.read() as reader:
-            found = [reader.run(run_id) for run_id in {sample.run_id for sample in batch.samples}]
-            runs = {run.run_id: run for run in found if run is not None and run.state is not RunState.ENDED}
+            reported = [reader.run(run_id) for run_id in {sample.run_id for sample in batch.samples}]
+            runs = {
+                run.run_id: run for run in reported if run is not None and run.state is not RunState.ENDED
+            }
             jobs = {run_id: reader.job_by_key(run.job_key) for run_id, run in runs.items()}
             gangs = {(replica.run_id, replica.task): replica for replica in reader.replicas(runs)}
-        news: dict[str, dict[Stream, list[Point]]] = {}
+        points_by_run: dict[str, dict[Stream, list[UsagePoint]]] = {}
         for sample in batch.samples:
             replica = gangs.get((sample.run_id, sample.task))
             if replica is not None:
                 stream = Stream(runs[sample.run_id].number, sample.task)
                 point = _point(sample, replica.gpus)
-                news.setdefault(sample.run_id, {}).setdefault(stream, []).append(point)
-        for run_id, points in news.items():
+                points_by_run.setdefault(sample.run_id, {}).setdefault(stream, []).append(point)
+        for run_id, points in points_by_run.items():
             backend.usage.add(jobs[run_id].project, jobs[run_id].job_id, points)
-        if news:
-            backend.notifier.publish(USAGE_TOPIC, *(usage_topic(runs[run_id].job_key) for run_id in news))
-        return UsageReceipt(taken=sum(len(one) for points in news.values() for one in points.values()))
+        if points_by_run:
+            backend.notifier.publish(
+                USAGE_TOPIC, *(usage_topic(runs[run_id].job_key) for run_id in points_by_run)
+            )
+        return UsageReceipt(
+            taken=sum(len(one) for points in points_by_run.values() for one in points.values())
+        )
 
     def view(
         self,
@@ -58,10 +64,9 @@ class Measuring:
         points: int = DEFAULT_POINTS,
         tasks: Collection[str] | None = None,
     ) -> UsageView:
-        """One run's replicas over time, by default the latest run's, with no more than `points` of each; all of them,
-        or these `tasks`.
+        """Usage of a run's replicas over time, at most `points` of each. By default the latest run and all `tasks`.
 
-        Raises NotFound for a job or a run that is not there, InvalidArgument for too few or too many points.
+        Raises NotFound for an unknown job or run, InvalidArgument for too few or too many points.
         """
         if not _LEAST_POINTS <= points <= _MOST_POINTS:
             raise InvalidArgument(
@@ -93,16 +98,16 @@ class Measuring:
             task=replica.task,
             cpus=len(replica.cpus),
             memory_given=replica.memory_bytes,
-            time=tuple(_moment(point.time) for point in points),
+            time=tuple(_time(point.time) for point in points),
             cpu=tuple(point.cpu for point in points),
             memory_bytes=tuple(point.memory_bytes for point in points),
             gpus={
                 gpu: GpuSeries(
-                    utilization=tuple(point.gpus[place].utilization for point in points),
-                    memory_bytes=tuple(point.gpus[place].memory_bytes for point in points),
-                    memory_total=max((point.gpus[place].memory_total or 0 for point in points), default=0),
+                    utilization=tuple(point.gpus[index].utilization for point in points),
+                    memory_bytes=tuple(point.gpus[index].memory_bytes for point in points),
+                    memory_total=max((point.gpus[index].memory_total or 0 for point in points), default=0),
                 )
-                for place, gpu in enumerate(replica.gpus)
+                for index, gpu in enumerate(replica.gpus)
             },
         )
 
@@ -110,50 +115,54 @@ class Measuring:
 def newest(
     backend: Backend, project: str, job_id: str, run: RunRow, gang: Sequence[ReplicaRow]
 ) -> Mapping[str, UsageSample]:
-    """What was measured last of those replicas of a run that run, by task."""
-    found = {}
+    """The newest sample of each running replica of a run, by task."""
+    samples = {}
     for replica in gang:
         if replica.state is ReplicaState.RUNNING:
             stream = Stream(run.number, replica.task)
             point = backend.usage.newest(project, job_id, stream, len(replica.gpus))
             if point is not None:
-                found[replica.task] = _sample(run.run_id, replica, point)
-    return found
+                samples[replica.task] = _sample(run.run_id, replica, point)
+    return samples
 
 
-def _point(sample: UsageSample, gpus: Sequence[str]) -> Point:
-    said = {gpu.id: gpu for gpu in sample.gpus}
-    return Point(
+def _point(sample: UsageSample, gpus: Sequence[str]) -> UsagePoint:
+    measured = {gpu.id: gpu for gpu in sample.gpus}
+    return UsagePoint(
         sample.time.timestamp(),
         sample.cpu,
         sample.memory_bytes,
-        tuple(_gpu_point(said.get(gpu)) for gpu in gpus),
+        tuple(_gpu_point(measured.get(gpu)) for gpu in gpus),
     )
 
 
-def _gpu_point(said: GpuUsage | None) -> GpuPoint:
-    return NOTHING if said is None else GpuPoint(said.utilization, said.memory_bytes, said.memory_total)
+def _gpu_point(measured: GpuUsage | None) -> GpuPoint:
+    return (
+        NOTHING
+        if measured is None
+        else GpuPoint(measured.utilization, measured.memory_bytes, measured.memory_total)
+    )
 
 
-def _sample(run_id: str, replica: ReplicaRow, point: Point) -> UsageSample:
+def _sample(run_id: str, replica: ReplicaRow, point: UsagePoint) -> UsageSample:
     return UsageSample(
         run_id=run_id,
         task=replica.task,
-        time=_moment(point.time),
+        time=_time(point.time),
         cpu=point.cpu,
         memory_bytes=point.memory_bytes,
         gpus=tuple(
             GpuUsage(
                 id=gpu,
-                utilization=said.utilization,
-                memory_bytes=said.memory_bytes or 0,
-                memory_total=said.memory_total or 0,
+                utilization=measured.utilization,
+                memory_bytes=measured.memory_bytes or 0,
+                memory_total=measured.memory_total or 0,
             )
-            for gpu, said in zip(replica.gpus, point.gpus, strict=True)
-            if said != NOTHING
+            for gpu, measured in zip(replica.gpus, point.gpus, strict=True)
+            if measured != NOTHING
         ),
     )
 
 
-def _moment(time: float) -> datetime:
+def _time(time: float) -> datetime:
     return datetime.fromtimestamp(time, UTC)

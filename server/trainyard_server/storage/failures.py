@@ -1,4 +1,4 @@
-"""Trouble that passes: a database that is away, a disk that is full. What it is, and how it is said once."""
+"""Transient failures of the database and the disk: their reason in words, and a log that reports each once."""
 
 import errno
 import logging
@@ -7,6 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 
 from sqlalchemy import exc
+
+DatabaseError = exc.SQLAlchemyError
+"""Any error of the database or its connection. The packages above `storage` use only this name."""
+
+UnstorableValue = exc.DataError
+"""A value that the database cannot store, such as a NUL character in PostgreSQL."""
 
 _DISK_FULL = "the disk of the data directory is full"
 _UNWRITABLE = "the data directory cannot be written"
@@ -21,8 +27,8 @@ _FILES: Mapping[int, str] = {
     errno.ENFILE: "too many files are open",
 }
 
-# What SQLite and PostgreSQL say of what is no mistake of a statement.
-_WORDS = (
+# Parts of the messages of SQLite and PostgreSQL that are not caused by the statement, and their meaning.
+_DATABASE = (
     ("is locked", "the database is locked by another process"),
     ("lock timeout", "the database is locked by another process"),
     ("disk is full", "the disk of the database is full"),
@@ -34,27 +40,27 @@ _WORDS = (
     ("not a database", "the database is damaged"),
     ("unable to open", "the file of the database cannot be opened"),
     ("statement timeout", "the database takes too long"),
-    ("deadlock", "somebody else used the database in the same moment"),
+    ("deadlock", "another transaction used the database at the same time"),
 )
-_AWAY = "the database does not answer"
-_QUIET_S = 60.0  # trouble that was not seen for so long is new when it comes back
+_UNREACHABLE = "the database does not answer"
+_QUIET_S = 60.0  # a failure that returns after this time is logged again
 
 
-def reason(error: BaseException) -> str | None:
-    """Why the database or the disk could not be used: half a sentence without a path, a host or a secret.
-    None for everything else."""
+def failure_reason(error: BaseException) -> str | None:
+    """Reason why database or disk cannot be used: half a sentence without path, host or secret. None for other
+    errors."""
     if isinstance(error, OSError):
         return _FILES.get(error.errno or 0)
     return _of_database(error)
 
 
-def is_database(error: BaseException) -> bool:
-    """Whether it is the database that cannot be used: then nothing else that needs it has to be tried."""
+def is_database_failure(error: BaseException) -> bool:
+    """Whether the database cannot be used, so that other operations on it would fail too."""
     return _of_database(error) is not None
 
 
-def detail(error: BaseException) -> str:
-    """What the disk or the database itself said, in one line."""
+def failure_detail(error: BaseException) -> str:
+    """The first line of the original error message."""
     text = str(getattr(error, "orig", None) or error).strip()
     return text.partition("\n")[0]
 
@@ -64,43 +70,43 @@ def _of_database(error: BaseException) -> str | None:
         return "every connection to the database is in use"
     if not isinstance(error, exc.DBAPIError):
         return None
-    passing = isinstance(error, exc.OperationalError | exc.InterfaceError | exc.InternalError)
-    # The plain class is what SQLite raises for a damaged file; the other kinds of it are mistakes of ours.
-    if not (passing or type(error) is exc.DatabaseError or error.connection_invalidated):
+    transient = isinstance(error, exc.OperationalError | exc.InterfaceError | exc.InternalError)
+    # SQLite raises the plain class for a damaged file; its other subclasses are our own mistakes.
+    if not (transient or type(error) is exc.DatabaseError or error.connection_invalidated):
         return None
-    said = str(error.orig).lower()
-    return next((meaning for words, meaning in _WORDS if words in said), _AWAY)
+    message = str(error.orig).lower()
+    return next((meaning for part, meaning in _DATABASE if part in message), _UNREACHABLE)
 
 
-class Troubles:
-    """Says that something does not work once, and not each time it is tried; and once that it works again.
-    An error that is no passing trouble is said every time, with its traceback. Safe to use from any thread."""
+class FailureLog:
+    """Logs a transient failure once, not on every attempt, and logs its recovery once. Errors that are not transient
+    are logged every time, with their traceback. Thread-safe."""
 
     def __init__(self, logger: logging.Logger, stopwatch: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger
         self._stopwatch = stopwatch
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str], float] = {}
+        self._last_seen: dict[tuple[str, str], float] = {}
 
-    def note(self, what: str, error: BaseException) -> None:
-        """`what` is the beginning of a sentence: "The scheduler cannot go on"."""
-        why = reason(error)
-        if why is None:
-            self._logger.error("%s: %s", what, error, exc_info=error)
+    def record(self, operation: str, error: BaseException) -> None:
+        """Log the failure. `operation` is the beginning of a sentence: "The scheduler cannot go on"."""
+        reason = failure_reason(error)
+        if reason is None:
+            self._logger.error("%s: %s", operation, error, exc_info=error)
             return
         now = self._stopwatch()
         with self._lock:
-            self._known = {said: at for said, at in self._known.items() if now - at <= _QUIET_S}
-            news = (what, why) not in self._known
-            self._known[what, why] = now
-        if news:
-            self._logger.error("%s: %s (%s).", what, why, detail(error))
+            self._last_seen = {key: at for key, at in self._last_seen.items() if now - at <= _QUIET_S}
+            is_new = (operation, reason) not in self._last_seen
+            self._last_seen[operation, reason] = now
+        if is_new:
+            self._logger.error("%s: %s (%s).", operation, reason, failure_detail(error))
 
-    def over(self, what: str, words: str) -> None:
-        """It has worked. Says `words` where it did not before."""
+    def resolved(self, operation: str, message: str) -> None:
+        """Log `message` if the operation failed before."""
         with self._lock:
-            troubles = [said for said in self._known if said[0] == what]
-            for said in troubles:
-                del self._known[said]
-        if troubles:
-            self._logger.warning("%s", words)
+            failed = [key for key in self._last_seen if key[0] == operation]
+            for key in failed:
+                del self._last_seen[key]
+        if failed:
+            self._logger.warning("%s", message)

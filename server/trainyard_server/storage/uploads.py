@@ -1,6 +1,6 @@
-"""Uploaded packages, kept by their content: the same bytes are stored once, and never change.
+"""Content-addressed store of uploaded packages: the same bytes are stored once and never change.
 
-`<data_dir>/staging/<sha256>` holds the bytes; the file name is part of the URI alone.
+`<data_dir>/staging/<sha256>` has the bytes; the file name is only in the URI.
 """
 
 import hashlib
@@ -21,18 +21,18 @@ _SUFFIXES = (".tar.gz", ".tgz", ".zip", ".whl")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Staging:
-    """The store of uploads under one directory, which it makes."""
+class UploadStore:
+    """The uploads in one directory, which it creates."""
 
     def __init__(self, directory: Path, limit: int) -> None:
         self._directory = directory
         self._limit = limit
         directory.mkdir(parents=True, exist_ok=True)
-        for left_over in directory.glob(".upload-*"):  # of a server that died in the middle of one
-            left_over.unlink(missing_ok=True)
+        for incomplete in directory.glob(".upload-*"):  # of a server that was killed
+            incomplete.unlink(missing_ok=True)
 
     def receive(self, filename: str) -> "Upload":
-        """Begins an upload. Raises InvalidArgument for anything but a package's plain file name."""
+        """Start an upload. Raises InvalidArgument unless `filename` is a plain file name of a package."""
         if not _FILENAME.fullmatch(filename) or not filename.endswith(_SUFFIXES):
             raise InvalidArgument(
                 Violation(
@@ -44,7 +44,7 @@ class Staging:
         return Upload(self._directory, filename, self._limit)
 
     def path(self, sha256: str, filename: str) -> Path:
-        """Where the bytes lie. Raises NotFound if they were never uploaded."""
+        """The file with the bytes. Raises NotFound."""
         if _DIGEST.fullmatch(sha256) and _FILENAME.fullmatch(filename):
             path = self._directory / sha256
             if path.is_file():
@@ -52,7 +52,7 @@ class Staging:
         raise NotFound(f"No package {filename} with the digest {sha256} was uploaded.")
 
     def has(self, uri: str) -> bool:
-        """Whether a `staging://<sha256>/<filename>` names something that was uploaded."""
+        """Whether `staging://<sha256>/<filename>` was uploaded."""
         sha256, _, filename = uri.removeprefix(SCHEME).partition("/")
         try:
             self.path(sha256, filename)
@@ -60,14 +60,14 @@ class Staging:
             return False
         return True
 
-    def older_than(self, moment: float) -> list[Path]:
-        """The packages that were last uploaded before a moment (in seconds since the epoch)."""
+    def older_than(self, time: float) -> list[Path]:
+        """The packages whose last upload was before `time` (seconds since the epoch)."""
         packages = (path for path in self._directory.iterdir() if _DIGEST.fullmatch(path.name))
-        return sorted(path for path in packages if path.stat().st_mtime < moment)
+        return sorted(path for path in packages if path.stat().st_mtime < time)
 
 
 class Upload:
-    """One upload on its way. Leaving the context without `finish` leaves nothing behind."""
+    """An upload in progress. Leaving the context without `finish` discards it."""
 
     def __init__(self, directory: Path, filename: str, limit: int) -> None:
         self._directory = directory
@@ -88,17 +88,15 @@ class Upload:
         self._path.unlink(missing_ok=True)
 
     def write(self, data: bytes) -> None:
-        """Raises TooLarge as soon as the limit is passed."""
+        """Raises TooLarge as soon as the limit is exceeded."""
         self._size += len(data)
         if self._size > self._limit:
-            raise TooLarge(
-                f"{self._filename} is larger than the {self._limit} bytes that a package may have."
-            )
+            raise TooLarge(f"{self._filename} is larger than the limit of {self._limit} bytes.")
         self._digest.update(data)
         self._file.write(data)
 
     def finish(self) -> Staged:
-        """Makes the upload visible, whole and durable. The same content twice is one file."""
+        """Commit the upload durably. The same content is stored once."""
         if not self._size:
             raise InvalidArgument(f"{self._filename} is empty: the body of the request is the package.")
         self._file.flush()

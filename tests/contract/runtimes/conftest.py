@@ -1,36 +1,45 @@
-from collections.abc import Iterator
-from contextlib import contextmanager
+"""Drivers of the contract suite: one for each runtime."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from contract.runtimes.runtime_labs import DockerLab, Driver, FakeLab, process_lab
-
-DOCKER = pytest.param("docker", marks=pytest.mark.containers)
+from contract.runtimes.runtime_labs import DockerLab, Driver, FakeLab, Lab, process_lab
 
 
-@pytest.fixture(params=["fake", "process", DOCKER])
-def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
-    if request.param == "fake":
-        yield Driver(FakeLab())
-        return
-    with _driver(request, tmp_path) as driver:
-        yield driver
-
-
-@pytest.fixture(params=["process", DOCKER])
-def real_driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
-    """Of a runtime that starts programs."""
-    with _driver(request, tmp_path) as driver:
-        yield driver
+def _process(_request: pytest.FixtureRequest, tmp_path: Path) -> AbstractContextManager[Driver]:
+    return process_lab(tmp_path / "state")
 
 
 @contextmanager
-def _driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
-    if request.param == "process":
-        with process_lab(tmp_path / "state") as driver:
-            yield driver
-    else:
-        lab = DockerLab(tmp_path / "state", request.getfixturevalue("engine"))
-        yield Driver(lab)
-        lab.end()
+def _docker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
+    lab = DockerLab(tmp_path / "state", request.getfixturevalue("engine"))
+    yield Driver(lab)
+    lab.end()
+
+
+SCRIPTED: dict[str, Callable[[], Lab]] = {"fake": FakeLab}
+"""Labs of runtimes that start no programs."""
+
+REAL = {"process": (_process, pytest.mark.slow), "docker": (_docker, pytest.mark.containers)}
+"""Drivers of runtimes that start programs, and the marks of their tests."""
+
+_REAL_PARAMETERS = [pytest.param(name, marks=mark) for name, (_, mark) in REAL.items()]
+
+
+@pytest.fixture(params=[*SCRIPTED, *_REAL_PARAMETERS])
+def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
+    if request.param in SCRIPTED:
+        yield Driver(SCRIPTED[request.param]())
+        return
+    with REAL[request.param][0](request, tmp_path) as driver:
+        yield driver
+
+
+@pytest.fixture(params=_REAL_PARAMETERS)
+def real_driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
+    """Drives a runtime that starts programs."""
+    with REAL[request.param][0](request, tmp_path) as driver:
+        yield driver

@@ -1,4 +1,4 @@
-"""One way to drive every runtime: the same small programs, each runtime's own way to let time pass."""
+"""Test doubles and drivers to run the same small programs in every runtime."""
 
 import os
 import shlex
@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Protocol
 
 from engines import Engine as RealEngine
-from trainyard_agent.host import process_tags as marks
+from trainyard_agent.host import process_tags
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.runtimes.base import Launch, LogSlice, Runtime, StartFailed
-from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker import spec
 from trainyard_agent.runtimes.docker.engine import Engine
 from trainyard_agent.runtimes.docker.runtime import DockerRuntime
 from trainyard_agent.runtimes.docker.spec import Owner
-from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Say, Script
+from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Print, Script
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
-from trainyard_agent.runtimes.use import Use
+from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RunOrder
 
 DEADLINE_S = 60.0
@@ -30,10 +30,10 @@ DEADLINE_S = 60.0
 
 @dataclass(frozen=True)
 class Program:
-    """Says its lines, then ends with a code or by a signal, or runs until it is stopped. `python` is the source of a
-    program that does something else, `shell` a command after what it says; the fake runtime knows nothing of them."""
+    """Prints its lines, then ends with a code or by a signal, or runs until it is stopped. `python` is the source of a
+    program that does something else, `shell` a command after what it lines; the fake runtime knows nothing of them."""
 
-    says: tuple[Say, ...] = ()
+    lines: tuple[Print, ...] = ()
     code: int | None = None
     dies_of: signal.Signals | None = None
     ignores_sigterm: bool = False
@@ -43,12 +43,12 @@ class Program:
     shell: str = ""
 
 
-FOREVER = Program((Say("up"),))
-STUBBORN = Program((Say("up"),), ignores_sigterm=True)
-FINE = Program((Say("done"),), code=0)
-BUSY = Program((Say("up"),), shell="while :; do :; done")
+FOREVER = Program((Print("up"),))
+STUBBORN = Program((Print("up"),), ignores_sigterm=True)
+FINE = Program((Print("done"),), code=0)
+BUSY = Program((Print("up"),), shell="while :; do :; done")
 MANY = Program(
-    (Say("up"),), shell="while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done"
+    (Print("up"),), shell="while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done"
 )
 MISSING = Program(missing=True)
 
@@ -58,11 +58,11 @@ class Lab(Protocol):
     def runtime(self) -> Runtime: ...
 
     def launch(self, task: str, program: Program) -> Launch:
-        """What starts the program in this runtime."""
+        """The launch of the program in this runtime."""
         ...
 
     def reopen(self) -> Runtime:
-        """The agent died and came back: a new runtime object over the same machine."""
+        """A new runtime object on the same machine, as after an agent's restart."""
         ...
 
     def pause(self) -> None:
@@ -73,13 +73,13 @@ class Lab(Protocol):
         """Make the replica disappear without an exit status."""
         ...
 
-    def leftovers(self, run_id: str) -> list[str]:
-        """Everything of the run that can still be found on the machine."""
+    def remaining(self, run_id: str) -> list[str]:
+        """All files and processes of the run on the machine."""
         ...
 
 
 class Driver:
-    """What the tests say, on top of a lab."""
+    """The operations of the tests, on top of a lab."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -97,12 +97,12 @@ class Driver:
         self.runtime.start(run_id, [replace(launch, log_quota_bytes=log_quota) for launch in launches])
 
     def start_and_wait(self, run_id: str, programs: dict[str, Program]) -> None:
-        """Until every program has said all it has to say."""
+        """Start, and wait until every program has printed its lines."""
         self.start(run_id, programs)
         for task, program in programs.items():
-            self.until(partial(self._has_said, run_id, task, len(program.says)))
+            self.until(partial(self._has_printed, run_id, task, len(program.lines)))
 
-    def _has_said(self, run_id: str, task: str, lines: int) -> bool:
+    def _has_printed(self, run_id: str, task: str, lines: int) -> bool:
         return len(self.texts(run_id, task)) >= lines
 
     def reports(self, run_id: str) -> dict[str, ReplicaReport]:
@@ -117,7 +117,7 @@ class Driver:
         return self.texts(run_id, task)
 
     def whole_log(self, run_id: str, task: str) -> LogSlice:
-        """Once it is complete, however long it is."""
+        """The complete log, of any length."""
         self.until(lambda: self.runtime.read_log(run_id, task, 1 << 40, 1, 1).complete)
         lines: list[LogLine] = []
         while True:
@@ -126,8 +126,8 @@ class Driver:
             if found.complete:
                 return LogSlice(tuple(lines), True, found.cut)
 
-    def usage(self, run_id: str, task: str) -> Use:
-        """Of a replica that runs: as soon as it can be measured."""
+    def usage(self, run_id: str, task: str) -> ReplicaUse:
+        """The usage of a running replica, as soon as it can be measured."""
         self.until(lambda: self.runtime.observe(run_id) and self.runtime.usage(run_id, task))
         use = self.runtime.usage(run_id, task)
         assert use is not None
@@ -175,12 +175,16 @@ class ProcessLab:
         time.sleep(0.01)
 
     def kill_supervisor(self, run_id: str, task: str) -> None:
-        program = next(pid for pid in marks.marked(run_id, task) if _parent(pid) not in marks.marked(run_id))
+        program = next(
+            pid
+            for pid in process_tags.tagged(run_id, task)
+            if _parent(pid) not in process_tags.tagged(run_id)
+        )
         os.kill(_parent(program), signal.SIGKILL)
 
-    def leftovers(self, run_id: str) -> list[str]:
+    def remaining(self, run_id: str) -> list[str]:
         files = [str(path) for path in self._state_dir.rglob(f"*{run_id}*")]
-        return files + [f"process {pid}" for pid in marks.marked(run_id)]
+        return files + [f"process {pid}" for pid in process_tags.tagged(run_id)]
 
 
 @contextmanager
@@ -194,7 +198,7 @@ def process_lab(state_dir: Path) -> Iterator[Driver]:
 
 
 class DockerLab:
-    """`engine` is a real one; what runs in it is a shell of its base image."""
+    """Runs shells of a base image in `engine`, a real one."""
 
     def __init__(self, state_dir: Path, engine: RealEngine) -> None:
         self._state_dir = state_dir
@@ -218,15 +222,15 @@ class DockerLab:
     def kill_supervisor(self, run_id: str, task: str) -> None:
         """`docker rm -f`"""
         (container,) = self._engine.client().containers.list(
-            filters={"label": [f"{containers.RUN}={run_id}", f"{containers.TASK}={task}"]}
+            filters={"label": [f"{spec.RUN}={run_id}", f"{spec.TASK}={task}"]}
         )
         container.remove(force=True, v=True)
 
-    def leftovers(self, run_id: str) -> list[str]:
+    def remaining(self, run_id: str) -> list[str]:
         files = [str(path) for path in self._state_dir.rglob(f"*{run_id}*")]
-        alive = self._engine.client().containers.list(filters={"label": f"{containers.RUN}={run_id}"})
+        alive = self._engine.client().containers.list(filters={"label": f"{spec.RUN}={run_id}"})
         processes = [f"process of {container.name}" for container in alive]
-        return files + processes + self._engine.leftovers(f"{containers.RUN}={run_id}")
+        return files + processes + self._engine.remaining(f"{spec.RUN}={run_id}")
 
     def end(self) -> None:
         for handle in self.runtime.recover():
@@ -257,7 +261,7 @@ class FakeLab:
     def kill_supervisor(self, run_id: str, task: str) -> None:
         self._host.vanish(run_id, task)
 
-    def leftovers(self, run_id: str) -> list[str]:
+    def remaining(self, run_id: str) -> list[str]:
         return [run_id] if run_id in self._host.runs else []
 
     def _play(self, launch: Launch) -> Script:
@@ -265,7 +269,7 @@ class FakeLab:
         if program.missing:
             raise StartFailed(launch.task, "There is no such program.")
         code = program.code if program.dies_of is None else 128 + program.dies_of
-        steps: list[tuple[float, Say | Exit]] = [(0.0, line) for line in program.says]
+        steps: list[tuple[float, Print | Exit]] = [(0.0, line) for line in program.lines]
         if code is not None:
             steps.append((0.05, Exit(code)))
         return Script(tuple(steps), ignores_sigterm=program.ignores_sigterm)
@@ -281,7 +285,7 @@ def _shell(program: Program) -> str:
             "setsid sh -c \"trap '' TERM; sleep 1000 & sleep 1000\" &",
             "setsid sh -c 'env -i setsid sleep 1000 & exit 0'",
         ]
-    for say in program.says:
+    for say in program.lines:
         lines.append(f"printf '%s\\n' {shlex.quote(say.text)}" + (" >&2" if say.stream == "stderr" else ""))
     if program.shell:
         lines.append(program.shell)

@@ -1,11 +1,11 @@
-"""What becomes of a program's output, whatever it is: the same in every runtime."""
+"""Output of programs, which becomes the same log in every runtime."""
 
 import pytest
 
 from contract.runtimes.runtime_labs import FINE, Driver, Program
 from trainyard_agent.runtimes.base import LogSlice
-from trainyard_agent.runtimes.fake import Say
-from trainyard_agent.runtimes.process.supervisor import MAX_LINE_BYTES, PROGRESS_BYTES
+from trainyard_agent.runtimes.fake import Print
+from trainyard_agent.runtimes.supervisor import MAX_LINE_BYTES, PROGRESS_BYTES
 
 CHIEF, RUN = "master-replica-0", "1" * 32
 
@@ -51,8 +51,8 @@ def test_awkward_output_has_a_defined_fate(real_driver: Driver, what: str) -> No
 def test_progress_bar_is_its_last_state_and_some_on_the_way(real_driver: Driver) -> None:
     bar = "sys.stderr.write(''.join(f'\\rstep {n:3d}' for n in range(1000)) + '\\n')"
     each = PROGRESS_BYTES // 8
-    said = texts(written(real_driver, bar), "stderr")
-    assert said == ["step " + f"{each - 1:3d}", "step 999"]
+    printed = texts(written(real_driver, bar), "stderr")
+    assert printed == ["step " + f"{each - 1:3d}", "step 999"]
 
 
 def test_progress_bar_is_seen_to_move(real_driver: Driver) -> None:
@@ -141,8 +141,8 @@ os._exit(0)
 """,
     )
     (total,) = texts(log, "stderr")
-    said = texts(log)
-    assert sum(map(len, said)) + len(said) - (int(total) % 100 != 0) == int(total)
+    printed = texts(log)
+    assert sum(map(len, printed)) + len(printed) - (int(total) % 100 != 0) == int(total)
 
 
 @pytest.mark.parametrize("how", ["ends", "is killed"])
@@ -175,8 +175,8 @@ while True: time.sleep(1000)
 
 
 def test_log_is_cut_where_its_quota_ends(driver: Driver) -> None:
-    said = tuple(Say(f"line {n}") for n in range(200))
-    driver.start(RUN, {CHIEF: Program(said, code=0)}, log_quota=5000)
+    printed = tuple(Print(f"line {n}") for n in range(200))
+    driver.start(RUN, {CHIEF: Program(printed, code=0)}, log_quota=5000)
 
     log = driver.whole_log(RUN, CHIEF)
 
@@ -197,8 +197,8 @@ def test_log_within_its_quota_is_whole(driver: Driver) -> None:
 
 
 def test_log_that_is_cut_stays_so_under_the_next_agent(driver: Driver) -> None:
-    said = tuple(Say(f"line {n}") for n in range(200))
-    driver.start(RUN, {CHIEF: Program(said, code=0)}, log_quota=5000)
+    printed = tuple(Print(f"line {n}") for n in range(200))
+    driver.start(RUN, {CHIEF: Program(printed, code=0)}, log_quota=5000)
     before = driver.whole_log(RUN, CHIEF)
 
     driver.lab.reopen().recover()

@@ -1,9 +1,11 @@
-"""What every runtime promises: `runtimes/base.py`, line by line."""
+"""The contract of every runtime, `runtimes/base.py`, line by line."""
 
 import signal
+from typing import get_args
 
 import pytest
 
+from contract.runtimes.conftest import REAL, SCRIPTED
 from contract.runtimes.runtime_labs import (
     BUSY,
     FINE,
@@ -16,11 +18,16 @@ from contract.runtimes.runtime_labs import (
     order,
 )
 from trainyard_agent.runtimes.base import LogSlice, StartFailed
-from trainyard_agent.runtimes.fake import Say
+from trainyard_agent.runtimes.fake import Print
 from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.sync import RuntimeName
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN, OTHER = "1" * 32, "2" * 32
+
+
+def test_every_runtime_name_has_a_lab() -> None:
+    assert set(get_args(RuntimeName)) == {*SCRIPTED, *REAL}
 
 
 def test_place_gives_every_task_an_address_and_runs_nothing(driver: Driver) -> None:
@@ -63,7 +70,7 @@ def test_start_with_one_missing_program_starts_nothing(driver: Driver) -> None:
     assert failure.value.task == WORKER
     assert driver.runtime.observe(RUN) == ()
     assert driver.runtime.recover() == []
-    assert driver.lab.leftovers(RUN) == []
+    assert driver.lab.remaining(RUN) == []
 
 
 def test_start_twice_starts_once(driver: Driver) -> None:
@@ -83,7 +90,7 @@ def test_start_of_a_run_that_was_not_placed_fails(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize(("code", "reason"), [(0, Reason.COMPLETED), (3, Reason.PROGRAM_ERROR)])
-def test_exit_by_itself_tells_code_and_reason(driver: Driver, code: int, reason: Reason) -> None:
+def test_exit_by_itself_reports_code_and_reason(driver: Driver, code: int, reason: Reason) -> None:
     driver.start(RUN, {CHIEF: Program(code=code)})
 
     ended = driver.wait_for_exits(RUN)[CHIEF]
@@ -95,7 +102,7 @@ def test_exit_by_itself_tells_code_and_reason(driver: Driver, code: int, reason:
     assert ended.exit.finished_at >= ended.started_at
 
 
-def test_exit_by_signal_tells_the_code_of_a_shell(driver: Driver) -> None:
+def test_exit_by_signal_reports_the_code_of_a_shell(driver: Driver) -> None:
     driver.start(RUN, {CHIEF: Program(dies_of=signal.SIGKILL)})
 
     ended = driver.wait_for_exits(RUN)[CHIEF].exit
@@ -105,17 +112,17 @@ def test_exit_by_signal_tells_the_code_of_a_shell(driver: Driver) -> None:
     assert "9 (SIGKILL)" in ended.message
 
 
-def test_exit_once_told_never_changes(driver: Driver) -> None:
+def test_exit_once_reported_never_changes(driver: Driver) -> None:
     driver.start(RUN, {CHIEF: Program(code=4), WORKER: FOREVER})
     driver.until(lambda: driver.reports(RUN)[CHIEF].exit)
-    told = driver.reports(RUN)[CHIEF]
+    reported = driver.reports(RUN)[CHIEF]
 
     driver.runtime.stop(RUN, 0.0)
     driver.wait_for_exits(RUN)
 
-    assert driver.reports(RUN)[CHIEF] == told
+    assert driver.reports(RUN)[CHIEF] == reported
     driver.lab.reopen().recover()
-    assert driver.reports(RUN)[CHIEF] == told
+    assert driver.reports(RUN)[CHIEF] == reported
 
 
 def test_exits_carry_the_order_in_which_they_happened(driver: Driver) -> None:
@@ -132,21 +139,21 @@ def test_exits_carry_the_order_in_which_they_happened(driver: Driver) -> None:
 
 
 def test_log_has_every_line_in_order_with_its_stream(driver: Driver) -> None:
-    said = tuple(Say(f"line {n}", "stderr" if n % 3 == 0 else "stdout") for n in range(30))
-    driver.start(RUN, {CHIEF: Program(said, code=0)})
+    printed = tuple(Print(f"line {n}", "stderr" if n % 3 == 0 else "stdout") for n in range(30))
+    driver.start(RUN, {CHIEF: Program(printed, code=0)})
 
     driver.wait_for_log(RUN, CHIEF)
 
     lines = driver.runtime.read_log(RUN, CHIEF, 0, 100, 1 << 20).lines
     for stream in ("stdout", "stderr"):  # between two pipes there is no order to promise
         assert [line.text for line in lines if line.stream == stream] == [
-            say.text for say in said if say.stream == stream
+            line.text for line in printed if line.stream == stream
         ]
     assert len(lines) == 30
 
 
 def test_log_read_in_slices_equals_the_whole(driver: Driver) -> None:
-    driver.start(RUN, {CHIEF: Program(tuple(Say(f"line {n}") for n in range(10)), code=0)})
+    driver.start(RUN, {CHIEF: Program(tuple(Print(f"line {n}") for n in range(10)), code=0)})
     whole = driver.wait_for_log(RUN, CHIEF)
 
     sliced: list[str] = []
@@ -161,7 +168,7 @@ def test_log_read_in_slices_equals_the_whole(driver: Driver) -> None:
 
 
 def test_log_line_above_the_byte_limit_comes_alone(driver: Driver) -> None:
-    driver.start(RUN, {CHIEF: Program((Say("a" * 500), Say("b" * 500)), code=0)})
+    driver.start(RUN, {CHIEF: Program((Print("a" * 500), Print("b" * 500)), code=0)})
     driver.wait_for_log(RUN, CHIEF)
 
     found = driver.runtime.read_log(RUN, CHIEF, 0, 100, 10)
@@ -171,7 +178,7 @@ def test_log_line_above_the_byte_limit_comes_alone(driver: Driver) -> None:
 
 
 def test_log_read_again_from_an_earlier_line_gives_the_same_lines(driver: Driver) -> None:
-    driver.start(RUN, {CHIEF: Program(tuple(Say(f"line {n}") for n in range(10)), code=0)})
+    driver.start(RUN, {CHIEF: Program(tuple(Print(f"line {n}") for n in range(10)), code=0)})
     driver.wait_for_log(RUN, CHIEF)
 
     for start in (7, 2, 9, 0, 5):
@@ -194,7 +201,7 @@ def test_log_beyond_its_end_is_empty(driver: Driver) -> None:
     assert driver.runtime.read_log(RUN, CHIEF, 99, 10, 1 << 20) == LogSlice((), complete=True)
 
 
-def test_usage_counts_cpu_time_up_and_tells_memory(driver: Driver) -> None:
+def test_usage_counts_cpu_time_up_and_reports_memory(driver: Driver) -> None:
     driver.start_and_wait(RUN, {CHIEF: BUSY, WORKER: FOREVER})
     first = driver.usage(RUN, CHIEF)
     assert first.cpu_s >= 0
@@ -206,7 +213,7 @@ def test_usage_counts_cpu_time_up_and_tells_memory(driver: Driver) -> None:
     assert driver.runtime.usage(RUN, "worker-replica-7") is None
 
 
-def test_usage_never_loses_what_processes_that_are_over_have_used(driver: Driver) -> None:
+def test_usage_never_loses_what_processes_that_have_ended_have_used(driver: Driver) -> None:
     """A shell that starts one short, busy program after the other."""
     driver.start_and_wait(RUN, {CHIEF: MANY})
     counted: list[float] = []
@@ -227,7 +234,7 @@ def test_usage_of_what_has_ended_is_none(driver: Driver) -> None:
     assert driver.runtime.usage(RUN, CHIEF) is None
 
 
-def test_usage_is_told_by_an_agent_that_comes_back(driver: Driver) -> None:
+def test_usage_is_reported_by_an_agent_that_comes_back(driver: Driver) -> None:
     driver.start_and_wait(RUN, {CHIEF: BUSY})
     driver.until(lambda: driver.usage(RUN, CHIEF).cpu_s > 0)
     before = driver.usage(RUN, CHIEF)
@@ -272,7 +279,7 @@ def test_stop_twice_keeps_the_first_reason_and_the_earlier_kill(driver: Driver) 
 
 
 @pytest.mark.parametrize("reason", [Reason.HOST_SHUTDOWN, Reason.HOST_LOST])
-def test_stop_for_a_reason_is_told_with_the_exit(driver: Driver, reason: Reason) -> None:
+def test_stop_for_a_reason_is_reported_with_the_exit(driver: Driver, reason: Reason) -> None:
     driver.start_and_wait(RUN, {CHIEF: FOREVER})
 
     driver.runtime.stop(RUN, 5.0, reason)
@@ -308,13 +315,13 @@ def test_stop_of_an_ended_run_does_nothing(driver: Driver) -> None:
 
 @pytest.mark.parametrize("code", [None, 0])
 def test_every_descendant_is_gone_once_the_log_is_complete(driver: Driver, code: int | None) -> None:
-    driver.start_and_wait(RUN, {CHIEF: Program((Say("up"),), code=code, leaves_orphans=True)})
+    driver.start_and_wait(RUN, {CHIEF: Program((Print("up"),), code=code, leaves_orphans=True)})
     if code is None:
         driver.runtime.stop(RUN, 0.2)
 
     driver.wait_for_log(RUN, CHIEF)
 
-    assert not [left for left in driver.lab.leftovers(RUN) if left.startswith("process")]
+    assert not [left for left in driver.lab.remaining(RUN) if left.startswith("process")]
 
 
 def test_recover_finds_running_replicas_again(driver: Driver) -> None:
@@ -331,8 +338,8 @@ def test_recover_finds_running_replicas_again(driver: Driver) -> None:
     assert all(report.exit for report in driver.wait_for_exits(RUN).values())
 
 
-def test_recover_tells_exits_that_no_agent_saw(driver: Driver) -> None:
-    driver.start(RUN, {CHIEF: Program((Say("bye"),), code=6)})
+def test_recover_reports_exits_that_no_agent_saw(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: Program((Print("bye"),), code=6)})
     driver.lab.reopen()
 
     ended = driver.wait_for_exits(RUN)[CHIEF].exit
@@ -347,7 +354,7 @@ def test_recover_undoes_a_run_that_was_only_placed(driver: Driver) -> None:
 
     assert driver.lab.reopen().recover() == []
     assert driver.runtime.observe(RUN) == ()
-    assert driver.lab.leftovers(RUN) == []
+    assert driver.lab.remaining(RUN) == []
 
 
 def test_stop_goes_on_without_the_agent(driver: Driver) -> None:
@@ -361,8 +368,8 @@ def test_stop_goes_on_without_the_agent(driver: Driver) -> None:
     assert ended.code == 137
 
 
-def test_vanished_replica_is_told_and_its_log_is_closed(driver: Driver) -> None:
-    driver.start_and_wait(RUN, {CHIEF: Program((Say("up"),), leaves_orphans=False), WORKER: FOREVER})
+def test_vanished_replica_is_reported_and_its_log_is_closed(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: Program((Print("up"),), leaves_orphans=False), WORKER: FOREVER})
 
     driver.lab.kill_supervisor(RUN, WORKER)
 
@@ -375,12 +382,12 @@ def test_vanished_replica_is_told_and_its_log_is_closed(driver: Driver) -> None:
 
 
 def test_remove_leaves_nothing_of_a_running_run(driver: Driver) -> None:
-    driver.start_and_wait(RUN, {CHIEF: STUBBORN, WORKER: Program((Say("up"),), leaves_orphans=True)})
+    driver.start_and_wait(RUN, {CHIEF: STUBBORN, WORKER: Program((Print("up"),), leaves_orphans=True)})
     driver.start_and_wait(OTHER, {CHIEF: FOREVER})
 
     driver.runtime.remove(RUN)
 
-    assert driver.lab.leftovers(RUN) == []
+    assert driver.lab.remaining(RUN) == []
     assert driver.runtime.observe(RUN) == ()
     assert [handle.run_id for handle in driver.runtime.recover()] == [OTHER]
     assert driver.reports(OTHER)[CHIEF].state is ReplicaState.RUNNING

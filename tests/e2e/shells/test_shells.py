@@ -1,4 +1,4 @@
-"""`eval "$(trainyard shell-init)"`, typed into real shells: our verbs are ours, everything else is the builtin's."""
+"""`eval "$(trainyard shell-init)"` in real shells: our subcommands run trainyard, the rest the builtin."""
 
 import json
 import os
@@ -43,8 +43,8 @@ INIT = {
 
 
 class Shell:
-    """An interactive shell on a terminal, with `trainyard` on PATH: a stand-in that writes down the words of
-    `jobs` and is the real program for everything else."""
+    """Interactive shell on a terminal. `trainyard` on its PATH records the arguments of `jobs` and runs everything else
+    for real."""
 
     def __init__(self, name: str, home: Path) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class Shell:
         self.run(":" if name != "fish" else "true")
 
     def run(self, line: str) -> str:
-        """Type a line, wait until the shell has done it, and return what it printed meanwhile."""
+        """Type a line, wait until the shell has run it, and return its output."""
         self._commands += 1
         sum_ = f"$((1000 + {self._commands}))" if self.name != "fish" else f"(math 1000 + {self._commands})"
         self._child.sendline(line)
@@ -87,7 +87,7 @@ class Shell:
         self._child.send(keys)
 
     def recorded(self) -> list[list[str]]:
-        """The words of each `jobs` that reached our program."""
+        """The arguments of each `jobs` call that reached trainyard."""
         if not self._record.exists():
             return []
         return [json.loads(line) for line in self._record.read_text().splitlines()]
@@ -124,11 +124,11 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
 
 
 def test_jobs_submit_typed_in_a_shell_reaches_trainyard_with_its_words(shell: Shell) -> None:
-    said = shell.run("jobs submit training --config config.yaml -- --epochs 5")
+    printed = shell.run("jobs submit training --config config.yaml -- --epochs 5")
     assert shell.recorded() == [
         ["jobs", "submit", "training", "--config", "config.yaml", "--", "--epochs", "5"]
     ]
-    assert "recorded 7 words" in said
+    assert "recorded 7 words" in printed
 
 
 def test_jobs_submit_with_quoted_words_keeps_each_word_whole(shell: Shell) -> None:

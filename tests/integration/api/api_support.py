@@ -1,4 +1,4 @@
-"""What the tests of the API share: a clock that they move, a scripted agent, and a server on a port."""
+"""Helpers of the API tests: a manual clock, a scripted agent, a server on a port."""
 
 import json
 import socket
@@ -71,7 +71,7 @@ class Clock:
         self._passed += seconds
 
     def jump(self, seconds: float) -> None:
-        """Somebody sets the time of day."""
+        """Set the time of day, without time passing."""
         self.now += timedelta(seconds=seconds)
 
 
@@ -178,7 +178,7 @@ class Server:
 
     def tick(self, seconds: float = 0) -> None:
         self.clock.advance(seconds)
-        self.use_cases.conductor.tick()
+        self.use_cases.controller.tick()
 
 
 def package_job(**changes: Any) -> dict[str, Any]:

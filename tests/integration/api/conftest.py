@@ -6,11 +6,6 @@ import pytest
 from integration.api.api_support import Clock, Server, server
 
 
-@pytest.fixture(autouse=True)
-def on_every_database(every_database: str) -> None:
-    """What the API promises does not depend on the database."""
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, package_job, server
 from trainyard_server.main import main
 
@@ -28,6 +29,7 @@ def test_job_above_its_projects_quota_is_refused_as_the_service_did(tmp_path: Pa
         assert one.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN).status_code == 200
 
 
+@on_every_database
 def test_job_waits_for_its_projects_quota_and_starts_when_there_is_some(tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.yaml"
     quotas.write_text("default: {runningJobs: 1}")

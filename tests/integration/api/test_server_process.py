@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 import databases
+from databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, GB, eventually, package_job
 from trainyard_protocol.sync import AgentInfo, Capacity, SyncRequest, SyncResponse
 
@@ -108,6 +109,7 @@ def waiting(process: Process) -> Iterator[None]:
     assert errors == []
 
 
+@on_every_database
 def test_sigterm_ends_the_server_cleanly_while_others_wait(process: Process) -> None:
     process.sync()
     body = {"jobId": "a", "trainingInput": package_job()}
@@ -120,6 +122,7 @@ def test_sigterm_ends_the_server_cleanly_while_others_wait(process: Process) -> 
     assert "ERROR" not in log
 
 
+@on_every_database
 def test_server_that_was_killed_has_everything_that_it_had_answered(process: Process) -> None:
     body = {"jobId": "a", "trainingInput": package_job()}
     created = process.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN).json()

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+from databases import on_every_database
 from integration.api.api_support import Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_server.storage.logs.store import SERVICE
+
+pytestmark = on_every_database
 
 
 def reconnected(agent: ScriptedAgent, api: Server) -> ScriptedAgent:
@@ -44,7 +47,7 @@ def test_decision_that_died_before_it_was_applied_is_taken_by_the_next_tick(
     with server(tmp_path, clock) as api:
         agent = running_agent(api)
         agent.log("one")
-        api.use_cases.conductor.advance = lambda key: None  # type: ignore[method-assign]
+        api.use_cases.controller.advance = lambda key: None  # type: ignore[method-assign]
         agent.exit()
         assert api.job()["state"] == "RUNNING"
     with server(tmp_path, clock) as api:
@@ -54,7 +57,7 @@ def test_decision_that_died_before_it_was_applied_is_taken_by_the_next_tick(
 
 def test_service_lines_that_were_not_written_are_written_once(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock) as api:
-        api.use_cases.conductor.write_service_lines = lambda key: None  # type: ignore[method-assign]
+        api.use_cases.controller.write_service_lines = lambda key: None  # type: ignore[method-assign]
         api.create()
         assert api.use_cases.backend.logs.counts("p", "job") == {}
     with server(tmp_path, clock) as api:
@@ -69,7 +72,7 @@ def test_log_lines_that_are_sent_again_are_kept_once(tmp_path: Path, clock: Cloc
     with server(tmp_path, clock) as api:
         agent = running_agent(api)
         agent.log("one", "two")
-    log = next((tmp_path / "logs" / "p" / "job").glob("1.*.jsonl"))
+    log = tmp_path / "logs" / "p" / "job" / "segment"
     log.write_bytes(log.read_bytes()[:-5])  # the second line never reached the disk whole
     agent.shipped.clear()
     with server(tmp_path, clock) as api:

@@ -1,8 +1,11 @@
-"""What JSON can spell and nothing can store is refused at the door."""
+"""Values that JSON allows and the database cannot store are refused."""
 
 import pytest
 
+from databases import on_every_database
 from integration.api.api_support import ADMIN, VERA, Server
+
+pytestmark = on_every_database
 
 
 def test_create_with_half_a_surrogate_pair_is_refused_and_leaves_nothing(api: Server) -> None:

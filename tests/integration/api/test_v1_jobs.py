@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from databases import on_every_database
 from integration.api.api_support import (
     ADMIN,
     AGENT,
@@ -31,6 +32,7 @@ def refused(api: Server, body: object, **params: Any) -> dict[str, Any]:
     return error
 
 
+@on_every_database
 def test_create_echoes_the_training_input_as_it_was_sent(api: Server) -> None:
     sent = {
         "scaleTier": "CUSTOM",
@@ -49,6 +51,7 @@ def test_create_echoes_the_training_input_as_it_was_sent(api: Server) -> None:
     assert api.job("a") == job
 
 
+@on_every_database
 def test_create_is_liberal_in_what_it_accepts(api: Server) -> None:
     body = {
         "job_id": "a",
@@ -79,6 +82,7 @@ def test_create_is_liberal_in_what_it_accepts(api: Server) -> None:
     assert (job["state"], job["labels"]) == ("QUEUED", {"team": "vision"})
 
 
+@on_every_database
 def test_create_twice_is_409_with_the_services_own_words(api: Server) -> None:
     api.create("a")
     for body in ({"jobId": "a", "trainingInput": package_job()},):
@@ -99,6 +103,7 @@ def test_create_twice_is_409_with_the_services_own_words(api: Server) -> None:
         }
 
 
+@on_every_database
 def test_create_of_the_same_id_in_another_project_is_another_job(api: Server) -> None:
     api.create("a")
     body = {"jobId": "a", "trainingInput": package_job()}
@@ -198,18 +203,21 @@ def test_create_in_a_project_with_another_name_is_400(api: Server, project: str)
     assert "error" in answer.json()
 
 
+@on_every_database
 def test_get_of_an_unknown_job_is_404(api: Server) -> None:
     answer = api.client.get(f"{JOBS}/none", headers=ADMIN)
     assert answer.status_code == 404
     assert answer.json()["error"]["status"] == "NOT_FOUND"
 
 
+@on_every_database
 def test_list_is_empty_when_nothing_matches(api: Server) -> None:
     assert api.get(JOBS) == {}
     api.create("a")
     assert api.get(JOBS, filter="jobId:b*") == {}
 
 
+@on_every_database
 def test_list_pages_through_everything_newest_first(api: Server) -> None:
     for number in range(5):
         api.create(f"j{number}")
@@ -258,6 +266,7 @@ def test_list_with_the_token_of_another_filter_is_400(api: Server) -> None:
     assert "belongs to another filter" in answer.json()["error"]["message"]
 
 
+@on_every_database
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -297,6 +306,7 @@ def patch(api: Server, mask: str, body: object) -> Any:
     return api.client.patch(f"{JOBS}/job", json=body, params={"updateMask": mask}, headers=ADMIN)
 
 
+@on_every_database
 def test_patch_replaces_the_labels_and_makes_a_new_etag(api: Server) -> None:
     before = api.create()
     patched = patch(api, "labels", {"labels": {"a": "1", "b": "2"}}).json()
@@ -307,6 +317,7 @@ def test_patch_replaces_the_labels_and_makes_a_new_etag(api: Server) -> None:
     assert api.job()["state"] == "QUEUED"
 
 
+@on_every_database
 def test_patch_with_the_etag_in_the_mask_needs_the_newest(api: Server) -> None:
     stale = api.create()["etag"]
     fresh = patch(api, "labels,etag", {"labels": {"a": "1"}, "etag": stale}).json()["etag"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from engines import Engine as RealEngine
 from trainyard_agent.runtimes.base import Launch
-from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker import spec
 from trainyard_agent.runtimes.docker.engine import Engine
 from trainyard_agent.runtimes.docker.runtime import DockerRuntime
 from trainyard_agent.runtimes.docker.spec import Owner
@@ -71,19 +71,19 @@ class Host:
     def log(self, run_id: str, task: str = CHIEF) -> list[str]:
         """The whole of it, once it is complete."""
         self.until(lambda: self.runtime.read_log(run_id, task, 1 << 40, 1, 1).complete)
-        return self.said(run_id, task)
+        return self.printed(run_id, task)
 
-    def said(self, run_id: str, task: str = CHIEF) -> list[str]:
+    def printed(self, run_id: str, task: str = CHIEF) -> list[str]:
         return [line.text for line in self.runtime.read_log(run_id, task, 0, 1_000_000, 1 << 30).lines]
 
     def run(self, script: str, **given: Any) -> list[str]:
-        """What a program says that ends well."""
+        """The output of a program that exits with 0."""
         run_id = self.start(script, **given)
         ended = self.end(run_id)
-        said = self.log(run_id)
-        assert ended.code == 0, (ended, said)
+        printed = self.log(run_id)
+        assert ended.code == 0, (ended, printed)
         self.runtime.remove(run_id)
-        return said
+        return printed
 
     def new_agent(self) -> None:
         """The agent died and came back."""
@@ -92,10 +92,10 @@ class Host:
         self.runtime = DockerRuntime(self.state_dir, self.connection, self.owner)
         self.runtime.recover()
 
-    def leftovers(self) -> list[str]:
+    def remaining(self) -> list[str]:
         """Everything in the engine that is this agent's, and every file of a run."""
         files = [str(path) for path in (self.state_dir / "containers").iterdir()]
-        return files + self.engine.leftovers(f"{containers.AGENT}={self.owner.agent_id}")
+        return files + self.engine.remaining(f"{spec.AGENT}={self.owner.agent_id}")
 
     @staticmethod
     def until(holds: Callable[[], object]) -> None:
@@ -114,7 +114,7 @@ def host_on(engine: RealEngine, state_dir: Path) -> Iterator[Host]:
     finally:
         for handle in host.runtime.recover():
             host.runtime.remove(handle.run_id)
-        left = host.leftovers()
+        left = host.remaining()
         host.runtime.close()
         assert host.connection is not None
         host.connection.close()

@@ -22,8 +22,8 @@ AWKWARD = {
 def test_awkward_output_is_kept_as_it_is(host: Host, tmp_path: Path, what: str) -> None:
     written, expected = AWKWARD[what]
     (tmp_path / "output").write_bytes(written)
-    said = host.run("cat /data/output", job_dir="/data", job_dir_source=str(tmp_path))
-    assert said == expected
+    printed = host.run("cat /data/output", job_dir="/data", job_dir_source=str(tmp_path))
+    assert printed == expected
 
 
 def test_streams_and_times_are_the_engines(host: Host) -> None:
@@ -37,15 +37,15 @@ def test_streams_and_times_are_the_engines(host: Host) -> None:
 
 
 def test_burst_of_lines_is_complete(host: Host) -> None:
-    said = host.run("exec python3 -c \"for n in range(50_000): print('line', n)\"")
-    assert said == [f"line {n}" for n in range(50_000)]
+    printed = host.run("exec python3 -c \"for n in range(50_000): print('line', n)\"")
+    assert printed == [f"line {n}" for n in range(50_000)]
 
 
 def test_log_goes_on_under_the_next_agent(host: Host) -> None:
     run_id = host.start("i=0; while [ $i -lt 60 ]; do echo $i; i=$((i+1)); sleep 0.03; done")
     for _ in range(3):
-        before = len(host.said(run_id))
-        host.until(lambda n=before: len(host.said(run_id)) > n)  # type: ignore[misc]
+        before = len(host.printed(run_id))
+        host.until(lambda n=before: len(host.printed(run_id)) > n)  # type: ignore[misc]
         host.new_agent()
     assert host.log(run_id) == [str(n) for n in range(60)]
 
@@ -79,7 +79,7 @@ def test_log_whose_beginning_the_engine_dropped_while_no_agent_looked_is_cut(
     )
     host.runtime.place(order)
     host.runtime.start(order.run_id, [launch])
-    host.until(lambda: len(host.said(order.run_id)) == 10)
+    host.until(lambda: len(host.printed(order.run_id)) == 10)
     host.runtime.close()
     (data / "go").touch()
     (container,) = host.engine.client().containers.list(filters={"label": f"trainyard.run={order.run_id}"})

@@ -1,4 +1,4 @@
-"""What a run needs before it starts, from real registries and by a real pip in a container."""
+"""Staging of containers, from real registries and by a real pip in a container."""
 
 import asyncio
 import base64
@@ -17,12 +17,12 @@ import pytest
 
 from engines import Engine as RealEngine
 from registry import Hangs, Pauses, Registry, RequiresAuth
-from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker import spec
 from trainyard_agent.runtimes.docker.engine import Engine
 from trainyard_agent.runtimes.docker.spec import Owner
 from trainyard_agent.staging.base import Staging
 from trainyard_agent.staging.container_environment import ContainerSettings, ContainerStager
-from trainyard_agent.staging.package_fetcher import Fetcher
+from trainyard_agent.staging.package_fetcher import PackageFetcher
 from trainyard_protocol.runtimes import RuntimeImage, Runtimes, RuntimeVersion
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder
@@ -52,7 +52,7 @@ class Host:
         given = ContainerSettings(**{"runtimes": self.runtimes, **settings})
         with closing(Engine(self.engine.url)) as connection:
             async with self.server.client() as client:
-                fetcher = Fetcher(client, "")
+                fetcher = PackageFetcher(client, "")
                 stager = ContainerStager(self.root / "staging", connection, self.owner, fetcher, given)
                 try:
                     yield stager
@@ -84,15 +84,15 @@ class Host:
         self.server.packages[sha256] = content.getvalue()
         return f"staging://{sha256}/{name}-1.0.tar.gz"
 
-    def leftovers(self) -> list[str]:
-        return self.engine.leftovers(f"{containers.AGENT}={self.owner.agent_id}")
+    def remaining(self) -> list[str]:
+        return self.engine.remaining(f"{spec.AGENT}={self.owner.agent_id}")
 
 
 @pytest.fixture
 def host(engine: RealEngine, tmp_path: Path) -> Iterator[Host]:
     host = Host(engine, tmp_path)
     yield host
-    assert host.leftovers() == []
+    assert host.remaining() == []
 
 
 @pytest.fixture
@@ -125,11 +125,11 @@ async def test_image_that_is_missing_is_pulled_with_progress(host: Host, image: 
         async with host.stager() as stager:
             stager.begin(order)
             async with asyncio.timeout(60):
-                while "% of" not in (said := stager.status()[order.run_id].activity):
+                while "% of" not in (printed := stager.status()[order.run_id].activity):
                     await asyncio.sleep(0.01)
             registry.released.set()
             staged = await host.finish(stager, order)
-    assert said.startswith(f"pulling {name}: ")
+    assert printed.startswith(f"pulling {name}: ")
     assert staged.phase == "ready"
     assert staged.images == {name: host.engine.client().images.get(name).id}
 
@@ -137,7 +137,7 @@ async def test_image_that_is_missing_is_pulled_with_progress(host: Host, image: 
 async def test_image_that_is_here_is_not_asked_for(host: Host) -> None:
     staged = await host.prepare(image_order(host.engine.base_image))
     assert staged.phase == "ready"
-    assert not any(said.startswith("pulling") for said in host.activities)
+    assert not any(printed.startswith("pulling") for printed in host.activities)
 
 
 @pytest.mark.parametrize(
@@ -206,10 +206,10 @@ async def test_packages_are_installed_by_the_runtime_image_for_every_replica(hos
     async with host.stager() as stager:
         staged = await host.finish(stager, order)
         assert (staged.phase, staged.python) == ("ready", "/opt/trainyard/environment/bin/python")
-        mounts = {staged.packages: {"bind": containers.PACKAGES, "mode": "ro"}}
+        mounts = {staged.packages: {"bind": spec.PACKAGES, "mode": "ro"}}
         command = [staged.python, "-c", "import prog.task, setuptools"]
-        said = host.engine.client().containers.run(staged.images[""], command, volumes=mounts, remove=True)
-        assert said == b"hello\n"
+        printed = host.engine.client().containers.run(staged.images[""], command, volumes=mounts, remove=True)
+        assert printed == b"hello\n"
         assert "installing prog-1.0.tar.gz" in host.activities
         await stager.discard(order.run_id)
     assert list((host.root / "staging").iterdir()) == []
@@ -247,15 +247,15 @@ async def test_run_that_is_let_go_while_it_installs_leaves_no_container(host: Ho
     async with host.stager() as stager:
         stager.begin(order)
         async with asyncio.timeout(60):
-            while not host.leftovers():
+            while not host.remaining():
                 await asyncio.sleep(0.02)
             await stager.discard(order.run_id)
-        assert host.leftovers() == []
+        assert host.remaining() == []
 
 
 async def test_container_of_a_killed_agent_is_removed_before_the_next_installs(host: Host) -> None:
     killed = run_order(uuid.uuid4().hex, CHIEF)
-    labels = host.owner.labels(containers.STAGING, killed)
+    labels = host.owner.labels(spec.STAGING, killed)
     host.engine.client().containers.run(
         host.engine.base_image, ["sleep", "1000"], labels=labels, detach=True, init=True
     )
@@ -269,7 +269,7 @@ async def test_runtime_image_that_was_not_built_says_how(host: Host) -> None:
     assert failed.reason is Reason.IMAGE_FAILED
     assert failed.message == (
         "trainyard/not-built:1, the image of its runtime version, is not on the agent's machine: "
-        "`trainyard runtimes build` makes it there."
+        "`trainyard runtimes build` builds it there."
     )
 
 
@@ -277,7 +277,7 @@ async def test_runtime_version_that_is_not_offered_says_which_are(host: Host) ->
     host.runtimes = Runtimes(host.runtimes.images, {"2.11": RuntimeVersion(cpu="base")})
     failed = await host.prepare(run_order(uuid.uuid4().hex, CHIEF, runtimeVersion="1.15"))
     assert failed.reason is Reason.IMAGE_FAILED
-    assert "'1.15' is not offered; offered are 2.11" in failed.message
+    assert "'1.15' is unknown; known: 2.11" in failed.message
 
 
 async def test_job_dir_that_is_a_path_is_made_below_its_root_alone(host: Host) -> None:

@@ -1,4 +1,4 @@
-"""What a replica finds in its container, and what it cannot do there."""
+"""The inside of a replica's container: its environment and its isolation."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import pytest
 
 from integration.engine.runs import CHIEF, WORKER, Host
 from trainyard_agent.runtimes.base import Launch, StartFailed
-from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker import spec
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
 
@@ -26,10 +26,10 @@ def test_replicas_reach_each_other_by_name_and_no_other_run_does(host: Host) -> 
         "while True: s.accept()[0].sendall(b'hello')"
     )
     run_id = host.start_gang({CHIEF: f'exec python3 -c "{listen}"', WORKER: "sleep 1000"})
-    host.until(lambda: host.said(run_id) == ["up"])
-    chief = containers.host_name(run_id, Task.parse(CHIEF))
+    host.until(lambda: host.printed(run_id) == ["up"])
+    chief = spec.host_name(run_id, Task.parse(CHIEF))
     inside = host.engine.client().containers.list(
-        filters={"label": [f"{containers.RUN}={run_id}", f"{containers.TASK}={WORKER}"]}
+        filters={"label": [f"{spec.RUN}={run_id}", f"{spec.TASK}={WORKER}"]}
     )
     ask = f"import socket; print(socket.create_connection(('{chief}', 2222), 5).recv(9))"
     assert b"hello" in inside[0].exec_run(["python3", "-c", ask]).output
@@ -51,7 +51,7 @@ def test_replica_finds_peers_that_have_not_started_yet(host: Host) -> None:
     """The last of many is looked up by all, as the first thing that they do."""
     tasks = [CHIEF, *(f"worker-replica-{n}" for n in range(6))]
     order = host.order(*tasks)
-    names = [containers.host_name(order.run_id, Task.parse(task)) for task in tasks]
+    names = [spec.host_name(order.run_id, Task.parse(task)) for task in tasks]
     host.runtime.place(order)
     look = "; ".join(f"getent hosts {name} >/dev/null || echo {name} is unknown" for name in reversed(names))
     host.runtime.start(order.run_id, [host.launch(look, task) for task in tasks])
@@ -65,20 +65,20 @@ def test_replica_is_called_by_its_host_name_and_that_is_reachable(host: Host) ->
         "import socket; n = socket.gethostname(); print(n, not socket.gethostbyname(n).startswith('127.'))"
     )
     run_id = host.start(f'exec python3 -c "{program}"', task=WORKER)
-    assert host.log(run_id, WORKER) == [f"{containers.host_name(run_id, Task.parse(WORKER))} True"]
+    assert host.log(run_id, WORKER) == [f"{spec.host_name(run_id, Task.parse(WORKER))} True"]
 
 
 def test_replica_has_no_privilege_and_cannot_gain_any(host: Host) -> None:
-    said = host.run("grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; ls /dev; id -u")
-    status = dict(line.split(":\t") for line in said if ":\t" in line)
+    printed = host.run("grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; ls /dev; id -u")
+    status = dict(line.split(":\t") for line in printed if ":\t" in line)
     assert status["NoNewPrivs"] == "1"
     assert status["Seccomp"] == "2"
     allowed = int(status["CapBnd"], 16)
     assert int(status["CapEff"], 16) & ~allowed == 0
     for forbidden in (12, 13, 16, 19, 21, 27):  # NET_ADMIN, NET_RAW, SYS_MODULE, SYS_PTRACE, SYS_ADMIN, MKNOD
         assert not allowed >> forbidden & 1
-    assert "kmsg" not in said
-    assert "mem" not in said
+    assert "kmsg" not in printed
+    assert "mem" not in printed
 
 
 def test_replica_is_held_to_its_cpus_memory_and_shared_memory(host: Host) -> None:
@@ -87,8 +87,8 @@ def test_replica_is_held_to_its_cpus_memory_and_shared_memory(host: Host) -> Non
         "import os; print(sorted(os.sched_getaffinity(0)));"
         "s = os.statvfs('/dev/shm'); print(s.f_blocks * s.f_frsize)"
     )
-    said = host.run(f'exec python3 -c "{program}"', cpus=(cpu,), memory_bytes=200 << 20)
-    assert said == [f"[{cpu}]", str(100 << 20)]
+    printed = host.run(f'exec python3 -c "{program}"', cpus=(cpu,), memory_bytes=200 << 20)
+    assert printed == [f"[{cpu}]", str(100 << 20)]
 
 
 def test_replica_that_allocates_past_its_limit_ran_out_of_memory(host: Host) -> None:
@@ -112,12 +112,12 @@ def test_fork_bomb_stays_in_its_container_and_is_removed_with_it(host: Host) -> 
         "import os,sys\nwhile True:\n    try: os.fork()\n    except OSError: print('full', flush=True); break"
     )
     run_id = host.start(f'python3 -c "{bomb}"; sleep 1000', memory_bytes=_GB)
-    host.until(lambda: "full" in host.said(run_id))
+    host.until(lambda: "full" in host.printed(run_id))
     assert host.running(run_id)
     host.runtime.stop(run_id, 0.0)
     assert host.end(run_id).after_stop
     host.runtime.remove(run_id)
-    assert host.leftovers() == []
+    assert host.remaining() == []
 
 
 def test_pids_limit_is_the_agents(host: Host) -> None:
@@ -130,7 +130,7 @@ def test_program_gets_sigterm_and_the_time_to_save(host: Host) -> None:
     run_id = host.start(
         "trap 'echo saving; sleep 0.5; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     )
-    host.until(lambda: host.said(run_id) == ["up"])
+    host.until(lambda: host.printed(run_id) == ["up"])
     host.runtime.stop(run_id, 30.0)
     ended = host.end(run_id)
     assert (ended.code, ended.reason, ended.after_stop) == (0, Reason.STOPPED, True)
@@ -140,7 +140,7 @@ def test_program_gets_sigterm_and_the_time_to_save(host: Host) -> None:
 def test_program_without_a_handler_ends_at_once_on_sigterm(host: Host) -> None:
     """As process 1 of its container it would not."""
     run_id = host.start("echo up; exec python3 -c 'import time; time.sleep(1000)'")
-    host.until(lambda: host.said(run_id) == ["up"])
+    host.until(lambda: host.printed(run_id) == ["up"])
     host.runtime.stop(run_id, 50.0)
     assert host.end(run_id).code == 143
 
@@ -164,11 +164,11 @@ def test_job_dir_is_the_only_place_of_the_host(host: Host, tmp_path: Path) -> No
 def test_packages_are_read_only(host: Host, tmp_path: Path) -> None:
     place = tmp_path / "packages"
     (place / "bin").mkdir(parents=True)
-    script = f"touch {containers.PACKAGES}/x 2>/dev/null || echo refused; echo $PATH; echo $VIRTUAL_ENV"
-    said = host.run(script, packages=str(place))
-    assert said[0] == "refused"
-    assert said[1].startswith(f"{containers.PACKAGES}/bin:")
-    assert said[2] == containers.PACKAGES
+    script = f"touch {spec.PACKAGES}/x 2>/dev/null || echo refused; echo $PATH; echo $VIRTUAL_ENV"
+    printed = host.run(script, packages=str(place))
+    assert printed[0] == "refused"
+    assert printed[1].startswith(f"{spec.PACKAGES}/bin:")
+    assert printed[2] == spec.PACKAGES
     assert list(place.iterdir()) == [place / "bin"]
 
 
@@ -189,7 +189,7 @@ def test_entry_point_that_cannot_be_executed_starts_nothing(host: Host, program:
         host.runtime.start(order.run_id, [host.launch("sleep 1000"), broken])
     assert (failure.value.task, failure.value.message) == (WORKER, message)
     assert failure.value.reason is Reason.START_FAILED
-    assert host.leftovers() == []
+    assert host.remaining() == []
 
 
 def test_entry_point_may_be_relative_to_the_images_directory(host: Host) -> None:
@@ -212,13 +212,13 @@ def test_image_that_was_removed_after_it_was_staged_is_the_machines_fault(host: 
     with pytest.raises(StartFailed) as failure:
         host.runtime.start(order.run_id, [host.launch("true", image="sha256:" + "0" * 64)])
     assert failure.value.reason is Reason.HOST_FAILED
-    assert host.leftovers() == []
+    assert host.remaining() == []
 
 
 def test_state_of_a_paused_container_is_running(host: Host) -> None:
     run_id = host.start("echo up; sleep 1000")
-    host.until(lambda: host.said(run_id) == ["up"])
-    (container,) = host.engine.client().containers.list(filters={"label": f"{containers.RUN}={run_id}"})
+    host.until(lambda: host.printed(run_id) == ["up"])
+    (container,) = host.engine.client().containers.list(filters={"label": f"{spec.RUN}={run_id}"})
     container.pause()
     assert host.report(run_id).state is ReplicaState.RUNNING
     container.unpause()

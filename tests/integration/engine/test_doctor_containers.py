@@ -8,9 +8,9 @@ import pytest
 
 from engines import Engine
 from trainyard_agent.doctor import examine
-from trainyard_agent.host import machine_id as here
+from trainyard_agent.host import machine_id
 from trainyard_agent.host.files import write_json
-from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker import spec
 from trainyard_agent.runtimes.docker.spec import Owner
 from trainyard_protocol.health import Finding
 from unit.agent.stub_server import run_order
@@ -20,18 +20,18 @@ AGENT = "doctor-" + uuid.uuid4().hex
 
 
 class Left:
-    """What agents leave behind in a real engine."""
+    """Orphans of agents in a real engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._made: list[tuple[str, str]] = []
 
-    def by(self, owner: Owner, role: str = containers.REPLICA, run_id: str = "") -> str:
+    def by(self, owner: Owner, role: str = spec.REPLICA, run_id: str = "") -> str:
         order = run_order(run_id or uuid.uuid4().hex, CHIEF)
         labels = owner.labels(role, order)
         client = self._engine.client()
-        if role == containers.NETWORK:
-            made = str(client.networks.create(containers.network_name(order), labels=labels).id)
+        if role == spec.NETWORK:
+            made = str(client.networks.create(spec.network_name(order), labels=labels).id)
         else:
             command = ["sleep", "1000"]
             container = client.containers.run(
@@ -50,7 +50,7 @@ class Left:
         client = self._engine.client()
         for role, identity in self._made:
             if identity in self.there():
-                if role == containers.NETWORK:
+                if role == spec.NETWORK:
                     client.networks.get(identity).remove()
                 else:
                     client.containers.get(identity).remove(force=True)
@@ -79,16 +79,16 @@ def about(state: Path, *ids: str, fix: bool) -> list[Finding]:
 def test_what_is_left_of_runs_and_agents_that_are_gone_is_found_and_removed(
     left: Left, state: Path, tmp_path: Path
 ) -> None:
-    mine = left.by(Owner(AGENT, "", str(state), here.identity()))
-    network = left.by(Owner(AGENT), containers.NETWORK)
-    dead = left.by(Owner(uuid.uuid4().hex, "", str(tmp_path / "gone"), here.identity()))
-    replaced = left.by(Owner(uuid.uuid4().hex, "", str(state), here.identity()))
+    mine = left.by(Owner(AGENT, "", str(state), machine_id.identity()))
+    network = left.by(Owner(AGENT), spec.NETWORK)
+    dead = left.by(Owner(uuid.uuid4().hex, "", str(tmp_path / "gone"), machine_id.identity()))
+    replaced = left.by(Owner(uuid.uuid4().hex, "", str(state), machine_id.identity()))
     ids = (mine, network, dead, replaced)
 
     found = about(state, *ids, fix=False)
     assert [one.status for one in found] == ["problem"] * 4
-    assert any("gone, is gone" in one.found for one in found)
-    assert any("is another one's now" in one.found for one in found)
+    assert any("gone, was removed" in one.found for one in found)
+    assert any("belongs to another one" in one.found for one in found)
     assert left.there().issuperset(ids)
 
     assert [one.status for one in about(state, *ids, fix=True)] == ["fixed"] * 4
@@ -106,8 +106,8 @@ def test_what_lives_or_may_be_anothers_is_let_be(left: Left, state: Path, tmp_pa
     write_json(tmp_path / "other" / "agent.json", {"agent_id": stranger})
     ids = (
         left.by(Owner(AGENT), run_id=known),
-        left.by(Owner(AGENT), containers.STAGING, run_id=prepared),
-        left.by(Owner(stranger, "", str(tmp_path / "other"), here.identity())),
+        left.by(Owner(AGENT), spec.STAGING, run_id=prepared),
+        left.by(Owner(stranger, "", str(tmp_path / "other"), machine_id.identity())),
         left.by(Owner(uuid.uuid4().hex)),  # of a time before such labels
         left.by(Owner(uuid.uuid4().hex, "", str(tmp_path / "gone"), "another-host mnt:[1]")),
     )

@@ -1,4 +1,4 @@
-"""What breaks around a run of containers, each with its outcome; `host` insists that nothing is left behind."""
+"""Failures around a run of containers, each with its outcome; `host` checks that nothing remains."""
 
 import errno
 import json
@@ -11,9 +11,9 @@ import pytest
 
 from engines import OwnEngine
 from integration.engine.runs import CHIEF, WORKER, Host, host_on
-from trainyard_agent.runtimes import run_files
 from trainyard_agent.runtimes.base import StartFailed
-from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker import run_files
+from trainyard_agent.runtimes.docker import spec as docker_spec
 from trainyard_agent.runtimes.docker.engine import Engine, EngineDown, EngineRefused
 from trainyard_protocol.states import Reason, ReplicaState
 
@@ -78,7 +78,7 @@ def test_start_that_the_engine_fails_leaves_nothing_and_is_the_machines_fault(
         other.runtime.start(order.run_id, [other.launch("sleep 1000", task) for task in (CHIEF, WORKER)])
     assert failure.value.reason is Reason.HOST_FAILED
     assert other.runtime.observe(order.run_id) == ()
-    assert other.leftovers() == []
+    assert other.remaining() == []
     other.runtime.close()
     assert other.connection is not None
     other.connection.close()
@@ -103,7 +103,7 @@ def test_agent_that_dies_between_two_starts_leaves_the_rest_to_the_next_one(host
 def test_container_killed_from_outside_is_told_as_killed(host: Host) -> None:
     """`docker kill`"""
     run_id = host.start_gang({CHIEF: "sleep 1000", WORKER: "echo up; sleep 1000"})
-    host.until(lambda: host.said(run_id, WORKER) == ["up"])
+    host.until(lambda: host.printed(run_id, WORKER) == ["up"])
     found(host, run_id, WORKER).kill()
     ended = host.end(run_id, WORKER)
     assert (ended.code, ended.reason, ended.after_stop) == (137, Reason.KILLED_BY_SIGNAL, False)
@@ -114,7 +114,7 @@ def test_container_killed_from_outside_is_told_as_killed(host: Host) -> None:
 def test_container_removed_from_outside_vanished(host: Host) -> None:
     """`docker rm -f`"""
     run_id = host.start_gang({CHIEF: "echo up; sleep 1000", WORKER: "sleep 1000"})
-    host.until(lambda: host.said(run_id) == ["up"])
+    host.until(lambda: host.printed(run_id) == ["up"])
     found(host, run_id, CHIEF).remove(force=True, v=True)
     ended = host.end(run_id)
     assert (ended.code, ended.reason) == (None, Reason.VANISHED)
@@ -125,7 +125,7 @@ def test_container_removed_from_outside_vanished(host: Host) -> None:
 
 def test_container_that_ignores_sigterm_is_killed_after_its_grace(host: Host) -> None:
     run_id = host.start("trap '' TERM; echo up; while :; do sleep 0.1; done")
-    host.until(lambda: host.said(run_id) == ["up"])
+    host.until(lambda: host.printed(run_id) == ["up"])
     host.runtime.stop(run_id, 1.0)
     ended = host.end(run_id)
     assert (ended.code, ended.reason, ended.after_stop) == (137, Reason.STOPPED, True)
@@ -142,18 +142,18 @@ def test_strangers_containers_are_left_alone(host: Host, tmp_path: Path) -> None
         mine = host.order(CHIEF).model_copy(update={"run_id": run_id, "job_id": "mine"})
         host.runtime.place(mine)
         host.runtime.start(run_id, [host.launch("echo mine; sleep 1000")])
-        host.until(lambda: host.said(run_id) == ["mine"])
+        host.until(lambda: host.printed(run_id) == ["mine"])
         host.runtime.remove(run_id)
         host.new_agent()
 
         assert other.running(run_id)
-        assert other.said(run_id) == ["up"]
+        assert other.printed(run_id) == ["up"]
         unlabelled.reload()
         assert unlabelled.status == "running"
     finally:
         unlabelled.remove(force=True)
         other.runtime.remove(run_id)
-        assert other.leftovers() == []
+        assert other.remaining() == []
         other.runtime.close()
         assert other.connection is not None
         other.connection.close()
@@ -163,12 +163,12 @@ def test_containers_of_a_run_that_nobody_knows_any_more_are_removed(host: Host) 
     """Its undoing was cut short, or its directory was removed."""
     run_id = host.start("sleep 1000")
     alone = host.order(CHIEF)
-    labels = host.owner.labels(containers.NETWORK, alone)
-    host.engine.client().networks.create(containers.network_name(alone), labels=labels)
+    labels = host.owner.labels(docker_spec.NETWORK, alone)
+    host.engine.client().networks.create(docker_spec.network_name(alone), labels=labels)
     host.runtime.close()
     (host.state_dir / "containers" / run_id / "run.json").unlink()
     host.new_agent()
-    host.until(lambda: host.leftovers() == [])
+    host.until(lambda: host.remaining() == [])
 
 
 def test_engine_restart_ends_its_containers_and_is_nobodys_failure(
@@ -176,7 +176,7 @@ def test_engine_restart_ends_its_containers_and_is_nobodys_failure(
 ) -> None:
     """The program saves on SIGTERM and exits 0: that must not count as a success."""
     run_id = fragile.start("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done")
-    fragile.until(lambda: fragile.said(run_id) == ["up"])
+    fragile.until(lambda: fragile.printed(run_id) == ["up"])
     own_engine.restart()
     ended = fragile.end(run_id)
     assert ended.reason is Reason.HOST_SHUTDOWN
@@ -187,7 +187,7 @@ def test_engine_restart_while_no_agent_looks_is_seen_by_the_next_one(
     fragile: Host, own_engine: OwnEngine
 ) -> None:
     run_id = fragile.start("trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done")
-    fragile.until(lambda: fragile.said(run_id) == ["up"])
+    fragile.until(lambda: fragile.printed(run_id) == ["up"])
     fragile.runtime.close()
     own_engine.restart()
     fragile.new_agent()
@@ -197,7 +197,7 @@ def test_engine_restart_while_no_agent_looks_is_seen_by_the_next_one(
 def test_engine_restart_with_live_restore_changes_nothing(fragile: Host, own_engine: OwnEngine) -> None:
     own_engine.restart(live_restore=True)
     run_id = fragile.start(COUNT.replace("while :", "while [ $i -lt 100 ]") + "; exit 3")
-    fragile.until(lambda: len(fragile.said(run_id)) > 3)
+    fragile.until(lambda: len(fragile.printed(run_id)) > 3)
     own_engine.restart(live_restore=True)
     assert fragile.report(run_id).exit is None
     ended = fragile.end(run_id)
@@ -208,7 +208,7 @@ def test_engine_restart_with_live_restore_changes_nothing(fragile: Host, own_eng
 def test_engine_killed_with_live_restore_loses_no_line(fragile: Host, own_engine: OwnEngine) -> None:
     own_engine.restart(live_restore=True)
     run_id = fragile.start(COUNT.replace("while :", "while [ $i -lt 100 ]"))
-    fragile.until(lambda: len(fragile.said(run_id)) > 3)
+    fragile.until(lambda: len(fragile.printed(run_id)) > 3)
     own_engine.kill()
     assert fragile.report(run_id).exit is None
     own_engine.start(live_restore=True)
@@ -221,7 +221,7 @@ def test_engine_that_is_down_ends_nothing_and_a_stop_waits_for_it(
 ) -> None:
     own_engine.restart(live_restore=True)
     run_id = fragile.start("echo up; sleep 1000")
-    fragile.until(lambda: fragile.said(run_id) == ["up"])
+    fragile.until(lambda: fragile.printed(run_id) == ["up"])
     assert fragile.running(run_id)
     own_engine.stop()
 
@@ -267,19 +267,19 @@ def test_ten_gangs_of_four_at_once_all_end_and_leave_nothing(host: Host) -> None
             names |= set(host.log(run_id, task))
         host.runtime.remove(run_id)
     assert len(names) == 40
-    assert host.leftovers() == []
+    assert host.remaining() == []
 
 
 def test_network_to_which_somebody_else_is_connected_goes_and_he_stays(host: Host) -> None:
     run_id = host.start("exit 0")
     host.end(run_id)
     client = host.engine.client()
-    (network,) = client.networks.list(filters={"label": f"{containers.RUN}={run_id}"})
+    (network,) = client.networks.list(filters={"label": f"{docker_spec.RUN}={run_id}"})
     other = client.containers.run(host.engine.base_image, ["sleep", "1000"], detach=True, init=True)
     try:
         network.connect(other)
         host.runtime.remove(run_id)
-        assert host.leftovers() == []
+        assert host.remaining() == []
         other.reload()
         assert other.status == "running"
         assert network.name not in other.attrs["NetworkSettings"]["Networks"]
@@ -288,7 +288,7 @@ def test_network_to_which_somebody_else_is_connected_goes_and_he_stays(host: Hos
 
 
 def found(host: Host, run_id: str, task: str) -> Any:
-    labels = [f"{containers.RUN}={run_id}", f"{containers.TASK}={task}"]
+    labels = [f"{docker_spec.RUN}={run_id}", f"{docker_spec.TASK}={task}"]
     (container,) = host.engine.client().containers.list(filters={"label": labels})
     return container
 
@@ -304,14 +304,14 @@ def test_full_disk_of_the_agent_starts_nothing_and_is_the_machines_fault(
         host.runtime.start(order.run_id, launches)
     assert failure.value.reason is Reason.HOST_FAILED
     assert "No space left on device" in failure.value.message
-    assert host.leftovers() == []
+    assert host.remaining() == []
 
 
 def test_full_disk_of_the_agent_delays_an_exit_and_loses_no_line(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = host.start("echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo down; exit 3")
-    host.until(lambda: host.said(run_id) == ["up"])
+    host.until(lambda: host.printed(run_id) == ["up"])
     with monkeypatch.context() as disk:
         disk.setattr(run_files, "write_json", full_disk)
         container = found(host, run_id, CHIEF)
@@ -329,7 +329,7 @@ def full_disk(*_: object) -> None:
 def test_reboot_of_the_machine_is_nobodys_failure(host: Host) -> None:
     """The engine finds the container ended, with whatever code, under another boot."""
     run_id = host.start("echo up; sleep 0.3")
-    host.until(lambda: host.said(run_id) == ["up"])
+    host.until(lambda: host.printed(run_id) == ["up"])
     container = found(host, run_id, CHIEF)
     host.runtime.close()
     container.wait()

@@ -1,4 +1,4 @@
-"""What the tests of containers stand on: the engines of tests/engines.py, the registries of tests/registry.py."""
+"""The fixtures of container tests: the engines of tests/engines.py, the registries of tests/registry.py."""
 
 import os
 import tempfile
@@ -51,8 +51,8 @@ def test_base_image_runs_python_and_installs_offline(engine: Engine) -> None:
         "-c",
         "python3 -c 'import setuptools, pip, wheel' && python3 -m venv /v && /v/bin/pip --version",
     ]
-    said = engine.client().containers.run(engine.base_image, command, remove=True)
-    assert b"from /v/lib" in said
+    printed = engine.client().containers.run(engine.base_image, command, remove=True)
+    assert b"from /v/lib" in printed
 
 
 def test_leftovers_are_told_by_kind_and_name(engine: Engine) -> None:
@@ -63,17 +63,17 @@ def test_leftovers_are_told_by_kind_and_name(engine: Engine) -> None:
     network = client.networks.create(f"network-{labels[LABEL]}", labels=labels)
     volume = client.volumes.create(f"volume-{labels[LABEL]}", labels=labels)
     try:
-        assert engine.leftovers(label) == [
+        assert engine.remaining(label) == [
             f"container {container.name} (created)",
             f"network {network.name}",
             f"volume {volume.name}",
         ]
-        assert set(engine.leftovers(label)) <= set(engine.leftovers())
+        assert set(engine.remaining(label)) <= set(engine.remaining())
     finally:
         container.remove()
         network.remove()
         volume.remove()
-    assert engine.leftovers(label) == []
+    assert engine.remaining(label) == []
 
 
 def test_build_adds_files_to_the_base_image(engine: Engine) -> None:
@@ -109,9 +109,9 @@ def test_own_engine_with_live_restore_finds_its_containers_again(own_engine: Own
 def test_two_engines_do_not_see_each_others_containers(engine: Engine, own_engine: OwnEngine) -> None:
     ours, theirs = sleeper(own_engine), sleeper(engine)
     try:
-        assert own_engine.leftovers(LABEL) == [f"container {ours.name} (running)"]
-        assert f"container {theirs.name} (running)" in engine.leftovers(LABEL)
-        assert f"container {ours.name} (running)" not in engine.leftovers(LABEL)
+        assert own_engine.remaining(LABEL) == [f"container {ours.name} (running)"]
+        assert f"container {theirs.name} (running)" in engine.remaining(LABEL)
+        assert f"container {ours.name} (running)" not in engine.remaining(LABEL)
     finally:
         theirs.remove(force=True)
 
@@ -194,9 +194,9 @@ def test_pull_that_pauses_shows_its_progress(engine: Engine, image: str) -> None
     with Pauses.start() as registry:
         name = offered(registry, engine, image)
         shares = []
-        for said in engine.client().api.pull(name, stream=True, decode=True):
-            detail = said.get("progressDetail")
-            if detail and said["status"] == "Downloading":
+        for printed in engine.client().api.pull(name, stream=True, decode=True):
+            detail = printed.get("progressDetail")
+            if detail and printed["status"] == "Downloading":
                 shares.append(detail["current"] / detail["total"])
                 registry.released.set()
         assert 0 < min(shares) < 0.6
@@ -207,8 +207,8 @@ def test_pull_that_is_cut_again_and_again_fails(engine: Engine, image: str) -> N
     """The engine asks once more for what is missing, as it is started by the tests."""
     with Drops.start() as registry:
         name = offered(registry, engine, image)
-        said = list(engine.client().api.pull(name, stream=True, decode=True))
-        assert "unexpected EOF" in said[-1]["error"]
+        printed = list(engine.client().api.pull(name, stream=True, decode=True))
+        assert "unexpected EOF" in printed[-1]["error"]
         with pytest.raises(docker.errors.APIError):
             engine.client().images.get(name)
 

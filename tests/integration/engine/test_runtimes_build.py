@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines import Engine
-from trainyard_cli.commands import tree as commands
+from trainyard_cli.commands import tree
 from trainyard_cli.main import run
 
 DOCKERFILE = """\
@@ -32,7 +32,7 @@ class Site:
 
     def run(self, *words: str) -> int:
         command = ["runtimes", *words, "--runtimes", str(self.directory / "runtimes.yaml")]
-        return run(commands.trainyard, "trainyard", command)
+        return run(tree.trainyard, "trainyard", command)
 
     def read(self, command: str) -> str:
         return str(
@@ -76,10 +76,10 @@ def test_image_that_was_built_is_listed_and_has_what_it_was_given(
     assert printed.out.startswith(f"Built {site.image}: ")
     assert "tiny  2/6  FROM ${BASE_IMAGE}" in printed.err.splitlines()
     assert here(site, capsys) is True
-    said = site.read(
+    built = site.read(
         "command -v python3; cat /opt/greeting /opt/ca-bundle.crt; grep -c . /opt/requirements.txt"
     )
-    assert said.splitlines()[:3] == ["/opt/runtime/bin/python3", "hello", "certificates"]
+    assert built.splitlines()[:3] == ["/opt/runtime/bin/python3", "hello", "certificates"]
     assert "einops" in site.read("cat /opt/requirements.txt").splitlines()
 
 
@@ -95,20 +95,20 @@ def test_step_that_fails_is_shown_with_what_it_wrote_and_leaves_nothing(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (site.directory / "Dockerfile").write_text(
-        "ARG BASE_IMAGE\nFROM $BASE_IMAGE\nLABEL trainyard.test=failing\nRUN echo said; echo and more >&2; exit 7\n"
+        "ARG BASE_IMAGE\nFROM $BASE_IMAGE\nLABEL trainyard.test=failing\nRUN echo printed; echo and more >&2; exit 7\n"
     )
     assert site.run("build", "tiny") == 1
     error = capsys.readouterr().err
-    assert "step 4 of 4, RUN echo said; echo and more >&2; exit 7, failed with exit code 7." in error
-    assert sorted(error.splitlines()[-2:]) == ["    and more", "    said"]  # two streams: in either order
-    assert site.engine.leftovers("trainyard.test=failing") == []
+    assert "step 4 of 4, RUN echo printed; echo and more >&2; exit 7, failed with exit code 7." in error
+    assert sorted(error.splitlines()[-2:]) == ["    and more", "    printed"]  # two streams: in either order
+    assert site.engine.remaining("trainyard.test=failing") == []
     assert here(site, capsys) is False
 
 
 def test_base_image_that_nobody_has_is_named(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     missing = "localhost:1/nowhere/base:1"
     assert site.run("build", "tiny", "--base-image", missing) == 1
-    assert f"The base image {missing} of tiny cannot be had: " in capsys.readouterr().err
+    assert f"The base image {missing} of tiny is not available: " in capsys.readouterr().err
 
 
 def test_dockerfile_that_is_none_is_refused_in_the_engines_words(

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from trainyard_agent.server_client import ControlPlane
+from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.errors import NotFound, TrainyardError, Unavailable, to_body
 from trainyard_protocol.sync import (
     LogChunk,
@@ -108,7 +108,7 @@ class StubServer:
     def texts(self, run_id: str, task: str) -> list[str]:
         return [line.text for line in self.logs.get((run_id, task), ())]
 
-    def client(self) -> ControlPlane:
+    def client(self) -> ServerClient:
         """A client that reaches this server without a socket."""
 
         def respond(request: httpx.Request) -> httpx.Response:
@@ -116,7 +116,7 @@ class StubServer:
             status, content = self.handle(request.url.path, request.content)
             return httpx.Response(status, content=content)
 
-        return ControlPlane("http://stub", TOKEN, transport=httpx.MockTransport(respond))
+        return ServerClient("http://stub", TOKEN, transport=httpx.MockTransport(respond))
 
     @contextmanager
     def listening(self) -> Iterator[str]:

@@ -3,12 +3,12 @@
 import json
 import shlex
 import subprocess
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from trainyard_protocol.cluster import (
-    JobContext,
     Task,
     cluster_spec,
     environment,
@@ -30,8 +30,15 @@ ADDRESSES = {
 }
 
 
-def context(trial: str = "", **fields: object) -> JobContext:
-    return JobContext("census_1", "my-project", parse_training_input(fields), trial)
+@dataclass(frozen=True)
+class Job:
+    training_input: TrainingInput
+    job_id: str = "census_1"
+    project: str = "my-project"
+
+
+def context(**fields: object) -> Job:
+    return Job(parse_training_input(fields))
 
 
 def test_tf_config_of_a_worker_has_cluster_task_job_and_environment() -> None:
@@ -61,7 +68,7 @@ def test_tf_config_of_the_evaluator_is_outside_the_cluster() -> None:
 
 
 def test_tf_config_in_a_tuning_job_names_the_trial() -> None:
-    assert tf_config(context(trial="1"), ADDRESSES, MASTER)["task"]["trial"] == "1"
+    assert tf_config(context(), ADDRESSES, MASTER, trial="1")["task"]["trial"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -126,8 +133,8 @@ def test_environment_ranks_are_distinct_and_start_with_the_master() -> None:
 
 def test_environment_of_a_tuning_job_has_trial_and_metric_tag() -> None:
     params = [{"parameterName": "r", "type": "INTEGER", "minValue": 1, "maxValue": 2}]
-    job = context(trial="3", hyperparameters={"params": params, "hyperparameterMetricTag": "acc"})
-    variables = environment(job, ADDRESSES, MASTER)
+    job = context(hyperparameters={"params": params, "hyperparameterMetricTag": "acc"})
+    variables = environment(job, ADDRESSES, MASTER, trial="3")
     assert variables["CLOUD_ML_TRIAL_ID"] == "3"
     assert variables["CLOUD_ML_HP_METRIC_TAG"] == "acc"
 

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_protocol.progress import MAX_LINE, MAX_METRICS, MAX_NAME, MAX_STEP, Mark, parse
+from trainyard_protocol.progress import (
+    MAX_LINE,
+    MAX_METRICS,
+    MAX_NAME,
+    MAX_STEP,
+    ProgressEvent,
+    parse,
+)
 
 
 @pytest.mark.parametrize(
@@ -13,36 +20,39 @@ from trainyard_protocol.progress import MAX_LINE, MAX_METRICS, MAX_NAME, MAX_STE
     [
         (
             '{"event": "progress", "step": 120, "steps": 5000, "loss": 0.5}',
-            Mark("progress", 120, 5000, metrics={"loss": 0.5}),
+            ProgressEvent("progress", 120, 5000, metrics={"loss": 0.5}),
         ),
         (
             '{"event": "x", "step": 3, "epoch": 1.5, "epochs": 5, "a": 1, "b": true, "c": "2", "d": null, "e": [3]}',
-            Mark("x", 3, epoch=1.5, epochs=5, metrics={"a": 1.0}),
+            ProgressEvent("x", 3, epoch=1.5, epochs=5, metrics={"a": 1.0}),
         ),
         (
             '{"event": "x", "step": 3, "a": Infinity, "b": -Infinity, "c": 1e999}',
-            Mark("x", 3, metrics={"a": math.inf, "b": -math.inf, "c": math.inf}),
+            ProgressEvent("x", 3, metrics={"a": math.inf, "b": -math.inf, "c": math.inf}),
         ),
         (
             f'{{"event": "x", "step": 3, "a": 1{"0" * 400}, "b": -1{"0" * 400}}}',
-            Mark("x", 3, metrics={"a": math.inf, "b": -math.inf}),
+            ProgressEvent("x", 3, metrics={"a": math.inf, "b": -math.inf}),
         ),
-        ('{"event": "x", "epoch": 2, "loss": 0.5}', Mark("x", epoch=2)),
-        ('{"event": "x", "step": 3, "epoch": NaN, "epochs": -1}', Mark("x", 3)),
-        ('{"event": "heartbeat", "step": 3, "seconds": 60.1}', Mark("heartbeat", 3)),
-        ('{"event": "x", "step": 3, "": 1, "a\\u0000": 1, "\\ud800": 1, "\\u202e": 1}', Mark("x", 3)),
+        ('{"event": "x", "epoch": 2, "loss": 0.5}', ProgressEvent("x", epoch=2)),
+        ('{"event": "x", "step": 3, "epoch": NaN, "epochs": -1}', ProgressEvent("x", 3)),
+        ('{"event": "heartbeat", "step": 3, "seconds": 60.1}', ProgressEvent("heartbeat", 3)),
+        (
+            '{"event": "x", "step": 3, "": 1, "a\\u0000": 1, "\\ud800": 1, "\\u202e": 1}',
+            ProgressEvent("x", 3),
+        ),
         (
             f'{{"event": "x", "step": 3, "{"n" * MAX_NAME}": 1, "{"n" * (MAX_NAME + 1)}": 1}}',
-            Mark("x", 3, metrics={"n" * MAX_NAME: 1.0}),
+            ProgressEvent("x", 3, metrics={"n" * MAX_NAME: 1.0}),
         ),
-        ('{"step":0,"event":"x"}', Mark("x", 0)),
-        ('{"event": "saved", "model": "gs://b/d"}', Mark("saved")),
-        ('{"event": "start", "stacks": "SIGUSR1"}', Mark("start", stacks="SIGUSR1")),
-        ('{"event": "x", "step": 3, "steps": "many"}', Mark("x", 3)),
-        (f'{{"event": "x", "step": {MAX_STEP}}}', Mark("x", MAX_STEP)),
+        ('{"step":0,"event":"x"}', ProgressEvent("x", 0)),
+        ('{"event": "saved", "model": "gs://b/d"}', ProgressEvent("saved")),
+        ('{"event": "start", "stacks": "SIGUSR1"}', ProgressEvent("start", stacks="SIGUSR1")),
+        ('{"event": "x", "step": 3, "steps": "many"}', ProgressEvent("x", 3)),
+        (f'{{"event": "x", "step": {MAX_STEP}}}', ProgressEvent("x", MAX_STEP)),
     ],
 )
-def test_parse_of_a_report(line: str, mark: Mark) -> None:
+def test_parse_of_a_report(line: str, mark: ProgressEvent) -> None:
     assert parse(line) == mark
 
 

@@ -64,32 +64,32 @@ def test_site_file_may_take_the_line_of_every_other_version(tmp_path: Path) -> N
 def test_version_of_a_table_without_a_line_for_it_is_refused_with_those_it_has() -> None:
     table = load_runtimes()
     strict = type(table)(images=table.images, versions={"2.11": table.versions["*"]})
-    with pytest.raises(InvalidArgument, match=r"version '1\.15' is not offered; offered are 2\.11"):
+    with pytest.raises(InvalidArgument, match=r"version '1\.15' is unknown; known: 2\.11"):
         strict.image_for("1.15", gpus=False)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        ("[1, 2]", "site.yaml: the whole: Input should be a valid dictionary"),
+        ("[1, 2]", "site.yaml: the file: Input should be a valid dictionary"),
         ("a: [", "site.yaml: is not YAML"),
         ("images: {a: {}}", "site.yaml: images.a.image: Field required."),
         ("images: {a: {image: ''}}", "site.yaml: images.a.image: String should have at least 1 character."),
         ("images: {a: {image: b, tag: c}}", "site.yaml: images.a.tag: Extra inputs are not permitted."),
         (
             "versions: {'1': {cpu: nowhere}}",
-            "site.yaml: versions.1 names the image 'nowhere'; the images are jax-c",
+            "site.yaml: versions.1: unknown image 'nowhere'; known: jax-c",
         ),
         ("versions: {2.10: {cpu: jax-cpu}}", 'site.yaml: versions.2.1: a version .* needs quotes: "2.10".'),
         ("versions: {'1': {gpu: jax-cuda}}", "site.yaml: versions.1.cpu: Field required."),
     ],
 )
 def test_site_file_that_is_wrong_is_refused_with_its_name_and_entry(
-    tmp_path: Path, content: str, said: str
+    tmp_path: Path, content: str, message: str
 ) -> None:
     site = tmp_path / "site.yaml"
     site.write_text(content)
-    with pytest.raises(InvalidArgument, match=said):
+    with pytest.raises(InvalidArgument, match=message):
         load_runtimes(site)
 
 

@@ -269,10 +269,10 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_job_from_arbitrary_json_is_parsed_or_refused_never_crashes(data: object) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     try:
-        said = [str(parse_job(data).canonical())]
+        messages = [str(parse_job(data).canonical())]
     except InvalidArgument as error:
-        said = [violation.message for violation in error.violations]
-    assert said
-    assert all(said)
+        messages = [violation.message for violation in error.violations]
+    assert messages
+    assert all(messages)

@@ -1,6 +1,6 @@
 import pytest
 
-from trainyard_protocol.fields import rfc3339, seconds
+from trainyard_protocol.config.fields import rfc3339, seconds
 from trainyard_protocol.sync import LogLine, Stream, SyncResponse, digest
 from trainyard_protocol.views import severity
 

@@ -1,4 +1,4 @@
-"""From an order of the server to what a runtime starts. Pure."""
+"""Translation of a run order into the launches of its replicas. Pure."""
 
 from collections.abc import Mapping
 
@@ -6,19 +6,17 @@ from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol import cluster, machines
 from trainyard_protocol.sync import RunOrder
-from trainyard_protocol.training_input import parse_training_input
 
 
 def launches(
     order: RunOrder, addresses: Mapping[str, str], staging: Staging, replica_environment: Mapping[str, str]
 ) -> list[Launch]:
-    """One launch for each replica of the order, in its order, out of what was staged for it.
+    """One launch for each replica, in the order's sequence, with what was staged for the run.
 
-    Where a name is set both by the service and in `replica_environment`, the service wins: a replica must
-    never see another replica's TF_CONFIG. Raises InvalidArgument for a training input that this agent cannot read.
+    The service's variables override those of `replica_environment`: a replica must never see another replica's
+    TF_CONFIG.
     """
-    training_input = parse_training_input(order.training_input)
-    job = cluster.JobContext(order.job_id, order.project, training_input)
+    training_input = order.training_input
     by_task = {cluster.Task.parse(task): address for task, address in addresses.items()}
     result = []
     for replica in order.replicas:
@@ -28,7 +26,7 @@ def launches(
             command = cluster.container_arguments(training_input, config)
         else:
             command = cluster.module_command(training_input, staging.python)
-        environment = {**replica_environment, **cluster.environment(job, by_task, task)}
+        environment = {**replica_environment, **cluster.environment(order, by_task, task)}
         result.append(
             Launch(
                 task=replica.task,
@@ -46,8 +44,3 @@ def launches(
             )
         )
     return result
-
-
-def wants_image(order: RunOrder) -> str:
-    """The image that the order's job brings; "" for a package job."""
-    return parse_training_input(order.training_input).image_uri

@@ -1,7 +1,7 @@
-"""Sends every line of every replica to the server, in order, exactly once.
+"""Ships every line of every replica to the server, in order, exactly once.
 
-The server says how many lines it has; the agent goes on from there, whatever it believed before. So nothing
-about shipping is kept on this side: a new agent begins each log by asking, with an empty chunk.
+The server answers how many lines it has, and the agent continues from there. So the agent saves no shipping state: a
+new agent begins each log with an empty chunk, to ask the server.
 """
 
 import asyncio
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainyard_agent.runtimes.base import Runtime
-from trainyard_agent.server_client import ControlPlane
+from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.errors import NotFound, TrainyardError
 from trainyard_protocol.sync import LogChunk, LogEnd, LogLine, digest
 
 MAX_LINES = 1000
 MAX_BYTES = 1 << 19
 MAX_CHUNKS = 8
-"""Of one log in one round: a replica that prints without end must not hold up the others."""
+"""Of one log in one round: a replica that prints endlessly must not delay the others."""
 
 _AT_ONCE = 8
 _log = logging.getLogger(__name__)
@@ -26,26 +26,28 @@ Key = tuple[str, str]
 """A run's id and a task."""
 
 Watch = Callable[[Key, int, Sequence[LogLine]], None]
-"""Told of lines `start`, `start + 1`, ... of a log."""
+"""Called with lines `start`, `start + 1`, ... of a log."""
 
 
 @dataclass(slots=True)
 class _Progress:
     next: int | None = None
-    """How many lines the server has; None before it was asked."""
-    over: bool = False
+    """The number of lines that the server has; None before it was asked."""
+    complete: bool = False
 
 
 class LogShipper:
+    """Ships the logs of one runtime to one server."""
+
     def __init__(
         self,
-        control_plane: ControlPlane,
+        control_plane: ServerClient,
         runtime: Runtime,
         max_lines: int = MAX_LINES,
         max_bytes: int = MAX_BYTES,
         watch: Watch = lambda _key, _start, _lines: None,
     ) -> None:
-        """`watch` is given what is read, before it is sent."""
+        """`watch` is called with lines that were read, before they are sent."""
         self._control_plane = control_plane
         self._runtime = runtime
         self._limits = (max_lines, max_bytes)
@@ -54,27 +56,26 @@ class LogShipper:
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def ship(self, logs: Iterable[Key]) -> bool:
-        """Send a round's share of what there is of these logs, and the last word on those that are complete.
-        True if there is more to send at once.
+        """Send new lines of these logs, at most MAX_CHUNKS each, and the ends of the complete ones. True if there is
+        more to send at once.
 
-        A log that is not among them is forgotten; one that is over costs nothing. Raises the first error
-        of the server; every other log was still tried. Calls must not overlap.
+        Other logs are forgotten. Raises the server's first error, after every log was tried. Calls must not overlap.
         """
-        wanted = set(logs)
-        self._progress = {key: p for key, p in self._progress.items() if key in wanted}
-        pending = [key for key in wanted if not self._of(key).over]
+        keys = set(logs)
+        self._progress = {key: p for key, p in self._progress.items() if key in keys}
+        pending = [key for key in keys if not self._of(key).complete]
         outcomes = await asyncio.gather(*(self._ship(key) for key in pending), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
         return any(outcomes)
 
-    def is_over(self, key: Key) -> bool:
-        """Whether the server has all of this log, or does not want it."""
-        return key in self._progress and self._progress[key].over
+    def is_complete(self, key: Key) -> bool:
+        """Whether the server has the complete log, or has refused it."""
+        return key in self._progress and self._progress[key].complete
 
     async def _ship(self, key: Key) -> bool:
-        """True if there is more than one round's share."""
+        """Send at most MAX_CHUNKS. True if there is more."""
         progress = self._of(key)
         async with self._slots:
             try:
@@ -82,33 +83,33 @@ class LogShipper:
                     if not await self._send_next(key, progress):
                         return False
             except NotFound:
-                _log.warning("run %s is not this server's: the log of %s is not sent", *key)
-                progress.over = True
+                _log.warning("the server does not know run %s: the log of %s is not sent", *key)
+                progress.complete = True
                 return False
             except TrainyardError:
-                progress.next = None  # ask again: the chunk may have arrived and the answer not
+                progress.next = None  # ask again: the chunk may have arrived without its answer
                 raise
             return True
 
     async def _send_next(self, key: Key, progress: _Progress) -> bool:
-        """Send one chunk. True if it moved things on, so that there may be more to send at once."""
+        """Send one chunk. True if the server accepted lines, so that there may be more to send."""
         if progress.next is None:
             receipt = await self._control_plane.send_log(*key, LogChunk(start=0, lines=()))
-            progress.next, progress.over = receipt.next, receipt.complete
+            progress.next, progress.complete = receipt.next, receipt.complete
             return not receipt.complete
         start = progress.next
-        found = await asyncio.to_thread(self._runtime.read_log, *key, start, *self._limits)
-        self._watch(key, start, found.lines)
-        if not found.lines and not found.complete:
+        log = await asyncio.to_thread(self._runtime.read_log, *key, start, *self._limits)
+        self._watch(key, start, log.lines)
+        if not log.lines and not log.complete:
             return False
-        end = await asyncio.to_thread(self._last_word, key, found.cut) if found.complete else None
-        receipt = await self._control_plane.send_log(*key, LogChunk(start=start, lines=found.lines, end=end))
-        progress.next, progress.over = receipt.next, receipt.complete
+        end = await asyncio.to_thread(self._log_end, key, log.cut) if log.complete else None
+        receipt = await self._control_plane.send_log(*key, LogChunk(start=start, lines=log.lines, end=end))
+        progress.next, progress.complete = receipt.next, receipt.complete
         if end is not None and not receipt.complete and receipt.next == start:
             _log.error("the server does not accept the end of the log of run %s, %s", *key)
         return not receipt.complete and receipt.next != start
 
-    def _last_word(self, key: Key, cut: bool) -> LogEnd:
+    def _log_end(self, key: Key, cut: bool) -> LogEnd:
         count = 0
 
         def counted() -> Iterator[LogLine]:

@@ -1,32 +1,30 @@
-"""What to do next, from what the server wants and what is here. Pure.
+"""The next action for each run, from the server's orders and the local state. Pure.
 
                           ordered to run             ordered to stop        not ordered
-    nothing here          Prepare                    GiveUp (stopped)       -
-    left by another agent Prepare                    GiveUp (stopped)       Remove
-    being prepared        wait                       GiveUp (stopped)       Remove
-    prepared              Start                      GiveUp (stopped)       Remove
-    could not be prepared GiveUp (why)               GiveUp (stopped)       Remove
+    not on this machine   Prepare                    GiveUp (stopped)       -
+    staged by a former agent  Prepare                GiveUp (stopped)       Remove
+    being staged          wait                       GiveUp (stopped)       Remove
+    staged                Start                      GiveUp (stopped)       Remove
+    staging failed        GiveUp (why)               GiveUp (stopped)       Remove
     given up              wait                       wait                   Remove
     alive                 wait                       Stop                   Stop
     ended                 wait                       wait                   Remove
 
-"Given up" is a run that will never have a replica here: its end is reported until the server lets it go.
-Each action may be repeated after a crash: all of them are idempotent.
+"Given up" is a run that will never have a replica here: its end is reported until the server drops its order.
+All actions are idempotent: each may be repeated after a crash.
 """
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
-from trainyard_agent.control.launch import wants_image
 from trainyard_agent.staging.base import Staging
-from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A run that the runtime has. `alive`: some replica has not exited yet."""
+class LocalRun:
+    """A run that the runtime holds. `alive`: a replica has not exited yet."""
 
     alive: bool
     grace_s: float
@@ -68,40 +66,40 @@ Action = Prepare | Start | GiveUp | Stop | Remove
 
 def reconcile(
     orders: Iterable[RunOrder],
-    held: Mapping[str, Held],
+    local: Mapping[str, LocalRun],
     staging: Mapping[str, Staging],
     given_up: Set[str],
     *,
     runs_images: bool,
 ) -> list[Action]:
-    """At most one action for each run: those that free something come first."""
-    wanted = {order.run_id: order for order in orders}
-    unwanted = sorted((held.keys() | staging.keys() | given_up) - wanted.keys())
-    actions: list[Action] = [_let_go(run_id, held.get(run_id)) for run_id in unwanted]
-    for order in wanted.values():
+    """At most one action for each run; those that free resources come first."""
+    ordered = {order.run_id: order for order in orders}
+    unordered = sorted((local.keys() | staging.keys() | given_up) - ordered.keys())
+    actions: list[Action] = [_stop_or_remove(run_id, local.get(run_id)) for run_id in unordered]
+    for order in ordered.values():
         run_id = order.run_id
-        if run_id in held:
-            if order.target == "stop" and held[run_id].alive:
+        if run_id in local:
+            if order.target == "stop" and local[run_id].alive:
                 actions.append(Stop(run_id, order.grace_s))
         elif run_id in given_up:
             continue
         elif order.target == "stop":
             actions.append(GiveUp(order, Reason.STOPPED, "It was stopped before it was started."))
         else:
-            actions += _towards_start(order, staging.get(run_id), runs_images)
+            actions += _advance(order, staging.get(run_id), runs_images)
     return sorted(actions, key=lambda action: not isinstance(action, Stop | Remove))
 
 
-def _let_go(run_id: str, held: Held | None) -> Action:
-    if held is not None and held.alive:
-        return Stop(run_id, held.grace_s)
+def _stop_or_remove(run_id: str, local: LocalRun | None) -> Action:
+    if local is not None and local.alive:
+        return Stop(run_id, local.grace_s)
     return Remove(run_id)
 
 
-def _towards_start(order: RunOrder, staging: Staging | None, runs_images: bool) -> list[Action]:
-    if staging is None or staging.phase == "left":
-        trouble = _impossible(order, runs_images)
-        return [GiveUp(order, Reason.START_FAILED, trouble) if trouble else Prepare(order)]
+def _advance(order: RunOrder, staging: Staging | None, runs_images: bool) -> list[Action]:
+    if staging is None or staging.phase == "stale":
+        problem = _why_not_startable(order, runs_images)
+        return [GiveUp(order, Reason.START_FAILED, problem) if problem else Prepare(order)]
     match staging.phase:
         case "preparing":
             return []
@@ -111,11 +109,10 @@ def _towards_start(order: RunOrder, staging: Staging | None, runs_images: bool) 
             return [GiveUp(order, staging.reason, staging.message)]
 
 
-def _impossible(order: RunOrder, runs_images: bool) -> str:
-    try:
-        image = wants_image(order)
-    except InvalidArgument as error:
-        return f"This agent does not understand its job: {error.message}"
+def _why_not_startable(order: RunOrder, runs_images: bool) -> str:
+    if order.unreadable:
+        return f"This agent does not understand its job: {order.unreadable}"
+    image = order.training_input.image_uri
     if image and not runs_images:
         return f"It needs the image {image}, and this agent has no container engine."
     return ""

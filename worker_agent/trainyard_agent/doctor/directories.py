@@ -1,4 +1,4 @@
-"""Directories of runs that nobody knows any more."""
+"""Directories of runs that no longer exist."""
 
 from collections.abc import Iterator, Set
 from pathlib import Path
@@ -7,46 +7,44 @@ from trainyard_agent.host.files import DamagedFile, read_json, remove_tree
 from trainyard_protocol.health import Finding, sized
 
 _RUNS = ("runs", "containers")
-_PREPARED = ("environments", "staging")
+_STAGED = ("environments", "staging")
 _REMOVED = ".removed-"
 
 
-def leftovers(state_dir: Path, live_runs: Set[str] | None) -> list[Path]:
-    """What a removal left behind, what has no run.json, and what was prepared for runs that are over."""
-    found: list[Path] = []
+def orphans(state_dir: Path, live_runs: Set[str] | None) -> list[Path]:
+    """Directories of interrupted removals, without run.json, or staged for runs that have ended."""
+    orphans: list[Path] = []
     known = set(live_runs or ())
     for kind in _RUNS:
         for path in _below(state_dir / kind):
             if _is_run(path):
                 known.add(path.name)
             else:
-                found.append(path)
+                orphans.append(path)
     if live_runs is not None:
-        found += [path for kind in _PREPARED for path in _below(state_dir / kind) if path.name not in known]
-    return found
+        orphans += [path for kind in _STAGED for path in _below(state_dir / kind) if path.name not in known]
+    return orphans
 
 
-def findings(found: list[Path], fix: bool, complete: bool) -> Iterator[Finding]:
-    for path in found:
+def findings(orphans: list[Path], fix: bool, complete: bool) -> Iterator[Finding]:
+    for path in orphans:
         size = sized(_size(path))
-        trouble = _remove(path) if fix else ""
-        if fix and not trouble:
+        failure = _remove(path) if fix else ""
+        if fix and not failure:
             yield Finding(check="directories", status="fixed", found=f"{path} was removed: {size}.")
             continue
         yield Finding(
             check="directories",
             status="problem",
-            found=f"{path} belongs to no run that is known: {size}.",
-            meaning="It takes room on the disk, and nobody removes it.",
-            advice=trouble or "`trainyard doctor --fix` removes it.",
-            fixable=not trouble,
+            found=f"{path} belongs to no existing run: {size}.",
+            meaning="It uses disk space until it is removed.",
+            advice=failure or "`trainyard doctor --fix` removes it.",
+            fixable=not failure,
         )
-    if not found and complete:
-        yield Finding(
-            check="directories", status="ok", found="Every directory belongs to a run that is known."
-        )
+    if not orphans and complete:
+        yield Finding(check="directories", status="ok", found="Every directory belongs to an existing run.")
     elif not complete:
-        why = "Environments of runs that are over could not be told from others: the server was not to be asked."
+        why = "Environments of ended runs could not be identified: the server could not be asked."
         yield Finding(check="directories", status="unknown", found=why)
 
 
@@ -55,7 +53,7 @@ def _below(directory: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    """A damaged run.json counts: its processes may live, and the agent deals with them when it starts."""
+    """Whether it is a run's directory. One with a damaged run.json is: the agent removes it when it starts."""
     if path.name.startswith(_REMOVED):
         return False
     try:
@@ -73,10 +71,10 @@ def _remove(path: Path) -> str:
 
 
 def _size(path: Path) -> int:
-    size = 0
+    total = 0
     for one in (path, *path.rglob("*")):
         try:
-            size += one.lstat().st_blocks * 512
-        except OSError:  # it went in between, or is closed to us
+            total += one.lstat().st_blocks * 512
+        except OSError:  # removed in between, or not readable by this user
             continue
-    return size
+    return total

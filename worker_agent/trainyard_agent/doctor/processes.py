@@ -1,4 +1,4 @@
-"""Processes that carry our mark, or supervise one that does, and whose run nobody knows any more."""
+"""Processes with our tag, and supervisors, whose run no longer exists."""
 
 import contextlib
 import os
@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard_agent.host import machine_id as here
-from trainyard_agent.host import process_tags as marks
-from trainyard_agent.runtimes.process import supervisor as shim
+from trainyard_agent.host import machine_id, process_tags
+from trainyard_agent.runtimes import supervisor as supervisor_program
 from trainyard_protocol.health import Finding
 
 _TEMPORARY = re.compile(r"(/.+)/(?:runs|environments)/([A-Za-z0-9_-]{1,64})(?:/[^/]+)?/tmp")
@@ -22,8 +21,8 @@ _PAUSE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Orphan:
-    """`started` (in ticks of the kernel's clock) tells it from a later process with the same number."""
+class OrphanProcess:
+    """A process without a run. `started` (kernel clock ticks) distinguishes it from a later one with its pid."""
 
     pid: int
     started: str
@@ -32,78 +31,78 @@ class Orphan:
     supervisor: bool = False
 
 
-def orphans(state_dir: Path, proc: Path = Path("/proc")) -> list[Orphan]:
-    """Of this state directory, or of one that is gone."""
+def orphans(state_dir: Path, proc: Path = Path("/proc")) -> list[OrphanProcess]:
+    """The orphans of this state directory and of removed ones."""
     entries = (entry for entry in proc.iterdir() if entry.name.isdecimal())
     return [orphan for entry in entries if (orphan := _orphan(entry, state_dir)) is not None]
 
 
-def findings(found: list[Orphan], fix: bool) -> Iterator[Finding]:
-    if not found:
-        yield Finding(check="processes", status="ok", found="No process is left of a run that is over.")
-    for orphan in sorted(found, key=lambda one: (one.run_id, not one.supervisor, one.pid)):
+def findings(orphans: list[OrphanProcess], fix: bool) -> Iterator[Finding]:
+    if not orphans:
+        yield Finding(check="processes", status="ok", found="There are no orphaned processes.")
+    for orphan in sorted(orphans, key=lambda one: (one.run_id, not one.supervisor, one.pid)):
         what = "The supervisor" if orphan.supervisor else "The process"
         name = f"{what} {orphan.pid} ({orphan.command})"
-        trouble = _end(orphan) if fix else ""
-        if fix and not trouble:
+        failure = _end(orphan) if fix else ""
+        if fix and not failure:
             done = f"{name} of run {orphan.run_id[:12]} was killed."
             yield Finding(check="processes", status="fixed", found=done)
             continue
         yield Finding(
             check="processes",
             status="problem",
-            found=f"{name} is left of run {orphan.run_id[:12]}, which nobody knows any more.",
-            meaning="It uses CPUs, memory and devices that are given to others.",
-            advice=f"It could not be ended: {trouble}." if trouble else "`trainyard doctor --fix` kills it.",
-            fixable=not trouble,
+            found=f"{name} is orphaned: its run {orphan.run_id[:12]} no longer exists.",
+            meaning="It uses CPUs, memory and devices that are assigned to others.",
+            advice=f"It could not be killed: {failure}." if failure else "`trainyard doctor --fix` kills it.",
+            fixable=not failure,
         )
 
 
-def _orphan(entry: Path, state_dir: Path) -> Orphan | None:
+def _orphan(entry: Path, state_dir: Path) -> OrphanProcess | None:
     try:
         words = _words(entry / "cmdline")
         run = _supervised(words)
         supervisor = run is not None
         if run is None:
-            run = _marked(_words(entry / "environ"))
+            run = _tagged(_words(entry / "environ"))
         if run is None or not _is_orphaned(entry, *run, state_dir):
             return None
         command = " ".join(words)
         shown = command if len(command) <= _SHOWN else f"{command[: _SHOWN - 3]}..."
-        return Orphan(int(entry.name), _started(entry), run[1], shown, supervisor)
+        return OrphanProcess(int(entry.name), _started(entry), run[1], shown, supervisor)
     except OSError:  # it ended, or is another user's
         return None
 
 
 def _supervised(words: list[str]) -> tuple[Path, str] | None:
-    """The state directory and the run of a supervisor."""
-    if shim.__file__ not in words[:-1]:
+    """The state directory and run of a supervisor; None for another process."""
+    if supervisor_program.__file__ not in words[:-1]:
         return None
-    match = _SUPERVISED.fullmatch(words[words.index(shim.__file__) + 1])
+    match = _SUPERVISED.fullmatch(words[words.index(supervisor_program.__file__) + 1])
     return (Path(match[1]), match[2]) if match else None
 
 
-def _marked(variables: list[str]) -> tuple[Path, str] | None:
-    """The same of a process with our mark. Where it lives is told by its TMPDIR: the mark names only its run."""
+def _tagged(variables: list[str]) -> tuple[Path, str] | None:
+    """The same for a process with our tag. The tag has only its run; TMPDIR has its state directory."""
     values = dict(variable.partition("=")[::2] for variable in variables)
-    run_id = values.get(marks.MARK, "").partition("/")[0]
+    run_id = values.get(process_tags.TAG, "").partition("/")[0]
     match = _TEMPORARY.fullmatch(values.get("TMPDIR", ""))
     return (Path(match[1]), run_id) if run_id and match and match[2] == run_id else None
 
 
-def _is_orphaned(entry: Path, home: Path, run_id: str, state_dir: Path) -> bool:
-    """Raises OSError for what may not be looked at: then it is not ours to end."""
-    inside = here.seen_by(entry, home)
+def _is_orphaned(entry: Path, agent_dir: Path, run_id: str, state_dir: Path) -> bool:
+    """Whether its run no longer exists. Raises OSError for a process that this user may not inspect."""
+    inside = machine_id.path_in_process(entry, agent_dir)
     (entry / "root").readlink()
-    if home != state_dir and inside.exists():
-        return False  # another installation's
+    if agent_dir != state_dir and inside.exists():
+        return False  # of another installation
     return not (
         (inside / "runs" / run_id / "run.json").exists() or (inside / "environments" / run_id).is_dir()
     )
 
 
-def _end(orphan: Orphan) -> str:
-    """SIGKILL; why it is still there, or "". By a descriptor: its number may be another's by now."""
+def _end(orphan: OrphanProcess) -> str:
+    """SIGKILL a process, by pidfd because its pid may be reused. Returns the error, or ""."""
     try:
         descriptor = os.pidfd_open(orphan.pid)
     except ProcessLookupError:
@@ -118,9 +117,7 @@ def _end(orphan: Orphan) -> str:
         deadline = time.monotonic() + _END_S
         while _state(entry) not in ("", "Z", "X"):
             if time.monotonic() > deadline:
-                return (
-                    "SIGKILL does not end it: it hangs in the kernel, and only a restart of the machine helps"
-                )
+                return "it survives SIGKILL because it hangs in the kernel; restart the machine"
             time.sleep(_PAUSE_S)
     except (FileNotFoundError, ProcessLookupError):
         return ""
@@ -146,5 +143,5 @@ def _state(entry: Path) -> str:
 
 
 def _fields(entry: Path) -> list[str]:
-    """Of /proc/PID/stat, from the state on: before it is the name, which may hold anything."""
+    """The fields of /proc/PID/stat from the state on, after the name, which may hold any character."""
     return (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

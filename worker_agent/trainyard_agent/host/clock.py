@@ -1,4 +1,4 @@
-"""Time as an argument: the real clock, and one that stands still until a test moves it."""
+"""Clocks: the system's, and a manual one for tests."""
 
 import asyncio
 import time
@@ -12,11 +12,11 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back, and goes on while the machine sleeps."""
+        """Seconds from an arbitrary start; never decreases, and counts suspended time."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Returns once `monotonic` has gone on by `seconds`, or a little later."""
+        """Return once `monotonic` has advanced by `seconds`, or a little later."""
         ...
 
 
@@ -25,14 +25,14 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)  # the same in every process: see lease_file
+        return time.clock_gettime(time.CLOCK_BOOTTIME)  # shared by all processes: see lease_file
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
 class ManualClock:
-    """Moves only by `advance`; wakes those whose sleep is over, in the order of their waking times."""
+    """Moves only by `advance`, which wakes sleepers in the order of their wakeup times."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -48,14 +48,14 @@ class ManualClock:
     async def sleep(self, seconds: float) -> None:
         if seconds <= 0:
             return
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleepers.append((self._elapsed + seconds, over))
-        await over
+        wakeup: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self._elapsed + seconds, wakeup))
+        await wakeup
 
     def advance(self, seconds: float) -> None:
         self._elapsed += seconds
         due = sorted((s for s in self._sleepers if s[0] <= self._elapsed), key=lambda sleeper: sleeper[0])
         self._sleepers = [s for s in self._sleepers if s[0] > self._elapsed]
-        for _, over in due:
-            if not over.done():
-                over.set_result(None)
+        for _, wakeup in due:
+            if not wakeup.done():
+                wakeup.set_result(None)

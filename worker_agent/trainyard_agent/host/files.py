@@ -1,4 +1,4 @@
-"""Small files that appear whole or not at all, and locks that end with their holder."""
+"""Atomic writes of small JSON files, and file locks that end with their process."""
 
 import contextlib
 import fcntl
@@ -11,28 +11,26 @@ from typing import Any
 
 
 class DamagedFile(OSError):
-    """Not what was written: the disk, or a person, changed it."""
+    """A file whose content is not what was written."""
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replaces the file; after a power cut it is the old one or the new one, whole. Refused by the disk: the
-    old one stays. Two writers of one path: one of the two wins, whole.
-    """
+    """Replace the file atomically and durably; of two writers one wins. On OSError the old file stays."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     try:
         with fresh.open("w", encoding="utf-8") as file:
             file.write(json.dumps(value))
             file.flush()
-            os.fsync(file.fileno())  # else the name may reach the disk before what it stands for
+            os.fsync(file.fileno())  # else the name may reach the disk before the content
         fresh.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
-            fresh.unlink()  # on a full disk even this little is missed
+            fresh.unlink()  # its space is needed on a full disk
         raise
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in the file; None where there is no file. Raises DamagedFile for anything else in it."""
+    """The JSON object in the file; None if there is no file. Raises DamagedFile for any other content."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -40,20 +38,20 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise DamagedFile(f"{path} is damaged ({error})") from error
     if not isinstance(value, dict):
-        raise DamagedFile(f"{path} is damaged (it holds no JSON object)")
+        raise DamagedFile(f"{path} is damaged (it is not a JSON object)")
     return value
 
 
 def try_lock(path: Path) -> int | None:
-    """An open file descriptor that holds the lock, to be closed by the caller; None if another holds it.
+    """An open file descriptor that holds the lock, to be closed by the caller; None if it is already locked.
 
-    The kernel gives the lock back when the last copy of the descriptor is closed, however its holder dies.
+    The kernel releases the lock when the last copy of the descriptor is closed, also when the process is killed.
     """
     return _flock(path, fcntl.LOCK_EX)
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock; False where there is no file. Asking disturbs no one else who asks."""
+    """Whether the file is locked; False if there is none. Concurrent calls do not affect each other."""
     if not path.exists():
         return False
     fd = _flock(path, fcntl.LOCK_SH)
@@ -64,10 +62,9 @@ def is_locked(path: Path) -> bool:
 
 
 def holder(path: Path) -> int | None:
-    """A pidfd of the process that holds the lock, to be closed by the caller; None if nobody does.
+    """A pidfd of the process that holds the lock, to be closed by the caller; None if there is none.
 
-    It is who wrote its id into the file, has the file open, and is still there: an id that the kernel has given to
-    somebody else is never taken for it.
+    It is the process whose pid is in the file and that has the file open, so a reused pid is never returned.
     """
     if not is_locked(path):
         return None
@@ -83,19 +80,19 @@ def holder(path: Path) -> int | None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory, also one that a program made inaccessible to itself, or that others remove from meanwhile.
-    Not there: nothing."""
+    """Remove a directory, also one with unreadable directories in it, or one that others remove concurrently.
+    Without a directory nothing happens."""
     opened = False
     while os.path.lexists(path):
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
-            continue  # somebody else took a part of it: the rest is still to be removed
+            continue  # removed concurrently: go on with the rest
         except PermissionError:
             if opened:
                 raise
             opened = True
-            for directory, _, _ in os.walk(path):  # top down: each is opened before the walk goes into it
+            for directory, _, _ in os.walk(path):  # top down: each is made readable before the walk enters it
                 Path(directory).chmod(0o700)
 
 

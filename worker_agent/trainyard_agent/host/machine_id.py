@@ -1,18 +1,18 @@
-"""Which machine this is, and which view of its files."""
+"""The identity of this machine and of its mount namespace."""
 
 import socket
 from pathlib import Path
 
 
 def identity() -> str:
-    """The same for two processes exactly where a path means the same to both: a container has a view of its own."""
+    """Host name and mount namespace: equal for two processes that see the same files."""
     try:
-        view = str(Path("/proc/self/ns/mnt").readlink())
+        namespace = str(Path("/proc/self/ns/mnt").readlink())
     except OSError:
-        view = "unknown"
-    return f"{socket.gethostname()} {view}"
+        namespace = "unknown"
+    return f"{socket.gethostname()} {namespace}"
 
 
-def seen_by(entry: Path, path: Path) -> Path:
-    """A path as the process of a /proc entry sees it."""
+def path_in_process(entry: Path, path: Path) -> Path:
+    """A path in the file system of the process with this /proc entry."""
     return entry / "root" / path.relative_to("/")

@@ -1,7 +1,6 @@
-"""Finding processes by the mark that their environment carries, whoever their parent is by now.
+"""Processes of a run, found by a tag in their environment.
 
-The mark is inherited by every descendant, through setsid and double forks; only a process that cleared its
-environment on purpose has none.
+Every descendant inherits the tag, also through setsid and double forks, unless it clears its environment.
 """
 
 import os
@@ -9,29 +8,29 @@ import signal
 import time
 from pathlib import Path
 
-MARK = "TRAINYARD_REPLICA"
+TAG = "TRAINYARD_REPLICA"
 _PAUSE_S = 0.01
 
 
 class StillAlive(Exception):
-    """Processes that survived SIGKILL for a long time: they hang in the kernel."""
+    """Processes that survive SIGKILL because they hang in the kernel."""
 
 
-def mark(run_id: str, what: str) -> dict[str, str]:
+def tag(run_id: str, what: str) -> dict[str, str]:
     """The variable to set for everything started for `what` (a task name, `staging`) of a run."""
-    return {MARK: f"{run_id}/{what}"}
+    return {TAG: f"{run_id}/{what}"}
 
 
-def marked(run_id: str, what: str = "") -> list[int]:
-    """The processes that carry the mark of `what`, or of anything of the run. Zombies are not among them."""
-    wanted = f"{MARK}={run_id}/{what}".encode() + (b"\0" if what else b"")
-    return [int(entry.name) for entry in Path("/proc").iterdir() if _carries(entry, wanted)]
+def tagged(run_id: str, what: str = "") -> list[int]:
+    """The pids of processes with the tag of `what`, or with any tag of the run; without zombies."""
+    prefix = f"{TAG}={run_id}/{what}".encode() + (b"\0" if what else b"")
+    return [int(entry.name) for entry in Path("/proc").iterdir() if _has_tag(entry, prefix)]
 
 
-def kill_marked(run_id: str, what: str = "", deadline_s: float = 10.0) -> None:
-    """SIGKILL them until none is left. None there: nothing happens. Raises StillAlive after `deadline_s`."""
+def kill_tagged(run_id: str, what: str = "", deadline_s: float = 10.0) -> None:
+    """SIGKILL the tagged processes until none is left. Raises StillAlive after `deadline_s`."""
     give_up_at = time.monotonic() + deadline_s
-    while pids := marked(run_id, what):
+    while pids := tagged(run_id, what):
         if time.monotonic() > give_up_at:
             raise StillAlive(f"processes {', '.join(map(str, pids))} of run {run_id} cannot be killed")
         for pid in pids:
@@ -42,11 +41,11 @@ def kill_marked(run_id: str, what: str = "", deadline_s: float = 10.0) -> None:
         time.sleep(_PAUSE_S)
 
 
-def _carries(entry: Path, wanted: bytes) -> bool:
+def _has_tag(entry: Path, prefix: bytes) -> bool:
     if not entry.name.isdecimal():
         return False
     try:
         environment = (entry / "environ").read_bytes()
     except OSError:  # ended, or another user's
         return False
-    return b"\0" + wanted in b"\0" + environment
+    return b"\0" + prefix in b"\0" + environment

@@ -1,8 +1,7 @@
-"""How long an agent may go on without its server.
+"""The agent's lease: how long its replicas may run without an answer of the server.
 
-After the lease the server may start a run on another machine, so by then nothing of it may live here. An
-agent that restarts remembers when it last heard of the server, and a fence (`fence.py`) keeps the lease where no
-agent does.
+After the lease the server may start a run on another machine, so by then all its replicas here must be dead. The lease
+is saved for an agent that restarts, and for the watchdog (`watchdog.py`), which enforces it when no agent does.
 """
 
 import logging
@@ -20,10 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 class Lease:
-    """Counts from the moment when the last answered request was *sent*: the server's count began later.
+    """Counts from the time at which the last answered request was *sent*: the server's lease begins later.
 
-    `path` is where it is remembered; without one, it is not. `on_grant` is called whenever there is a lease that is
-    remembered, so that somebody watches over it.
+    `path` is the file to save it to; None: it is not saved. `on_grant` is called after every renewal that is saved; it
+    starts the watchdog.
     """
 
     def __init__(
@@ -33,62 +32,60 @@ class Lease:
         self._path = path
         self._on_grant = on_grant
         self._boot_id = lease_file.boot_id()
-        self._written = _known(path)
+        self._saved = _read_saved(path)
         self._grant: Grant | None = None
-        if self._written is not None and self._written.boot_id == self._boot_id:
-            # One of an earlier boot is over, and so is all that ran under it.
+        if self._saved is not None and self._saved.boot_id == self._boot_id:
+            # A lease of an earlier boot has ended with its replicas.
             try:
-                self._remember(replace(self._written, version=__version__))
+                self._save(replace(self._saved, version=__version__))
             except OSError as error:
-                _log.warning("nobody else watches over the lease: %s", error)
+                _log.warning("the lease is not saved or has no watchdog: %s", error)
 
     def renew(self, sent: float, lease_s: float | None) -> None:
-        """The server answered a request that was sent at `sent` (monotonic). None: the lease never ends.
-
-        Raises OSError where that cannot be remembered; it holds all the same.
-        """
+        """Renew the lease from `sent` (monotonic), when the answered request was sent. None: it never expires. Raises
+        OSError if it cannot be saved; it is renewed all the same."""
         if lease_s is not None:
-            self._remember(Grant(lease_s, sent, self._boot_id, __version__))
+            self._save(Grant(lease_s, sent, self._boot_id, __version__))
             return
         self._grant = None
         if self._path is not None:
             self._path.unlink(missing_ok=True)
-        self._written = None
+        self._saved = None
 
-    def is_over(self, grace_s: float) -> bool:
-        """Whether a run with this grace must be stopped now, so that it is gone when the lease ends."""
+    def must_stop(self, grace_s: float) -> bool:
+        """Whether a run with this grace must be stopped now, so that it has ended when the lease expires."""
         return self._grant is not None and self._clock.monotonic() >= self._grant.stop_at(grace_s)
 
     def grace_left(self, grace_s: float) -> float:
-        """What is left of the grace of a run whose lease is over: less, where nobody was awake to stop it in time."""
+        """The remaining grace in seconds: less than `grace_s` if the run was not stopped in time."""
         if self._grant is None:
             return grace_s
         return min(grace_s, max(0.0, self._grant.stop_at(grace_s) + grace_s - self._clock.monotonic()))
 
-    def _remember(self, grant: Grant) -> None:
+    def _save(self, grant: Grant) -> None:
         self._grant = grant
         if self._path is None:
             return
-        if self._is_news(grant):
+        if self._needs_write(grant):
             lease_file.write(self._path, grant)
-            self._written = grant
+            self._saved = grant
         self._on_grant()
 
-    def _is_news(self, grant: Grant) -> bool:
-        """Whether the file says too little: who reads it acts later than this agent in any case."""
-        known = self._written
-        if known is None or (known.lease_s, known.boot_id, known.version) != (
+    def _needs_write(self, grant: Grant) -> bool:
+        """Whether the saved lease is too old: the watchdog acts later than the agent in any case."""
+        saved = self._saved
+        if saved is None or (saved.lease_s, saved.boot_id, saved.version) != (
             grant.lease_s,
             grant.boot_id,
             grant.version,
         ):
             return True
-        return grant.heard - known.heard >= grant.later_s / 2
+        return grant.renewed_at - saved.renewed_at >= grant.watchdog_delay_s / 2
 
 
-def _known(path: Path | None) -> Grant | None:
+def _read_saved(path: Path | None) -> Grant | None:
     try:
         return lease_file.read(path) if path else None
     except DamagedFile as error:
-        _log.warning("%s: as if there were no lease until the server answers", error)
+        _log.warning("%s: treated as no lease until the server answers", error)
         return None

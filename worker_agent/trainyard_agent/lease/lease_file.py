@@ -1,51 +1,50 @@
-"""lease.json: how long replicas may live without the server, for whoever sees to it in the agent's place.
+"""lease.json: the saved lease, for the watchdog and for an agent that restarts.
 
-Times are those of CLOCK_BOOTTIME, which all processes of one boot share, and which neither a clock that is set
-nor a machine that sleeps can mislead. The file is overwritten in place: a full disk cannot keep a lease from being
-renewed. It need not survive a power cut, for neither do the replicas.
+Times are those of CLOCK_BOOTTIME, which all processes of one boot share; it counts suspended time and is never set.
+The file is overwritten in place, so a lease can be renewed on a full disk. It need not survive a power cut.
 
-Standard library only: the fence (`fence.py`) is a small process.
+Standard library only: the watchdog (`watchdog.py`) is a small process.
 """
 
 import json
 import os
 import time
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from trainyard_agent.host.files import DamagedFile
 
 NAME = "lease.json"
 
-_BYTES = 512  # all of it, always: what is overwritten needs no more room
+_BYTES = 512  # always written in full: overwriting needs no disk space
+_FIELDS = ("lease_s", "heard", "boot_id", "version")  # in the order of Grant; older versions read these names
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_MARGIN_S = 5.0  # for killing, and for machines that are slow
-_LATER_S = 2.0
-_TRIES, _PAUSE_S = 5, 0.01  # a reader may come in the middle of a write
+_MARGIN_S = 5.0  # for killing, and for slow machines
+_WATCHDOG_DELAY_S = 2.0
+_TRIES, _PAUSE_S = 5, 0.01  # a read may meet a write
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The server answered a request that was sent at `heard`, and may be silent for `lease_s` from then on."""
+    """A lease of `lease_s` seconds from `renewed_at`, when the last answered request was sent."""
 
     lease_s: float
-    heard: float
+    renewed_at: float
     boot_id: str
     version: str
 
     def stop_at(self, grace_s: float) -> float:
-        """When the agent stops a run with this grace, so that it is gone when the lease ends.
+        """When the agent stops a run with this grace, so that it has ended when the lease expires.
 
-        However long the grace, half of the lease is always left for the server to come back in. (The server
-        waits for the lease and the grace.)
+        Never before half of the lease, however long the grace. (The server waits for the lease and the grace.)
         """
-        return self.heard + max(self.lease_s - grace_s - _MARGIN_S, self.lease_s / 2)
+        return self.renewed_at + max(self.lease_s - grace_s - _MARGIN_S, self.lease_s / 2)
 
     @property
-    def later_s(self) -> float:
-        """How long after the agent somebody else does it."""
-        return min(_LATER_S, self.lease_s / 8)
+    def watchdog_delay_s(self) -> float:
+        """Seconds after the agent's deadline at which the watchdog acts."""
+        return min(_WATCHDOG_DELAY_S, self.lease_s / 8)
 
 
 def boot_id() -> str:
@@ -53,7 +52,7 @@ def boot_id() -> str:
 
 
 def read(path: Path) -> Grant | None:
-    """None where there is no lease. Raises DamagedFile, OSError."""
+    """The saved lease; None if there is none. Raises DamagedFile, OSError."""
     for attempt in range(1, _TRIES + 1):
         try:
             return _parsed(path.read_bytes())
@@ -67,9 +66,9 @@ def read(path: Path) -> Grant | None:
 
 
 def write(path: Path, grant: Grant) -> None:
-    """Raises OSError."""
-    said = json.dumps(asdict(grant))
-    data = f"{said}\n{zlib.crc32(said.encode())}".encode().ljust(_BYTES, b"\n")
+    """Save the lease. Raises OSError."""
+    text = json.dumps(dict(zip(_FIELDS, astuple(grant), strict=True)))
+    data = f"{text}\n{zlib.crc32(text.encode())}".encode().ljust(_BYTES, b"\n")
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         os.pwrite(fd, data, 0)
@@ -78,7 +77,8 @@ def write(path: Path, grant: Grant) -> None:
 
 
 def _parsed(data: bytes) -> Grant:
-    said, check = data.split(b"\n")[:2]
-    if zlib.crc32(said) != int(check):
-        raise ValueError("it does not agree with its check sum")
-    return Grant(**json.loads(said))
+    text, checksum = data.split(b"\n")[:2]
+    if zlib.crc32(text) != int(checksum):
+        raise ValueError("its checksum does not match")
+    value = json.loads(text)
+    return Grant(*(value[field] for field in _FIELDS))

@@ -1,6 +1,6 @@
-"""What the agent and its fence (`fence.py`) share: when the fence acts, what it sees, how it is started and ended.
+"""Code shared by the agent and its watchdog (`watchdog.py`): its deadline, the files it reads, its start and stop.
 
-Standard library only: the fence is to cost a machine next to nothing.
+Standard library only: the watchdog is a small process.
 """
 
 import json
@@ -20,48 +20,48 @@ from trainyard_agent.lease.lease_file import Grant
 LOCK, AGENT_LOCK = "fence.lock", "agent.lock"
 
 _LOCK_FD = 3
-_PATIENCE_S = 10.0  # for a process that was sent a signal which it cannot ignore
+_TIMEOUT_S = 10.0  # for a process to end after a signal that it cannot ignore
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A run that was started, as its files tell. `told`: it was told to stop. `over`: nothing of it lives."""
+class LeasedRun:
+    """A launched run, read from its files. `ended`: none of its processes is alive."""
 
     grace_s: float
-    told: bool
-    over: bool
+    stop_requested: bool
+    ended: bool
 
 
-def due(grant: Grant, runs: Iterable[Run]) -> float | None:
-    """When the fence must act, on the lease's clock: the agent had its time to tell a run, and each run its grace.
-    None: no run is alive."""
+def due(grant: Grant, runs: Iterable[LeasedRun]) -> float | None:
+    """When the watchdog must act, on the lease's clock: after the agent's time to stop each run, and after the grace of
+    the runs that it has stopped. None: no run is alive."""
     return min(
         (
-            grant.stop_at(run.grace_s) + grant.later_s + (run.grace_s if run.told else 0.0)
+            grant.stop_at(run.grace_s) + grant.watchdog_delay_s + (run.grace_s if run.stop_requested else 0.0)
             for run in runs
-            if not run.over
+            if not run.ended
         ),
         default=None,
     )
 
 
-def runs_of(state_dir: Path) -> Iterator[Run]:
-    """Every run of either runtime that was launched. One whose run.json is damaged counts, without a grace."""
+def runs_of(state_dir: Path) -> Iterator[LeasedRun]:
+    """Every launched run of either runtime. A damaged run.json counts as a run without grace."""
     for path in state_dir.glob("runs/[!.]*/run.json"):
-        if (grace_s := _grace_of(path)) is not None:
-            over = not any(is_locked(alive) for alive in path.parent.glob("*/alive"))
-            yield Run(grace_s, (path.parent / "stop.json").exists(), over)
+        if (grace_s := _read_grace(path)) is not None:
+            ended = not any(is_locked(alive) for alive in path.parent.glob("*/alive"))
+            yield LeasedRun(grace_s, (path.parent / "stop.json").exists(), ended)
     for path in state_dir.glob("containers/[!.]*/run.json"):
-        if (grace_s := _grace_of(path)) is not None:
-            over = all((task / "exit.json").exists() for task in path.parent.glob("*/"))
-            yield Run(grace_s, (path.parent / "stop.json").exists(), over)
+        if (grace_s := _read_grace(path)) is not None:
+            ended = all((task / "exit.json").exists() for task in path.parent.glob("*/"))
+            yield LeasedRun(grace_s, (path.parent / "stop.json").exists(), ended)
 
 
-def _grace_of(path: Path) -> float | None:
-    """None for a run that was not launched, or is gone."""
+def _read_grace(path: Path) -> float | None:
+    """Seconds; None for a run that was not launched, or was removed."""
     try:
-        said = json.loads(path.read_bytes())
-        return float(said["grace_s"]) if said["launched"] else None
+        record = json.loads(path.read_bytes())
+        return float(record["grace_s"]) if record["launched"] else None
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, KeyError):
@@ -69,32 +69,32 @@ def _grace_of(path: Path) -> float | None:
 
 
 def command(state_dir: Path, lock: int) -> list[str]:
-    """What a fence is: it inherits `lock`, the open and locked fence.lock."""
+    """The watchdog's command line. It inherits `lock`, the open and locked fence.lock."""
     return [sys.executable, "-P", "-m", "trainyard_agent.watchdog", str(state_dir), str(lock)]
 
 
-class FenceKeeper:
-    """The agent's side: sees to it that there is a fence."""
+class WatchdogKeeper:
+    """Starts the watchdog, for the agent."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
         self._child: int | None = None
 
-    def keep(self) -> None:
-        """Start the fence, if there is none. Raises OSError."""
+    def ensure_running(self) -> None:
+        """Start the watchdog, if there is none. Raises OSError."""
         if self._child is not None and os.waitpid(self._child, os.WNOHANG)[0]:
             self._child = None
         lock = try_lock(self._state_dir / LOCK)
         if lock is None:
             return
-        # From now on it is locked, by a copy that the fence inherits: two agents, or two answers, start one.
+        # The watchdog inherits a copy of the lock, so two concurrent calls start one.
         log = os.open(self._state_dir / "fence.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDWR)
         try:
             self._child = os.posix_spawn(
                 sys.executable,
                 command(self._state_dir, _LOCK_FD),
-                os.environ,  # the engine's address is there
+                os.environ,  # with the engine's address
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, nothing, 0),
                     (os.POSIX_SPAWN_DUP2, nothing, 1),
@@ -110,28 +110,30 @@ class FenceKeeper:
                 os.close(fd)
 
 
-def end(state_dir: Path) -> None:
-    """No fence is left, and no lease. For whoever has stopped, or is about to stop, every replica.
+def stop_watchdog(state_dir: Path) -> None:
+    """Stop the watchdog and remove the lease, before or after every replica was stopped.
 
     Raises TimeoutError, OSError.
     """
-    give_up_at = time.monotonic() + _PATIENCE_S
+    give_up_at = time.monotonic() + _TIMEOUT_S
     while is_locked(state_dir / LOCK):
         if time.monotonic() > give_up_at:
-            raise TimeoutError(f"the fence of {state_dir} does not end")
-        signal_holder(state_dir / LOCK, signal.SIGTERM)  # one that is just starting has no id yet
+            raise TimeoutError(f"the watchdog of {state_dir} does not end")
+        signal_holder(
+            state_dir / LOCK, signal.SIGTERM
+        )  # one that is just starting has no pid in the file yet
         time.sleep(0.01)
     (state_dir / lease_file.NAME).unlink(missing_ok=True)
 
 
 def signal_holder(lock: Path, number: signal.Signals) -> bool:
-    """Send a signal to who holds the lock, and wait for its end. False if it is not known who that is."""
+    """Send a signal to the process that holds the lock, and wait for its end. False if that process is unknown."""
     fd = holder(lock)
     if fd is None:
         return False
     try:
         signal.pidfd_send_signal(fd, number)
-        select.select([fd], [], [], _PATIENCE_S)
+        select.select([fd], [], [], _TIMEOUT_S)
     except ProcessLookupError:
         return True
     finally:

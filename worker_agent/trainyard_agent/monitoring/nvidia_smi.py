@@ -1,4 +1,4 @@
-"""How busy the machine's NVIDIA GPUs are, all of them in one call of the driver's own program."""
+"""Usage of the machine's NVIDIA GPUs, from one call of nvidia-smi."""
 
 import shutil
 import subprocess
@@ -11,27 +11,27 @@ _QUERY = ["--query-gpu=uuid,utilization.gpu,memory.used,memory.total", "--format
 
 
 class NotMeasured(Exception):
-    """The driver did not say; the message says why."""
+    """The GPUs could not be measured; the message says why."""
 
 
-class Devices:
-    """To be used by one thread at a time."""
+class NvidiaSmi:
+    """Measures all GPUs. Not thread-safe."""
 
     def __init__(self, limit_s: float = 5.0) -> None:
         self._limit_s = limit_s
         self._hanging: subprocess.Popen[str] | None = None
 
     def measure(self) -> Mapping[str, GpuUsage]:
-        """By device id. Raises NotMeasured. A driver that hangs cannot always be killed: it is not waited for, and not
-        asked again before it has answered."""
+        """Usage by device id. Raises NotMeasured. If the driver hangs, nvidia-smi may survive SIGKILL: it is not waited
+        for, and not started again before it has ended."""
         if self._hanging is not None and self._hanging.poll() is None:
-            raise NotMeasured("nvidia-smi does not end.")
+            raise NotMeasured("nvidia-smi hangs.")
         self._hanging = None
         program = shutil.which("nvidia-smi")
         if program is None:
-            raise NotMeasured("there is no program nvidia-smi any more.")
+            raise NotMeasured("nvidia-smi was removed.")
         try:
-            asked = subprocess.Popen(
+            process = subprocess.Popen(
                 [program, *_QUERY],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -42,13 +42,13 @@ class Devices:
         except OSError as error:
             raise NotMeasured(f"nvidia-smi cannot be started: {error}.") from error
         try:
-            answer, _ = asked.communicate(timeout=self._limit_s)
+            output, _ = process.communicate(timeout=self._limit_s)
         except subprocess.TimeoutExpired:
-            asked.kill()
-            if asked.stdout is not None:
-                asked.stdout.close()
-            self._hanging = asked
+            process.kill()
+            if process.stdout is not None:
+                process.stdout.close()
+            self._hanging = process
             raise NotMeasured(f"nvidia-smi has not answered within {self._limit_s:g} s.") from None
-        if asked.returncode:
-            raise NotMeasured(f"nvidia-smi ended with exit status {asked.returncode}.")
-        return parse_gpus(answer)
+        if process.returncode:
+            raise NotMeasured(f"nvidia-smi ended with exit status {process.returncode}.")
+        return parse_gpus(output)

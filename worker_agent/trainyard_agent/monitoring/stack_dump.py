@@ -1,9 +1,8 @@
-"""What a replica's program is doing just now: the stacks of its threads.
+"""Stack dumps: the current stacks of the threads of a replica's program.
 
-A program may say at its start that it writes them on a signal (`{"event": "start", "stacks": "SIGUSR1"}`); then it is
-sent that signal, if it also has a handler for it, and what faulthandler writes is read from its log. To any other
-program the signal would mean something else, or the end. Of those, py-spy reads the stacks from outside, where it is
-installed; it does not even pause them.
+A program may announce at its start that it writes them on a signal (`{"event": "start", "stacks": "SIGUSR1"}`). It is
+sent that signal if it also has a handler for it, and the output of faulthandler is read from its log. The signal could
+kill any other program: its stacks are read by py-spy, if that is installed, which does not pause it.
 """
 
 import os
@@ -16,18 +15,18 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from trainyard_agent.host import procfs as process_table
+from trainyard_agent.host import procfs
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_protocol.sync import LogLine
 
 LIMIT = 16 * 1024
-"""Characters that are kept of one replica's stacks."""
+"""Maximum length of one replica's stacks, in characters."""
 
-_PATIENCE_S = 5.0  # for a program that was sent the signal
-_QUIET_S = 0.3  # without a further line: it has written all
+_DUMP_TIMEOUT_S = 5.0  # for a program that was sent the signal
+_QUIET_S = 0.3  # without a further line: the dump is complete
 _PAUSE_S = 0.05
-_PROCESSES = 8  # that py-spy looks at
-_PY_SPY_S = 10.0  # of one process
+_PROCESSES = 8  # read by py-spy
+_PY_SPY_S = 10.0  # for one process
 _LINES, _BYTES = 1000, 1 << 19
 _SIGNAL = signal.SIGUSR1
 
@@ -35,64 +34,66 @@ _THREAD = re.compile(r"(?P<current>Current thread|Thread) 0x[0-9a-f]+.* \(most r
 _FRAME = re.compile(r'  (File ".*", line \d+ in .+|\.\.\.|<no Python frame>)')
 
 
-class Stacks:
+class StackDumper:
+    """Reads the stacks of replicas, by signal or by py-spy."""
+
     def __init__(self, runtime: Runtime, py_spy: str | None = None) -> None:
-        """`py_spy` is the program; None: the one that is found, if there is one; "": none."""
+        """`py_spy` is the program; None: the installed one, if there is one; "": none."""
         self._runtime = runtime
         self._py_spy = _find_py_spy() if py_spy is None else py_spy
 
-    def take(self, run_id: str, task: str, announced: str, start: int) -> str:
-        """The stacks as text, or why they cannot be told; never more than `LIMIT`. Blocks for some seconds.
-
-        `announced` is the signal on which the program said that it writes them; its log has `start` lines by now.
-        """
+    def dump(self, run_id: str, task: str, announced: str, start: int) -> str:
+        """The stacks as text, or why they cannot be read; at most `LIMIT` characters. Blocks for some seconds.
+        `announced` is the signal of the program's start event; its log has `start` lines."""
         pids = self._runtime.processes(run_id, task)
         if not pids:
-            return "Its stacks cannot be told: the agent does not see its processes."
-        stopped = [pid for pid in pids if process_table.is_stopped(pid)]
-        said = [f"Process {pid} is stopped, by SIGSTOP or a debugger." for pid in stopped]
+            return "Its stacks cannot be read: the agent does not see its processes."
+        stopped = [pid for pid in pids if procfs.is_stopped(pid)]
+        notes = [
+            f"Process {pid} is stopped, by SIGSTOP or a debugger." for pid in stopped
+        ]  # parsed by the server
         listener = self._listener(pids, announced)
         if listener and listener not in stopped:
-            lines = self._ask(listener, run_id, task, start)
+            lines = self._signal_and_read(listener, run_id, task, start)
             if lines:
-                return _bounded([*said, *lines])
-            said.append(f"Process {listener} was sent {_SIGNAL.name} and wrote no stacks.")
-        return _bounded([*said, *self._spy(pids)])
+                return _bounded([*notes, *lines])
+            notes.append(f"Process {listener} was sent {_SIGNAL.name} and wrote no stacks.")
+        return _bounded([*notes, *self._run_py_spy(pids)])
 
     @staticmethod
     def _listener(pids: Sequence[int], announced: str) -> int:
-        """The process to send the signal to; 0: none that would not die of it, or take it for something else."""
+        """The process to send the signal to; 0 if none has announced it and handles it."""
         if announced != _SIGNAL.name:
             return 0
-        return next((pid for pid in pids if process_table.catches(pid, _SIGNAL)), 0)
+        return next((pid for pid in pids if procfs.catches(pid, _SIGNAL)), 0)
 
-    def _ask(self, pid: int, run_id: str, task: str, start: int) -> list[str]:
+    def _signal_and_read(self, pid: int, run_id: str, task: str, start: int) -> list[str]:
         try:
             os.kill(pid, _SIGNAL)
-        except OSError:  # it ended in this moment, or is another user's
+        except OSError:  # it has ended, or is another user's
             return []
         new: list[LogLine] = []
-        give_up_at = time.monotonic() + _PATIENCE_S
+        give_up_at = time.monotonic() + _DUMP_TIMEOUT_S
         quiet_at = float("inf")
         while time.monotonic() < min(give_up_at, quiet_at):
-            found = self._runtime.read_log(run_id, task, start, _LINES, _BYTES).lines
-            if found:
-                start += len(found)
-                new += [line for line in found if line.stream == "stderr"]
+            lines = self._runtime.read_log(run_id, task, start, _LINES, _BYTES).lines
+            if lines:
+                start += len(lines)
+                new += [line for line in lines if line.stream == "stderr"]
                 del new[:-_LINES]
-                quiet_at = time.monotonic() + _QUIET_S if dumped(new) else quiet_at
+                quiet_at = time.monotonic() + _QUIET_S if parse_faulthandler(new) else quiet_at
             else:
                 time.sleep(_PAUSE_S)
-        return dumped(new)
+        return parse_faulthandler(new)
 
-    def _spy(self, pids: Sequence[int]) -> list[str]:
+    def _run_py_spy(self, pids: Sequence[int]) -> list[str]:
         if not self._py_spy:
             return [
-                "Its stacks cannot be told: it has not said that it writes them on SIGUSR1, and py-spy is not "
+                "Its stacks cannot be read: it has not announced that it writes them on SIGUSR1, and py-spy is not "
                 "installed beside the agent (pip install 'trainyard[stacks]')."
             ]
-        told: list[str] = []
-        trouble = ""
+        stacks: list[str] = []
+        failure = ""
         for pid in pids[:_PROCESSES]:
             try:
                 done = subprocess.run(
@@ -105,21 +106,21 @@ class Stacks:
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                trouble = trouble or f"py-spy said nothing of process {pid} for {_PY_SPY_S:g} s"
+                failure = failure or f"py-spy did not read process {pid} within {_PY_SPY_S:g} s"
                 continue
             except OSError as error:
-                trouble = f"{self._py_spy} cannot be started: {error.strerror}"
+                failure = f"{self._py_spy} cannot be started: {error.strerror}"
                 break
             if done.returncode == 0:
-                told += _of_py_spy(pid, done.stdout)
+                stacks += _of_py_spy(pid, done.stdout)
             else:
-                trouble = trouble or _reason(done.stderr, pid)
-        return told or [f"Its stacks cannot be told: {trouble or 'it has no process any more'}."]
+                failure = failure or _reason(done.stderr, pid)
+        return stacks or [f"Its stacks cannot be read: {failure or 'it has no process any more'}."]
 
 
-def dumped(lines: Iterable[LogLine]) -> list[str]:
-    """What faulthandler wrote, of all that a program wrote to stderr: the thread that took the signal, which is the
-    main one, first. Empty as long as there is no frame."""
+def parse_faulthandler(lines: Iterable[LogLine]) -> list[str]:
+    """The lines of faulthandler among a program's stderr, the thread that handled the signal (the main one) first.
+    Empty as long as there is no frame."""
     threads: list[list[str]] = []
     for line in lines:
         match = _THREAD.fullmatch(line.text)
@@ -129,15 +130,15 @@ def dumped(lines: Iterable[LogLine]) -> list[str]:
             latest = thread
         elif threads and _FRAME.fullmatch(line.text):
             latest.append(line.text)
-    found = [text for thread in threads for text in thread]
-    return found if any(_FRAME.fullmatch(text) for text in found) else []
+    texts = [text for thread in threads for text in thread]
+    return texts if any(_FRAME.fullmatch(text) for text in texts) else []
 
 
 def _of_py_spy(pid: int, output: str) -> list[str]:
-    """Without its headline, which repeats a command line that may be a whole program."""
+    """py-spy's output, with a short command line instead of its header, which may hold a whole program."""
     lines = output.splitlines()
     first = next((at for at, line in enumerate(lines) if line.startswith("Thread ")), len(lines))
-    name = process_table.command(pid).split("\n", 1)[0][:200]
+    name = procfs.command(pid).split("\n", 1)[0][:200]
     return [f"Process {pid}: {name}", *(line for line in lines[first:] if line.strip())]
 
 
@@ -153,6 +154,6 @@ def _bounded(lines: Sequence[str]) -> str:
 
 
 def _find_py_spy() -> str:
-    """Beside the Python that runs us, or on the PATH; "" if it is not installed."""
+    """py-spy beside our Python, or on the PATH; "" if it is not installed."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy") or ""

@@ -1,79 +1,79 @@
-"""When a replica that reports its steps stands still for too long. Pure: lines and seconds go in, a `Stall` comes out.
+"""Stall detection: whether a replica that reports its steps has made no progress for too long. Pure.
 
-A replica is measured by its own history: it stands still when it takes many times longer than it ever did lately.
-Any structured line but a heartbeat is a sign of it, so a long evaluation that tells of itself is none. How long ago
-the last sign was is counted in seconds in which the agent was there to look and had read all that the replica had
-written: neither a clock that is set, nor a log that is read late, nor a machine that slept can make a replica stall.
+A replica is compared with its own history: it stalls when a step takes many times longer than the recent ones. Any
+progress event but a heartbeat counts, so an evaluation that reports itself is no stall. Idle time is counted only while
+the agent runs and has read all of the replica's log: clock changes, late reads and suspended machines cause no stall.
 """
 
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from trainyard_protocol.progress import HEARTBEAT, LAST, START, Mark
+from trainyard_protocol.progress import FINAL_EVENTS, HEARTBEAT, START, ProgressEvent
 from trainyard_protocol.sync import Stall, StallPolicy
 
 ADVANCES = 3
-"""So often must a step have changed before its history says anything."""
+"""Step changes before the history is used."""
 
-_BLOCK = 500  # the history is one to two blocks of signs long: what happened once, long ago, does not count for ever
-_LOOKS = 4  # without a sign, at least: what one pause of the agent itself adds is bounded
+_BLOCK = 500  # the history is the last one to two blocks of intervals, so a slow one is forgotten
+_MIN_POLLS = 4  # without progress, at least: bounds what one pause of the agent itself adds
 
 
 @dataclass(slots=True)
-class Watched:
-    """One replica, as its lines tell. `stacks`: the signal on which it said that it writes them."""
+class StepHistory:
+    """The progress of one replica, from its log. `stacks`: the signal on which it writes its stacks."""
 
     step: int | None = None
     since: datetime | None = None
     stacks: str = ""
     idle_s: float = 0.0
     advances: int = 0
-    _over: bool = False
-    _sign_at: datetime | None = None
+    _ended: bool = False
+    _last_at: datetime | None = None
     _longest_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    _signs: int = 0
+    _intervals: int = 0
 
     @property
     def longest_s(self) -> float:
-        """Between two signs, lately."""
+        """The longest recent interval between two progress events, in seconds."""
         return max(self._longest_s)
 
-    def take(self, mark: Mark, at: datetime) -> None:
-        """A line of it was read, which is from `at`, by the clock of its machine."""
-        if mark.event == START:
-            self.stacks = mark.stacks
+    def add(self, event: ProgressEvent, at: datetime) -> None:
+        """Add a progress event that was printed at `at`, by the machine's clock."""
+        if event.event == START:
+            self.stacks = event.stacks
             return
-        advances = mark.step is not None and mark.step != self.step
-        if mark.event == HEARTBEAT and not advances:
+        advances = event.step is not None and event.step != self.step
+        if event.event == HEARTBEAT and not advances:
             return
         if advances:
             self.advances += self.step is not None
-            self.step, self.since = mark.step, at
-        if self._sign_at is not None:
-            self._remember((at - self._sign_at).total_seconds())
-        self._sign_at = at
+            self.step, self.since = event.step, at
+        if self._last_at is not None:
+            self._add_interval((at - self._last_at).total_seconds())
+        self._last_at = at
         self.idle_s = 0.0
-        self._over = mark.event in LAST or (mark.steps is not None and mark.step == mark.steps)
+        self._ended = event.event in FINAL_EVENTS or (event.steps is not None and event.step == event.steps)
 
-    def wait(self, seconds: float, policy: StallPolicy) -> None:
-        """All that it has written was read, and so much time has passed since that was so before."""
-        self.idle_s += min(max(seconds, 0.0), self.limit_s(policy) / _LOOKS)
+    def add_idle(self, seconds: float, policy: StallPolicy) -> None:
+        """Add idle time: `seconds` since the log was last read to its end, as it is now."""
+        self.idle_s += min(max(seconds, 0.0), self.limit_s(policy) / _MIN_POLLS)
 
     def limit_s(self, policy: StallPolicy) -> float:
+        """The idle time that is a stall, in seconds."""
         if policy.limit_s is not None:
             return policy.limit_s
         return max(policy.least_s, policy.factor * self.longest_s)
 
     def is_stalled(self, policy: StallPolicy) -> bool:
         needed = ADVANCES if policy.limit_s is None else 1
-        return self.advances >= needed and not self._over and self.idle_s > self.limit_s(policy)
+        return self.advances >= needed and not self._ended and self.idle_s > self.limit_s(policy)
 
-    def stands_still(self, seconds: float) -> bool:
-        """Whether there was no sign of it for so long, though there should be more."""
-        return self.step is not None and not self._over and self.idle_s >= seconds
+    def is_idle(self, seconds: float) -> bool:
+        """Whether it has reported a step, has not finished, and was idle for `seconds`."""
+        return self.step is not None and not self._ended and self.idle_s >= seconds
 
     def stall(self, policy: StallPolicy) -> Stall:
-        """How it stands still. It must have reported a step."""
+        """The stall to report. The replica must have reported a step."""
         assert self.step is not None
         assert self.since is not None
         return Stall(
@@ -84,8 +84,8 @@ class Watched:
             longest_s=round(self.longest_s, 3),
         )
 
-    def _remember(self, seconds: float) -> None:
-        if self._signs % _BLOCK == 0:
+    def _add_interval(self, seconds: float) -> None:
+        if self._intervals % _BLOCK == 0:
             self._longest_s = [self._longest_s[1], 0.0]
-        self._signs += 1
+        self._intervals += 1
         self._longest_s[1] = max(self._longest_s[1], seconds)

@@ -1,7 +1,6 @@
-"""Measures what the replicas use and tells the server, every while.
+"""Measures what the replicas use and sends it to the server, periodically.
 
-A measurement is worth nothing later, so nothing is kept and nothing is sent twice; and it never stands in the way of
-what is measured: trouble is logged once, and the next round tries again.
+Measurements that cannot be sent are dropped. An error is logged once, and the next round tries again.
 """
 
 import asyncio
@@ -12,19 +11,17 @@ from typing import Protocol
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.monitoring.nvidia_smi import NotMeasured
 from trainyard_agent.runtimes.base import Runtime
-from trainyard_agent.runtimes.use import Meter, Use
-from trainyard_agent.server_client import ControlPlane
+from trainyard_agent.runtimes.use import ReplicaUse, UseMeter
+from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.errors import NotFound, TrainyardError
 from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.sync import ReplicaReport, RunOrder
 from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
 
 USAGE_S = 5.0
-"""Between two measurements, unless the agent was told otherwise."""
+"""Seconds between two measurements, unless --usage-every is given."""
 
-_UNKNOWN_S = (
-    600.0  # after which a server that does not know the path is asked again: it may be a newer one by then
-)
+_UNSUPPORTED_RETRY_S = 600.0  # for a server that does not know the path: it may have been updated by then
 _log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
@@ -33,18 +30,18 @@ Key = tuple[str, str]
 
 class Driver(Protocol):
     def measure(self) -> Mapping[str, GpuUsage]:
-        """How busy the machine's devices are. Raises NotMeasured."""
+        """Usage of the machine's devices, by id. Raises NotMeasured."""
         ...
 
 
-class UsageWatch:
-    """`driver` None: the machine has no devices that could be measured. After `limit_s` a round looks at nobody more;
-    whoever was left out comes first in the next one."""
+class UsageReporter:
+    """Measures all running replicas. `driver` None: the machine has no devices. A round ends after `limit_s`; replicas
+    that it has not measured are first in the next one."""
 
     def __init__(
         self,
         runtime: Runtime,
-        control_plane: ControlPlane,
+        control_plane: ServerClient,
         clock: Clock,
         driver: Driver | None = None,
         limit_s: float = USAGE_S,
@@ -54,14 +51,16 @@ class UsageWatch:
         self._clock = clock
         self._driver = driver
         self._limit_s = limit_s
-        self._meter = Meter()
-        self._looked: dict[Key, float] = {}
-        self._said: set[str] = set()
-        self._ask_again = float("-inf")
+        self._meter = UseMeter()
+        self._measured_at: dict[Key, float] = {}
+        self._warned: set[str] = set()
+        self._retry_at = float("-inf")
 
-    async def look(self, orders: Iterable[RunOrder], observed: Mapping[str, Sequence[ReplicaReport]]) -> None:
-        """Once around all replicas that run. `observed` is how they stand."""
-        if self._clock.monotonic() < self._ask_again:
+    async def report(
+        self, orders: Iterable[RunOrder], observed: Mapping[str, Sequence[ReplicaReport]]
+    ) -> None:
+        """Measure all running replicas once. `observed` are their states."""
+        if self._clock.monotonic() < self._retry_at:
             return
         devices = {
             (order.run_id, replica.task): replica.gpus
@@ -73,7 +72,7 @@ class UsageWatch:
             )
         }
         self._meter.keep(devices)
-        self._looked = {key: at for key, at in self._looked.items() if key in devices}
+        self._measured_at = {key: at for key, at in self._measured_at.items() if key in devices}
         if not devices:
             return
         samples = await asyncio.to_thread(self._measure, devices)
@@ -82,22 +81,22 @@ class UsageWatch:
         try:
             await self._control_plane.send_usage(UsageBatch(samples=tuple(samples)))
         except NotFound:
-            self._ask_again = self._clock.monotonic() + _UNKNOWN_S
-            self._say("the server takes no measurements")
-        except TrainyardError as error:  # a server that is away is told of by the sync
+            self._retry_at = self._clock.monotonic() + _UNSUPPORTED_RETRY_S
+            self._warn_once("the server does not accept usage measurements")
+        except TrainyardError as error:  # the sync reports that the server does not answer
             _log.debug("measurements are lost: %s", error.message)
 
     def _measure(self, devices: Mapping[Key, tuple[str, ...]]) -> list[UsageSample]:
         busy = self._devices() if any(devices.values()) else {}
         give_up_at = self._clock.monotonic() + self._limit_s
         samples = []
-        for key in sorted(devices, key=lambda key: self._looked.get(key, float("-inf"))):
+        for key in sorted(devices, key=lambda key: self._measured_at.get(key, float("-inf"))):
             at = self._clock.monotonic()
             if at > give_up_at:
                 break
-            if at == self._looked.get(key):
-                continue  # no time has passed of which anything could be said
-            self._looked[key] = at
+            if at == self._measured_at.get(key):
+                continue  # no time has passed
+            self._measured_at[key] = at
             use = self._use(key)
             if use is None:
                 continue
@@ -113,12 +112,12 @@ class UsageWatch:
             )
         return samples
 
-    def _use(self, key: Key) -> Use | None:
+    def _use(self, key: Key) -> ReplicaUse | None:
         try:
             return self._runtime.usage(*key)
-        except Exception as error:  # noqa: BLE001 - it is said; the others are measured all the same
-            self._say(
-                f"what {key[1]} of run {key[0]} uses cannot be measured: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - logged; the others are measured all the same
+            self._warn_once(
+                f"the usage of {key[1]} of run {key[0]} cannot be measured: {type(error).__name__}: {error}"
             )
             return None
 
@@ -127,12 +126,12 @@ class UsageWatch:
             return {}
         try:
             return self._driver.measure()
-        except NotMeasured as trouble:
-            self._say(f"how busy the GPUs are is not known: {trouble}")
+        except NotMeasured as error:
+            self._warn_once(f"the usage of the GPUs is unknown: {error}")
             return {}
 
-    def _say(self, trouble: str) -> None:
-        """The same trouble only once."""
-        if trouble not in self._said:
-            _log.warning("%s", trouble)
-        self._said.add(trouble)
+    def _warn_once(self, message: str) -> None:
+        """Log a warning, the same message only once."""
+        if message not in self._warned:
+            _log.warning("%s", message)
+        self._warned.add(message)

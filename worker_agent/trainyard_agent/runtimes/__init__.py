@@ -1,1 +1,1 @@
-"""What replicas run on. `base` is the contract; every runtime here passes the same suite of tests."""
+"""Runtimes, which run replicas. `base` is their contract; all of them pass the same tests."""

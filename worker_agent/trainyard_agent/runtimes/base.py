@@ -1,9 +1,8 @@
-"""The contract of a runtime: what starts, watches and ends the replicas of a run.
+"""The contract of a runtime, which starts, observes and stops the replicas of a run.
 
-A runtime handles whole runs, since a run starts whole or not at all; an engine that spans many hosts fits
-as well as processes on one. Methods stand in the order in which they are called. All of them block; calls
-about one run never overlap, calls about different runs may. An agent may die between any two calls: what a
-runtime must remember is kept where the replicas are (a directory, an engine's labels), never in its memory.
+A runtime handles whole runs, because a run starts whole or not at all. All methods block. Calls about one run never
+overlap; calls about different runs may. An agent may die between any two calls, so a runtime keeps its state with the
+replicas (in a directory, in an engine's labels), not in memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from trainyard_agent.runtimes.use import Use
+from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import LogLine, ReplicaReport, RunOrder, RuntimeName
 
@@ -20,9 +19,9 @@ STOPPED = Reason.STOPPED
 
 
 class Handle(BaseModel):
-    """A run that a runtime holds. Plain JSON: an agent that comes back knows its runs by it.
+    """A run that a runtime holds, as plain JSON, from which a restarted agent recovers it.
 
-    `addresses` are `host:port` by task; `grace_s` is what the run was given between SIGTERM and SIGKILL.
+    `addresses` are `host:port` by task; `grace_s` is the run's time between SIGTERM and SIGKILL.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -35,14 +34,14 @@ class Handle(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """All that starts one replica. `environment` is what the service and the agent set; a runtime adds
-    what its own kind of place needs (a PATH, the devices), and never takes anything of it away.
+    """All that starts one replica. `environment` has the variables of the service and the agent; a runtime adds its own
+    (PATH, devices) and removes none.
 
-    The rest is for runtimes of containers: `image` is what the engine knows it by; `entrypoint` replaces
-    the image's own, and `command` is then its arguments; `packages` is the directory of the run's own
-    environment, `job_dir` a job-dir that is a path, `job_dir_source` what it is on the host.
+    For container runtimes: `image` is the engine's id of the image; `entrypoint` replaces the image's own, and
+    `command` is then its arguments; `packages` is the directory of the run's own environment, `job_dir` a job-dir that
+    is a path, `job_dir_source` its path on the host.
 
-    `log_quota_bytes` bounds what is kept of its log on the machine; 0: nothing does.
+    `log_quota_bytes` limits the stored log; 0: no limit.
     """
 
     task: str
@@ -61,8 +60,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """Consecutive lines of one replica. `complete`: nothing can ever follow them. `cut`, where they are the last that
-    are kept: the replica has written more, or still does, than its quota lets be kept."""
+    """Consecutive lines of one replica's log. `complete`: no line can follow. `cut`, with the last lines: the replica
+    has written more than its quota."""
 
     lines: tuple[LogLine, ...]
     complete: bool
@@ -70,8 +69,8 @@ class LogSlice:
 
 
 class StartFailed(Exception):
-    """A replica could not be started, and nothing of its run is left. `message` says why, in one sentence;
-    `reason` whose fault it was: START_FAILED the job's, HOST_FAILED the machine's."""
+    """A replica could not be started, and its run was removed. `message` is one sentence; `reason` says whose fault it
+    was: START_FAILED the job's, HOST_FAILED the machine's."""
 
     def __init__(self, task: str, message: str, reason: Reason = Reason.START_FAILED) -> None:
         super().__init__(f"{task} could not be started: {message}")
@@ -81,74 +80,83 @@ class StartFailed(Exception):
 
 
 class Runtime(Protocol):
+    """The methods, in the order in which an agent calls them for a run:
+
+    1. `recover`, once when the agent starts: the runs of the agent before it.
+    2. `place` reserves addresses. 3. `start` launches all replicas, or none.
+    4. While they run: `observe`, `read_log`, `processes`, `usage`, in any order and any number of times.
+    5. `stop` ends them, `observe` and `read_log` follow them to their exits and complete logs. 6. `remove`.
+    """
+
     name: RuntimeName
     runs_images: bool
-    """Whether a replica may bring a container image."""
+    """Whether a replica may have its own container image."""
 
     def recover(self) -> list[Handle]:
-        """Every run that was launched and not removed, as a new agent finds them.
+        """Every run that was launched and not removed. A run that was placed but not launched is removed.
 
-        A run that was placed but whose launch was cut short is undone here. Twice: the same answer.
+        Twice: the same result. After a failure: a run that cannot be read or removed now is left out, and handled by
+        the next agent.
         """
         ...
 
     def place(self, order: RunOrder) -> Handle:
-        """Find room (a directory, ports, hosts) for a run and answer with its addresses; nothing runs yet.
+        """Reserve what a run needs (a directory, ports, hosts) and return its addresses; nothing runs yet.
 
-        Twice: the same handle. Raises StartFailed when there is no room; nothing is left then.
+        Twice: the same handle. Failure: raises StartFailed, and the run is unknown.
         """
         ...
 
     def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
-        """Start every replica of a placed run, or none: after StartFailed nothing runs, and the run is
-        unknown, as if it had never been placed.
+        """Start every replica of a placed run, or none. Returns before they run; `observe` reports their states.
 
-        Returns once all are on their way; `observe` tells how they fare. Twice: the second does nothing.
-        A run that was not placed: StartFailed.
+        Twice: the second call does nothing. Failure: raises StartFailed, nothing runs, and the run is unknown. Unknown
+        run: raises StartFailed.
         """
         ...
 
     def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
-        """How the replicas stand, in the order in which they were placed. An exit, once told, never
-        changes. A replica that disappeared without an exit status is EXITED with reason VANISHED, and
-        nothing of it is left. Unknown run: empty.
+        """The states of the replicas, in the order's sequence. A replica that disappeared without an exit status is
+        EXITED with reason VANISHED, and its processes are dead.
+
+        Twice: an exit that was reported never changes. Failure, such as an engine that does not answer: the last known
+        states, or an exception. Unknown run: empty.
         """
         ...
 
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
-        """Lines `start`, `start + 1`, ... (numbered from 0): at least one if there is one, then up to the
-        limits (of lines, and of bytes of text). The same number always gives the same line.
+        """Lines `start`, `start + 1`, ... (numbered from 0): at least one if there is one, then up to the limits of
+        lines and bytes of text. With a quota, the first line that exceeds it and all later ones are dropped; the
+        replica keeps running.
 
-        With a quota, the first line that has no room and all behind it are not kept; the replica goes on
-        all the same. Beyond the end: no lines. Unknown run or task: no lines, complete.
+        Twice: the same number always gives the same line. Beyond the end: no lines. Unknown run or task: no lines,
+        complete.
         """
         ...
 
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:
-        """The replica's processes by their ids in our own pid namespace, the program first. Empty where it has
-        ended, is unknown, or lives where we do not see it.
+        """The pids of the replica's processes in the agent's pid namespace, the program first. Empty if it has ended,
+        is unknown, or runs in a namespace that the agent does not see.
         """
         ...
 
-    def usage(self, run_id: str, task: str) -> Use | None:
-        """What the replica with all its descendants uses now. Its CPU time never counts what has not been used, and
-        includes those of its processes that are over. None where it has ended, is unknown, or cannot be measured
-        now; takes a few seconds at most, and changes nothing.
+    def usage(self, run_id: str, task: str) -> ReplicaUse | None:
+        """The current usage of the replica and its descendants, including the CPU time of those that have ended. Takes
+        a few seconds at most. None if the replica has ended, is unknown, or cannot be measured now.
         """
         ...
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
-        """Ask all replicas to end: SIGTERM now, SIGKILL to every descendant after `grace_s`. Does not wait,
-        and goes on without the agent.
+        """Send SIGTERM to all replicas now, and SIGKILL to every descendant after `grace_s`. Does not wait; the kill
+        needs no agent. Replicas that end after this call are reported with `after_stop` and this `reason`.
 
-        Replicas that end after this call are reported with `after_stop` and this `reason`. Twice: the
-        first reason stays, the earlier SIGKILL counts. Ended or unknown run: nothing.
+        Twice: the first reason and the earlier SIGKILL apply. Ended or unknown run: nothing.
         """
         ...
 
     def remove(self, run_id: str) -> None:
-        """Forget the run and leave nothing of it: what still runs is killed, files and ports are given back.
+        """Kill what still runs, and delete the run's files and reservations.
 
-        Twice, or unknown run: nothing.
+        Twice, or unknown run: nothing. Failure: raises, and the run stays known until a later call succeeds.
         """
         ...

@@ -1,7 +1,6 @@
-"""How an end is told: codes, reasons and sentences that all runtimes share. Pure.
+"""Exit reports: the codes, reasons and messages that all runtimes share. Pure.
 
-A message is a sentence about "it", the replica; where a reason calls for an explanation (it could not be
-started, its packages could not be installed) it is that explanation. The server says which replica it was.
+A message is a sentence about "it", the replica; the server adds the replica's name.
 """
 
 import signal
@@ -21,14 +20,14 @@ _MESSAGES = {
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """When and why a run was told to stop; `at` is on the clock of the exits it is compared with."""
+    """When and why a run was stopped; `at` is on the same clock as the exits."""
 
     at: float
     reason: Reason
 
 
 def code_of_status(status: int) -> int:
-    """A status as `subprocess` gives it (-n for signal n) -> the code that a shell would show."""
+    """A status as of `subprocess` (-n for signal n) -> the exit code of a shell."""
     return status if status >= 0 else 128 - status
 
 
@@ -39,7 +38,7 @@ def exit_report(
     stop: StopOrder | None,
     failure: str = "",
 ) -> ExitReport:
-    """What became of a replica that ended at `ended`. `failure`: why its program could not be executed."""
+    """The exit of a replica that ended at `ended`. `failure`: why its program could not be executed."""
     if stop is not None and ended >= stop.at:
         return stopped_exit(code, stop.reason, finished_at)
     if failure:
@@ -53,7 +52,7 @@ def exit_report(
 
 
 def stopped_exit(code: int | None, reason: Reason, finished_at: datetime) -> ExitReport:
-    """The end of a replica that had been told to stop."""
+    """The exit of a replica that was stopped."""
     return ExitReport(
         code=code, reason=reason, message=_MESSAGES[reason], finished_at=finished_at, after_stop=True
     )

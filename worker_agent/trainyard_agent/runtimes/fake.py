@@ -1,8 +1,8 @@
-"""The fake runtime: scripted replicas, no processes, and a clock that the test moves.
+"""The fake runtime: scripted replicas without processes, and a clock that the test moves.
 
-It keeps the whole contract of `base.Runtime`, and what it holds lies in a `FakeHost`, which outlives the
-runtime object as a machine outlives an agent. How a replica stands is a pure function of its script and
-the clock. The runtimes that misbehave have names at the end of this file.
+It implements the whole contract of `base.Runtime`. Its state is in a `FakeHost`, which outlives the runtime object as a
+machine outlives an agent. The state of a replica is a pure function of its script and the clock. Runtimes that
+misbehave are at the end of this file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from itertools import accumulate
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
 from trainyard_agent.runtimes.exits import StopOrder, exit_report
-from trainyard_agent.runtimes.use import Use
+from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import LogLine, ReplicaReport, RunOrder, RuntimeName, Stream
 
@@ -22,8 +22,8 @@ _FIRST_PORT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
-    """A line on a stream."""
+class Print:
+    """The program prints a line."""
 
     text: str
     stream: Stream = "stdout"
@@ -31,20 +31,20 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The end of the program. `code` None: it vanishes without an exit status."""
+    """The program ends. `code` None: it vanishes without an exit status."""
 
     code: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What one replica does, by seconds after its start, in rising order. Without an Exit it runs for ever.
+    """The steps of one replica, by seconds after its start, in ascending order. Without an Exit it runs for ever.
 
     `starts_after_s` is how long it stays STARTING. On SIGTERM it ends at once, with `code_on_sigterm`,
-    unless it `ignores_sigterm`. All the time `cores` are busy with it, and it has so many bytes of memory.
+    unless it `ignores_sigterm`. It always uses `cores` and `memory_bytes`.
     """
 
-    steps: tuple[tuple[float, Say | Exit], ...] = ()
+    steps: tuple[tuple[float, Print | Exit], ...] = ()
     starts_after_s: float = 0.0
     ignores_sigterm: bool = False
     code_on_sigterm: int = _SIGTERM_CODE
@@ -53,22 +53,22 @@ class Script:
 
 
 FOREVER = Script()
-SUCCEEDS = Script(((0.0, Say("hello")), (1.0, Exit(0))))
+SUCCEEDS = Script(((0.0, Print("hello")), (1.0, Exit(0))))
 
 Programs = Callable[[Launch], Script]
-"""Which script a replica plays."""
+"""The script for a launch."""
 
 
 def by_module(modules: Mapping[str, Mapping[str, Script]]) -> Programs:
-    """Scripts by Python module (`python -m MODULE`) and task; the task `*` is every other one.
+    """Scripts by Python module (`python -m MODULE`) and task; the task `*` is any other one.
 
-    A module or task that is not there exits 1, as Python does for a module that it cannot find.
+    An unknown module or task exits with 1, as Python does for a module that it cannot find.
     """
 
     def script(launch: Launch) -> Script:
         module = launch.command[launch.command.index("-m") + 1] if "-m" in launch.command else ""
         tasks = modules.get(module, {})
-        missing = Script(((0.0, Say(f"No module named {module}", "stderr")), (0.0, Exit(1))))
+        missing = Script(((0.0, Print(f"No module named {module}", "stderr")), (0.0, Exit(1))))
         return tasks.get(launch.task) or tasks.get("*", missing)
 
     return script
@@ -92,7 +92,7 @@ class _Run:
 
 
 class FakeHost:
-    """The machine: what survives an agent. `launches` are all that were ever started, for tests to look at."""
+    """The fake machine, which survives an agent. `launches` are all that were ever started."""
 
     def __init__(self, clock: Clock, programs: Programs) -> None:
         self.clock = clock
@@ -102,15 +102,15 @@ class FakeHost:
         self.ports = _FIRST_PORT
         self._epoch = clock.now() - timedelta(seconds=clock.monotonic())
 
-    def moment(self, monotonic: float) -> datetime:
+    def time_at(self, monotonic: float) -> datetime:
         return self._epoch + timedelta(seconds=monotonic)
 
     def vanish(self, run_id: str, task: str) -> None:
         """The replica disappears now, as after `kill -9` of its supervisor."""
         self.runs[run_id].replicas[task].vanished_at = self.clock.monotonic()
 
-    def end_everything(self, reason: Reason = Reason.HOST_SHUTDOWN) -> None:
-        """What `--stop-all` does to a machine whose agent is gone."""
+    def stop_all(self, reason: Reason = Reason.HOST_SHUTDOWN) -> None:
+        """As `--stop-all` on a machine without an agent."""
         runtime = FakeRuntime(self)
         for run_id in self.runs:
             runtime.stop(run_id, 0.0, reason)
@@ -167,22 +167,22 @@ class FakeRuntime:
             return LogSlice((), complete=run is None or run.handle.launched)
         end = self._end(run, run.replicas[task])
         now = self._host.clock.monotonic()
-        written = self._said(run, run.replicas[task], min(now, end[0]))
-        said = _within(run.log_quota, written)
+        written = self._written_lines(run, run.replicas[task], min(now, end[0]))
+        stored = _within(run.log_quota, written)
         lines: list[LogLine] = []
-        for line in said[start:]:
+        for line in stored[start:]:
             max_bytes -= len(line.text)
             if lines and (max_bytes < 0 or len(lines) >= max_lines):
                 break
             lines.append(line)
-        complete = end[0] <= now and start + len(lines) >= len(said)
-        at_end = start + len(lines) >= len(said)
-        return LogSlice(tuple(lines), complete, cut=at_end and len(said) < len(written))
+        complete = end[0] <= now and start + len(lines) >= len(stored)
+        at_end = start + len(lines) >= len(stored)
+        return LogSlice(tuple(lines), complete, cut=at_end and len(stored) < len(written))
 
-    def processes(self, run_id: str, task: str) -> tuple[int, ...]:  # noqa: ARG002 - it has none
+    def processes(self, run_id: str, task: str) -> tuple[int, ...]:  # noqa: ARG002 - there are none
         return ()
 
-    def usage(self, run_id: str, task: str) -> Use | None:
+    def usage(self, run_id: str, task: str) -> ReplicaUse | None:
         run = self._host.runs.get(run_id)
         replica = run.replicas.get(task) if run is not None else None
         if run is None or replica is None:
@@ -191,7 +191,7 @@ class FakeRuntime:
         started = run.began + script.starts_after_s
         if not started <= now < self._end(run, replica)[0]:
             return None
-        return Use((now - started) * script.cores, script.memory_bytes)
+        return ReplicaUse((now - started) * script.cores, script.memory_bytes)
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         run = self._host.runs.get(run_id)
@@ -220,16 +220,16 @@ class FakeRuntime:
             task=task,
             state=ReplicaState.RUNNING if up else ReplicaState.STARTING,
             address=address,
-            started_at=self._host.moment(started) if up else None,
+            started_at=self._host.time_at(started) if up else None,
         )
         if ended > now:
             return report
-        how = exit_report(code, self._host.moment(ended), ended, run.stop)
+        how = exit_report(code, self._host.time_at(ended), ended, run.stop)
         return report.model_copy(update={"state": ReplicaState.EXITED, "exit": how})
 
     @staticmethod
     def _end(run: _Run, replica: _Replica) -> tuple[float, int | None]:
-        """When it ends, as far as is known now, and with which code."""
+        """The replica's end, as known now, and its exit code."""
         script = replica.script
         started = run.began + script.starts_after_s
         ends: list[tuple[float, int | None]] = [(float("inf"), None)]
@@ -241,16 +241,16 @@ class FakeRuntime:
             ends.append((replica.vanished_at, None))
         return min(ends, key=lambda end: end[0])
 
-    def _said(self, run: _Run, replica: _Replica, until: float) -> list[LogLine]:
+    def _written_lines(self, run: _Run, replica: _Replica, until: float) -> list[LogLine]:
         started = run.began + replica.script.starts_after_s
         return [
             LogLine(
-                time=self._host.moment(started + at).isoformat().replace("+00:00", "Z"),
+                time=self._host.time_at(started + at).isoformat().replace("+00:00", "Z"),
                 stream=step.stream,
                 text=step.text,
             )
             for at, step in replica.script.steps
-            if isinstance(step, Say) and started + at <= until
+            if isinstance(step, Print) and started + at <= until
         ]
 
 
@@ -262,7 +262,7 @@ def _within(quota: int, lines: list[LogLine]) -> list[LogLine]:
 
 
 class FailsDuringStart(FakeRuntime):
-    """Cannot start one of the tasks."""
+    """One of the tasks cannot be started."""
 
     def __init__(self, host: FakeHost, task: str = "worker-replica-0") -> None:
         super().__init__(host)
@@ -275,7 +275,7 @@ class FailsDuringStart(FakeRuntime):
 
 
 class IgnoresSigterm(FakeRuntime):
-    """No replica reacts to SIGTERM: each lives until it is killed."""
+    """Every replica ignores SIGTERM."""
 
     def _script(self, launch: Launch) -> Script:
         script = super()._script(launch)
@@ -283,7 +283,7 @@ class IgnoresSigterm(FakeRuntime):
 
 
 class Vanishes(FakeRuntime):
-    """Every replica of the first run disappears after a while."""
+    """Every replica of the first run vanishes after a while."""
 
     def __init__(self, host: FakeHost, after_s: float = 1.0) -> None:
         super().__init__(host)

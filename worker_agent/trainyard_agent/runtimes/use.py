@@ -1,5 +1,4 @@
-"""How much of the CPU something uses, from two readings of what it has used so far; and what the devices' driver says.
-Pure."""
+"""CPU usage from consecutive readings of CPU time, and GPU usage from the output of nvidia-smi. Pure."""
 
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
@@ -11,24 +10,23 @@ _FIELDS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """What a replica uses at one moment: seconds of CPU time since it began, bytes of memory."""
+class ReplicaUse:
+    """A reading of a replica's usage: seconds of CPU time since its start, bytes of memory."""
 
     cpu_s: float
     memory_bytes: int
 
 
-class Meter:
-    """Remembers the last reading of each key."""
+class UseMeter:
+    """CPU usage by key, from each key's last reading."""
 
     def __init__(self) -> None:
         self._last: dict[Hashable, tuple[float, float]] = {}
 
     def cores(self, key: Hashable, at: float, cpu_s: float) -> float | None:
-        """How many cores were busy on average since the reading before; None for the first.
+        """The average number of busy cores since the last reading; None for the first.
 
-        `at` is a monotonic clock's, in seconds. A count that went back (a process was buried where nobody counts it)
-        is no use at all.
+        `at` is monotonic, in seconds. CPU time that decreased (a process ended uncounted) gives 0.
         """
         before = self._last.get(key)
         if before is not None and at <= before[0]:
@@ -39,22 +37,22 @@ class Meter:
         return max(0.0, cpu_s - before[1]) / (at - before[0])
 
     def keep(self, keys: Collection[Hashable]) -> None:
-        """Forget all the others."""
+        """Forget all other keys."""
         self._last = {key: last for key, last in self._last.items() if key in keys}
 
 
 def parse_gpus(output: str) -> dict[str, GpuUsage]:
-    """The answer of nvidia-smi by device id: `GPU-uuid, 37, 1024, 15360` a line: per cent, MiB, MiB. Where the driver
-    cannot tell something ("[N/A]"), there is no utilization, or no memory."""
-    found = {}
+    """Parse nvidia-smi, by device id: `GPU-uuid, 37, 1024, 15360` per line: percent, MiB, MiB. "[N/A]" is no
+    utilization, or 0 bytes."""
+    gpus = {}
     for line in output.splitlines():
         fields = [field.strip() for field in line.split(",")]
         if len(fields) == _FIELDS and fields[0]:
             percent, used, total = (int(field) if field.isdecimal() else None for field in fields[1:])
-            found[fields[0]] = GpuUsage(
+            gpus[fields[0]] = GpuUsage(
                 id=fields[0],
                 utilization=None if percent is None else min(percent, 100) / 100,
                 memory_bytes=(used or 0) * _MEBIBYTE,
                 memory_total=(total or 0) * _MEBIBYTE,
             )
-    return found
+    return gpus

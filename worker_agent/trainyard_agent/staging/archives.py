@@ -1,4 +1,4 @@
-"""Looking into a package without unpacking it."""
+"""Inspection of package archives without unpacking them."""
 
 import re
 import tarfile
@@ -15,14 +15,14 @@ _MAX_PYPROJECT_BYTES = 1 << 20
 
 
 def is_package_name(name: str) -> bool:
-    """Whether it is a plain file name of a kind that pip installs."""
+    """Whether it is a plain file name with a suffix that pip installs."""
     return _PACKAGE_NAME.fullmatch(name) is not None
 
 
 def needs_isolation(package: Path) -> bool:
-    """Whether building it takes more than setuptools, so that pip must fetch its build tools.
+    """Whether a build needs more than setuptools, so that pip must fetch its build tools.
 
-    False for a wheel, for a package with no pyproject.toml, and for what cannot be read: pip says why.
+    False for a wheel, for a package without pyproject.toml, and for an unreadable one: pip reports its error.
     """
     if package.suffix == ".whl":
         return False
@@ -43,7 +43,7 @@ def _asks_for_more(build_system: Any) -> bool:
 
 
 def _pyproject(package: Path) -> str:
-    """The text of the top directory's pyproject.toml; "" where there is none."""
+    """The text of the top directory's pyproject.toml; "" if there is none."""
     if package.suffix == ".zip":
         with zipfile.ZipFile(package) as archive:
             name = next(filter(_PYPROJECT.fullmatch, archive.namelist()), None)

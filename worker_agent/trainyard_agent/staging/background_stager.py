@@ -1,4 +1,4 @@
-"""What all stagers have in common: each run is prepared by a task of its own, which can be given up."""
+"""Base class of the stagers: prepares each run in its own asyncio task, which can be cancelled."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class BackgroundStager(ABC):
-    """Keeps `staging.Stager`. What is prepared for a run lies in a directory of its name below `root`."""
+    """Implements `base.Stager`. A run is prepared in the directory `root`/RUN."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -29,8 +29,8 @@ class BackgroundStager(ABC):
         self._tasks[order.run_id] = asyncio.create_task(self._work(order))
 
     def status(self) -> dict[str, Staging]:
-        left = {path.name for path in self._root.iterdir()} - self._status.keys()
-        return {**dict.fromkeys(left, Staging("left")), **self._status}
+        stale = {path.name for path in self._root.iterdir()} - self._status.keys()
+        return {**dict.fromkeys(stale, Staging("stale")), **self._status}
 
     async def discard(self, run_id: str) -> None:
         await self._end(run_id)
@@ -43,9 +43,9 @@ class BackgroundStager(ABC):
 
     @abstractmethod
     async def _prepare(self, order: RunOrder) -> Staging:
-        """Do it, and answer with what is ready. Raises StagingFailed. Cancelled: nothing goes on."""
+        """Prepare a run and return its staging. Raises StagingFailed. Cancelled: leaves no process."""
 
-    def _say(self, run_id: str, activity: str) -> None:
+    def _set_activity(self, run_id: str, activity: str) -> None:
         self._status[run_id] = Staging("preparing", activity=activity)
 
     async def _end(self, run_id: str) -> None:
@@ -63,7 +63,7 @@ class BackgroundStager(ABC):
         except OSError as error:
             message = f"Its environment could not be made: {error}."
             self._status[run_id] = Staging("failed", reason=Reason.STAGING_FAILED, message=message)
-        except Exception as error:  # noqa: BLE001 - told to the user rather than lost in a task
+        except Exception as error:  # noqa: BLE001 - reported rather than lost in a task
             _log.exception("preparing run %s failed", run_id)
             message = f"Its environment could not be made: {type(error).__name__}: {error}."
             self._status[run_id] = Staging("failed", reason=Reason.STAGING_FAILED, message=message)

@@ -1,6 +1,6 @@
-"""The contract of a stager: what must be on the machine before a run's replicas can start.
+"""The contract of a stager, which prepares on the machine what a run's replicas need before they can start.
 
-For package jobs that is the run's own Python environment (`packages`), for containers also the images.
+For package jobs that is the run's own Python environment, for containers also the images.
 """
 
 from collections.abc import Mapping
@@ -10,17 +10,16 @@ from typing import Literal, Protocol
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder
 
-Phase = Literal["left", "preparing", "ready", "failed"]
-"""`left`: something is there from an earlier agent; `begin` uses or replaces it."""
+Phase = Literal["stale", "preparing", "ready", "failed"]
+"""`stale`: files of a former agent, which `begin` uses or replaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """How far it is. `activity` is for people, while preparing; `reason` and `message` (one sentence, or pip's
-    own words) say what failed. Once ready: `python` is the interpreter to start, `images` what the engine
-    knows each image by that the job names ("" stands for the runtime image of a package job), and `packages`
-    the directory of the run's own environment, `job_dir` that of a job-dir which is a path, both where
-    containers must be given them.
+    """The staging of a run. `activity` is for people, while preparing; `reason` and `message` (one sentence, or pip's
+    output) say what failed. Once ready: `python` is the interpreter to start, `images` the engine's ids of the job's
+    images by name ("" is the runtime image of a package job), `packages` the directory of the run's own environment,
+    `job_dir` that of a job-dir which is a path; the last two for containers.
     """
 
     phase: Phase
@@ -34,7 +33,7 @@ class Staging:
 
 
 class StagingFailed(Exception):
-    """Why a run cannot be prepared."""
+    """A run cannot be prepared."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -42,25 +41,27 @@ class StagingFailed(Exception):
 
 
 class Stager(Protocol):
+    """The methods, in the order in which an agent calls them for a run."""
+
     def begin(self, order: RunOrder) -> None:
-        """Start to prepare, in the background. Twice, or for a run that is ready: nothing."""
+        """Start to prepare a run in the background. Twice, or for a run that is ready: nothing."""
         ...
 
     def status(self) -> dict[str, Staging]:
-        """Every run that was begun and not discarded, here or by an earlier agent."""
+        """Every run that was begun and not discarded, by this agent or a former one."""
         ...
 
     async def discard(self, run_id: str) -> None:
-        """End what still prepares it and remove all that was prepared. Unknown run: nothing."""
+        """Cancel the preparation and remove what was prepared. Twice, or unknown run: nothing."""
         ...
 
     async def close(self) -> None:
-        """End all that still prepares; what is ready stays for the next agent. Twice: nothing."""
+        """Cancel all preparations; runs that are ready stay for the next agent. Twice: nothing."""
         ...
 
 
 class ReadyAtOnce:
-    """The stager that has nothing to do: every run is ready as soon as it is begun."""
+    """A stager that does nothing: every run is ready as soon as it is begun."""
 
     def __init__(self, python: str = "python3") -> None:
         self._ready = Staging("ready", python=python)

@@ -1,34 +1,34 @@
-"""Getting images: when to pull, what to say meanwhile, and what went wrong."""
+"""Pulling of images: policy, progress and errors."""
 
 import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from trainyard_agent.runtimes.docker.engine import Engine, EngineDown, EngineRefused, EngineSilent
+from trainyard_agent.runtimes.docker.engine import Engine, EngineDown, EngineRefused, EngineTimeout
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_protocol.states import Reason
 
 PullPolicy = Literal["missing", "always", "never"]
 
 PULL_SILENCE_S = 120.0
-"""How long a registry may say nothing before it counts as unreachable."""
+"""Seconds without progress after which a registry counts as unreachable."""
 
-_STEP = 10  # percent between two words about it
+_STEP = 10  # percent between two reports
 _NO_SIZE_YET, _NOTHING_YET = -1, -2
 
 _VERDICTS: tuple[tuple[str, Reason, str], ...] = (
-    # The engine passes on what registries say, most of it with status 500: only the words tell.
+    # The engine forwards the registries' messages, most of them with status 500: only the text differs.
     (
         r"repository does not exist or may require",
         Reason.IMAGE_FAILED,
-        "image not found, or one that the registry shows to nobody without `docker login`",
+        "image not found, or not visible without `docker login`",
     ),
     (
         r"unauthorized|authentication required|no basic auth credentials|denied: requested|access denied|forbidden",
         Reason.IMAGE_FAILED,
-        "unauthorized: the registry does not let this agent pull it; `docker login` on its machine, as the "
-        "user who runs the agent, gives it credentials",
+        "unauthorized: the registry does not let this agent pull it; run `docker login` on its machine as the "
+        "agent's user",
     ),
     (
         r"not found|manifest unknown|name unknown|no such image|invalid reference format",
@@ -46,92 +46,92 @@ _VERDICTS: tuple[tuple[str, Reason, str], ...] = (
 )
 
 
-class GivenUp(Exception):
-    """Nobody waits for the image any more."""
+class PullCancelled(Exception):
+    """The pull was cancelled."""
 
 
-def present(
+def ensure_image(
     engine: Engine,
     name: str,
     policy: PullPolicy,
-    say: Callable[[str], None],
-    given_up: threading.Event,
+    report: Callable[[str], None],
+    cancelled: threading.Event,
     silence_s: float = PULL_SILENCE_S,
 ) -> str:
-    """The engine's id for the image, pulled if the policy asks for it. Blocks.
+    """Return the engine's id of the image, pulled if the policy requires it. Blocks.
 
-    `say` is told what it is doing. Raises StagingFailed; GivenUp soon after `given_up` is set.
+    `report` gets the progress. Raises StagingFailed; PullCancelled soon after `cancelled` is set.
     """
     try:
-        found = None if policy == "always" else engine.image(name)
-        if found is None and policy == "never":
+        image = None if policy == "always" else engine.image(name)
+        if image is None and policy == "never":
             raise StagingFailed(
                 Reason.IMAGE_FAILED,
                 f"{name}: image not found on the agent's machine, and this agent pulls none (--pull never).",
             )
-        if found is None:
-            _pull(engine, name, say, given_up, silence_s)
-            found = engine.image(name)
+        if image is None:
+            _pull(engine, name, report, cancelled, silence_s)
+            image = engine.image(name)
     except EngineDown as down:
         raise StagingFailed(Reason.HOST_FAILED, f"{down}.") from down
     except EngineRefused as refused:
         raise StagingFailed(*verdict(name, refused.message)) from refused
-    if found is None:
+    if image is None:
         raise StagingFailed(Reason.STAGING_FAILED, f"{name}: it was removed as soon as it was pulled.")
-    return str(found["Id"])
+    return str(image["Id"])
 
 
-def verdict(name: str, words: str) -> tuple[Reason, str]:
-    """Why it could not be pulled, and whose fault that is; pure."""
+def verdict(name: str, error: str) -> tuple[Reason, str]:
+    """The reason and message for an error of the engine or registry; pure."""
     for pattern, reason, meaning in _VERDICTS:
-        if re.search(pattern, words, re.IGNORECASE):
-            return reason, f"{name}: {meaning} ({words.strip().rstrip('.')})."
-    return Reason.STAGING_FAILED, f"{name}: it could not be pulled ({words.strip().rstrip('.')})."
+        if re.search(pattern, error, re.IGNORECASE):
+            return reason, f"{name}: {meaning} ({error.strip().rstrip('.')})."
+    return Reason.STAGING_FAILED, f"{name}: it could not be pulled ({error.strip().rstrip('.')})."
 
 
-class Progress:
-    """What the engine says of a pull, layer by layer, in a sentence that changes now and then."""
+class PullProgress:
+    """Progress of a pull over all layers, as a message for every _STEP percent."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._layers: dict[str, tuple[int, int]] = {}
-        self._told = _NOTHING_YET
+        self._reported = _NOTHING_YET
 
-    def hear(self, said: Mapping[str, Any]) -> str:
-        """The sentence, if it is a new one; else ""."""
-        layer, detail = said.get("id"), said.get("progressDetail") or {}
-        if layer and said.get("status") == "Downloading" and detail.get("total"):
+    def update(self, event: Mapping[str, Any]) -> str:
+        """Add an event of the engine. Returns the message if it is a new one; else ""."""
+        layer, detail = event.get("id"), event.get("progressDetail") or {}
+        if layer and event.get("status") == "Downloading" and detail.get("total"):
             self._layers[layer] = (int(detail["current"]), int(detail["total"]))
-        elif layer in self._layers and said.get("status") in ("Download complete", "Pull complete"):
+        elif layer in self._layers and event.get("status") in ("Download complete", "Pull complete"):
             total = self._layers[layer][1]
             self._layers[layer] = (total, total)
         done, total = (
             (sum(part) for part in zip(*self._layers.values(), strict=True)) if self._layers else (0, 0)
         )
         percent = 100 * done // total // _STEP * _STEP if total else _NO_SIZE_YET
-        if percent <= self._told:
+        if percent <= self._reported:
             return ""
-        self._told = percent
+        self._reported = percent
         size = f": {percent} % of {total / 1e6:.0f} MB" if total else ""
         return f"pulling {self._name}{size}"
 
 
 def _pull(
-    engine: Engine, name: str, say: Callable[[str], None], given_up: threading.Event, silence_s: float
+    engine: Engine, name: str, report: Callable[[str], None], cancelled: threading.Event, silence_s: float
 ) -> None:
-    progress = Progress(name)
+    progress = PullProgress(name)
 
-    def hear(said: Mapping[str, Any]) -> None:
-        if given_up.is_set():
-            raise GivenUp
-        sentence = progress.hear(said)
-        if sentence:
-            say(sentence)
+    def update(event: Mapping[str, Any]) -> None:
+        if cancelled.is_set():
+            raise PullCancelled
+        message = progress.update(event)
+        if message:
+            report(message)
 
-    say(f"pulling {name}")
+    report(f"pulling {name}")
     try:
-        engine.pull(name, hear, silence_s)
-    except EngineSilent as silent:
+        engine.pull(name, update, silence_s)
+    except EngineTimeout as silent:
         raise StagingFailed(
-            Reason.STAGING_FAILED, f"{name}: registry unreachable (no word of it for {silence_s:g} s)."
+            Reason.STAGING_FAILED, f"{name}: registry unreachable (no progress for {silence_s:g} s)."
         ) from silent

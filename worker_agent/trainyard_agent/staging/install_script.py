@@ -1,13 +1,13 @@
-"""Fills a run's own Python environment, inside a container of its runtime image: `python3 install.py PLAN`.
+"""Installs a run's own Python environment, inside a container of its runtime image: `python3 install.py PLAN`.
 
-The same steps as `packages` takes for the process runtime, with the image's own pip. Copied into the
-container, so the standard library only, and any Python 3 that images of runtimes have. PLAN is JSON:
+The same steps as `python_environment`, with the image's own pip. It is copied into the container, so it uses only the
+standard library of any Python 3. PLAN is JSON:
 
-    environment   where it is made
-    with_base     packages that the image's own setuptools can build, so that no index is asked
-    isolated      packages that name other build tools
+    environment   the directory to create
+    with_base     packages that the image's own setuptools can build, without an index
+    isolated      packages that require other build tools
 
-Exits 0; NO_ENVIRONMENT where the image cannot make one; else with pip's own status. What pip said is on stdout.
+Exits with 0; NO_ENVIRONMENT if the image cannot create one; else pip's exit status. pip's output is on stdout.
 """
 
 import json
@@ -28,7 +28,7 @@ def main(plan_file: str) -> None:
     if subprocess.run(make, check=False).returncode:
         sys.exit(NO_ENVIRONMENT)
     (packages,) = (environment / "lib").glob("python*/site-packages")
-    # As `site` would: with the .pth files in them, so that what is installed there as editable is found too.
+    # As `site` does, with the .pth files in them, so that editable installs are found too.
     base = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
     lines = [f"import site; site.addsitedir({directory!r})\n" for directory in dict.fromkeys(base)]
     (packages / "trainyard-base.pth").write_text("".join(lines))
@@ -39,14 +39,14 @@ def main(plan_file: str) -> None:
         pip(python, *own, "--no-build-isolation", *plan["with_base"])
     if plan["isolated"]:
         pip(python, *own, *plan["isolated"])
-    # What they need and the image lacks. Named by version: nothing is built twice or asked of an index.
-    needy = [
-        f"{found.metadata['Name']}=={found.version}"
-        for found in metadata.distributions(path=[str(packages)])
-        if any("extra ==" not in need for need in found.requires or ())
+    # Missing dependencies. The packages are given by version: nothing is built twice or looked up in an index.
+    dependents = [
+        f"{distribution.metadata['Name']}=={distribution.version}"
+        for distribution in metadata.distributions(path=[str(packages)])
+        if any("extra ==" not in need for need in distribution.requires or ())
     ]
-    if needy:
-        pip(python, *needy)
+    if dependents:
+        pip(python, *dependents)
 
 
 def pip(python: str, *arguments: str) -> None:

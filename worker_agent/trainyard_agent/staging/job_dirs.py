@@ -1,4 +1,4 @@
-"""Job-dirs that are paths of the host: the one place that a job may name."""
+"""Job-dirs that are paths of the host, the only paths that a job may name."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,25 +7,25 @@ from trainyard_agent.staging.base import StagingFailed
 from trainyard_protocol.states import Reason
 
 
-def prepared(job_dir: str, roots: Sequence[Path]) -> Path:
-    """The directory to mount for it, made where it is missing, with every link followed.
+def prepare(job_dir: str, roots: Sequence[Path]) -> Path:
+    """Create the job-dir if it is missing. Returns the directory to mount, with every link resolved.
 
-    Raises StagingFailed unless it lies below one of `roots`: a job must not reach the rest of the machine.
+    Raises StagingFailed unless it is below one of `roots`: a job must not access the rest of the machine.
     """
     path = Path(job_dir)
-    trouble = ""
+    problem = ""
     if not path.is_absolute():
-        trouble = "it is neither a gs:// address nor an absolute path"
+        problem = "it is neither a gs:// address nor an absolute path"
     elif not roots:
-        trouble = "this agent mounts no directory of its machine (--job-dir-root names those that it may)"
+        problem = "this agent may mount no directory of its machine (see its option --job-dir-root)"
     elif not any(path.resolve().is_relative_to(root.resolve()) for root in roots):
         allowed = ", ".join(map(str, roots))
-        trouble = f"this agent may mount only what lies below {allowed} (its --job-dir-root)"
-    if trouble:
-        raise StagingFailed(Reason.START_FAILED, f"The job-dir {job_dir} cannot be used: {trouble}.")
+        problem = f"this agent may mount only directories below {allowed} (its --job-dir-root)"
+    if problem:
+        raise StagingFailed(Reason.START_FAILED, f"The job-dir {job_dir} cannot be used: {problem}.")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        message = f"The job-dir {job_dir} cannot be made: {error.strerror}."
+        message = f"The job-dir {job_dir} cannot be created: {error.strerror}."
         raise StagingFailed(Reason.START_FAILED, message) from error
     return path.resolve()

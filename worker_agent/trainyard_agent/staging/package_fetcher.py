@@ -1,61 +1,64 @@
-"""Fetching a job's packages, wherever packageUris says they are."""
+"""Download of a job's packages from its packageUris."""
 
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
-from trainyard_agent.server_client import ChecksumMismatch, ControlPlane
-from trainyard_agent.staging import archives, gcs
+from trainyard_agent.server_client import ChecksumMismatch, ServerClient
+from trainyard_agent.staging import archives
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.gcs import CloudStorage, NoSuchObject, split_url
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder
-from trainyard_protocol.training_input import parse_training_input
 
 _STAGED = re.compile(r"staging://([0-9a-f]{64})/([^/]+)")
 _GCS = re.compile(r"gs://([^/]+)/(.*?([^/]+))")
 
-Say = Callable[[str, str], None]
-"""Told a run's id and what is done for it."""
+ReportActivity = Callable[[str, str], None]
+"""Called with a run's id and its current activity."""
 
 
-class Fetcher:
-    """`emulator` is where gs:// is, as `http://host:port`; "": Google's."""
+class PackageFetcher:
+    """Downloads packages. `emulator` is the address of gs://, as `http://host:port`; "": Google's."""
 
-    def __init__(self, control_plane: ControlPlane, emulator: str) -> None:
+    def __init__(self, control_plane: ServerClient, emulator: str) -> None:
         self._control_plane = control_plane
-        self._emulator = emulator
+        self._storage = CloudStorage("The agent", emulator)
 
-    async def fetch(self, order: RunOrder, directory: Path, say: Say) -> list[Path]:
-        """Each package in a directory of its own below `directory`, under its own name, in the job's order.
+    async def fetch(self, order: RunOrder, directory: Path, report: ReportActivity) -> list[Path]:
+        """Download each package into its own directory below `directory`, in the job's order. Raises StagingFailed."""
+        uris = order.training_input.package_uris
+        return [
+            await self._fetch(order.run_id, uri, directory / str(n), report) for n, uri in enumerate(uris)
+        ]
 
-        Raises StagingFailed.
-        """
-        uris = parse_training_input(order.training_input).package_uris
-        return [await self._fetch(order.run_id, uri, directory / str(n), say) for n, uri in enumerate(uris)]
-
-    async def _fetch(self, run_id: str, uri: str, directory: Path, say: Say) -> Path:
+    async def _fetch(self, run_id: str, uri: str, directory: Path, report: ReportActivity) -> Path:
         staged, stored = _STAGED.fullmatch(uri), _GCS.fullmatch(uri)
         name = staged[2] if staged else stored[3] if stored else ""
         if not archives.is_package_name(name):
             raise StagingFailed(
                 Reason.PACKAGES_FAILED,
-                f"{uri} is no package: packageUris name files that end in .tar.gz, .tgz, .zip or .whl, "
+                f"{uri} is not a package: packageUris name files that end in .tar.gz, .tgz, .zip or .whl, "
                 "on gs:// or staged by `jobs submit`.",
             )
-        say(run_id, f"fetching {name}")
+        report(run_id, f"fetching {name}")
         directory.mkdir(mode=0o755)
         target = directory / name
         try:
             if staged:
                 await self._control_plane.download(staged[1], name, target)
             elif stored:
-                await asyncio.to_thread(gcs.download, stored[1], stored[2], target, self._emulator)
-        except gcs.NoSuchObject as error:
-            raise StagingFailed(Reason.PACKAGES_FAILED, f"{error}.") from error
-        except gcs.DownloadFailed as error:
-            raise StagingFailed(Reason.STAGING_FAILED, f"{error}.") from error
+                await asyncio.to_thread(self._download, uri, target)
+        except NoSuchObject as error:
+            raise StagingFailed(Reason.PACKAGES_FAILED, error.message) from error
         except (TrainyardError, ChecksumMismatch) as error:
             raise StagingFailed(Reason.STAGING_FAILED, f"{uri}: {error}") from error
         return target
+
+    def _download(self, url: str, target: Path) -> None:
+        bucket, name = split_url(url)
+        with self._storage.errors(url), closing(self._storage.client()) as client:
+            client.bucket(bucket).blob(name).download_to_filename(str(target))

@@ -1,9 +1,9 @@
-"""Each run's own Python environment, with the packages of its job.
+"""Stager of the process runtime: each run's own Python environment, with the packages of its job.
 
-`environments/RUN/` of the state directory holds what was fetched and a virtual environment. It sees all
-that the base environment has (the interpreter that the agent runs under, or --python), so that a trainer
-finds its framework, and what the job's packages bring lies over that. Installing is done by pip alone, as
-the real service did: first the packages themselves, whatever is there already, then what they depend on.
+`environments/RUN/` of the state directory holds the downloaded packages and a virtual environment. It includes the
+packages of the base environment (the agent's interpreter, or --python), which has the trainer's framework, and the
+job's packages override them. As in the real service, pip installs first the packages themselves, in any case, and then
+their missing dependencies.
 """
 
 import asyncio
@@ -14,72 +14,72 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from trainyard_agent.host import process_tags as marks
+from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import read_json, remove_tree, write_json
 from trainyard_agent.staging import archives
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging, StagingFailed
-from trainyard_agent.staging.package_fetcher import Fetcher
-from trainyard_agent.staging.pip_output import telling
+from trainyard_agent.staging.package_fetcher import PackageFetcher
+from trainyard_agent.staging.pip_output import error_excerpt
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder
 
-_MARK = "staging"
+_TAG = "staging"
 _SITE_PACKAGES = """
 import json, site, sysconfig
-here = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+site_packages = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
 user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-print(json.dumps(list(dict.fromkeys(here + user))))
+print(json.dumps(list(dict.fromkeys(site_packages + user))))
 """
 
 
-def end_leftovers(root: Path) -> None:
-    """End what an agent that was killed left running: its pip. Nothing there: nothing."""
+def kill_orphaned_installers(root: Path) -> None:
+    """Kill the pip processes of an agent that was killed."""
     for directory in root.iterdir() if root.exists() else ():
-        marks.kill_marked(directory.name, _MARK)
+        process_tags.kill_tagged(directory.name, _TAG)
 
 
 class PackageStager(BackgroundStager):
-    """For the process runtime. Several runs are prepared side by side."""
+    """Prepares runs of the process runtime, several concurrently."""
 
     def __init__(
         self,
         root: Path,
-        fetcher: Fetcher,
+        fetcher: PackageFetcher,
         python: str,
     ) -> None:
         super().__init__(root)
         self._fetcher = fetcher
         self._base = python
-        end_leftovers(root)
+        kill_orphaned_installers(root)
 
     async def _prepare(self, order: RunOrder) -> Staging:
         return Staging("ready", python=await self._environment(order))
 
     async def _environment(self, order: RunOrder) -> str:
-        """Everything from the first download to the interpreter that the replicas are started with."""
+        """Download and install. Returns the interpreter to start the replicas with."""
         directory = self._root / order.run_id
         ready = directory / "ready.json"
-        known = read_json(ready)
-        if known is not None:
-            return str(known["python"])
+        saved = read_json(ready)
+        if saved is not None:
+            return str(saved["python"])
         await asyncio.to_thread(remove_tree, directory)
         (directory / "tmp").mkdir(mode=0o700, parents=True)
-        packages = await self._fetcher.fetch(order, directory, self._say)
-        self._say(order.run_id, "creating the Python environment")
+        packages = await self._fetcher.fetch(order, directory, self._set_activity)
+        self._set_activity(order.run_id, "creating the Python environment")
         installer = _Installer(order.run_id, directory, self._base)
         await installer.create()
         if packages:
-            self._say(order.run_id, f"installing {', '.join(package.name for package in packages)}")
+            self._set_activity(order.run_id, f"installing {', '.join(package.name for package in packages)}")
             await installer.install(packages)
-            self._say(order.run_id, "installing what the packages depend on")
+            self._set_activity(order.run_id, "installing the packages' dependencies")
             await installer.install_dependencies()
         write_json(ready, {"python": str(installer.python)})
         return str(installer.python)
 
 
 class _Installer:
-    """One virtual environment and the pip that fills it."""
+    """Creates one virtual environment and installs packages into it."""
 
     def __init__(self, run_id: str, directory: Path, base: str) -> None:
         self._run_id = run_id
@@ -89,30 +89,30 @@ class _Installer:
         self.python = self._venv / "bin" / "python"
 
     async def create(self) -> None:
-        trouble = f"No environment could be made of the base interpreter {self._base}: "
+        error = f"No environment could be created with the base interpreter {self._base}: "
         code, output = await self._run([self._base, "-m", "venv", "--without-pip", str(self._venv)])
         if code:
-            raise StagingFailed(Reason.STAGING_FAILED, trouble + telling(output))
+            raise StagingFailed(Reason.STAGING_FAILED, error + error_excerpt(output))
         code, output = await self._run([self._base, "-c", _SITE_PACKAGES])
         if code:
-            raise StagingFailed(Reason.STAGING_FAILED, trouble + telling(output))
+            raise StagingFailed(Reason.STAGING_FAILED, error + error_excerpt(output))
         (self._site_packages() / "trainyard-base.pth").write_text(
             base_pth(json.loads(output.splitlines()[-1])), encoding="utf-8"
         )
 
     async def install(self, packages: Sequence[Path]) -> None:
-        """The packages themselves, whatever the base environment has under their names."""
+        """Install the packages themselves, even if the base environment has them."""
         flags = ["--upgrade", "--force-reinstall", "--no-deps"]
         isolated = [p for p in packages if await asyncio.to_thread(archives.needs_isolation, p)]
         with_base = [package for package in packages if package not in isolated]
-        if with_base:  # the base's setuptools builds them: no index is asked, so that it works offline
+        if with_base:  # built by the base's setuptools, which works offline
             await self._pip([*flags, "--no-build-isolation", *map(str, with_base)])
         if isolated:
             await self._pip([*flags, *map(str, isolated)])
 
     async def install_dependencies(self) -> None:
-        """What the packages need and the base lacks. The packages are named by version: they are not built
-        a second time, and nothing is asked of an index that is here."""
+        """Install dependencies that the base environment lacks. The packages are given by version, so pip neither
+        builds them again nor looks up what is installed."""
         installed = [
             distribution
             for distribution in metadata.distributions(path=[str(self._site_packages())])
@@ -126,10 +126,10 @@ class _Installer:
         quiet = ["--disable-pip-version-check", "--no-warn-script-location", "--root-user-action=ignore"]
         code, output = await self._run([*pip, *quiet, *arguments])
         if code:
-            raise StagingFailed(Reason.PACKAGES_FAILED, telling(output))
+            raise StagingFailed(Reason.PACKAGES_FAILED, error_excerpt(output))
 
     async def _run(self, command: Sequence[str]) -> tuple[int, str]:
-        """Run to the end; answer with the exit status and all output. Cancelled: nothing of it is left."""
+        """Run a command. Returns its exit status and output. Cancelled: all its processes are killed."""
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -142,7 +142,7 @@ class _Installer:
         try:
             output, _ = await process.communicate()
         except asyncio.CancelledError:
-            await asyncio.to_thread(marks.kill_marked, self._run_id, _MARK)
+            await asyncio.to_thread(process_tags.kill_tagged, self._run_id, _TAG)
             await process.communicate()
             raise
         text = output.decode("utf-8", "replace")
@@ -155,16 +155,15 @@ class _Installer:
 
 
 def base_pth(site_packages: Sequence[str]) -> str:
-    """A .pth file that adds these directories as `site` would: with the .pth files in them, so that what is
-    installed there as editable is found too."""
+    """A .pth file that adds these directories as `site` does, with their .pth files, for editable installs."""
     return "".join(f"import site; site.addsitedir({directory!r})\n" for directory in site_packages)
 
 
 def _environment(inherited: Mapping[str, str], run_id: str, directory: Path) -> dict[str, str]:
-    """pip runs code of the user's (setup.py): it gets the user's pip settings, and nothing of ours."""
-    kept = {
+    """pip's environment: the user's settings, and no variables of ours, because pip runs the user's setup.py."""
+    passed = {
         name: value
         for name, value in inherited.items()
         if not name.startswith(("TRAINYARD_", "PYTHON", "VIRTUAL_ENV"))
     }
-    return {**kept, "TMPDIR": str(directory / "tmp"), **marks.mark(run_id, _MARK)}
+    return {**passed, "TMPDIR": str(directory / "tmp"), **process_tags.tag(run_id, _TAG)}

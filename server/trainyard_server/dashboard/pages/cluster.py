@@ -1,4 +1,4 @@
-"""The machines, and the queue: who holds what, and who waits for it."""
+"""Cluster page: the agents with their resources and runs, quotas, and the queue."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from trainyard_protocol.states import JobState
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS
-from trainyard_server.services.cluster import QUEUE_PAGE, AgentLine, Cluster
+from trainyard_server.services.cluster import QUEUE_PAGE, AgentLine, ClusterView
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, JOBS_TOPIC, USAGE_TOPIC
 
 router = APIRouter()
@@ -27,8 +27,8 @@ _WORDS = {JOBS: "running jobs", VCPUS: "vCPUs", GPUS: "GPUs"}
 def cluster_view(request: Request, cases: Cases, page: int = 1) -> View:
     server = str(request.base_url).rstrip("/")
 
-    def look() -> Mapping[str, Any]:
-        cluster = cases.clusters.look(page)
+    def read() -> Mapping[str, Any]:
+        cluster = cases.cluster.page(page)
         return {
             "absent": [line for line in cluster.agents if not _is_shown(line)],
             "agents": [line for line in cluster.agents if _is_shown(line)],
@@ -41,16 +41,16 @@ def cluster_view(request: Request, cases: Cases, page: int = 1) -> View:
             "shown_runs": _SHOWN_RUNS,
         }
 
-    return View("cluster.html", look, (JOBS_TOPIC, USAGE_TOPIC, AGENTS_TOPIC))
+    return View("cluster.html", read, (JOBS_TOPIC, USAGE_TOPIC, AGENTS_TOPIC))
 
 
 def _is_shown(line: AgentLine) -> bool:
-    """One that is silent and holds nothing is a machine that was there once."""
+    """False for a silent agent without a run: it is listed apart."""
     return line.view.alive or bool(line.runs)
 
 
-def _gpus(cluster: Cluster) -> tuple[int, int]:
-    """How many devices are held, of how many on the agents that are alive."""
+def _gpus(cluster: ClusterView) -> tuple[int, int]:
+    """Allocated devices and all devices, of the agents that are alive."""
     devices = [device for line in cluster.agents if line.view.alive for device in line.devices]
     return sum(device.holder is not None for device in devices), len(devices)
 

@@ -1,4 +1,4 @@
-"""The config of a job: as it was sent, as it was resolved, what each replica sees, and what to type."""
+"""Config page of a job: as submitted, as resolved, the environment of each replica, and commands to paste."""
 
 import json
 import shlex
@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from trainyard_protocol.config_views import JobConfig
+from trainyard_protocol.config.views import JobConfig
 from trainyard_protocol.errors import FailedPrecondition, NotFound
 from trainyard_protocol.views import Explanation, JobDetail, RunView
 from trainyard_server.api.dependencies import Cases, UseCases
@@ -23,7 +23,7 @@ def config_view(
     known: dict[str, JobConfig] = {}
 
     def config(etag: str) -> JobConfig:
-        """Nothing of it changes but the labels, so it is not read again for every step of the job."""
+        """Cached by etag: only labels change, so it is not read again at each step of the job."""
         if etag not in known:
             known.clear()
             known[etag] = cases.configs.config(project, job_id)
@@ -41,20 +41,20 @@ def config_view(
 
 
 def _run(detail: JobDetail, number: int | None) -> RunView | None:
-    """The run that is asked for; the last one, if there is any, where it is not there."""
-    found = next((run for run in detail.runs if run.number == number), None)
-    return found or (detail.runs[-1] if detail.runs else None)
+    """The run with that number, else the last one, else None."""
+    requested = next((run for run in detail.runs if run.number == number), None)
+    return requested or (detail.runs[-1] if detail.runs else None)
 
 
 def _replica(cases: UseCases, project: str, job_id: str, run: RunView | None, task: str) -> dict[str, Any]:
-    """What one replica sees, or why that is not known."""
+    """The environment and command of a replica, or why they are unknown."""
     explanation: Explanation | None = None
     unknown = ""
     try:
         if run is not None:
             names = [replica.task for replica in run.replicas]
-            wanted = task if task in names else ""
-            explanation = cases.explaining.explain(project, job_id, wanted, run.number)
+            known_task = task if task in names else ""
+            explanation = cases.job_details.explain(project, job_id, known_task, run.number)
         else:
             unknown = "No run has begun yet."
     except (FailedPrecondition, NotFound):

@@ -1,4 +1,4 @@
-"""The files of a job: what lies in its job-dir, one directory at a time."""
+"""Files page of a job: its job-dir, one directory at a time."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,9 +8,8 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Request
 
 from trainyard_protocol.errors import TrainyardError
-from trainyard_protocol.file_views import FileListing
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views import JobDetail
+from trainyard_protocol.views import FileListing, JobDetail
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.context import Clock
 from trainyard_server.dashboard.pages.job_header import JOB, job_view
@@ -19,57 +18,58 @@ from trainyard_server.dashboard.views import View, add_page
 
 router = APIRouter()
 
-_KNOWN_FOR_S = 10.0  # what is in a bucket is not asked for at every step of the job
+_CACHED_S = 10.0  # a bucket is not listed at each step of the job
 
 
 @dataclass(frozen=True, slots=True)
 class Crumb:
-    """A directory above, and the one that is shown."""
+    """A link of the path: a parent directory, or the one that is shown."""
 
     word: str
     query: str
 
 
-class _Looking:
-    """The listing, asked for anew only when some time has passed or the job stands otherwise."""
+class _CachedListing:
+    """Listing of a directory, read again after a while and when the job's state changes."""
 
-    def __init__(self, ask: Callable[[], FileListing], clock: Clock) -> None:
-        self._ask = ask
+    def __init__(self, read: Callable[[], FileListing], clock: Clock) -> None:
+        self._read = read
         self._clock = clock
-        self._known: tuple[FileListing | None, TrainyardError | None] = (None, None)
+        self._result: tuple[FileListing | None, TrainyardError | None] = (None, None)
         self._state: JobState | None = None
-        self._asked = self._clock()
+        self._read_at = self._clock()
 
     def __call__(self, state: JobState) -> tuple[FileListing | None, TrainyardError | None]:
-        passed = (self._clock() - self._asked).total_seconds()
-        over = state in FINAL_JOB_STATES
-        if state is not self._state or (not over and not 0 <= passed < _KNOWN_FOR_S):
+        age_s = (self._clock() - self._read_at).total_seconds()
+        is_final = state in FINAL_JOB_STATES
+        if state is not self._state or (not is_final and not 0 <= age_s < _CACHED_S):
             try:
-                self._known = (self._ask(), None)
+                self._result = (self._read(), None)
             except TrainyardError as error:
-                self._known = (None, error)
-            self._state, self._asked = state, self._clock()
-        return self._known
+                self._result = (None, error)
+            self._state, self._read_at = state, self._clock()
+        return self._result
 
 
 def files_view(
     request: Request, cases: Cases, project: str, job_id: str, path: str = "", after: str = ""
 ) -> View:
-    looking = _Looking(lambda: cases.files.listing(project, job_id, path, after), cases.backend.clock)
-    here = job_path(project, job_id)
+    cached = _CachedListing(
+        lambda: cases.job_files.listing(project, job_id, path, after), cases.backend.clock
+    )
 
     def more(detail: JobDetail) -> Mapping[str, Any]:
-        listing, problem = looking(detail.state)
+        listing, problem = cached(detail.state)
         job_dir = str(detail.job["trainingInput"].get("jobDir") or "")
         return {
             "after": after,
             "crumbs": _crumbs(path),
-            "download": f"/trainyard/v1{here}/files/content?path=",
+            "download": f"/trainyard/v1{job_path(project, job_id)}/files/content?path=",
             "inside": lambda name: query(f"{path}/{name}" if path else name),
             "job_dir": job_dir,
             "listing": listing,
             "next": query(path, listing.next_page_token) if listing and listing.next_page_token else "",
-            "over": detail.state in FINAL_JOB_STATES,
+            "is_final": detail.state in FINAL_JOB_STATES,
             "folder": path,
             "problem": problem.message if problem else "",
             "target": lambda name: quote(f"{path}/{name}" if path else name, safe=""),

@@ -1,4 +1,4 @@
-"""What every tab of a job's page has above it: what the job is, how it stands, and what can be done with it."""
+"""Header and tabs of a job's pages."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from fastapi import Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views import JobDetail
-from trainyard_server.api.dependencies import UseCases, asker_of
+from trainyard_server.api.dependencies import UseCases, caller_of
 from trainyard_server.dashboard.rendering import job_path
 from trainyard_server.dashboard.views import View
 from trainyard_server.storage.events.notifier import PROGRESS_TOPIC, job_topic
 
 JOB = "/projects/{project}/jobs/{job_id}"
-"""Where a job's page is; its tabs are below."""
+"""Path of a job's page; the paths of its tabs begin with it."""
 
 TABS = {"": "Overview", "/logs": "Logs", "/metrics": "Metrics", "/config": "Config", "/files": "Files"}
 
@@ -38,16 +38,14 @@ def job_view(
     topics: tuple[Callable[[int], str], ...] = (),
     with_events: bool = False,
 ) -> View:
-    """A tab of a job's page. The template extends job/base.html, and gets `detail` and what `more` says; `topics`
-    make of the job's key what else calls for another look.
-
-    Raises NotFound for a job that is not there.
+    """A tab of a job's page. The template extends job/base.html; its context has `detail` and the values of `more`.
+    `topics` return further topics for the job's key. Raises NotFound.
     """
-    key = cases.streaming.check(project, job_id)
-    caller = asker_of(request)
+    key = cases.log_streaming.check(project, job_id)
+    caller = caller_of(request)
 
-    def look() -> Mapping[str, Any]:
-        detail = cases.explaining.detail(project, job_id, with_events)
+    def read() -> Mapping[str, Any]:
+        detail = cases.job_details.detail(project, job_id, with_events)
         return {
             "detail": detail,
             "job_id": job_id,
@@ -61,4 +59,4 @@ def job_view(
             **more(detail),
         }
 
-    return View(template, look, (job_topic(key), PROGRESS_TOPIC, *(topic(key) for topic in topics)))
+    return View(template, read, (job_topic(key), PROGRESS_TOPIC, *(topic(key) for topic in topics)))

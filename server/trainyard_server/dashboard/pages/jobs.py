@@ -1,4 +1,4 @@
-"""The list of jobs: which are there, which one is in trouble."""
+"""Jobs page: the list of jobs with its filters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.dashboard.views import View, add_page
-from trainyard_server.services.job_search import PAGE_SIZE, Listing, Question
+from trainyard_server.services.job_search import PAGE_SIZE, JobListing, JobSearchRequest
 from trainyard_server.storage.events.notifier import JOBS_TOPIC, PROGRESS_TOPIC
 
 router = APIRouter()
@@ -25,7 +25,7 @@ CHIPS: Mapping[str, tuple[JobState, ...]] = {
     "Failed": (JobState.FAILED,),
     "Cancelled": (JobState.CANCELLING, JobState.CANCELLED),
 }
-"""What can be chosen with one click, and which states it means."""
+"""Filters of one click, and the states each of them selects."""
 
 
 def jobs_view(
@@ -38,16 +38,18 @@ def jobs_view(
     label: Annotated[list[str], Query()] = [],  # noqa: B006
     since: str = "",
     until: str = "",
-    trouble: bool = False,
+    needs_attention: Annotated[bool, Query(alias="trouble")] = False,
     sort: str = "-created",
     page: int = 1,
 ) -> View:
-    question = Question(q, project, owner, tuple(state), tuple(label), since, until, trouble, sort, page)
+    question = JobSearchRequest(
+        q, project, owner, tuple(state), tuple(label), since, until, needs_attention, sort, page
+    )
     address = Address(request.query_params.multi_items())
 
-    def look() -> Mapping[str, Any]:
-        listing = cases.listings.find(question)
-        projects, owners = cases.listings.choices()
+    def read() -> Mapping[str, Any]:
+        listing = cases.job_search.find(question)
+        projects, owners = cases.job_search.choices()
         return {
             "address": address,
             "chips": _chips(question, listing, address),
@@ -61,45 +63,45 @@ def jobs_view(
             "unfinished": _UNFINISHED,
         }
 
-    return View("jobs.html", look, (JOBS_TOPIC, PROGRESS_TOPIC))
+    return View("jobs.html", read, (JOBS_TOPIC, PROGRESS_TOPIC))
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A choice of states: what it is called, where it leads, how many jobs it means, and whether it is taken."""
+    """A filter by states: its name, its query, how many jobs it selects, and whether it is active."""
 
     word: str
     query: str
     count: int
-    taken: bool
+    active: bool
 
 
-def _chips(question: Question, listing: Listing, address: "Address") -> list[Chip]:
+def _chips(question: JobSearchRequest, listing: JobListing, address: "Address") -> list[Chip]:
     chosen = {state.upper() for state in question.states}
     all_of_them = sum(listing.counts.values())
     chips = [
-        Chip("All", address.but(state=None, trouble=None), all_of_them, not chosen and not question.trouble)
+        Chip("All", address.but(state=None, trouble=None), all_of_them, not chosen and not question.attention)
     ]
     for word, states in CHIPS.items():
         count = sum(listing.counts.get(state, 0) for state in states)
-        taken = chosen == {state.value for state in states}
-        chips.append(Chip(word, address.but(state=tuple(states), trouble=None), count, taken))
+        active = chosen == {state.value for state in states}
+        chips.append(Chip(word, address.but(state=tuple(states), trouble=None), count, active))
     return chips
 
 
 class Address:
-    """The query of this page, and those of its neighbours."""
+    """Query of the page, and the queries of its links."""
 
     def __init__(self, items: list[tuple[str, str]]) -> None:
         self._items = items
-        self.but = cache(self._but)  # a page asks for the same ones again and again
+        self.but = cache(self._but)  # templates repeat the same calls
 
     @property
     def is_filtered(self) -> bool:
         return any(value for name, value in self._items if name not in ("sort", "page"))
 
     def _but(self, **changes: str | tuple[str, ...] | None) -> str:
-        """The query with other values; None leaves one out. Another choice begins at the first page again."""
+        """The query with other values, from the first page; None leaves a parameter out."""
         dropped = {*changes, "page"}
         items = [(name, value) for name, value in self._items if name not in dropped and value]
         for name, value in changes.items():
@@ -108,7 +110,7 @@ class Address:
         return "?" + urlencode(items)
 
     def sorted_by(self, order: str, now: str) -> str:
-        """Sorted by this column: downwards first for times, and the other way round if it is already."""
+        """The query sorted by a column: times descending first; reversed if it is the order already."""
         first = f"-{order}" if order in ("created", "started", "ended") else order
         other = order if first.startswith("-") else f"-{order}"
         return self.but(sort=other if now == first else first)

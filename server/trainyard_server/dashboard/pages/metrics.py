@@ -1,4 +1,4 @@
-"""A job's curves. The page asks the API for them; what it is told here is when there is something new."""
+"""Metrics page of a job. metrics.js reads the curves from the API when `curves_version` changes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,12 +17,12 @@ LINE = '{"event": "progress", "step": 120, "steps": 5000, "loss": 0.31, "accurac
 PYTHON = (
     'print(json.dumps({"event": "progress", "step": step, "steps": steps, "loss": float(loss)}), flush=True)'
 )
-"""How to report metrics, for those who have not: the line, and what prints it."""
+"""Example for programs that report no metrics: the line, and Python that prints it."""
 
 
 def metrics(request: Request, cases: Cases, project: str, job_id: str) -> View:
     def more(_detail: JobDetail) -> Mapping[str, Any]:
-        version, measured = cases.metrics.standing(project, job_id)
+        version, measured = cases.metrics.version(project, job_id)
         return {"curves_version": version, "measured": measured, "line": LINE, "python": PYTHON}
 
     return job_view(

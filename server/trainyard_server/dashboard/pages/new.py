@@ -1,4 +1,4 @@
-"""A new job: a config that is checked as it is typed, or an old job to begin from."""
+"""Page of a new job: a config that is checked while it is typed, empty or cloned from another job."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.machines import configs_dir
-from trainyard_server.api.dependencies import Cases, UseCases, asker_of
+from trainyard_server.api.dependencies import Cases, UseCases, caller_of
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.permissions import Role
 
@@ -19,7 +19,7 @@ EXAMPLES = {
     "parameter-servers": "Parameter servers and an evaluator",
     "custom-image": "A container image",
 }
-"""What one can start from: files in configs/, and what they are called."""
+"""Example configs: files in configs/, and their titles."""
 
 _DEFAULT_PROJECT = "local"
 
@@ -30,12 +30,12 @@ def new_view(
     project: str = "",
     origin: Annotated[str, Query(alias="from")] = "",
 ) -> View:
-    may_submit = asker_of(request).may(Role.SUBMITTER)
+    may_submit = caller_of(request).may(Role.SUBMITTER)
 
-    def look() -> Mapping[str, Any]:
+    def read() -> Mapping[str, Any]:
         if not may_submit:
             return {"start": None}
-        projects, _ = cases.listings.choices()
+        projects, _ = cases.job_search.choices()
         filled = _clone(cases, origin) if origin else _blank(cases, project or _first(projects))
         return {
             "clones": filled["from"],
@@ -49,7 +49,7 @@ def new_view(
             },
         }
 
-    return View("new.html", look)
+    return View("new.html", read)
 
 
 def _blank(cases: UseCases, project: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The way in, and out: a token, or the code of a link, becomes a session of this browser."""
+"""Sign-in and sign-out: a token, or the code of a link, becomes a session of the browser."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from trainyard_server.api.csrf import form_body, form_fields, session_cookie
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.dashboard.views import Pages, View
 from trainyard_server.domain.permissions import SIGN_IN, SIGN_OUT, local_path
-from trainyard_server.services.sign_in import TooManyGuesses
+from trainyard_server.services.sign_in import TooManySignIns
 
 router = APIRouter()
 
@@ -31,11 +31,11 @@ def sign_in_page(
 async def sign_in(
     request: Request, pages: Pages, cases: Cases, fields: Annotated[dict[str, str], Depends(_form)]
 ) -> Response:
-    """Whoever is wrong sees the page again, with what was wrong, and is still who he was."""
+    """Open a session; with a wrong token show the page again, and keep the session there was."""
     path = local_path(fields.get("next", "/"))
     client = request.client.host if request.client is not None else ""
     code, token = fields.get("code", ""), fields.get("token", "").strip()
-    enter = cases.signing_in.with_code if code else cases.signing_in.with_token
+    enter = cases.sign_in.with_code if code else cases.sign_in.with_token
     try:
         session = await run_in_threadpool(enter, client, code or token, request.state.session)
     except TrainyardError as error:
@@ -47,9 +47,9 @@ async def sign_in(
 
 @router.post(SIGN_OUT)
 def sign_out(request: Request, cases: Cases) -> Response:
-    """Ends the session, wherever there are copies of its cookie."""
+    """End the session, for all copies of its cookie."""
     if request.state.session is not None:
-        cases.ended_sessions.end(request.state.session)
+        cases.revoked_sessions.revoke(request.state.session)
     answer = RedirectResponse(SIGN_IN, 303)
     answer.headers.append("Set-Cookie", session_cookie(request, None, cases.backend.clock()))
     return answer
@@ -58,6 +58,6 @@ def sign_out(request: Request, cases: Cases) -> Response:
 def _page(request: Request, pages: Pages, path: str, error: TrainyardError | None = None) -> HTMLResponse:
     html = pages.page(request, View("sign_in.html", lambda: {"next": path, "error": error}))
     answer = HTMLResponse(html, error.http_status if error is not None else 200)
-    if isinstance(error, TooManyGuesses):
+    if isinstance(error, TooManySignIns):
         answer.headers["Retry-After"] = str(error.wait_s)
     return answer

@@ -1,18 +1,18 @@
-// What programs write for terminals. Colours become classes; what would move a cursor or name a window is left out;
-// other control characters are shown as what they are.
+// Terminal escape sequences in log lines. Colours become classes; sequences that move the cursor or set a title are
+// removed; other control characters are shown as pictures.
 
-// CSI with its parameters and its final letter, OSC up to its end, and the short ones.
+// CSI with its parameters and its final letter, OSC up to its terminator, and two-character sequences.
 const SEQUENCE = /(?:\u001b\[|\u009b)([0-9;:]*)[ -/]*([@-~])?|\u001b\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|\u001b[@-Z\\-_a-z]?/g;
 const CONTROL = /[\u0000-\u0008\u000a-\u001f\u007f-\u009f\u2028\u2029]/g;
 
 /** `[{text, classes}]`, the text without escape sequences; a line without any is one part. */
 export function parts(text) {
   if (!/[\u001b\u009b]/.test(text)) return [{ text: visible(text), classes: "" }];
-  const found = [];
+  const segments = [];
   const style = { colour: "", bold: false, dim: false, underline: false };
   let at = 0;
   const add = (end) => {
-    if (end > at) found.push({ text: visible(text.slice(at, end)), classes: classes(style) });
+    if (end > at) segments.push({ text: visible(text.slice(at, end)), classes: classes(style) });
   };
   for (const match of text.matchAll(SEQUENCE)) {
     add(match.index);
@@ -20,7 +20,7 @@ export function parts(text) {
     if (match[2] === "m") apply(style, match[1]);
   }
   add(text.length);
-  return found;
+  return segments;
 }
 
 function apply(style, codes) {
@@ -36,7 +36,7 @@ function apply(style, codes) {
     else if (code === 39) style.colour = "";
     else if (code >= 30 && code <= 37) style.colour = String(code - 30);
     else if (code >= 90 && code <= 97) style.colour = String(code - 90);
-    else if (code === 38 || code === 48) i += numbers[i + 1] === 5 ? 2 : 4; // one of 256, or of millions: not shown
+    else if (code === 38 || code === 48) i += numbers[i + 1] === 5 ? 2 : 4; // 256 or 16 million colours: not shown
   }
 }
 

@@ -1,4 +1,4 @@
-// The server's own API, as this page's reader.
+// Calls of the server's API with the session of this page.
 
 export class ApiError extends Error {
   /** @param {number} status of HTTP, 0 where the server did not answer @param {object} body the error's envelope */
@@ -9,11 +9,10 @@ export class ApiError extends Error {
   }
 }
 
-// A browser drops what is under way when a network comes or goes, such as one of containers: what only reads may be
-// asked again.
+// Browsers abort requests when a network interface comes or goes, such as one of containers: reads are repeated.
 const PAUSES_MS = [200, 800];
 
-/** Calls the API and answers with its JSON. Throws ApiError with the server's own sentence. */
+/** Calls the API and returns its JSON. Throws ApiError with the server's message. */
 export async function call(method, path, body = undefined, { signal } = {}) {
   const headers = { Accept: "application/json", "X-CSRF-Token": document.querySelector('meta[name="csrf-token"]').content };
   let payload = body;
@@ -21,23 +20,23 @@ export async function call(method, path, body = undefined, { signal } = {}) {
     headers["Content-Type"] = "application/json";
     payload = JSON.stringify(body);
   }
-  const answer = await asked(path, { method, headers, body: payload, signal, cache: "no-store" });
-  const said = await answer.json().catch(() => ({}));
+  const answer = await request(path, { method, headers, body: payload, signal, cache: "no-store" });
+  const content = await answer.json().catch(() => ({}));
   if (answer.status === 401) toSignIn();
-  if (!answer.ok) throw new ApiError(answer.status, said.error?.message ?? `The server answered with ${answer.status}.`, said);
-  return said;
+  if (!answer.ok) throw new ApiError(answer.status, content.error?.message ?? `The server answered with ${answer.status}.`, content);
+  return content;
 }
 
-/** This session is over: on to the sign-in page, and from there back here. */
+/** Goes to the sign-in page, which leads back to this page. */
 export function toSignIn() {
   location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
-async function asked(path, request) {
-  const pauses = request.method === "GET" ? [...PAUSES_MS] : [];
+async function request(path, options) {
+  const pauses = options.method === "GET" ? [...PAUSES_MS] : [];
   for (;;) {
     try {
-      return await fetch(path, request);
+      return await fetch(path, options);
     } catch (error) {
       if (error.name === "AbortError") throw error;
       if (pauses.length === 0) throw new ApiError(0, "The server does not answer.", {});
@@ -46,7 +45,7 @@ async function asked(path, request) {
   }
 }
 
-/** `projects/P/jobs/J` with both names safe in a path. */
+/** `projects/P/jobs/J` with both names escaped. */
 export function jobPath(project, job) {
   return `projects/${encodeURIComponent(project)}/jobs/${encodeURIComponent(job)}`;
 }

@@ -1,4 +1,4 @@
-// What every page does.
+// Loaded on every page.
 import { followCopies } from "./copy.js";
 import { followKeys } from "./keys.js";
 import { follow } from "./live.js";

@@ -1,9 +1,9 @@
-// One line above the page for what holds until it is over, and short notes at its foot for what has happened.
+// Banner above the page for lasting conditions, and short notes at its foot.
 
 const lines = new Map();
 
-/** Says a line under a name, or takes it back (text ""). `kind` is "" or bad; `action` is {label, run}. */
-export function say(name, text, kind = "", action = null) {
+/** Sets the banner's line of that name; text "" removes it. `kind` is "" or bad; `action` is {label, run}. */
+export function setBanner(name, text, kind = "", action = null) {
   if (text) lines.set(name, { text, kind, action });
   else lines.delete(name);
   const banner = document.getElementById("banner");
@@ -27,6 +27,6 @@ export function note(text, kind = "") {
   const toast = document.createElement("div");
   toast.className = `toast ${kind}`;
   toast.textContent = text;
-  document.getElementById("said").append(toast);
+  document.getElementById("notes").append(toast);
   setTimeout(() => toast.remove(), kind === "bad" ? 12_000 : 4_000);
 }

@@ -1,4 +1,4 @@
-// The one place that talks to plotly: curves in the colours of the page, that stay as the reader has zoomed them.
+// Charts with plotly, in the colours of the page. Updates keep the zoom. No other module calls plotly.
 
 let loading = null;
 
@@ -25,15 +25,15 @@ function plotly() {
 
 let last = Promise.resolve();
 
-// Charts are drawn one after the other, and between two of them the page answers its reader.
+// Charts are drawn one after the other, and between two of them the browser handles events.
 function inTurn(draw) {
   const mine = last.then(draw);
   last = mine.catch(() => {}).then(() => new Promise((resolve) => setTimeout(resolve)));
   return mine;
 }
 
-// The library brings maps, and they put their style sheet into the page as text as soon as they are loaded. There
-// are no maps here, and the page's Content-Security-Policy allows no such text. Its own few rules come by insertRule.
+// The library's maps add an inline style sheet when they are loaded, which the Content-Security-Policy forbids. Maps are
+// not used: their styles are dropped. The library's own rules use insertRule, which is allowed.
 function withoutStylesOfMaps() {
   const create = document.createElement;
   document.createElement = function createElement(name, options) {
@@ -49,12 +49,12 @@ function withoutStylesOfMaps() {
 export const COLOURS = 8;
 export const DASHES = ["solid", "7px,3px", "2px,2px", "9px,3px,2px,3px"];
 
-/** How line number `index` of a chart is drawn: a colour from 0, and dashes for those that cannot tell colours. */
+/** Style of line number `index` of a chart: a colour from 0, and dashes for readers who do not see colours. */
 export function styleOf(index) {
   return { colour: index % COLOURS, dash: DASHES[(index % 2) + 2 * (Math.floor(index / COLOURS) % 2)] };
 }
 
-/** Text as the library takes it, which reads some HTML. */
+/** Text escaped for the library, which reads some HTML. */
 export function plain(text) {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
@@ -75,18 +75,18 @@ function themed() {
 }
 
 /**
- * What a chart shows.
+ * Content of a chart.
  * @typedef {object} Line
  * @property {string} name shown on hover @property {number[]|Date[]} x @property {(number|null)[]} y null: a gap
  * @property {number} colour from 0 @property {string} [dash] @property {number} [width] @property {number} [opacity]
  * @property {string} [symbol] marks points, some of them where there are many @property {string} [hover] a template of
- * the library; none: nothing is said of this line @property {any[]} [data] for the template @property {boolean} [fill]
- * down to zero @property {boolean} [flag] a mark at the upper edge that something is wrong here; y is left out
+ * the library; none: no hover @property {any[]} [data] for the template @property {boolean} [fill]
+ * down to zero @property {boolean} [flag] a red cross at the upper edge; y is ignored
  *
  * @typedef {object} Axis
  * @property {string} [title] @property {"linear"|"log"|"date"} [type] @property {string} [format] of d3
  * @property {string} [suffix] @property {boolean} [zero] begins at zero @property {string} [key] with another key the
- * axis forgets how it was zoomed
+ * axis loses its zoom
  *
  * @typedef {object} Picture
  * @property {Line[]} lines @property {Axis} x @property {Axis} y
@@ -129,7 +129,7 @@ export class Chart {
     this.#redraw();
   }
 
-  /** All of it again. */
+  /** Resets the zoom. */
   reset() {
     if (this.#drawn) window.Plotly.relayout(this.#element, { "xaxis.autorange": true, "yaxis.autorange": true });
   }
@@ -143,7 +143,7 @@ export class Chart {
     this.#picture = null;
   }
 
-  // One at a time: what comes while the library draws is drawn after it.
+  // One at a time: pictures that are shown while the library draws are drawn after it.
   async #redraw() {
     this.#stale = true;
     if (!this.#seen || !this.#picture || this.#drawing) return;
@@ -162,7 +162,7 @@ export class Chart {
   async #draw() {
     const library = await plotly();
     const picture = this.#picture;
-    this.#stale = false; // whatever came while it waited for its turn is in it
+    this.#stale = false; // includes what was shown while it waited for its turn
     if (!picture) return;
     const theme = themed();
     const first = !this.#drawn;
@@ -221,7 +221,7 @@ function traces(picture, theme) {
   });
 }
 
-// A logarithmic axis of some powers of ten has 1, 2 and 5 of each; fewer or more are the library's to choose.
+// A logarithmic axis of some powers of ten has 1, 2 and 5 of each; the library chooses for fewer or more.
 function ticksOf(picture) {
   if (picture.y.type !== "log") return {};
   const values = picture.lines.flatMap((line) => line.y).filter((value) => value > 0);

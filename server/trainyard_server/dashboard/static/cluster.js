@@ -1,9 +1,9 @@
-// The queue: who holds what a job waits for, asked for when it is unfolded, and again while it stays so.
+// Explanations in the queue: requested when they are unfolded, and again while they stay open.
 import { call, jobPath } from "./api.js";
 import { localize } from "./times.js";
 
 const REST_MS = 5_000;
-const asked = new WeakMap();
+const requestedAt = new WeakMap();
 
 document.addEventListener("toggle", (event) => {
   if (event.target.matches?.("[data-why-job]") && event.target.open) explain(event.target);
@@ -14,22 +14,22 @@ document.addEventListener("trainyard:parts", () => {
 });
 
 async function explain(details) {
-  if (Date.now() - (asked.get(details) ?? 0) < REST_MS) return;
-  asked.set(details, Date.now());
-  const place = details.querySelector(".why");
-  if (!place.hasChildNodes()) place.append(element("p", "Looking…", "dim"));
+  if (Date.now() - (requestedAt.get(details) ?? 0) < REST_MS) return;
+  requestedAt.set(details, Date.now());
+  const target = details.querySelector(".why");
+  if (!target.hasChildNodes()) target.append(element("p", "Loading…", "dim"));
   const { whyProject: project, whyJob: job } = details.dataset;
   try {
-    place.replaceChildren(...told(await call("GET", `/trainyard/v1/${jobPath(project, job)}/why`), project));
+    target.replaceChildren(...explanation(await call("GET", `/trainyard/v1/${jobPath(project, job)}/why`), project));
   } catch (error) {
-    asked.delete(details);
-    place.replaceChildren(element("p", error.message, "bad"));
+    requestedAt.delete(details);
+    target.replaceChildren(element("p", error.message, "bad"));
   }
-  localize(place);
+  localize(target);
 }
 
-/** What `jobs why` says, as elements. */
-function* told(why, project) {
+/** The answer of `jobs why` as elements. */
+function* explanation(why, project) {
   if (!why.kind) {
     yield element("p", why.summary);
     return;
@@ -60,14 +60,14 @@ function* told(why, project) {
 }
 
 function since(one) {
-  if (one.left_over) return "is over, being stopped";
+  if (one.left_over) return "ended, being stopped";
   return one.running_since ? time(one.running_since, "ago") : one.state.toLowerCase();
 }
 
-function time(moment, form) {
-  if (!moment) return "";
-  const made = element("time", moment);
-  made.dateTime = moment;
+function time(timestamp, form) {
+  if (!timestamp) return "";
+  const made = element("time", timestamp);
+  made.dateTime = timestamp;
   made.dataset.form = form;
   return made;
 }
@@ -92,12 +92,12 @@ function table(job, caption, headers, rows) {
     const line = body.insertRow();
     for (const value of row) line.insertCell().append(value);
   }
-  const place = element("div", "", "scroll");
-  place.tabIndex = 0;
-  place.setAttribute("role", "region");
-  place.setAttribute("aria-label", `${caption}: ${job}`);
-  place.append(made);
-  return place;
+  const region = element("div", "", "scroll");
+  region.tabIndex = 0;
+  region.setAttribute("role", "region");
+  region.setAttribute("aria-label", `${caption}: ${job}`);
+  region.append(made);
+  return region;
 }
 
 function element(name, text = "", kind = "") {

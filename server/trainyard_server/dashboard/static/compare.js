@@ -1,16 +1,16 @@
-// A field that finds jobs while one types, and a chip for each that was chosen.
+// Field that searches jobs to compare with, and a chip for each chosen job.
 import { call } from "./api.js";
 
 const REST_MS = 200;
 
-/** @param {(project: string, job: string) => void} onPick @param {() => Set<string>} taken `project/job`, not offered */
-export function findJobs(onPick, taken) {
+/** @param {(project: string, job: string) => void} onPick @param {() => Set<string>} excluded `project/job`, not offered */
+export function findJobs(onPick, excluded) {
   const field = document.getElementById("compare");
   const list = document.getElementById("compare-list");
-  let found = [];
+  let matches = [];
   let at = -1;
   let timer = 0;
-  let asked = 0;
+  let requests = 0;
 
   const close = () => {
     list.hidden = true;
@@ -20,20 +20,20 @@ export function findJobs(onPick, taken) {
   };
   const mark = (index) => {
     at = index;
-    [...list.children].forEach((item, place) => item.setAttribute("aria-selected", String(place === at)));
+    [...list.children].forEach((item, each) => item.setAttribute("aria-selected", String(each === at)));
     if (at < 0) return field.removeAttribute("aria-activedescendant");
     list.children[at].scrollIntoView({ block: "nearest" });
     field.setAttribute("aria-activedescendant", list.children[at].id);
   };
   const pick = (index) => {
-    const { project, job_id: job } = found[index];
+    const { project, job_id: job } = matches[index];
     field.value = "";
     close();
     onPick(project, job);
   };
   const open = () => {
     list.replaceChildren(
-      ...found.map(({ project, job_id: job, state }, index) => {
+      ...matches.map(({ project, job_id: job, state }, index) => {
         const item = document.createElement("li");
         item.id = `compare-${index}`;
         item.setAttribute("role", "option");
@@ -45,7 +45,7 @@ export function findJobs(onPick, taken) {
         return item;
       }),
     );
-    if (!found.length) {
+    if (!matches.length) {
       const item = document.createElement("li");
       item.setAttribute("role", "option");
       item.setAttribute("aria-disabled", "true");
@@ -54,25 +54,25 @@ export function findJobs(onPick, taken) {
     }
     list.hidden = false;
     field.setAttribute("aria-expanded", "true");
-    mark(found.length ? 0 : -1);
+    mark(matches.length ? 0 : -1);
   };
-  const ask = async () => {
-    const mine = ++asked;
+  const search = async () => {
+    const mine = ++requests;
     const answer = await call("GET", `/trainyard/v1/jobs?${new URLSearchParams({ q: field.value.trim() })}`).catch(() => ({ jobs: [] }));
-    if (mine !== asked || document.activeElement !== field) return;
-    const without = taken();
-    found = answer.jobs.filter(({ project, job_id: job }) => !without.has(`${project}/${job}`)).slice(0, 12);
+    if (mine !== requests || document.activeElement !== field) return;
+    const without = excluded();
+    matches = answer.jobs.filter(({ project, job_id: job }) => !without.has(`${project}/${job}`)).slice(0, 12);
     open();
   };
 
   field.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(ask, REST_MS);
+    timer = setTimeout(search, REST_MS);
   });
-  field.addEventListener("focus", ask);
+  field.addEventListener("focus", search);
   field.addEventListener("blur", () => {
     clearTimeout(timer);
-    asked += 1;
+    requests += 1;
     close();
   });
   field.addEventListener("keydown", (event) => {
@@ -84,8 +84,8 @@ export function findJobs(onPick, taken) {
       if (at >= 0) pick(at);
     } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
-      if (list.hidden) ask();
-      else if (found.length) mark((at + (event.key === "ArrowDown" ? 1 : found.length - 1)) % found.length);
+      if (list.hidden) search();
+      else if (matches.length) mark((at + (event.key === "ArrowDown" ? 1 : matches.length - 1)) % matches.length);
     }
   });
   list.addEventListener("mousedown", (event) => event.preventDefault()); // the field keeps the focus

@@ -1,4 +1,4 @@
-// The config of a job: its texts in colour, and the replica that is looked at chosen without a button.
+// Config page of a job: syntax colours, and the choice of a replica without a button.
 import { colour, paint } from "./yaml.js";
 
 for (const sheet of document.querySelectorAll("[data-yaml]")) {

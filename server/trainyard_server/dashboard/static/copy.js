@@ -1,4 +1,4 @@
-// Buttons with data-copy put that text on the clipboard.
+// Buttons with data-copy copy that text to the clipboard.
 import { note } from "./banner.js";
 
 export function followCopies() {
@@ -9,14 +9,14 @@ export function followCopies() {
   });
 }
 
-/** Whether it worked. Over plain http from another machine there is no clipboard API, but there is the old way. */
+/** Returns whether it worked. Without HTTPS the clipboard API exists on localhost alone; execCommand works elsewhere. */
 export async function copy(text) {
   if (navigator.clipboard && window.isSecureContext) {
     try {
       await navigator.clipboard.writeText(text);
       return true;
     } catch {
-      // Not allowed: the old way may be.
+      // Not allowed: execCommand may be.
     }
   }
   const field = document.createElement("textarea");

@@ -1,8 +1,8 @@
-// What is drawn of what the API says: which metrics belong together, runs joined, smoothing, the axis along.
+// Curves from the API's metrics: groups that share a chart, joined runs, smoothing, the X axis.
 
 const STRANGE = { NaN, Infinity, "-Infinity": -Infinity };
 
-/** A value of the API: numbers, and as strings what JSON cannot say. */
+/** A value of the API: a number, or a string for NaN and infinities. */
 export function numberOf(value) {
   return typeof value === "number" ? value : STRANGE[value];
 }
@@ -29,13 +29,13 @@ export function groupsOf(names) {
 
 const SYMBOLS = { train: "", training: "", test: "diamond" };
 
-/** Points of what is measured beside training are marked. */
+/** Marker of the points of a metric that is not measured in training, else "". */
 export function symbolOf(name) {
   const { variant } = variantOf(name);
   return variant ? (SYMBOLS[variant] ?? "circle") : "";
 }
 
-/** Exponential smoothing without the pull to zero of its beginning; gaps stay, and do not count. */
+/** Exponential smoothing with debiasing, so that it does not start near zero; gaps stay and do not count. */
 export function smoothed(values, weight) {
   if (!weight) return values;
   let last = 0;
@@ -48,7 +48,7 @@ export function smoothed(values, weight) {
   });
 }
 
-/** Where a step is, in epochs: between the first steps of epochs in a straight line. @param {[number, number][]} starts */
+/** Epoch of a step, interpolated between the first steps of epochs. @param {[number, number][]} starts */
 export function epochAt(starts, step) {
   let high = starts.findIndex(([first]) => first > step);
   if (high === -1) high = starts.length - 1;
@@ -58,20 +58,20 @@ export function epochAt(starts, step) {
   return epoch0 + ((step - step0) / (step1 - step0)) * (epoch1 - epoch0);
 }
 
-/** Epochs that can be an axis: rising, and two at least; else none. */
+/** First steps of epochs for an axis: rising, and two at least; else empty. */
 export function epochStarts(view) {
   const starts = [];
   for (const [step, epoch] of view.epoch_starts) {
     if (!starts.length || (epoch > starts.at(-1)[1] && step > starts.at(-1)[0])) starts.push([step, epoch]);
   }
-  // Of one epoch alone, its length is known where the program has said of how many steps and epochs.
+  // The length of a single epoch follows from the numbers of steps and epochs, if the program reported them.
   if (starts.length === 1 && view.steps && view.epochs) starts.push([starts[0][0] + view.steps / view.epochs, starts[0][1] + 1]);
   return starts.length > 1 ? starts : [];
 }
 
 /**
- * The runs of one metric of one replica as one curve: a later run goes on where it has begun. What an earlier run had
- * done beyond that is lost, and apart. @returns {{main: Points, lost: (Points & {run: number})[], begins: [number, number][]}}
+ * The runs of one metric of one replica as one curve: a later run continues it from its first step. Points of earlier
+ * runs beyond that step are lost work, and returned apart. @returns {{main: Points, lost: (Points & {run: number})[], begins: [number, number][]}}
  */
 export function joined(runs) {
   const sorted = [...runs].sort((a, b) => a.run - b.run).filter((one) => one.steps.length);
@@ -96,7 +96,7 @@ export function joined(runs) {
   return { main, lost, begins };
 }
 
-/** A series with those of its points replaced that another answer has in more detail. */
+/** A series with the points between two steps replaced by those of a more detailed answer. */
 export function withDetail(series, detail, from, to) {
   if (!detail) return series;
   const before = series.steps.findIndex((step) => step >= from);
@@ -107,7 +107,7 @@ export function withDetail(series, detail, from, to) {
   return { ...series, steps: put("steps"), values: put("values"), times: put("times") };
 }
 
-/** The lowest and the highest that are numbers, and how many are none. */
+/** Lowest and highest finite value, and how many are not finite. */
 export function extentOf(values) {
   let low = Infinity;
   let high = -Infinity;
@@ -122,8 +122,8 @@ export function extentOf(values) {
   return { low, high, strange };
 }
 
-/** A measured value in four significant digits, as the server writes it. */
-export function said(value) {
+/** A measured value in four significant digits, as the server formats it. */
+export function formatted(value) {
   if (value === undefined || value === null) return "";
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
@@ -147,7 +147,7 @@ const UNITS = [
   [0, 1, "seconds"],
 ];
 
-/** How long ranges of so many seconds are best counted: [seconds in one, its name]. */
+/** Unit for ranges of so many seconds: [its seconds, its name]. */
 export function unitOf(seconds) {
   const [, size, name] = UNITS.find(([least]) => seconds >= least);
   return [size, name];

@@ -1,4 +1,4 @@
-// Elements by hand. Text goes in as text, never as HTML.
+// Elements from JavaScript. Text is added as text, never as HTML.
 
 /** `el("a", { href, class: "x", "aria-label": "y" }, "text", child)`; what is null or false is left out. */
 export function el(name, attributes = {}, ...children) {
@@ -12,7 +12,7 @@ export function el(name, attributes = {}, ...children) {
   return element;
 }
 
-/** A copy of the icon with that name, which this page has somewhere already. */
+/** An icon of icons.svg by its name. */
 export function icon(name) {
   const known = document.querySelector("svg use").getAttribute("href").split("#")[0];
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");

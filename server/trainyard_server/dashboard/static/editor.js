@@ -1,5 +1,5 @@
-// A text area for a config: line numbers, colours, problems marked at their places. The text area itself stays what it
-// is (selection, undo, spelling of the reader's own keyboard); what is seen is painted below it.
+// Text area for a config with line numbers, syntax colours and marked problems. The text area stays a native one
+// (selection, undo, input methods); a coloured copy of its text is painted below it.
 import { el } from "./dom.js";
 import { colour, paint } from "./yaml.js";
 
@@ -20,7 +20,7 @@ export class Editor {
     this.#numbers = root.querySelector(".numbers");
     root.classList.add("painted");
     this.#area.addEventListener("input", () => {
-      this.#problems = []; // their places may have moved; the next check says where they are
+      this.#problems = []; // they may have moved; the next check has their positions
       this.#paint();
       changed();
     });
@@ -33,14 +33,14 @@ export class Editor {
     return this.#area.value;
   }
 
-  /** Another text, silently. */
+  /** Sets another text without a change event. */
   set(text) {
     this.#area.value = text;
     this.#problems = [];
     this.#paint();
   }
 
-  /** Another text, in a way that the reader can undo. */
+  /** Sets another text in a way that can be undone. */
   replace(text) {
     if (text === this.text) return;
     this.#area.focus();
@@ -57,7 +57,7 @@ export class Editor {
     this.#paint();
   }
 
-  /** Puts the cursor at a problem. */
+  /** Moves the cursor to a problem. */
   goTo({ line, column, end_column: end }) {
     const lines = this.text.split("\n");
     const start = lines.slice(0, line - 1).reduce((sum, one) => sum + one.length + 1, 0);
@@ -102,7 +102,7 @@ export class Editor {
   }
 
   #insert(text) {
-    // The only way that the text area's own undo knows of; where it is not there the text is just set.
+    // Only execCommand is part of the text area's undo history; where it is missing the text is just set.
     const done = text === "" ? document.execCommand("delete") : document.execCommand("insertText", false, text);
     if (done) return;
     this.#area.setRangeText(text, this.#area.selectionStart, this.#area.selectionEnd, "end");
@@ -135,7 +135,7 @@ export class Editor {
   }
 }
 
-// Characters, as the server counts them, are not always one UTF-16 unit. What ends nowhere is marked to the line's end.
+// The server counts characters, which may be two UTF-16 units. A problem without an end is marked to the line's end.
 function span(line, column, end) {
   const characters = [...line];
   const units = (count) => characters.slice(0, count).join("").length;

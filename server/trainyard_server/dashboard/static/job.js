@@ -1,4 +1,4 @@
-// What can be done with a job, on each of its tabs.
+// Actions on a job, on each of its tabs.
 import { call, jobPath } from "./api.js";
 import { note } from "./banner.js";
 

@@ -1,4 +1,4 @@
-// The list of jobs: filters that answer as they are chosen, and what is done to many jobs at once.
+// Jobs page: filters that submit when they are changed, and cancelling several jobs at once.
 import { call, jobPath } from "./api.js";
 import { note } from "./banner.js";
 

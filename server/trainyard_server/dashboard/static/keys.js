@@ -1,4 +1,4 @@
-// One hand on the keyboard. Nothing here acts while the reader types, or with Ctrl, Alt or Meta.
+// Keyboard shortcuts. Ignored in text fields, and with Ctrl, Alt or Meta.
 
 const actions = new Map();
 let before = "";

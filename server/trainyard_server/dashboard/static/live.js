@@ -1,13 +1,13 @@
-// Keeps the page true: the server sends the parts that changed. A page that nobody sees lets go of its connection
-// (a browser has six to one host) and catches up when it is seen again.
+// Keeps the page up to date: the server sends the parts that changed. A hidden page closes its connection (a browser
+// opens six to one host) and connects again when it is visible.
 import { toSignIn } from "./api.js";
-import { say } from "./banner.js";
+import { setBanner } from "./banner.js";
 import { morph } from "./morph.js";
 import { localize } from "./times.js";
 
 const HIDDEN_MS = 15_000;
 const GONE_MS = 1_500;
-const OVER_MS = 500;
+const ENDED_MS = 500;
 
 /** Follows this page; `trainyard:parts` is dispatched at the document after each change, with the names of the parts. */
 export function follow() {
@@ -27,8 +27,8 @@ export function follow() {
   });
 }
 
-/** Keeps what `open` connects (an EventSource) alive while the page is seen; says so while the server is away.
- * `onclose(stream)` is called before a stream is let go. Answers with a function that ends it all. */
+/** Keeps the EventSource of `open` connected while the page is visible; a banner shows while the server is away.
+ * `onclose(stream)` is called before a stream is closed. Returns a function that ends it. */
 export function connectWhileSeen(open, onclose = () => {}) {
   let stream = null;
   let hiding = 0;
@@ -39,7 +39,7 @@ export function connectWhileSeen(open, onclose = () => {}) {
     const opened = open();
     stream = opened;
     watch(opened, () => {
-      if (stream !== opened) return; // let go of meanwhile
+      if (stream !== opened) return; // closed meanwhile
       stream = null;
       setTimeout(connect, 2_000);
     });
@@ -52,7 +52,7 @@ export function connectWhileSeen(open, onclose = () => {}) {
     stream = null;
   };
   const leaving = (event) => {
-    if (event.target.matches('[action="/sign-out"]')) drop(); // its end is not to be answered while that page comes
+    if (event.target.matches('[action="/sign-out"]')) drop(); // no banner while the next page loads
   };
   const seen = () => {
     clearTimeout(hiding);
@@ -78,7 +78,7 @@ function watch(stream, lost) {
   let timer = 0;
   const gone = () => {
     if (!broken.has(stream)) return;
-    say("gone", "The server does not answer. What you see may be old; this page goes on by itself as soon as it is back.", "bad");
+    setBanner("gone", "The server does not answer. This page may be out of date; it updates by itself when the server is back.", "bad");
   };
   stream.addEventListener("open", () => {
     clearTimeout(timer);
@@ -86,13 +86,13 @@ function watch(stream, lost) {
   });
   stream.addEventListener("hello", (event) => {
     const known = document.querySelector('meta[name="static-version"]').content;
-    if (event.data && event.data !== known) say("new", "The server has been updated.", "", { label: "Reload", run: () => location.reload() });
+    if (event.data && event.data !== known) setBanner("new", "The server has been updated.", "", { label: "Reload", run: () => location.reload() });
   });
   stream.addEventListener("session", (event) => {
     const known = document.querySelector('meta[name="csrf-token"]').content;
-    if (event.data !== known) say("session", "This browser has signed in anew, maybe as somebody else.", "", { label: "Reload", run: () => location.reload() });
+    if (event.data !== known) setBanner("session", "This browser has signed in again, maybe as another person.", "", { label: "Reload", run: () => location.reload() });
   });
-  const ask = async () => {
+  const checkSession = async () => {
     try {
       const answer = await fetch("/trainyard/v1/me", { cache: "no-store" });
       if (answer.status === 401) {
@@ -100,7 +100,7 @@ function watch(stream, lost) {
         return;
       }
     } catch {
-      // It is away: the banner says so, and the next attempt comes by itself.
+      // The server is away: the banner is shown, and the next attempt comes by itself.
     }
     forgetLater(stream);
     lost();
@@ -110,22 +110,22 @@ function watch(stream, lost) {
       broken.add(stream);
       timer = setTimeout(gone, GONE_MS);
     }
-    if (stream.readyState === EventSource.CLOSED) ask(); // refused: the server is starting, or this session is over
+    if (stream.readyState === EventSource.CLOSED) checkSession(); // refused: the server is starting, or this session has ended
   });
   stream.addEventListener("over", () => {
-    // The session was ended, maybe in another tab, which may just be signing in anew; or it wants more time, which
-    // the question gives it.
+    // The session was ended, maybe in another tab that is just signing in again; or it is to be extended, which the
+    // request does.
     stream.close();
-    setTimeout(ask, OVER_MS);
+    setTimeout(checkSession, ENDED_MS);
   });
 }
 
 function forget(stream) {
   broken.delete(stream);
-  if (broken.size === 0) say("gone", "");
+  if (broken.size === 0) setBanner("gone", "");
 }
 
-// A stream that is replaced: the banner stays until its successor has connected.
+// For a stream that is replaced: the banner stays until the next one has connected.
 function forgetLater(stream) {
   setTimeout(() => forget(stream), 4_000);
 }

@@ -1,11 +1,11 @@
-// Rows in blocks: the browser lays out those that are seen, and whole blocks are let go when there are too many.
+// Rows in blocks: the browser lays out visible ones only, and whole blocks are dropped when there are too many.
 
 const SIZE = 200;
 
 export class Blocks {
   #blocks = []; // {element, rows}
 
-  /** `make(entry)` gives a row. What scrolls is `view`, what holds the blocks is `list`. */
+  /** `make(entry)` returns a row; `view` scrolls, `list` holds the blocks. */
   constructor(view, list, make) {
     this.view = view;
     this.list = list;
@@ -42,9 +42,9 @@ export class Blocks {
     }
   }
 
-  /** What is seen stays where it is. */
+  /** Visible rows keep their position. */
   prepend(entries) {
-    this.#keepingPlace(() => {
+    this.#keepingPosition(() => {
       for (let end = entries.length; end > 0; end -= SIZE) {
         const block = this.#block();
         this.#blocks.unshift(block);
@@ -55,10 +55,10 @@ export class Blocks {
     });
   }
 
-  /** Lets go of the first blocks until there are at most so many rows. Whether any was. */
+  /** Drops the first blocks until there are at most so many rows. Returns whether any was dropped. */
   dropFirst(most) {
     if (this.count <= most || this.#blocks.length < 2) return false;
-    this.#keepingPlace(() => {
+    this.#keepingPosition(() => {
       while (this.count > most && this.#blocks.length > 1) this.#drop(this.#blocks.shift());
     });
     return true;
@@ -70,20 +70,20 @@ export class Blocks {
     return true;
   }
 
-  /** The row of a cursor, or of the first one behind it; null where there is none. */
+  /** The row of a cursor, or the first one after it, else null. */
   rowAt(cursor) {
     const block = this.#blocks.find(({ element }) => Number(element.lastElementChild.dataset.c) >= cursor);
     return block ? [...block.element.children].find((row) => Number(row.dataset.c) >= cursor) : null;
   }
 
-  /** The first row that is seen, null where there is none. */
+  /** The first visible row, else null. */
   seen() {
     const top = this.view.getBoundingClientRect().top;
     const block = this.#blocks.find(({ element }) => element.getBoundingClientRect().bottom > top);
     return block ? [...block.element.children].find((row) => row.getBoundingClientRect().bottom > top) : null;
   }
 
-  /** Does something with every row, a few blocks at a time, those that are seen first; `going` says whether to go on. */
+  /** Calls `work` with every row, a few blocks at a time, visible ones first, while `going()`. */
   async each(work, going) {
     const top = this.view.getBoundingClientRect().top;
     const near = (block) => Math.abs(block.element.getBoundingClientRect().top - top);
@@ -115,14 +115,14 @@ export class Blocks {
     this.count -= block.rows;
   }
 
-  // How large a block is that nobody has seen yet: or else the page would jump when it is.
+  // The size of a block that was not visible yet, or the page would jump when it is.
   #measure({ element }) {
     element.classList.add("measured");
     element.style.containIntrinsicSize = `auto ${element.offsetWidth}px auto ${element.offsetHeight}px`;
     element.classList.remove("measured");
   }
 
-  #keepingPlace(change) {
+  #keepingPosition(change) {
     const row = this.seen();
     const before = row?.getBoundingClientRect().top;
     change();

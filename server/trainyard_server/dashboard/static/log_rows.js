@@ -1,7 +1,7 @@
-// One line of a log as a row: when, who, how bad, what. Everything that a program said goes in as text.
+// Rows of log lines: time, replica, severity, text. Everything from a program is added as text.
 import { parts } from "./ansi.js";
 
-const LONGEST = 5_000; // characters that are shown of a line at first
+const LONGEST = 5_000; // characters of a line that are shown at first
 const UNKNOWN = "1970-01-01T00:00:00Z"; // the time of a line that the server's disk has damaged
 const LEVELS = { DEBUG: "debug", NOTICE: "notice", WARNING: "warning", ERROR: "error", CRITICAL: "critical" };
 const COLOURS = 8;
@@ -16,16 +16,16 @@ export class Rows {
   #colours = new Map();
   #runs = false;
 
-  /** Whether any line was not of today. */
+  /** Whether any line is not from today. */
   dated = false;
 
-  /** The replicas, in the order of their colours, and whether a line has to say of which run it is. */
+  /** Sets the replicas, in the order of their colours, and whether rows show their run. */
   replicas(tasks, runs) {
     this.#colours = new Map(tasks.map((task, at) => [task, (at % COLOURS) + 1]));
     this.#runs = runs;
   }
 
-  /** Highlights what contains this text, in any case; "": nothing. */
+  /** Sets the text to highlight, in any case; "": none. */
   search(text) {
     this.#search = text ? new RegExp(text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "giu") : null;
   }
@@ -59,25 +59,25 @@ export class Rows {
     return row;
   }
 
-  /** Fills in the time, anew after the zone was changed. */
+  /** Writes the time, again after the zone was changed. */
   when(row) {
     const time = row.entry[4];
     row.firstElementChild.textContent = time === UNKNOWN ? "time unknown" : this.#time(time);
   }
 
-  /** Everything that is known of a line, for whoever points at it. */
+  /** The tooltip of a line. */
   about({ entry: [cursor, run, task, number, time] }) {
     const where = run ? `line ${number + 1} of ${task}, run ${run}` : `line ${number + 1} of the service`;
-    return `Line ${cursor}; ${where}; ${time === UNKNOWN ? "nobody knows any more when" : time}. Click: its link`;
+    return `Line ${cursor}; ${where}; ${time === UNKNOWN ? "time unknown" : time}. Click copies its link`;
   }
 
-  /** Fills in the text, anew after another text is searched. */
+  /** Writes the text, again after the search was changed. */
   what(row, whole = row.classList.contains("whole")) {
     const [, , , , , , , text, part] = row.entry;
     const message = row.lastElementChild;
     const shown = whole || text.length <= LONGEST ? text : text.slice(0, LONGEST);
     message.replaceChildren();
-    let found = false;
+    let matched = false;
     for (const one of parts(shown)) {
       let into = message;
       if (one.classes) {
@@ -85,9 +85,9 @@ export class Rows {
         into.className = one.classes;
         message.append(into);
       }
-      found = this.#mark(into, one.text) || found;
+      matched = this.#mark(into, one.text) || matched;
     }
-    row.classList.toggle("found", found);
+    row.classList.toggle("found", matched);
     row.classList.toggle("whole", whole);
     if (shown.length < text.length) {
       const more = document.createElement("button");
@@ -99,7 +99,7 @@ export class Rows {
     if (part) {
       const goes = document.createElement("span");
       goes.className = "part";
-      goes.textContent = " (goes on in the next line)";
+      goes.textContent = " (continues in the next line)";
       message.append(goes);
     }
   }
@@ -121,22 +121,22 @@ export class Rows {
     return at > 0;
   }
 
-  /** To the second, with the day where that is not today. Most lines share their second with the one before. */
+  /** To the second, with the day if that is not today. Cached: most lines share their second with the one before. */
   #time(time) {
     const second = time.slice(0, 19);
-    let said = this.#clock.get(second);
-    if (said === undefined) {
-      const moment = new Date(time);
+    let text = this.#clock.get(second);
+    if (text === undefined) {
+      const date = new Date(time);
       const zone = this.#utc ? { timeZone: "UTC" } : {};
       const hour = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", ...zone };
       const day = (one) => one.toLocaleDateString(undefined, { month: "short", day: "numeric", ...zone });
-      const today = day(moment) === day(new Date());
+      const today = day(date) === day(new Date());
       this.dated ||= !today;
-      said = (today ? "" : `${day(moment)} `) + moment.toLocaleTimeString(undefined, hour);
+      text = (today ? "" : `${day(date)} `) + date.toLocaleTimeString(undefined, hour);
       if (this.#clock.size > 1_000) this.#clock.clear();
-      this.#clock.set(second, said);
+      this.#clock.set(second, text);
     }
-    return said;
+    return text;
   }
 }
 

@@ -1,9 +1,9 @@
-// Where the lines come from: pages of them from the API, and those to come as a stream.
+// Log lines from the API: pages of stored lines, and a stream of new ones.
 import { call } from "./api.js";
 import { connectWhileSeen } from "./live.js";
 
 export class Source {
-  /** `filters` are what the API takes: task (a list), run, severity, since, search. */
+  /** `filters` are query parameters of the API: task (a list), run, severity, since, search. */
   constructor(path, filters) {
     this.path = path;
     this.filters = filters;
@@ -24,32 +24,31 @@ export class Source {
     return call("GET", this.url("/page", where), undefined, { signal });
   }
 
-  /** The cursor of the first line after one that is wanted, null where there is none; `looking(cursor)` hears how far
-   * it is. */
-  async next(after, more, signal, looking) {
+  /** The cursor of the first match after a cursor, else null. `onProgress(cursor)` is called during the search. */
+  async next(after, more, signal, onProgress) {
     for (;;) {
-      const found = await call("GET", this.url("/first", { ...more, after }), undefined, { signal });
-      if (found.cursor !== null || !found.more) return found.cursor;
-      after = found.looked;
-      looking(after);
+      const answer = await call("GET", this.url("/first", { ...more, after }), undefined, { signal });
+      if (answer.cursor !== null || !answer.more) return answer.cursor;
+      after = answer.looked;
+      onProgress(after);
     }
   }
 
-  /** The same before a cursor. */
-  async before(cursor, more, signal, looking) {
+  /** The cursor of the last match before a cursor, else null. */
+  async before(cursor, more, signal, onProgress) {
     let before = cursor;
     while (before > 1) {
-      const found = await this.page({ ...more, before, limit: 1 }, signal);
-      if (found.lines.length) return found.lines[0][0];
-      before = found.first;
-      looking(before);
+      const answer = await this.page({ ...more, before, limit: 1 }, signal);
+      if (answer.lines.length) return answer.lines[0][0];
+      before = answer.first;
+      onProgress(before);
     }
     return null;
   }
 
-  /** Everything behind a cursor as it comes, each line once, over all interruptions: `taken(lines, cursor)`. `ended(summary)`
-   * when the job is over and the last line was taken. Answers with a function that ends it. */
-  follow(after, taken, ended) {
+  /** Calls `onLines(lines, cursor)` with every line after a cursor, each once, over all interruptions, and `onEnd(summary)`
+   * after the last line of a job that has ended. Returns a function that stops it. */
+  follow(after, onLines, onEnd) {
     let cursor = after;
     const end = connectWhileSeen(() => {
       const stream = new EventSource(this.url("", { follow: "true", batch: "true", after: cursor }));
@@ -59,11 +58,11 @@ export class Source {
         const known = cursor;
         cursor = reached;
         const lines = JSON.parse(event.data);
-        taken(known && lines.length && lines[0][0] <= known ? lines.filter(([one]) => one > known) : lines, cursor);
+        onLines(known && lines.length && lines[0][0] <= known ? lines.filter(([one]) => one > known) : lines, cursor);
       });
       stream.addEventListener("end", (event) => {
         end();
-        ended(JSON.parse(event.data));
+        onEnd(JSON.parse(event.data));
       });
       return stream;
     });

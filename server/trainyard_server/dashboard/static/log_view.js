@@ -1,11 +1,11 @@
-// The window on a log: what of it is here, what is fetched when the reader comes near an edge, and what follows by itself.
+// Window on a log: the rows in the page, fetching more near an edge, and following new lines.
 import { Blocks } from "./log_blocks.js";
 import { Rows } from "./log_rows.js";
 
 const PAGE = 400;
-const MOST = 20_000; // rows that are here at a time
-const AT_ONCE = 500; // rows that are put in before the browser may draw
-const LEAP = 3_000; // lines that wait to be put in: with more, one who follows is taken to the newest
+const MOST = 20_000; // rows in the page at a time
+const AT_ONCE = 500; // rows added in one frame
+const LEAP = 3_000; // queued lines above which following skips to the newest
 const RETRY_MS = 2_000;
 const NEAR = 1_200; // pixels from an edge at which more is fetched
 
@@ -15,17 +15,17 @@ export class LogView {
   #fetching = false;
   #endStream = null;
   #queue = [];
-  #outcome = null; // what the log came to, until its last line is drawn
+  #outcome = null; // the summary, until the last line is drawn
   #drawing = false;
-  #earlier = false; // whether there are lines before those that are here
-  #later = false; // whether there are lines behind them that no stream brings
-  #low = 1; // the first cursor that was looked at
+  #earlier = false; // whether there are lines before those in the page
+  #later = false; // whether there are lines after them that the stream does not deliver
+  #low = 1; // the first cursor that was read
   #high = 0; // the last one
   #top = 0;
-  #held = false; // paused by hand: coming to the end does not go on by itself
+  #held = false; // paused by hand: scrolling to the end does not follow again
   #touched = 0;
 
-  /** `changed()` is called when what is said about this view may have changed; `failed(error)` when a call fails. */
+  /** `changed()` is called when the state of the view may have changed; `failed(error)` when a call fails. */
   constructor(view, list, { changed, failed }) {
     this.view = view;
     this.rows = new Rows();
@@ -33,10 +33,10 @@ export class LogView {
     this.changed = changed;
     this.failed = failed;
     this.following = false;
-    this.fresh = 0; // rows that have come since it was paused
-    this.summary = null; // what the log came to, once the job is over and its last line is here
-    this.marked = 0; // the cursor of the line that the address names
-    this.looked = 0; // how far a search through lines that do not match has come
+    this.fresh = 0; // rows added since it was paused
+    this.summary = null; // of a job that has ended, once its last line is drawn
+    this.marked = 0; // the cursor of the line in the address
+    this.searched = 0; // the cursor that a search through lines without a match has reached
     new ResizeObserver(() => this.following && this.#toEnd()).observe(list); // as rows are laid out, and the window
     view.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     view.addEventListener("wheel", (event) => event.deltaY < 0 && this.#leave(), { passive: true });
@@ -56,8 +56,8 @@ export class LogView {
     return this.#blocks.last;
   }
 
-  /** Whether the log's beginning is here, and whether its newest line is. */
-  get whole() {
+  /** Whether the page has the log's first line, and its newest one. */
+  get extent() {
     return { begins: !this.#earlier, ends: !this.#later };
   }
 
@@ -65,8 +65,7 @@ export class LogView {
     return this.#fetching;
   }
 
-  /** Another log, or the same through another filter: at its end, at a cursor, or at its beginning (cursor 0). With
-   * `mark` the line at the cursor is marked. */
+  /** Opens a source at its end (cursor null), at its beginning (0) or at a cursor; `mark` marks the line there. */
   async open(source, cursor = null, mark = false) {
     this.#stop();
     this.source = source;
@@ -82,7 +81,7 @@ export class LogView {
         else await this.#openAt(cursor, mark, signal);
       } catch (error) {
         if (error.status !== 0 && error.status !== 503) throw error;
-        setTimeout(() => signal.aborted || this.open(source, cursor, mark), RETRY_MS); // the banner says so
+        setTimeout(() => signal.aborted || this.open(source, cursor, mark), RETRY_MS); // a banner is shown
       }
     });
   }
@@ -114,7 +113,7 @@ export class LogView {
     if (!this.#later) this.#attach();
   }
 
-  /** Goes on at the newest line. */
+  /** Follows from the newest line. */
   follow() {
     if (this.#later) return this.open(this.source);
     this.following = true;
@@ -132,10 +131,10 @@ export class LogView {
     this.changed();
   }
 
-  /** Shows a line, fetching what is around it where it is not here. */
+  /** Scrolls to a line, fetching it if it is not in the page. */
   async show(cursor) {
-    const here = this.count && cursor >= this.first && cursor <= this.last;
-    if (!here) return this.open(this.source, cursor, true);
+    const isLoaded = this.count && cursor >= this.first && cursor <= this.last;
+    if (!isLoaded) return this.open(this.source, cursor, true);
     this.following = false;
     this.#held = true;
     this.mark(cursor);
@@ -144,7 +143,7 @@ export class LogView {
     return undefined;
   }
 
-  /** Whether a line is in the window. */
+  /** Whether a line is visible. */
   shows(cursor) {
     if (!cursor || cursor < this.first || cursor > this.last) return false;
     const row = this.#blocks.rowAt(cursor).getBoundingClientRect();
@@ -163,17 +162,17 @@ export class LogView {
   #reveal(cursor) {
     const row = this.#blocks.rowAt(cursor);
     if (!row) return;
-    // Twice: what lies between was not laid out before it was near.
+    // Twice: the rows between are laid out only when they are near.
     for (let i = 0; i < 2; i += 1) row.scrollIntoView({ block: "center", inline: "nearest" });
     this.#top = this.view.scrollTop;
   }
 
-  /** The cursor of the first line that is seen. */
+  /** The cursor of the first visible line. */
   seen() {
     return Number(this.#blocks.seen()?.dataset.c ?? 0);
   }
 
-  /** Every row anew: `work` is "what" (the text) or "when" (the time). */
+  /** Writes every row again: `work` is "what" (the text) or "when" (the time). */
   refresh(work) {
     const { signal } = this.#loading;
     return this.#blocks.each((row) => this.rows[work](row), () => !signal.aborted);
@@ -197,20 +196,20 @@ export class LogView {
 
   #attach() {
     const { signal } = this.#loading;
-    const taken = (lines, cursor) => {
+    const onLines = (lines, cursor) => {
       if (signal.aborted) return;
       for (const line of lines) this.#queue.push(line);
       this.#high = cursor;
       this.#draw();
     };
-    this.#endStream = this.source.follow(this.#high, taken, (summary) => {
+    this.#endStream = this.source.follow(this.#high, onLines, (summary) => {
       this.#endStream = null;
       this.#outcome = summary;
       this.#draw();
     });
   }
 
-  // Puts in what has come, once for each time that the browser draws.
+  // Adds queued lines, once a frame.
   #draw() {
     if (this.#drawing) return;
     this.#drawing = true;
@@ -225,7 +224,7 @@ export class LogView {
 
   #flush(most = Infinity) {
     if (this.following && this.#queue.length > LEAP) {
-      // Nobody could read them as they pass: those before the newest are fetched when the reader looks back.
+      // Too fast to read: lines before the newest are fetched when the reader scrolls back.
       this.#queue = this.#queue.slice(-AT_ONCE);
       this.#blocks.clear();
       this.#low = this.#queue[0][0];
@@ -248,7 +247,7 @@ export class LogView {
     this.#low = this.first;
   }
 
-  // Too many are here while the reader looks at earlier ones: the newest are fetched again when they are wanted.
+  // Too many rows while the reader is at earlier ones: the newest are dropped, and fetched again when needed.
   #cutBehind() {
     this.#blocks.dropLast(MOST);
     this.#queue = [];
@@ -284,7 +283,7 @@ export class LogView {
     if (this.#later && scrollTop + clientHeight > scrollHeight - NEAR) this.#fetchLater();
   }
 
-  /** Also where the lines that are here do not fill the window. */
+  /** Fetches earlier lines if the loaded ones do not fill the window. */
   fill() {
     if (this.view.scrollTop < NEAR) this.#fetchEarlier();
   }
@@ -293,14 +292,14 @@ export class LogView {
     if (!this.#earlier || this.#fetching) return;
     const { signal } = this.#loading;
     this.#fetch(signal, async () => {
-      // A filter may find little: it goes on as long as the reader waits at the top.
+      // A filter may match little: goes on while the reader stays at the top.
       do {
         const before = this.#low;
         const page = await this.source.page({ before, limit: PAGE }, signal);
-        if (this.#low !== before) return; // meanwhile the first lines were let go of: these do not fit any more
+        if (this.#low !== before) return; // the first lines were dropped meanwhile: these do not adjoin any more
         this.#low = page.first;
         this.#earlier = page.earlier;
-        this.looked = page.first;
+        this.searched = page.first;
         if (page.lines.length) {
           this.#blocks.prepend(page.lines);
           if (this.following) this.#toEnd();
@@ -320,7 +319,7 @@ export class LogView {
         const page = await this.source.page({ after: this.#high, limit: PAGE }, signal);
         this.#high = page.last;
         this.#later = page.later;
-        this.looked = page.last;
+        this.searched = page.last;
         this.#blocks.append(page.lines);
         if (this.#blocks.dropFirst(MOST)) this.#cutBefore();
         this.#top = this.view.scrollTop;
@@ -343,7 +342,7 @@ export class LogView {
     } finally {
       if (this.#loading.signal === signal) {
         this.#fetching = false;
-        this.looked = 0;
+        this.searched = 0;
         this.changed();
       }
     }

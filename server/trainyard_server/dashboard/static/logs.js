@@ -1,4 +1,4 @@
-// The log of a job: what is chosen, and what is said about what is seen. The lines themselves: log_view.js.
+// Log page of a job: filters, search and status. The lines themselves: log_view.js.
 import { jobPath } from "./api.js";
 import { note } from "./banner.js";
 import { copy } from "./copy.js";
@@ -23,14 +23,14 @@ let runs = [];
 let shownFilters = "";
 
 const log = new LogView(viewport, by("log-lines"), {
-  changed: say,
+  changed: showStatus,
   failed: (error) => {
     if (error.status === 400) form.elements.since.setAttribute("aria-invalid", "true");
     note(error.message, "bad");
   },
 });
 
-// ---- what is chosen
+// ---- filters
 
 function read() {
   const query = new URLSearchParams(location.search);
@@ -54,7 +54,7 @@ function write() {
   by("log-download").href = new Source(path, filters()).url("/download");
 }
 
-/** What the API is asked for. How long ago something is counts from now: a stream that comes back is not to move on. */
+/** Filters for the API. `since` as a duration becomes a time, so that it stays the same when a stream reconnects. */
 function filters() {
   const given = form.elements.since.value.trim();
   const ago = /^(\d{1,9})([smhd])$/.exec(given);
@@ -68,16 +68,16 @@ function filters() {
   };
 }
 
-/** Opens the log anew if what is chosen leaves other lines; the place stays, unless the reader follows. */
+/** Opens the log again if the filters have changed; the position stays, unless the reader follows. */
 function apply() {
   form.elements.since.removeAttribute("aria-invalid");
   mark();
   write();
-  const asked = JSON.stringify({ ...filters(), since: form.elements.since.value });
-  if (asked === shownFilters) return;
-  shownFilters = asked;
-  const place = log.following || !log.count ? null : log.shows(log.marked) ? log.marked : log.seen();
-  log.open(new Source(path, filters()), place, place === log.marked);
+  const current = JSON.stringify({ ...filters(), since: form.elements.since.value });
+  if (current === shownFilters) return;
+  shownFilters = current;
+  const position = log.following || !log.count ? null : log.shows(log.marked) ? log.marked : log.seen();
+  log.open(new Source(path, filters()), position, position === log.marked);
 }
 
 const fields = ["severity", "run", "only"];
@@ -90,7 +90,7 @@ form.elements.search.addEventListener("input", () => {
 });
 form.addEventListener("submit", (event) => event.preventDefault());
 form.elements.search.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") event.preventDefault(); // it leaves the field, and what is searched stays
+  if (event.key === "Escape") event.preventDefault(); // it leaves the field, and the search stays
   if (event.key !== "Enter") return;
   event.preventDefault();
   clearTimeout(typed);
@@ -117,9 +117,9 @@ function mark() {
 
 function replicas() {
   const data = by("log-runs").dataset;
-  const said = JSON.parse(data.runs);
-  if (JSON.stringify(said) === JSON.stringify(runs) && by("log-replicas").childElementCount) return;
-  runs = said;
+  const known = JSON.parse(data.runs);
+  if (JSON.stringify(known) === JSON.stringify(runs) && by("log-replicas").childElementCount) return;
+  runs = known;
   const tasks = [...new Set(runs.flatMap((run) => run.tasks))];
   log.rows.replicas(tasks, runs.length > 1);
   const chips = ["service", ...tasks].map((task) =>
@@ -155,25 +155,25 @@ by("log-replicas").addEventListener("click", (event) => {
 
 document.addEventListener("trainyard:parts", () => {
   replicas();
-  say();
+  showStatus();
 });
 
-// ---- going somewhere
+// ---- search and navigation
 
 let seeking = new AbortController();
 
-async function find(find_, nothing) {
+async function find(search, nothing) {
   seeking.abort();
   const { signal } = (seeking = new AbortController());
   try {
-    const cursor = await find_(signal, (reached) => status(`Looking at line ${reached.toLocaleString()} …`));
+    const cursor = await search(signal, (reached) => status(`Searching, at line ${reached.toLocaleString()} …`));
     if (signal.aborted) return;
     if (cursor === null) note(nothing);
     else await go(cursor);
   } catch (error) {
     if (error.name !== "AbortError") note(error.message, "bad");
   } finally {
-    say();
+    showStatus();
   }
 }
 
@@ -190,14 +190,14 @@ function seek(direction) {
   }
   const source = new Source(path, { ...filters(), search });
   const from = log.shows(log.marked) ? log.marked : null;
-  if (direction > 0) find((signal, looking) => source.next(from ?? Math.max(0, log.seen() - 1), {}, signal, looking), "No match behind this.");
-  else find((signal, looking) => source.before(from ?? (log.seen() || log.last + 1), {}, signal, looking), "No match before this.");
+  if (direction > 0) find((signal, onProgress) => source.next(from ?? Math.max(0, log.seen() - 1), {}, signal, onProgress), "No later match.");
+  else find((signal, onProgress) => source.before(from ?? (log.seen() || log.last + 1), {}, signal, onProgress), "No earlier match.");
 }
 
 function firstError() {
   const given = filters();
   const source = new Source(path, { ...given, severity: given.severity === "CRITICAL" ? "CRITICAL" : "ERROR" });
-  return find((signal, looking) => source.next(0, {}, signal, looking), "There is no error in these lines.");
+  return find((signal, onProgress) => source.next(0, {}, signal, onProgress), "There is no error in these lines.");
 }
 
 async function copyLink(cursor) {
@@ -252,7 +252,7 @@ onKey("y", () => (log.marked ? copyLink(log.marked) : note("No line is marked: c
 onKey("End", () => log.follow());
 onKey("Home", () => log.open(log.source, 0));
 
-// ---- how it looks
+// ---- display
 
 const wrap = by("log-wrap");
 wrap.checked = localStorage.getItem("trainyard_log_wrap") !== "no";
@@ -277,26 +277,26 @@ function status(text) {
   by("log-status").textContent = text;
 }
 
-function say() {
-  const { begins, ends } = log.whole;
-  const over = log.summary !== null;
+function showStatus() {
+  const { begins, ends } = log.extent;
+  const ended = log.summary !== null;
   const follow = by("log-follow");
   follow.setAttribute("aria-pressed", String(log.following));
-  follow.hidden = over && ends;
+  follow.hidden = ended && ends;
   section.classList.toggle("following", log.following);
   section.classList.toggle("dated", log.rows.dated);
 
   const top = by("log-top");
   const anything = log.count > 0;
-  if (log.busy && log.looked) top.textContent = `Looking through earlier lines (${log.looked.toLocaleString()}) …`;
+  if (log.busy && log.searched) top.textContent = `Searching earlier lines (${log.searched.toLocaleString()}) …`;
   else if (log.busy && !anything) top.textContent = "Loading …";
   else if (!begins) top.textContent = "Earlier lines …";
   else if (anything) top.textContent = filtered() ? "The first line that matches" : "The beginning of the log";
-  else top.textContent = filtered() ? "No line matches what is chosen above." : over ? "The log is empty." : "No lines yet: they are shown as soon as there are any.";
+  else top.textContent = filtered() ? "No line matches the filters." : ended ? "The log is empty." : "No lines yet. They appear here as they are written.";
 
   const end = by("log-end");
-  end.hidden = !(over && ends && anything);
-  end.textContent = over ? finish(log.summary) : "";
+  end.hidden = !(ended && ends && anything);
+  end.textContent = ended ? finish(log.summary) : "";
 
   const newest = by("log-newest");
   newest.hidden = log.following || (ends && log.fresh === 0);
@@ -304,7 +304,7 @@ function say() {
   newest.textContent = ends ? `${fresh} new ${log.fresh === 1 ? "line" : "lines"} ↓` : "Newest lines ↓";
 
   const where = anything ? `Lines ${log.first.toLocaleString()} to ${log.last.toLocaleString()}` : "";
-  const how = over && ends ? "complete" : log.following ? "following" : "paused";
+  const how = ended && ends ? "complete" : log.following ? "following" : "paused";
   status([where, how].filter(Boolean).join(", "));
 }
 
@@ -312,14 +312,14 @@ function filtered() {
   return Object.values(filters()).some((value) => value.length > 0);
 }
 
-/** What the log came to; where a quota cut it off, how many lines were kept. */
+/** The last row: the number of lines, and of those that a quota left. */
 function finish({ lines, kept }) {
   const total = Object.values(lines).reduce((sum, count) => sum + count, 0);
-  const cut = Object.entries(kept).map(([name, count]) => `of ${name.replace("-replica-", "-")} the first ${count.toLocaleString()} lines were kept, then the quota was used up`);
-  return [`The end: ${total.toLocaleString()} lines in all`, ...cut].join("; ");
+  const cut = Object.entries(kept).map(([name, count]) => `the log quota left only the first ${count.toLocaleString()} lines of ${name.replace("-replica-", "-")}`);
+  return [`End of the log: ${total.toLocaleString()} lines`, ...cut].join("; ");
 }
 
-// ---- the beginning
+// ---- start
 
 replicas();
 read();

@@ -1,29 +1,29 @@
-// A job's curves: as the address says, live, beside those of other jobs.
+// Metrics page of a job: live curves, beside those of other jobs. The address has all choices.
 import { ApiError } from "./api.js";
 import { note } from "./banner.js";
 import { findJobs, showCompared } from "./compare.js";
-import { groupsOf, said, shortTask } from "./curves.js";
+import { formatted, groupsOf, shortTask } from "./curves.js";
 import { Card } from "./metrics_card.js";
 import { MetricsJob } from "./metrics_job.js";
 
-const REST_MS = 400; // between two questions for what is new
-const OTHERS_MS = 5_000; // so often the other jobs are asked, as long as they run
-const CARDS = 24; // shown at once; more at a click
-const MANY_TASKS = 8; // from so many replicas on, one is shown at first
+const REST_MS = 400; // between two requests for new points
+const OTHERS_MS = 5_000; // between two requests for each compared job, while it runs
+const CARDS = 24; // shown at once; a button shows more
+const MANY_TASKS = 8; // with more replicas only one is shown at first
 const MOST_COMPARED = 15;
 
-const place = document.getElementById("job").dataset;
-const mine = new MetricsJob(place.project, place.job);
+const page = document.getElementById("job").dataset;
+const mine = new MetricsJob(page.project, page.job);
 const element = (id) => document.getElementById(id);
 const controls = element("metrics-controls");
 
-/** What the reader has chosen. It lives in the address. */
+/** The reader's choices, as in the address. */
 const chosen = { with: [], smooth: 0, log: new Set(), x: "step", task: null, q: "" };
 const others = new Map();
 const cards = new Map();
 let most = CARDS;
 let timer = 0;
-let asking = false;
+let requesting = false;
 let again = false;
 
 readAddress();
@@ -86,7 +86,7 @@ function choose(event) {
 function compare(project, job) {
   const key = `${project}/${job}`;
   if (chosen.with.length >= MOST_COMPARED) {
-    note(`${MOST_COMPARED} jobs can be compared at once.`, "bad");
+    note(`At most ${MOST_COMPARED} jobs can be compared at once.`, "bad");
     return;
   }
   chosen.with.push(key);
@@ -108,16 +108,16 @@ function jobOf(key) {
   return job;
 }
 
-// What comes while one question is under way is asked for with the next one.
+// One request at a time: changes during a request lead to one more.
 function refreshSoon() {
-  if (asking) {
+  if (requesting) {
     again = true;
     return;
   }
   if (timer) return;
   timer = setTimeout(async () => {
     timer = 0;
-    asking = true;
+    requesting = true;
     again = false;
     try {
       if (await mine.refresh()) {
@@ -130,22 +130,22 @@ function refreshSoon() {
       if (!(error instanceof ApiError)) throw error;
       element("metrics-note").textContent = error.message;
     } finally {
-      asking = false;
+      requesting = false;
       if (again) refreshSoon();
     }
   }, mine.view ? REST_MS : 0);
 }
 
-// The others are not what this page follows: they are asked now and then, and once more when they are over.
+// Compared jobs are polled, and once more when they have ended.
 async function refreshOthers() {
   if (document.hidden && [...others.values()].every((job) => job.view)) return;
   const answers = await Promise.all(
     [...others.values()].map(async (job) => {
       if (job.isDone) return false;
       try {
-        const isOver = await job.isOver();
+        const hasEnded = await job.hasEnded();
         const changed = await job.refresh();
-        job.isDone = isOver;
+        job.isDone = hasEnded;
         job.error = "";
         return changed;
       } catch (error) {
@@ -170,9 +170,9 @@ function chooseTask() {
   const task = taskShown();
   element("task-label").hidden = tasks.length < 2;
   const select = element("task");
-  const wanted = ["", ...tasks];
-  if ([...select.options].map((option) => option.value).join() !== wanted.join()) {
-    select.replaceChildren(...wanted.map((one) => new Option(one ? shortTask(one) : "all", one)));
+  const options = ["", ...tasks];
+  if ([...select.options].map((option) => option.value).join() !== options.join()) {
+    select.replaceChildren(...options.map((one) => new Option(one ? shortTask(one) : "all", one)));
   }
   select.value = task;
   if (mine.choose(task)) refreshSoon();
@@ -191,12 +191,12 @@ function show() {
   const jobs = [mine, ...others.values()].filter((job) => job.view);
   const groups = [...groupsOf([...new Set(jobs.flatMap((job) => job.view.names))])];
   element("q-label").hidden = groups.length <= 8 && !chosen.q;
-  const wanted = groups.filter(([base, names]) => [base, ...names].some((name) => name.toLowerCase().includes(chosen.q.toLowerCase())));
+  const filtered = groups.filter(([base, names]) => [base, ...names].some((name) => name.toLowerCase().includes(chosen.q.toLowerCase())));
   const pairs = new Map();
   for (const job of jobs) for (const key of job.series.keys()) pairs.set(`${job.key}\t${key.split("\t")[1]}`, 0);
   [...pairs.keys()].forEach((pair, index) => pairs.set(pair, index));
 
-  const shown = wanted.slice(0, most);
+  const shown = filtered.slice(0, most);
   const seconds = Math.max(0, ...jobs.flatMap((job) => [...job.series.values()].flat().map((one) => one.times.at(-1) ?? 0)));
   const bases = new Set(shown.map(([base]) => base));
   for (const [base, card] of cards) {
@@ -215,7 +215,7 @@ function show() {
     before = card.element;
     card.show(lines, { x: chosen.x, smooth: chosen.smooth, log: chosen.log.has(base), seconds });
   }
-  const more = wanted.length - shown.length;
+  const more = filtered.length - shown.length;
   element("more-charts").hidden = more <= 0;
   element("more-charts").textContent = `Show ${Math.min(more, CARDS)} more of ${more}`;
   if (view.thinned || view.left_out) element("metrics-note").textContent = limits(view);
@@ -232,33 +232,33 @@ function newCard(base) {
   return card;
 }
 
-// A line for each metric of each replica of each job; it is called by what tells it from the others.
+// A line for each metric of each replica of each job, named by what differs.
 function linesOf(jobs, names, pairs) {
   const tasks = new Set([...pairs.keys()].map((pair) => pair.split("\t")[1]));
-  const found = [];
+  const lines = [];
   for (const job of jobs) {
     for (const metric of names) {
       for (const [key] of job.series) {
         const [name, task] = key.split("\t");
         if (name !== metric) continue;
         const parts = [others.size ? job.job : "", names.length > 1 || (!others.size && tasks.size < 2) ? name : "", tasks.size > 1 ? shortTask(task) : ""];
-        found.push({ key: `${job.key}\t${key}`, name: parts.filter(Boolean).join(" · "), metric, task, job, index: pairs.get(`${job.key}\t${task}`) });
+        lines.push({ key: `${job.key}\t${key}`, name: parts.filter(Boolean).join(" · "), metric, task, job, index: pairs.get(`${job.key}\t${task}`) });
       }
     }
   }
-  return found;
+  return lines;
 }
 
 function where(view) {
   const parts = [];
   if (view.step !== null) parts.push(`Step ${view.step.toLocaleString("en")}${view.steps ? ` of ${view.steps.toLocaleString("en")}` : ""}`);
-  if (view.epoch !== null) parts.push(`epoch ${said(view.epoch)}${view.epochs ? ` of ${said(view.epochs)}` : ""}`);
+  if (view.epoch !== null) parts.push(`epoch ${formatted(view.epoch)}${view.epochs ? ` of ${formatted(view.epochs)}` : ""}`);
   return parts.join(" · ");
 }
 
 function limits(view) {
   const parts = [];
-  if (view.thinned) parts.push("There are so many points that only those are kept that show the course.");
-  if (view.left_out) parts.push("This job has more metrics than are kept: some are left out.");
+  if (view.thinned) parts.push("There are too many points to keep all of them; the curves keep their shape.");
+  if (view.left_out) parts.push("This job has too many metrics: some are left out.");
   return parts.join(" ");
 }

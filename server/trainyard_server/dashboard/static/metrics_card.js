@@ -1,9 +1,9 @@
-// One chart of a job's curves: its lines, its buttons, and the table of its newest values.
+// Card of one chart: its lines, its buttons, and the table of its newest values.
 import { Chart, plain, styleOf } from "./charts.js";
-import { epochAt, extentOf, joined, said, smoothed, symbolOf, unitOf, withDetail } from "./curves.js";
+import { epochAt, extentOf, formatted, joined, smoothed, symbolOf, unitOf, withDetail } from "./curves.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const TOGETHER = 10; // lines that one hover speaks of
+const TOGETHER = 10; // lines in one hover
 
 let count = 0;
 
@@ -20,9 +20,9 @@ export class Card {
   #details = new Map();
   #lines = [];
   #options = null;
-  #asked = 0;
+  #requests = 0;
 
-  /** @param {string} base what its metrics have in common @param {(on: boolean) => void} onLog */
+  /** @param {string} base the common part of its metrics' names @param {(on: boolean) => void} onLog */
   constructor(base, onLog) {
     this.base = base;
     const id = `chart-${++count}`;
@@ -64,7 +64,7 @@ export class Card {
       this.#reset.hidden = true;
       this.#zoom = null;
       this.#details.clear();
-      this.#asked += 1;
+      this.#requests += 1;
     }
     this.#lines = lines;
     this.#options = options;
@@ -73,12 +73,12 @@ export class Card {
     this.#table(curves);
     this.#chart.show(this.#picture(curves.filter((one) => !this.#hidden.has(one.key)), options));
     const last = curves[0]?.main.values.at(-1);
-    this.#figure.setAttribute("aria-label", `Curve of ${this.base}${last === undefined ? "" : `, now ${said(last)}`}. The table below has the values.`);
+    this.#figure.setAttribute("aria-label", `Curve of ${this.base}${last === undefined ? "" : `, now ${formatted(last)}`}. The table below has the values.`);
   }
 
-  /** There is more in the log: what is zoomed is asked for again. */
+  /** Requests the zoomed range again, after new points. */
   refreshDetail() {
-    if (this.#zoom) this.#ask();
+    if (this.#zoom) this.#requestDetail();
   }
 
   close() {
@@ -95,7 +95,7 @@ export class Card {
 
   #picture(curves, { x, smooth, log, seconds }) {
     const [unit, unitName] = unitOf(seconds);
-    const place = (one, points) => {
+    const position = (one, points) => {
       if (x === "time") return points.times.map((time) => time / unit);
       if (x === "epoch") return one.job.starts.length ? points.steps.map((step) => epochAt(one.job.starts, step)) : [];
       return points.steps;
@@ -114,22 +114,22 @@ export class Card {
       });
     for (const one of curves) {
       const { colour, dash } = styleOf(one.index);
-      const along = place(one, one.main);
+      const along = position(one, one.main);
       if (!along.length) continue;
       const raw = shown(one.main.values);
       const symbol = symbolOf(one.metric);
       const where = x === "step" ? "" : ", step %{customdata[1]:,}";
       const value = smooth ? "%{y:.4~g} (raw %{customdata[0]})" : "%{customdata[0]}";
-      const data = one.main.values.map((v, i) => [said(v), one.main.steps[i]]);
+      const data = one.main.values.map((v, i) => [formatted(v), one.main.steps[i]]);
       if (smooth) lines.push({ name: one.name, x: along, y: raw, colour, width: 1.25, opacity: 0.28 });
       for (const lost of one.lost) {
-        lines.push({ name: `${one.name}, lost with run ${lost.run}`, x: place(one, lost), y: shown(lost.values), colour, dash: "2px,3px", width: 1.25, opacity: 0.55 });
+        lines.push({ name: `${one.name}, lost with run ${lost.run}`, x: position(one, lost), y: shown(lost.values), colour, dash: "2px,3px", width: 1.25, opacity: 0.55 });
       }
       lines.push({ name: one.name, x: along, y: smoothed(raw, smooth), colour, dash, symbol, data, hover: `${plain(one.name)}: ${value}${where}<extra></extra>` });
       const strange = one.main.values.flatMap((v, i) => (Number.isFinite(v) ? [] : [i]));
       if (strange.length) {
         lines.push({
-          name: one.name, flag: true, colour, x: strange.map((i) => along[i]), y: [], data: strange.map((i) => said(one.main.values[i])),
+          name: one.name, flag: true, colour, x: strange.map((i) => along[i]), y: [], data: strange.map((i) => formatted(one.main.values[i])),
           hover: `${plain(one.name)} is %{text}${where && ""}<extra></extra>`,
         });
       }
@@ -141,7 +141,7 @@ export class Card {
     }
     const notes = [];
     if (below) notes.push(`${below === 1 ? "1 value is" : `${below} values are`} not above 0 and left out of a logarithmic scale.`);
-    if (x === "epoch" && curves.some((one) => !one.job.starts.length)) notes.push("Some jobs do not say where their epochs begin.");
+    if (x === "epoch" && curves.some((one) => !one.job.starts.length)) notes.push("Some jobs do not report where their epochs begin.");
     this.#note.textContent = notes.join(" ");
     return {
       lines,
@@ -162,7 +162,7 @@ export class Card {
       const button = make("button", { type: "button", class: "quiet", "aria-pressed": String(!isOff), "data-line": one.key, title: "Show or hide this curve" });
       button.append(swatch(one), one.name);
       head.append(button);
-      const numbers = [said(values.at(-1)), steps.at(-1)?.toLocaleString("en") ?? "", low === Infinity ? "" : said(low), high === -Infinity ? "" : said(high)];
+      const numbers = [formatted(values.at(-1)), steps.at(-1)?.toLocaleString("en") ?? "", low === Infinity ? "" : formatted(low), high === -Infinity ? "" : formatted(high)];
       row.append(head, ...numbers.map((text) => make("td", {}, text)));
       if (values.length && !Number.isFinite(values.at(-1))) row.children[1].className = "strange";
       return row;
@@ -174,32 +174,32 @@ export class Card {
     this.#zoom = range;
     this.#reset.hidden = !isZoomed;
     if (range === null) this.#forgetZoom();
-    else this.#ask();
+    else this.#requestDetail();
   }
 
   #forgetZoom() {
     this.#zoom = null;
-    this.#asked += 1;
+    this.#requests += 1;
     if (!this.#details.size) return;
     this.#details.clear();
     if (this.#lines.length) this.show(this.#lines, this.#options);
   }
 
-  // More of what is in sight, for curves that have more points than this page was sent.
-  async #ask() {
-    const asked = ++this.#asked;
+  // Requests all points of the zoomed range, for curves that were thinned.
+  async #requestDetail() {
+    const mine = ++this.#requests;
     const [low, high] = this.#zoom;
     const metrics = [...new Set(this.#lines.map((line) => line.metric))];
     const jobs = [...new Set(this.#lines.map((line) => line.job))];
-    const found = await Promise.all(
+    const answers = await Promise.all(
       jobs.map(async (job) => {
         const [from, to] = this.#stepsBetween(job, low, high);
         const series = from <= to ? await job.detail(metrics, from, to).catch(() => null) : null;
         return [job.key, series && { series, from, to }];
       }),
     );
-    if (asked !== this.#asked || !this.#zoom) return;
-    this.#details = new Map(found.filter(([, detail]) => detail));
+    if (mine !== this.#requests || !this.#zoom) return;
+    this.#details = new Map(answers.filter(([, detail]) => detail));
     this.show(this.#lines, this.#options);
   }
 
@@ -241,7 +241,7 @@ function swatch(line) {
   return svg;
 }
 
-// A row keeps its element, so that a button that is pressed keeps the focus.
+// Rows keep their elements, so that a pressed button keeps the focus.
 function update(body, rows) {
   rows.forEach((row, index) => {
     const known = body.children[index];
@@ -250,8 +250,8 @@ function update(body, rows) {
     else {
       known.className = row.className;
       known.querySelector("button").setAttribute("aria-pressed", row.querySelector("button").getAttribute("aria-pressed"));
-      [...row.children].slice(1).forEach((cell, place) => {
-        const old = known.children[place + 1];
+      [...row.children].slice(1).forEach((cell, column) => {
+        const old = known.children[column + 1];
         if (old.textContent !== cell.textContent || old.className !== cell.className) old.replaceWith(cell);
       });
     }

@@ -1,8 +1,8 @@
-// The curves of one job, as far as this page has asked the API for them.
+// Curves of one job, as far as this page has loaded them.
 import { call, jobPath } from "./api.js";
 import { epochStarts, numberOf } from "./curves.js";
 
-const POINTS = 24_000; // of all curves of a job, together
+const POINTS = 24_000; // of all curves of a job together
 const FINAL = new Set(["SUCCEEDED", "FAILED", "CANCELLED"]);
 
 export class MetricsJob {
@@ -15,7 +15,7 @@ export class MetricsJob {
   isDone = false;
   #path;
   #task = "";
-  #anew = true;
+  #restart = true;
 
   constructor(project, job) {
     this.project = project;
@@ -24,20 +24,20 @@ export class MetricsJob {
     this.#path = jobPath(project, job);
   }
 
-  /** Only this replica from now on; "": all. @returns whether that is another choice */
+  /** Chooses one replica; "": all. @returns whether the choice changed */
   choose(task) {
     if (task === this.#task) return false;
     this.#task = task;
-    this.#anew = true;
+    this.#restart = true;
     this.isDone = false;
     return true;
   }
 
-  /** Asks for what is new. @returns {Promise<boolean>} whether there was anything */
+  /** Loads new points. @returns {Promise<boolean>} whether there were any */
   async refresh() {
-    const anew = this.#anew;
-    this.#anew = false;
-    const known = anew ? "" : this.view.version;
+    const restart = this.#restart;
+    this.#restart = false;
+    const known = restart ? "" : this.view.version;
     const query = new URLSearchParams({ points: this.#points() });
     if (this.#task) query.set("task", this.#task);
     if (known) query.set("after", known);
@@ -45,25 +45,25 @@ export class MetricsJob {
     try {
       view = await call("GET", `/trainyard/v1/${this.#path}/metrics?${query}`);
     } catch (error) {
-      this.#anew ||= anew;
+      this.#restart ||= restart;
       throw error;
     }
-    if (this.#anew) return this.refresh(); // another replica was chosen meanwhile
-    if (anew || known.split("-")[0] !== view.version.split("-")[0]) this.series.clear();
+    if (this.#restart) return this.refresh(); // another replica was chosen meanwhile
+    if (restart || known.split("-")[0] !== view.version.split("-")[0]) this.series.clear();
     const runs = new Map();
     for (const one of view.metrics) {
       const key = `${one.name}\t${one.task}`;
       if (!runs.has(key)) runs.set(key, []);
       runs.get(key).push(points(one));
     }
-    for (const [key, found] of runs) this.series.set(key, found);
+    for (const [key, series] of runs) this.series.set(key, series);
     this.view = view;
     this.starts = epochStarts(view);
     if (!view.complete) await this.refresh();
     return known !== view.version;
   }
 
-  /** Some metrics between two steps, by `name\ttask\trun`, where this page has not all their points. */
+  /** All points of some metrics between two steps, by `name\ttask\trun`; null where none were thinned. */
   async detail(names, from, to) {
     const thin = [...this.series.values()].flat().some((one) => names.includes(one.name) && one.total > one.steps.length);
     if (!thin) return null;
@@ -74,8 +74,8 @@ export class MetricsJob {
     return new Map(view.metrics.map((one) => [`${one.name}\t${one.task}\t${one.run}`, points(one)]));
   }
 
-  /** How the job stands, asked of the server. @returns {Promise<boolean>} whether it is over */
-  async isOver() {
+  /** Asks the server. @returns {Promise<boolean>} whether the job has ended */
+  async hasEnded() {
     const job = await call("GET", `/v1/${this.#path}`);
     return FINAL.has(job.state);
   }

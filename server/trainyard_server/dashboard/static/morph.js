@@ -1,5 +1,5 @@
-// Makes what an element holds equal to other HTML, changing as little as possible: what the reader has focused,
-// selected, opened or typed stays. Elements are matched by their id or data-key, else by their place and kind.
+// Makes the children of an element equal to other HTML with few changes: focus, selection, open details and typed text
+// stay. Elements are matched by their id or data-key, else by position and tag.
 
 /** @param {Element} element @param {string} html from our own server, rendered with everything escaped */
 export function morph(element, html) {
@@ -8,26 +8,26 @@ export function morph(element, html) {
   morphChildren(element, template.content);
 }
 
-function morphChildren(here, there) {
+function morphChildren(current, target) {
   const keyed = new Map();
-  for (const child of here.children) {
-    const key = keyOf(child);
-    if (key) keyed.set(key, child);
+  for (const element of current.children) {
+    const key = keyOf(element);
+    if (key) keyed.set(key, element);
   }
-  let next = here.firstChild;
-  for (const wanted of [...there.childNodes]) {
-    const key = wanted.nodeType === Node.ELEMENT_NODE ? keyOf(wanted) : "";
+  let next = current.firstChild;
+  for (const child of [...target.childNodes]) {
+    const key = child.nodeType === Node.ELEMENT_NODE ? keyOf(child) : "";
     let match = null;
     if (key) match = keyed.get(key) ?? null;
-    else if (next && alike(next, wanted)) match = next;
+    else if (next && alike(next, child)) match = next;
     if (!match) {
-      here.insertBefore(wanted, next);
+      current.insertBefore(child, next);
       continue;
     }
     keyed.delete(key);
     if (match === next) next = next.nextSibling;
-    else here.insertBefore(match, next);
-    morphNode(match, wanted);
+    else move(current, match, next);
+    morphNode(match, child);
   }
   while (next) {
     const rest = next.nextSibling;
@@ -36,29 +36,35 @@ function morphChildren(here, there) {
   }
 }
 
-function morphNode(here, there) {
-  if (here.nodeType !== Node.ELEMENT_NODE) {
-    if (here.nodeValue !== there.nodeValue) here.nodeValue = there.nodeValue;
-    return;
-  }
-  if (here.isEqualNode(there)) return;
-  if (here.hasAttribute("data-keep")) return;
-  for (const { name } of [...here.attributes]) {
-    if (!there.hasAttribute(name) && !isReaders(here, name)) here.removeAttribute(name);
-  }
-  for (const { name, value } of there.attributes) {
-    if (here.getAttribute(name) !== value && !isReaders(here, name)) here.setAttribute(name, value);
-  }
-  if (here.tagName === "PROGRESS") {
-    here.value = there.value;
-    return;
-  }
-  if (here.tagName === "TEXTAREA") return;
-  morphChildren(here, there);
+// moveBefore keeps the focus, where a browser has it.
+function move(parent, child, next) {
+  if (parent.moveBefore) parent.moveBefore(child, next);
+  else parent.insertBefore(child, next);
 }
 
-// What the reader decides, and no update takes back.
-function isReaders(element, name) {
+function morphNode(current, target) {
+  if (current.nodeType !== Node.ELEMENT_NODE) {
+    if (current.nodeValue !== target.nodeValue) current.nodeValue = target.nodeValue;
+    return;
+  }
+  if (current.isEqualNode(target)) return;
+  if (current.hasAttribute("data-keep")) return;
+  for (const { name } of [...current.attributes]) {
+    if (!target.hasAttribute(name) && !isSetByReader(current, name)) current.removeAttribute(name);
+  }
+  for (const { name, value } of target.attributes) {
+    if (current.getAttribute(name) !== value && !isSetByReader(current, name)) current.setAttribute(name, value);
+  }
+  if (current.tagName === "PROGRESS") {
+    current.value = target.value;
+    return;
+  }
+  if (current.tagName === "TEXTAREA") return;
+  morphChildren(current, target);
+}
+
+// Attributes that the reader sets, and no update changes.
+function isSetByReader(element, name) {
   return (element.tagName === "DETAILS" && name === "open") || (element.tagName === "INPUT" && (name === "checked" || name === "value"));
 }
 
@@ -66,8 +72,8 @@ function keyOf(element) {
   return element.id || element.getAttribute("data-key") || "";
 }
 
-function alike(here, there) {
-  if (here.nodeType !== there.nodeType) return false;
-  if (here.nodeType !== Node.ELEMENT_NODE) return true;
-  return here.tagName === there.tagName && !keyOf(here);
+function alike(current, target) {
+  if (current.nodeType !== target.nodeType) return false;
+  if (current.nodeType !== Node.ELEMENT_NODE) return true;
+  return current.tagName === target.tagName && !keyOf(current);
 }

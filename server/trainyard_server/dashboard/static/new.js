@@ -1,4 +1,4 @@
-// A new job: a config that is checked as it is typed, what it would become here, and the way there.
+// Page of a new job: a config that is checked while it is typed, its preview, and its submission.
 import { ApiError, call, jobPath } from "./api.js";
 import { note } from "./banner.js";
 import { el, icon, size } from "./dom.js";
@@ -21,10 +21,10 @@ function begin() {
   const submit = document.getElementById("submit");
   const preview = new Preview((problem) => goTo(problem), (id) => choose(id));
   let packages = start.packages ?? [];
-  let asked = 0; // the newest check; only its answer counts
-  let asking = null;
+  let checks = 0; // the number of the newest check; only its answer counts
+  let pending = null;
   let waiting = 0;
-  let known = null; // the newest answer, while nothing has been typed since
+  let known = null; // the newest answer, until something is typed
 
   const editor = new Editor(document.getElementById("editor"), later);
   restore();
@@ -48,8 +48,8 @@ function begin() {
     sessionStorage.removeItem(KEEP);
     location.reload();
   });
-  pickFiles("config-file", takeConfig);
-  pickFiles("package-file", takePackage);
+  pickFiles("config-file", openConfig);
+  pickFiles("package-file", uploadPackage);
   dropFiles(document.getElementById("editor"));
 
   function request() {
@@ -70,13 +70,13 @@ function begin() {
     waiting = setTimeout(check, CHECK_MS);
   }
 
-  /** Answers with the newest check's answer, or null where another has overtaken it or the server did not answer. */
+  /** Returns the answer of the check; null if a newer check has begun or the server did not answer. */
   async function check() {
     clearTimeout(waiting);
-    asking?.abort();
-    asking = new AbortController();
-    asked += 1;
-    const mine = asked;
+    pending?.abort();
+    pending = new AbortController();
+    checks += 1;
+    const mine = checks;
     if (editor.text.trim() === "") {
       mark([]);
       preview.blank();
@@ -85,16 +85,16 @@ function begin() {
     preview.checking();
     try {
       const project = encodeURIComponent(field.project.value.trim() || "-");
-      const answer = await call("POST", `/trainyard/v1/projects/${project}/configs:check`, request(), { signal: asking.signal });
-      if (mine !== asked) return null;
+      const answer = await call("POST", `/trainyard/v1/projects/${project}/configs:check`, request(), { signal: pending.signal });
+      if (mine !== checks) return null;
       known = answer;
       mark(answer.problems);
       preview.show(answer, start.from);
       return answer;
     } catch (error) {
-      if (mine === asked && error.name !== "AbortError") {
+      if (mine === checks && error.name !== "AbortError") {
         preview.unknown(error.message);
-        waiting = setTimeout(check, AGAIN_MS); // the server is away, or has too much to do
+        waiting = setTimeout(check, AGAIN_MS); // the server is away or overloaded
       }
       return null;
     }
@@ -103,11 +103,11 @@ function begin() {
   function mark(problems) {
     editor.mark(problems);
     for (const name of FIELDS) {
-      const said = problems.filter((one) => one.source === name).map((one) => one.message);
+      const messages = problems.filter((one) => one.source === name).map((one) => one.message);
       const where = document.getElementById(`${name}-wrong`);
-      const text = said.join(" ");
+      const text = messages.join(" ");
       if (where.textContent !== text) where.textContent = text;
-      field[name].setAttribute("aria-invalid", String(said.length > 0));
+      field[name].setAttribute("aria-invalid", String(messages.length > 0));
     }
   }
 
@@ -142,41 +142,41 @@ function begin() {
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       note(error.message, "bad");
-      await check(); // it says where, if it is something of the config: an id that was taken meanwhile
+      await check(); // it marks the field, if the error is in the config: an id that exists meanwhile
     } finally {
       submit.disabled = false;
     }
   }
 
-  // What was typed outlives this page: a session that ends, a reload, a click beside it.
+  // Typed text survives the page: a session that ends, a reload, a wrong click.
   function keep() {
     const typed = Object.fromEntries(FIELDS.map((name) => [name, field[name].value]));
     try {
       sessionStorage.setItem(KEEP, JSON.stringify({ from: start.from, config: editor.text, packages, ...typed }));
     } catch {
-      // No room, or not allowed: then it is only on the page.
+      // No space, or not allowed: then only the page has it.
     }
   }
 
   function restore() {
-    let kept = null;
+    let saved = null;
     try {
-      kept = JSON.parse(sessionStorage.getItem(KEEP) ?? "null");
+      saved = JSON.parse(sessionStorage.getItem(KEEP) ?? "null");
     } catch {
-      // Not ours.
+      // Not written by this page.
     }
-    if (!kept || kept.from !== start.from) return;
-    const same = kept.config === editor.text && FIELDS.every((name) => name === "job_id" || kept[name] === field[name].value);
-    if (same && kept.packages.length === packages.length) return;
-    for (const name of FIELDS) field[name].value = kept[name] ?? "";
-    packages = kept.packages ?? [];
-    editor.set(kept.config ?? "");
+    if (!saved || saved.from !== start.from) return;
+    const same = saved.config === editor.text && FIELDS.every((name) => name === "job_id" || saved[name] === field[name].value);
+    if (same && saved.packages.length === packages.length) return;
+    for (const name of FIELDS) field[name].value = saved[name] ?? "";
+    packages = saved.packages ?? [];
+    editor.set(saved.config ?? "");
     document.getElementById("restored").hidden = false;
   }
 
-  async function takeConfig(file) {
+  async function openConfig(file) {
     if (PACKAGE.test(file.name)) {
-      await takePackage(file);
+      await uploadPackage(file);
       return;
     }
     if (file.size > MAX_CONFIG) {
@@ -186,9 +186,9 @@ function begin() {
     editor.replace((await file.text()).replace(/^\ufeff/u, "").replaceAll("\r\n", "\n"));
   }
 
-  async function takePackage(file) {
+  async function uploadPackage(file) {
     if (!PACKAGE.test(file.name)) {
-      note(`${file.name} is no package: .tar.gz, .tgz, .zip or .whl.`, "bad");
+      note(`${file.name} is not a package: .tar.gz, .tgz, .zip or .whl.`, "bad");
       return;
     }
     if (file.size > start.package_limit) {
@@ -242,16 +242,16 @@ function begin() {
       const [file] = event.dataTransfer.files;
       if (!file) return;
       event.preventDefault();
-      takeConfig(file);
+      openConfig(file);
     });
   }
 }
 
-function pickFiles(id, take) {
+function pickFiles(id, open) {
   document.getElementById(id).addEventListener("change", async (event) => {
     const files = [...event.target.files];
     event.target.value = ""; // the same file can be chosen again
-    for (const file of files) await take(file);
+    for (const file of files) await open(file);
   });
 }
 

@@ -1,4 +1,4 @@
-// What the server says of a config: its problems, or what it would become and whether it would start now.
+// Answer of the server to a config: its problems, or the job's replicas and whether they would start now.
 import { el, icon } from "./dom.js";
 
 export class Preview {
@@ -14,7 +14,7 @@ export class Preview {
   }
 
   blank() {
-    this.#say("", "Nothing to check yet.");
+    this.#setStatus("", "Nothing to check yet.");
     this.#problems.replaceChildren();
     this.#details.replaceChildren();
   }
@@ -24,30 +24,30 @@ export class Preview {
   }
 
   unknown(message) {
-    this.#say("warning", `Not checked: ${message}`);
+    this.#setStatus("warning", `Not checked: ${message}`);
   }
 
   show(answer, from) {
     const errors = answer.problems.filter((one) => one.severity === "error").length;
-    if (errors) this.#say("bad", errors === 1 ? "1 problem" : `${errors} problems`);
-    else this.#say("good", "The server would take it");
+    if (errors) this.#setStatus("bad", errors === 1 ? "1 problem" : `${errors} problems`);
+    else this.#setStatus("good", "The server would accept it");
     this.#problems.replaceChildren(...answer.problems.map((one) => this.#problem(one, answer.suggested_id)));
     this.#details.replaceChildren(...(answer.ok ? details(answer, from) : []));
   }
 
-  #say(kind, text) {
+  #setStatus(kind, text) {
     this.#status.removeAttribute("aria-busy");
     if (this.#status.dataset.kind === kind && this.#status.textContent === text) return;
     this.#status.dataset.kind = kind;
-    const sign = { good: "state-succeeded", bad: "state-failed", warning: "trouble" }[kind];
+    const sign = { good: "state-succeeded", bad: "state-failed", warning: "warning" }[kind];
     this.#status.replaceChildren(...(sign ? [icon(sign)] : []), el("span", {}, text));
   }
 
   #problem(one, suggested) {
     const where = one.line === null ? { args: "Arguments", job_dir: "Job directory", job_id: "Job id", labels: "Labels", packages: "Packages", project: "Project" }[one.source] : `Line ${one.line}`;
     const go = el("button", { type: "button", class: `problem p-${one.severity}`, onclick: () => this.#goTo(one) },
-      icon(one.severity === "error" ? "state-failed" : "trouble"),
-      el("span", {}, where ? el("b", {}, `${where} `) : null, el("span", { class: "said" }, one.message)));
+      icon(one.severity === "error" ? "state-failed" : "warning"),
+      el("span", {}, where ? el("b", {}, `${where} `) : null, el("span", { class: "message" }, one.message)));
     const use = one.source === "job_id" && suggested
       ? el("button", { type: "button", onclick: () => this.#choose(suggested) }, `Use ${suggested}`)
       : null;
@@ -60,7 +60,7 @@ function details(answer, from) {
     el("section", { class: "card", "aria-label": "Replicas" }, el("h2", {}, "Replicas"), gang(answer.gang)),
     el("section", { class: "card", "aria-label": "Where it would run" }, el("h2", {}, "Where it would run"), ...outlook(answer.outlook)),
     ...(answer.args.length
-      ? [el("section", { class: "card", "aria-label": "What the program is given" }, el("h2", {}, "What the program is given"), el("ol", { class: "args" }, ...answer.args.map((one) => el("li", {}, el("code", {}, one)))))]
+      ? [el("section", { class: "card", "aria-label": "Program arguments" }, el("h2", {}, "Program arguments"), el("ol", { class: "args" }, ...answer.args.map((one) => el("li", {}, el("code", {}, one)))))]
       : []),
     ...notes(answer, from),
   ];
@@ -110,9 +110,9 @@ function outlook(view) {
 }
 
 function notes(answer, from) {
-  const said = [...answer.notes];
+  const texts = [...answer.notes];
   const original = from && from.job_dir && answer.job.trainingInput.jobDir === from.job_dir;
-  if (original) said.push(`It writes to the same directory as ${from.job_id}: a trainer that finds a checkpoint there goes on from it.`);
-  if (!said.length) return [];
-  return [el("section", { class: "card", "aria-label": "Good to know" }, el("h2", {}, "Good to know"), el("ul", { class: "notes" }, ...said.map((one) => el("li", {}, one))))];
+  if (original) texts.push(`It writes to the same directory as ${from.job_id}: a trainer that finds a checkpoint there resumes from it.`);
+  if (!texts.length) return [];
+  return [el("section", { class: "card", "aria-label": "Good to know" }, el("h2", {}, "Good to know"), el("ul", { class: "notes" }, ...texts.map((one) => el("li", {}, one))))];
 }

@@ -1,4 +1,4 @@
-// A link with a code behind its # signs in by itself. The code leaves the address at once, so that no history keeps it.
+// A link with a code after its # signs in at once. The code is removed from the address, so that no history has it.
 const code = location.hash.slice(1);
 const form = document.getElementById("sign-in");
 if (code) {

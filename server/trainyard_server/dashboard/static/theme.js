@@ -1,4 +1,4 @@
-// Light, dark, or as the reader's system has it. Kept in a cookie, so that the server writes the page in it at once.
+// Colour theme: light, dark, or that of the system. In a cookie, so that the server renders the page with it.
 
 const NEXT = { "": "light", light: "dark", dark: "" };
 const NAMES = { "": "as your system", light: "light", dark: "dark" };

@@ -1,4 +1,4 @@
-// Moments in the reader's zone, and durations that run.
+// Times in the reader's zone, and running durations.
 
 const RELATIVE = new Intl.RelativeTimeFormat(undefined, { numeric: "always", style: "narrow" });
 const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
@@ -14,13 +14,13 @@ export function followTimes() {
   }, 1000);
 }
 
-/** Fills in every time and every running duration below an element. */
+/** Writes every time and every running duration below an element. */
 export function localize(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
-    const moment = new Date(element.dateTime);
-    const text = said(moment, element.dataset.form);
+    const date = new Date(element.dateTime);
+    const text = formatted(date, element.dataset.form);
     if (element.textContent !== text) element.textContent = text;
-    const exact = EXACT.format(moment);
+    const exact = EXACT.format(date);
     if (element.title !== exact) element.title = exact;
   }
   for (const element of root.querySelectorAll("[data-since]")) {
@@ -29,18 +29,18 @@ export function localize(root) {
   }
 }
 
-function said(moment, form) {
-  if (form === "time") return TIME.format(moment);
-  if (form === "exact") return WITH_SECONDS.format(moment);
-  if (form === "date-time") return SHORT.format(moment);
-  const seconds = (Date.now() - moment.getTime()) / 1000;
-  if (seconds > 7 * 86400) return SHORT.format(moment);
+function formatted(date, form) {
+  if (form === "time") return TIME.format(date);
+  if (form === "exact") return WITH_SECONDS.format(date);
+  if (form === "date-time") return SHORT.format(date);
+  const seconds = (Date.now() - date.getTime()) / 1000;
+  if (seconds > 7 * 86400) return SHORT.format(date);
   if (seconds < 5) return "just now";
   const [unit, size] = UNITS.find(([, length]) => seconds >= length) ?? UNITS.at(-1);
   return RELATIVE.format(-Math.floor(seconds / size), unit);
 }
 
-/** `47s`, `3m 12s`, `5h 02m`, `3d 4h`: as the server writes them. */
+/** `47s`, `3m 12s`, `5h 02m`, `3d 4h`: as the server formats them. */
 export function duration(seconds) {
   const whole = Math.max(0, Math.floor(seconds));
   const two = (value) => String(value).padStart(2, "0");

@@ -1,4 +1,4 @@
-// Small charts of what replicas use: the value under the pointer, or under the arrow keys.
+// Usage charts: the value under the pointer, or at the arrow keys.
 const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
 const WIDTH = 300;
@@ -8,8 +8,8 @@ document.addEventListener("pointermove", (event) => {
   const chart = event.target.closest?.("svg")?.closest(".chart");
   if (!chart) return;
   const box = chart.querySelector("svg").getBoundingClientRect();
-  const wanted = ((event.clientX - box.left) / box.width) * Number(chart.dataset.whole);
-  show(chart, nearest(offsetsOf(chart), wanted));
+  const target = ((event.clientX - box.left) / box.width) * Number(chart.dataset.whole);
+  show(chart, nearest(offsetsOf(chart), target));
 });
 document.addEventListener("pointerout", (event) => {
   const chart = event.target.closest?.(".chart");
@@ -33,25 +33,25 @@ function offsetsOf(chart) {
   return chart.dataset.offsets.split(",").map(Number);
 }
 
-function nearest(offsets, wanted) {
+function nearest(offsets, target) {
   let best = 0;
   for (let index = 1; index < offsets.length; index += 1) {
-    if (Math.abs(offsets[index] - wanted) < Math.abs(offsets[best] - wanted)) best = index;
+    if (Math.abs(offsets[index] - target) < Math.abs(offsets[best] - target)) best = index;
   }
   return best;
 }
 
 function show(chart, index) {
   const offset = offsetsOf(chart)[index];
-  const moment = new Date(Date.parse(chart.dataset.start) + offset * 1000);
-  const said = [...chart.querySelectorAll(".curve")].map((curve) => {
+  const date = new Date(Date.parse(chart.dataset.start) + offset * 1000);
+  const values = [...chart.querySelectorAll(".curve")].map((curve) => {
     const value = curve.dataset.values.split(",")[index];
-    return value === "" ? "not known" : written(Number(value), chart.dataset.chart);
+    return value === "" ? "not known" : formatted(Number(value), chart.dataset.chart);
   });
   const time = Number(chart.dataset.whole) > 86400 ? DAY : TIME;
-  const place = chart.querySelector(".chart-at");
-  place.textContent = `${said.join(", ")} · ${time.format(moment)}`;
-  place.hidden = false;
+  const label = chart.querySelector(".chart-at");
+  label.textContent = `${values.join(", ")} · ${time.format(date)}`;
+  label.hidden = false;
   chart.querySelector(".chart-now").hidden = true;
   const x = String((offset / Number(chart.dataset.whole)) * WIDTH);
   const cursor = chart.querySelector(".cursor");
@@ -67,7 +67,7 @@ function hide(chart) {
   at.delete(chart);
 }
 
-function written(value, unit) {
+function formatted(value, unit) {
   if (unit === "cores") return value.toFixed(2);
   if (unit === "share") return `${Math.round(value * 100)}%`;
   let size = value;

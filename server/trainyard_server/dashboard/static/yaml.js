@@ -1,5 +1,5 @@
-// The words of YAML (and of JSON, which is YAML), for their colours. It need not understand a text to colour it, and
-// never changes it: the words of a line, put together, are the line.
+// Syntax colours for YAML (and JSON, which is YAML), line by line and without parsing. The text never changes: the words
+// of a line, joined, are the line.
 
 const KEY = /^(\s*(?:-\s+)*)("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#'"[\]{},&*!|>%@`-][^#:]*?|-[^\s#:][^#:]*?)(?=\s*:(?:\s|$))/u;
 const WORDS = /(\s+)|(#.*)|("(?:[^"\\]|\\.)*"?|'(?:[^']|'')*'?)|([[\]{},]|:(?=\s|$)|-(?=\s))|([^\s,[\]{}"'][^\s,[\]{}]*)/gu;
@@ -18,22 +18,22 @@ export function colour(text) {
 }
 
 function words(line) {
-  const found = [];
+  const coloured = [];
   let rest = line;
   const key = KEY.exec(line);
   if (key && !key[0].trimStart().startsWith("#")) {
-    if (key[1]) found.push([key[1], "mark"]);
-    found.push([key[2], "key"]);
+    if (key[1]) coloured.push([key[1], "mark"]);
+    coloured.push([key[2], "key"]);
     rest = line.slice(key[0].length);
   }
   for (const [word, space, comment, quoted, mark] of rest.matchAll(WORDS)) {
-    if (space) found.push([word, ""]);
-    else if (comment && startsComment(found)) found.push([word, "comment"]);
-    else if (quoted) found.push([word, "string"]);
-    else if (mark) found.push([word, "mark"]);
-    else found.push([word, CONSTANT.test(word) ? "constant" : ""]);
+    if (space) coloured.push([word, ""]);
+    else if (comment && startsComment(coloured)) coloured.push([word, "comment"]);
+    else if (quoted) coloured.push([word, "string"]);
+    else if (mark) coloured.push([word, "mark"]);
+    else coloured.push([word, CONSTANT.test(word) ? "constant" : ""]);
   }
-  return found;
+  return coloured;
 }
 
 function startsComment(before) {

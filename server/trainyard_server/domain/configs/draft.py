@@ -1,4 +1,4 @@
-"""A job before it is sent: a config's text with what was given beside it, and what is wrong, where. Pure."""
+"""Draft of a job: the text of a config, the values given beside it, and their problems with positions. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -6,8 +6,15 @@ from typing import Any
 
 from pydantic.alias_generators import to_snake
 
-from trainyard_protocol.config_text import ConfigText, NotReadable, Place, Span, place_of, sentence
-from trainyard_protocol.config_views import Problem, Source
+from trainyard_protocol.config.text import (
+    ConfigText,
+    NotReadable,
+    TextSpan,
+    ValueLocation,
+    position_of,
+    violation_message,
+)
+from trainyard_protocol.config.views import Problem, Source
 from trainyard_protocol.errors import TrainyardError, Violation
 
 _FIELDS: Mapping[Source, tuple[str, ...]] = {
@@ -17,7 +24,7 @@ _FIELDS: Mapping[Source, tuple[str, ...]] = {
     "labels": ("labels",),
     "packages": ("trainingInput", "packageUris"),
 }
-"""Where a job holds what is given beside the text."""
+"""The fields of a job for the values given beside the text."""
 
 _PATHS: Mapping[str, Source] = {
     "parent": "project",
@@ -28,18 +35,18 @@ _PATHS: Mapping[str, Source] = {
     "labels": "labels",
     "package_uris": "packages",
 }
-"""The same as violations call it."""
+"""The sources of values by the paths of violations."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """`beside` has only what was given."""
+class ConfigDraft:
+    """A config's text, and the values that were given beside it."""
 
     text: ConfigText
     beside: Mapping[Source, Any]
 
     def body(self) -> dict[str, Any]:
-        """Of a create request. What was given beside the text replaces what the text says, as flags do."""
+        """The body of a create request. Values beside the text replace those of the text, as flags do."""
         body = dict(self.text.data)
         training = _spelling(body, "trainingInput")
         if body.get(training) is None:
@@ -49,33 +56,35 @@ class Draft:
         for source, value in self.beside.items():
             *outside, name = _FIELDS[source]
             inner = body[training] if outside else body
-            if isinstance(inner, dict):  # what is no mapping is left to the validation, which names it
+            if isinstance(inner, dict):  # the validation reports what is not a mapping
                 inner[_spelling(inner, name)] = value
         return body
 
     def replaced(self) -> Iterator[Problem]:
-        """Warnings: what the text says in vain."""
+        """Warnings about fields of the text that a value beside it replaces."""
         for source in self.beside:
             path = _FIELDS[source]
-            place: Place | None = self.text.root
+            location: ValueLocation | None = self.text.root
             for step in path:
-                place = place and (place.child(step) or place.child(to_snake(step)))
-            if place is not None:
-                said = f"{path[-1]}: what is given beside the config replaces this."
-                yield _at(place.name, Problem(message=said, severity="warning", field=to_snake(path[-1])))
+                location = location and (location.child(step) or location.child(to_snake(step)))
+            if location is not None:
+                message = f"{path[-1]}: what is given beside the config replaces this."
+                yield _at(
+                    location.name, Problem(message=message, severity="warning", field=to_snake(path[-1]))
+                )
 
     def problems(self, error: TrainyardError) -> Iterator[Problem]:
-        """What a refusal means for the text and for what was given beside it, in the order of the text."""
+        """The problems of a refused job, for the text and the values beside it, in the order of the text."""
         violations = error.violations or (Violation("", error.message),)
         for violation in sorted(violations, key=self._line):
             source = self._source(violation)
-            said = Problem(message=sentence(violation), field=violation.field, source=source)
+            problem = Problem(message=violation_message(violation), field=violation.field, source=source)
             if source == "project":
-                yield said.model_copy(update={"message": violation.description})
+                yield problem.model_copy(update={"message": violation.description})
             elif source != "config" or not (violation.field or violation.unknown):
-                yield said
+                yield problem
             else:
-                yield _at(place_of(self.text.root, violation), said)
+                yield _at(position_of(self.text.root, violation), problem)
 
     def _source(self, violation: Violation) -> Source:
         for path, source in _PATHS.items():
@@ -87,21 +96,21 @@ class Draft:
         return "config"
 
     def _line(self, violation: Violation) -> int:
-        return place_of(self.text.root, violation).start.line
+        return position_of(self.text.root, violation).start.line
 
 
 def unreadable(error: NotReadable) -> Problem:
-    said = Problem(message=f"The config {error.text}")
-    return said if error.span is None else _at(error.span, said)
+    problem = Problem(message=f"The config {error.text}")
+    return problem if error.span is None else _at(error.span, problem)
 
 
-def _at(span: Span, problem: Problem) -> Problem:
+def _at(span: TextSpan, problem: Problem) -> Problem:
     return problem.model_copy(
         update={"line": span.start.line, "column": span.start.column, "end_column": span.end_column}
     )
 
 
 def _spelling(mapping: Mapping[str, Any], name: str) -> str:
-    """`name` (camelCase) as the mapping has it already, in snake_case or not."""
+    """`name` (camelCase) in the spelling that the mapping uses."""
     snake = to_snake(name)
     return snake if snake in mapping and name not in mapping else name

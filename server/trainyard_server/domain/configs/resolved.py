@@ -1,4 +1,4 @@
-"""What a config comes to: machines, inherited images and defaults filled in, and the text of it. Pure."""
+"""Resolved config: machines, inherited images and defaults filled in, as data and as text. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -7,10 +7,10 @@ from typing import Any
 import yaml
 from pydantic.alias_generators import to_camel
 
-from trainyard_protocol import config_text
 from trainyard_protocol.cluster import TASK_TYPES, TaskType, says_chief
-from trainyard_protocol.config_text import Place
-from trainyard_protocol.config_views import ReplicaGroup
+from trainyard_protocol.config import text as config_text
+from trainyard_protocol.config.text import ValueLocation
+from trainyard_protocol.config.views import ReplicaGroup
 from trainyard_protocol.machines import ReplicaRequest, config_of
 from trainyard_protocol.training_input import Message, Scheduling, TrainingInput
 
@@ -24,7 +24,7 @@ _ORDER = [to_camel(name) for name in TrainingInput.model_fields]
 
 
 def groups(gang: Iterable[ReplicaRequest], training_input: TrainingInput) -> tuple[ReplicaGroup, ...]:
-    """The gang with the replicas of each task type, which are alike, together."""
+    """The gang, grouped by task type."""
     by_type: dict[TaskType, list[ReplicaRequest]] = {}
     for request in gang:
         by_type.setdefault(request.task.type, []).append(request)
@@ -51,7 +51,7 @@ def as_sent(training_input: TrainingInput) -> dict[str, Any]:
 
 
 def resolved(training_input: TrainingInput, gang: Sequence[ReplicaGroup]) -> dict[str, Any]:
-    """The same with what was left out: what the service runs by."""
+    """The training input with every default filled in, as the service uses it."""
     data = _plain(training_input)
     data["scaleTier"] = training_input.scale_tier.value
     by_type = {group.task_type: group for group in gang}
@@ -72,41 +72,41 @@ def resolved(training_input: TrainingInput, gang: Sequence[ReplicaGroup]) -> dic
 
 
 def document(training_input: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
-    """A config file's content."""
+    """The content of a config file."""
     return {"trainingInput": dict(training_input)} | ({"labels": dict(labels)} if labels else {})
 
 
 def as_yaml(data: Mapping[str, Any]) -> str:
-    """Reading it gives the same data again."""
+    """YAML text that reads back as the same data."""
     text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     return text
 
 
 def filled_lines(text: str, sent: Mapping[str, Any]) -> tuple[int, ...]:
-    """The lines of a resolved config's text whose fields were not sent, or were sent as something else."""
+    """The lines of a resolved config's text whose fields were not sent, or sent with another value."""
     read = config_text.read(text, "yaml")
     return tuple(sorted(set(_filled(read.data, sent, read.root))))
 
 
-def _filled(data: Mapping[str, Any], sent: Mapping[str, Any], place: Place) -> Iterator[int]:
+def _filled(data: Mapping[str, Any], sent: Mapping[str, Any], location: ValueLocation) -> Iterator[int]:
     for key, value in data.items():
-        here = place.children[key]
+        child = location.children[key]
         if key in sent and sent[key] == value:
             continue
         if isinstance(value, dict) and isinstance(sent.get(key), dict):
-            yield from _filled(value, sent[key], here)
+            yield from _filled(value, sent[key], child)
         else:
-            yield from _lines(here)
+            yield from _lines(child)
 
 
-def _lines(place: Place) -> Iterator[int]:
-    yield (place.key or place.value).line
-    for child in place.children.values():
+def _lines(location: ValueLocation) -> Iterator[int]:
+    yield (location.key or location.value).line
+    for child in location.children.values():
         yield from _lines(child)
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    """Plain values; unlike `canonical`, an int64 is a number, as people write it."""
+    """Plain values. Unlike in `canonical`, an int64 is a number."""
     data: dict[str, Any] = _value(message.model_dump(by_alias=True, exclude_unset=True))
     return data
 

@@ -1,7 +1,7 @@
-"""What happens next to a job. Pure: snapshots and `now` go in, moves and verdicts come out.
+"""Lifecycle of a job. Pure: snapshots and `now` in, state transitions and verdicts out.
 
-`step` names the one next thing to do; the caller applies it in one transaction, reads the job again and asks
-once more, until there is nothing to do. Each step is legal by `trainyard_protocol.states`.
+`step` returns the next transition. The caller applies it in one transaction, reads the job again and repeats until
+`step` returns None. Each transition is legal by the tables of `trainyard_protocol.states`.
 """
 
 from collections.abc import Sequence
@@ -24,95 +24,35 @@ from trainyard_protocol.sync import ExitReport, RunReport, Stall
 from trainyard_protocol.views import Verdict
 from trainyard_server.domain.lifecycle import stalls
 from trainyard_server.domain.lifecycle.messages import error_message, sentence, the_replica
+from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
 
 CANCELLED_BY_USER = "The job was cancelled by the user."
 
 _HOST_REASONS = (Reason.HOST_LOST, Reason.HOST_SHUTDOWN)
-_OVER_A_STALL = (*_HOST_REASONS, Reason.COMPLETED)
-"""What decides a run even where it is stopped for standing still: its host went away, or it was done after all."""
+_ABOVE_A_STALL = (*_HOST_REASONS, Reason.COMPLETED)
+"""Reasons that decide a run even if it is being stopped because it stalled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """How often a job is started anew after infrastructure failures, and after which pause; what follows when a
-    run stalls, where the job itself says nothing of it."""
+class RetryPolicy:
+    """Number of new runs after infrastructure failures, the backoff before each, and the action for a stalled run whose
+    job requests none."""
 
     retries: int
     backoff_first_s: float
     backoff_max_s: float
-    stall_action: stalls.Action = stalls.Action.RESTART
+    stall_action: stalls.StallAction = stalls.StallAction.RESTART
 
     def backoff_s(self, retry: int) -> float:
-        """The pause before new run number `retry`, from 1: doubling up to the longest."""
+        """Seconds before new run number `retry`, from 1: doubled each time, up to `backoff_max_s`."""
         return float(min(self.backoff_first_s * 2 ** min(retry - 1, 60), self.backoff_max_s))
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
-    task: str
-    state: ReplicaState
-    address: str = ""
-    started_at: datetime | None = None
-    exit: ExitReport | None = None
-    log_complete: bool = False
-    step: int | None = None
-    stall: Stall | None = None
-    stacks: str = ""
+class Transition:
+    """The moves of one transaction. `run` and `job` are the new states; None is no move.
 
-    @property
-    def has_run(self) -> bool:
-        return self.state is ReplicaState.RUNNING or (self.exit is not None and self.started_at is not None)
-
-    @property
-    def log_closed(self) -> bool:
-        """No more lines can come: the log is complete, or went away with its host."""
-        return self.log_complete or (self.exit is not None and self.exit.reason is Reason.HOST_LOST)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    run_id: str
-    number: int
-    agent_id: str
-    state: RunState
-    replicas: tuple[Replica, ...]
-    stalled: Verdict | None = None
-    """Why it is being stopped, where that is because it stood still."""
-
-    @property
-    def members(self) -> tuple[stalls.Member, ...]:
-        return tuple(stalls.Member(r.task, r.stall, r.stacks, r.step is not None) for r in self.replicas)
-
-    @property
-    def over(self) -> bool:
-        """Nothing of it lives, and every line that it will ever log is here."""
-        return all(r.state is ReplicaState.EXITED and r.log_closed for r in self.replicas)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job and its live run (None while there is none). `started_at`: when it was first RUNNING, which a
-    new run does not change."""
-
-    key: int
-    project: str
-    job_id: str
-    state: JobState
-    queued_at: datetime
-    max_running_s: float
-    started_at: datetime | None = None
-    max_wait_s: float | None = None
-    retries_used: int = 0
-    stop_message: str = ""
-    run: Run | None = None
-    stall_action: stalls.Action | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One transaction's worth of moves. `run` and `job` are the states they move to; None: no move.
-
-    `run_message` and `job_message` are what the history and the service's log say of each.
+    `run_message` and `job_message` go into the history and the service's log.
     """
 
     run: RunState | None = None
@@ -122,13 +62,13 @@ class Step:
     verdict: Verdict | None = None
     error_message: str = ""
     stop_message: str = ""
-    not_before: datetime | None = None
+    backoff_until: datetime | None = None
     retries_used: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaChange:
-    """What a report says that we did not know. It is a move where `before` and `after` differ."""
+    """A change of a replica that a report contains. It is a move if `before` and `after` differ."""
 
     task: str
     before: ReplicaState
@@ -139,20 +79,21 @@ class ReplicaChange:
     message: str = ""
 
 
-def step(job: Job, now: datetime, policy: Policy, last_lines: Sequence[str] = ()) -> Step | None:
-    """The next thing to do for the job, or None. `last_lines` end the log of `decider(job)`."""
+def step(
+    job: JobSnapshot, now: datetime, policy: RetryPolicy, last_lines: Sequence[str] = ()
+) -> Transition | None:
+    """The next transition of the job, or None. `last_lines` are the end of the log of `decider(job)`."""
     if job.state in FINAL_JOB_STATES:
         return None
     return _time_limit(job, now) or _cancelling(job) or _running(job, now, policy, last_lines)
 
 
-def decider(job: Job) -> Replica | None:
+def decider(job: JobSnapshot) -> ReplicaSnapshot | None:
     """The replica whose exit decides the live run: by the replicas' own clocks, the first failure or the
     primary's success.
 
-    A host that went away decides too, whatever else we had asked of its replicas; but not against a
-    cancellation, which got what it wanted. Where the run is stopped because it stood still, what its replicas do
-    about that decides nothing: the one that held it up does.
+    A lost host decides too, whatever was requested of its replicas, except in a cancelled job. In a run that is
+    stopped because it stalled, the exits that follow decide nothing: the replica that stalled decides.
     """
     stalled = _stall(job)
     if stalled is None or job.run is None:
@@ -160,8 +101,8 @@ def decider(job: Job) -> Replica | None:
     return next(replica for replica in job.run.replicas if replica.task == stalled.replica)
 
 
-def _first(job: Job) -> Replica | None:
-    """The replica whose exit decides, were it for exits alone."""
+def _first(job: JobSnapshot) -> ReplicaSnapshot | None:
+    """The replica whose exit decides if no stall does."""
     if job.run is None:
         return None
     exits = [
@@ -172,20 +113,22 @@ def _first(job: Job) -> Replica | None:
     return min(exits)[2] if exits else None
 
 
-def _stall(job: Job) -> Verdict | None:
-    """The verdict of a run that was stopped for standing still, where nothing is above it."""
+def _stall(job: JobSnapshot) -> Verdict | None:
+    """The verdict of a run that was stopped because it stalled, unless an exit is above it."""
     if job.run is None or job.state is JobState.CANCELLING:
         return None
     first = _first(job)
-    if first is not None and first.exit is not None and first.exit.reason in _OVER_A_STALL:
+    if first is not None and first.exit is not None and first.exit.reason in _ABOVE_A_STALL:
         return None
     return job.run.stalled
 
 
-def notice(run: Run, report: RunReport) -> tuple[list[tuple[str, Stall | None, str]], Run]:
-    """What the report adds to what we know of stalls, as (task, stall, stacks), and the run as it is with that.
+def stall_changes(
+    run: RunSnapshot, report: RunReport
+) -> tuple[list[tuple[str, Stall | None, str]], RunSnapshot]:
+    """Changes of stalls in the report, as (task, stall, stacks), and the run with them applied.
 
-    What replicas do once their run is decided is no news: it was the stall, or something else.
+    After the run is decided, stalls are ignored.
     """
     if run.state not in (RunState.PREPARING, RunState.RUNNING):
         return [], run
@@ -193,18 +136,22 @@ def notice(run: Run, report: RunReport) -> tuple[list[tuple[str, Stall | None, s
     changes: list[tuple[str, Stall | None, str]] = []
     replicas = []
     for known in run.replicas:
-        told = seen.get(known.task)
-        stacks = told.stacks if told is not None and told.stacks else known.stacks
-        if told is None or told.exit is not None or (told.stall, stacks) == (known.stall, known.stacks):
+        reported = seen.get(known.task)
+        stacks = reported.stacks if reported is not None and reported.stacks else known.stacks
+        if (
+            reported is None
+            or reported.exit is not None
+            or (reported.stall, stacks) == (known.stall, known.stacks)
+        ):
             replicas.append(known)
             continue
-        changes.append((known.task, told.stall, told.stacks))
-        replicas.append(replace(known, stall=told.stall, stacks=stacks))
+        changes.append((known.task, reported.stall, reported.stacks))
+        replicas.append(replace(known, stall=reported.stall, stacks=stacks))
     return changes, replace(run, replicas=tuple(replicas))
 
 
-def observe(run: Run, report: RunReport, now: datetime) -> list[ReplicaChange]:
-    """What the report adds to what we know. A report that is older than our knowledge adds nothing."""
+def observe(run: RunSnapshot, report: RunReport, now: datetime) -> list[ReplicaChange]:
+    """Changes of replicas in the report. A report that is older than the snapshot has none."""
     known = {replica.task: replica for replica in run.replicas}
     changes = []
     for seen in report.replicas:
@@ -216,7 +163,7 @@ def observe(run: Run, report: RunReport, now: datetime) -> list[ReplicaChange]:
             ended = ExitReport(
                 code=None,
                 reason=Reason.VANISHED,
-                message="It ended and nobody knows how.",
+                message="It ended without an exit status.",
                 finished_at=now,
             )
         moved = seen.state in REPLICA_MOVES[replica.state] and seen.state is not ReplicaState.UNKNOWN
@@ -240,9 +187,9 @@ def observe(run: Run, report: RunReport, now: datetime) -> list[ReplicaChange]:
     return changes
 
 
-def silence(run: Run, agent: str) -> list[ReplicaChange]:
-    """The run's agent is silent: what we do not know to be over is UNKNOWN."""
-    message = f"agent {agent} is silent: {{}} is not dead and not alive until it is heard of again."
+def silent_changes(run: RunSnapshot, agent: str) -> list[ReplicaChange]:
+    """Changes for a run of a silent agent: every replica that has not exited becomes UNKNOWN."""
+    message = f"Agent {agent} is silent: the state of {{}} is unknown until the agent reports again."
     return [
         ReplicaChange(
             r.task, r.state, ReplicaState.UNKNOWN, r.address, r.started_at, None, message.format(r.task)
@@ -252,8 +199,8 @@ def silence(run: Run, agent: str) -> list[ReplicaChange]:
     ]
 
 
-def host_lost(run: Run, agent: str, lease_s: float, now: datetime) -> list[ReplicaChange]:
-    """The run's agent has been silent past its lease: by now it has stopped everything itself."""
+def host_lost(run: RunSnapshot, agent: str, lease_s: float, now: datetime) -> list[ReplicaChange]:
+    """Changes for a run whose agent was silent for longer than its lease: the agent has stopped all replicas itself."""
     ended = ExitReport(
         code=None,
         reason=Reason.HOST_LOST,
@@ -275,9 +222,11 @@ def host_lost(run: Run, agent: str, lease_s: float, now: datetime) -> list[Repli
     ]
 
 
-def may_give_up(job: Job, lost: Sequence[ReplicaChange], now: datetime, policy: Policy) -> bool:
-    """Whether the live run may end without its agent, which has no lease and so goes on by itself: it is being
-    stopped, and no new run follows that could meet what is left of it. `lost`: what `host_lost` says of it.
+def may_give_up(job: JobSnapshot, lost: Sequence[ReplicaChange], now: datetime, policy: RetryPolicy) -> bool:
+    """Whether the live run may end without its agent, which has no lease and keeps its replicas running.
+
+    It may if the run is being stopped and no new run would follow beside the old replicas. `lost` is the result of
+    `host_lost`.
     """
     run = job.run
     if run is None or run.state is not RunState.STOPPING:
@@ -291,8 +240,8 @@ def may_give_up(job: Job, lost: Sequence[ReplicaChange], now: datetime, policy: 
     return not lost or _ended(replace(job, run=left), left, now, policy, ()).job is not JobState.QUEUED
 
 
-def verdict_of(job: Job, last_lines: Sequence[str] = ()) -> Verdict:
-    """Why the live run ended as it did. It must be over."""
+def verdict_of(job: JobSnapshot, last_lines: Sequence[str] = ()) -> Verdict:
+    """The verdict of the live run. The run must be complete."""
     replica, stalled = decider(job), _stall(job)
     if replica is not None and stalled is not None:
         return stalled.model_copy(update={"last_lines": tuple(last_lines), "step": replica.step})
@@ -323,12 +272,12 @@ def verdict_of(job: Job, last_lines: Sequence[str] = ()) -> Verdict:
     return Verdict(
         outcome=Outcome.FAILED,
         reason=Reason.VANISHED,
-        message="The replicas were stopped on their machine, and nobody here had asked for it.",
+        message="The replicas were stopped on their machine without a request of this server.",
         exit_code=1,
     )
 
 
-def _time_limit(job: Job, now: datetime) -> Step | None:
+def _time_limit(job: JobSnapshot, now: datetime) -> Transition | None:
     live = job.run is None or job.run.state in (RunState.PREPARING, RunState.RUNNING)
     if not live:
         return None
@@ -351,71 +300,78 @@ def _span(seconds: float) -> timedelta:
     return timedelta(seconds=min(seconds, timedelta.max.total_seconds() / 1000))
 
 
-def _cancel(why: str) -> Step:
-    return Step(job=JobState.CANCELLING, job_message=why, stop_message=why)
+def _cancel(why: str) -> Transition:
+    return Transition(job=JobState.CANCELLING, job_message=why, stop_message=why)
 
 
-def _cancelling(job: Job) -> Step | None:
+def _cancelling(job: JobSnapshot) -> Transition | None:
     if job.state is not JobState.CANCELLING:
         return None
     if job.run is None:
-        return Step(job=JobState.CANCELLED, job_message="Job cancelled.", error_message=job.stop_message)
+        return Transition(
+            job=JobState.CANCELLED, job_message="Job cancelled.", error_message=job.stop_message
+        )
     if job.run.state in (RunState.PREPARING, RunState.RUNNING):
-        return Step(run=RunState.STOPPING)
+        return Transition(run=RunState.STOPPING)
     return None
 
 
-def _running(job: Job, now: datetime, policy: Policy, last_lines: Sequence[str]) -> Step | None:
+def _running(
+    job: JobSnapshot, now: datetime, policy: RetryPolicy, last_lines: Sequence[str]
+) -> Transition | None:
     run = job.run
     if run is None:
         return None
     if run.state is RunState.PREPARING and all(replica.has_run for replica in run.replicas):
-        return Step(run=RunState.RUNNING, job=JobState.RUNNING, job_message="All replicas are running.")
+        return Transition(run=RunState.RUNNING, job=JobState.RUNNING, job_message="All replicas are running.")
     if run.state is not RunState.STOPPING:
         return _decided(job, run) or _stalled(job, run, policy)
-    return _ended(job, run, now, policy, last_lines) if run.over else None
+    return _ended(job, run, now, policy, last_lines) if run.complete else None
 
 
-def _decided(job: Job, run: Run) -> Step | None:
+def _decided(job: JobSnapshot, run: RunSnapshot) -> Transition | None:
     replica = decider(job)
     if replica is None and not all(r.state is ReplicaState.EXITED for r in run.replicas):
         return None
     others = sum(1 for r in run.replicas if r.state is not ReplicaState.EXITED)
     message = f"Stopping the other replicas ({others})." if others else ""
-    return Step(run=RunState.STOPPING, run_message=message)
+    return Transition(run=RunState.STOPPING, run_message=message)
 
 
-def _stalled(job: Job, run: Run, policy: Policy) -> Step | None:
-    """Stops a run that stands still, unless that is only to be reported. Its verdict is given now: what follows,
-    down to the killing of what does not react, follows from it."""
+def _stalled(job: JobSnapshot, run: RunSnapshot, policy: RetryPolicy) -> Transition | None:
+    """Stop a stalled run, unless the action is only to report it. The verdict is set now, before the replicas exit."""
     action = policy.stall_action if job.stall_action is None else job.stall_action
-    if run.state is not RunState.RUNNING or action is not stalls.Action.RESTART:
+    if run.state is not RunState.RUNNING or action is not stalls.StallAction.RESTART:
         return None
-    found = stalls.diagnose(run.members)
-    if found is None:
+    diagnosis = stalls.diagnose(run.members)
+    if diagnosis is None:
         return None
     verdict = Verdict(
         outcome=Outcome.FAILED,
         reason=Reason.STALLED,
-        message=f"{the_replica(found.task)} stalled: {found.message}",
-        replica=found.task,
+        message=f"{the_replica(diagnosis.task)} stalled: {diagnosis.message}",
+        replica=diagnosis.task,
         exit_code=1,
-        step=next(replica.step for replica in run.replicas if replica.task == found.task),
+        step=next(replica.step for replica in run.replicas if replica.task == diagnosis.task),
     )
-    return Step(run=RunState.STOPPING, run_message="The run stalled: stopping its replicas.", verdict=verdict)
+    return Transition(
+        run=RunState.STOPPING, run_message="The run stalled: stopping its replicas.", verdict=verdict
+    )
 
 
-def _ended(job: Job, run: Run, now: datetime, policy: Policy, last_lines: Sequence[str]) -> Step:
+def _ended(
+    job: JobSnapshot, run: RunSnapshot, now: datetime, policy: RetryPolicy, last_lines: Sequence[str]
+) -> Transition:
     verdict = verdict_of(job, last_lines)
     if verdict.outcome is Outcome.SUCCEEDED:
-        return Step(
+        return Transition(
             run=RunState.ENDED,
             job=JobState.SUCCEEDED,
             job_message="Job completed successfully.",
             verdict=verdict,
         )
     if verdict.outcome is Outcome.CANCELLED:
-        return Step(
+        return Transition(
             run=RunState.ENDED,
             job=JobState.CANCELLED,
             job_message="Job cancelled.",
@@ -425,7 +381,7 @@ def _ended(job: Job, run: Run, now: datetime, policy: Policy, last_lines: Sequen
     fault = FAULTS[verdict.reason]
     if job.state is not JobState.CANCELLING and fault is Fault.OPERATOR:
         message = "A new run starts as soon as there is room for it."
-        return Step(
+        return Transition(
             run=RunState.ENDED,
             job=JobState.QUEUED,
             run_message=f"Run {run.number} failed: {verdict.message}",
@@ -435,16 +391,16 @@ def _ended(job: Job, run: Run, now: datetime, policy: Policy, last_lines: Sequen
     retry = job.retries_used + 1
     if job.state is not JobState.CANCELLING and fault is Fault.INFRASTRUCTURE and retry <= policy.retries:
         pause = policy.backoff_s(retry)
-        return Step(
+        return Transition(
             run=RunState.ENDED,
             job=JobState.QUEUED,
             run_message=f"Run {run.number} failed: {verdict.message}",
             job_message=f"A new run starts in {pause:g} s (retry {retry} of {policy.retries}).",
             verdict=verdict,
-            not_before=now + timedelta(seconds=pause),
+            backoff_until=now + timedelta(seconds=pause),
             retries_used=retry,
         )
-    return Step(
+    return Transition(
         run=RunState.ENDED,
         job=JobState.FAILED,
         run_message=f"Run {run.number} failed: {verdict.message}",
@@ -454,7 +410,7 @@ def _ended(job: Job, run: Run, now: datetime, policy: Policy, last_lines: Sequen
     )
 
 
-def _decides(replica: Replica, ended: ExitReport, cancelling: bool) -> bool:
+def _decides(replica: ReplicaSnapshot, ended: ExitReport, cancelling: bool) -> bool:
     fault = FAULTS[ended.reason]
     if cancelling and fault in (Fault.INFRASTRUCTURE, Fault.OPERATOR):
         return False
@@ -465,10 +421,10 @@ def _decides(replica: Replica, ended: ExitReport, cancelling: bool) -> bool:
     return fault is not Fault.NOBODY or replica.task == PRIMARY.name
 
 
-def _observed(replica: Replica, after: ReplicaState, ended: ExitReport | None) -> str:
-    """What the service's log says of the move; only what a user wants to know of is a line of its own."""
+def _observed(replica: ReplicaSnapshot, after: ReplicaState, ended: ExitReport | None) -> str:
+    """The line of the service's log for the move; "" for a move that users need not see."""
     if ended is not None:
         return sentence(replica.task, ended)
     if replica.state is ReplicaState.UNKNOWN and after is not ReplicaState.UNKNOWN:
-        return f"{replica.task} is heard of again."
+        return f"{replica.task} is reported again."
     return ""

@@ -1,4 +1,4 @@
-"""What people read of how replicas and runs ended. Pure."""
+"""Messages about the end of replicas and runs. Pure."""
 
 import signal
 
@@ -11,7 +11,7 @@ _LAST_LINES_LIMIT = 4000  # characters of the failed replica's log that an error
 
 
 def sentence(task: str, ended: ExitReport) -> str:
-    """How one replica ended, in one sentence that names it as the real service did."""
+    """A sentence about the end of one replica, which it names as the real service did."""
     who = the_replica(task)
     match ended.reason:
         case Reason.COMPLETED:
@@ -23,9 +23,9 @@ def sentence(task: str, ended: ExitReport) -> str:
         case Reason.KILLED_BY_SIGNAL:
             return f"{who} was killed by signal {_signal(ended.code)}."
         case Reason.OUT_OF_MEMORY:
-            said = f" {ended.message}" if ended.message else ""
-            status = "9(SIGKILL)" if ended.code in (None, 137) else ended.code  # a child of it was killed
-            return f"{who} ran out-of-memory and exited with a non-zero status of {status}.{said}"
+            details = f" {ended.message}" if ended.message else ""
+            status = "9(SIGKILL)" if ended.code in (None, 137) else ended.code  # a child process was killed
+            return f"{who} ran out-of-memory and exited with a non-zero status of {status}.{details}"
         case Reason.START_FAILED:
             return f"{who} could not be started: {ended.message}"
         case Reason.PACKAGES_FAILED:
@@ -47,13 +47,13 @@ def sentence(task: str, ended: ExitReport) -> str:
 
 
 def error_message(verdict: Verdict) -> str:
-    """The job's errorMessage: the sentence, then the last lines that the replica wrote."""
+    """The job's errorMessage: the sentence, then the last lines of the replica's log."""
     lines = "\n".join(verdict.last_lines)[-_LAST_LINES_LIMIT:]
     return f"{verdict.message} {lines}".rstrip()
 
 
 def the_replica(task: str) -> str:
-    """As the real service named it: `The replica worker 0`."""
+    """The name that the real service used: `The replica worker 0`."""
     parsed = Task.parse(task)
     return f"The replica {parsed.type} {parsed.index}"
 

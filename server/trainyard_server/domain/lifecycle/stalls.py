@@ -1,8 +1,8 @@
-"""What follows when a run stands still: how long it may, and which of its replicas holds it up. Pure.
+"""Stalled runs: the policy of a job, and the diagnosis of the replica that blocks a run. Pure.
 
-In a synchronous job all replicas stand still when one does: the others wait for it in an exchange. So the one to
-name is not the first whose time is up. It is the one at the lowest step or, where they are at the same one, the
-one that does something else than the rest.
+In a synchronous job one stalled replica stalls all: the others wait for it in a collective operation. So the cause is
+not the first replica whose time is up. It is the replica at the lowest step or, if all are at the same step, the one
+whose stack differs from the others.
 """
 
 import re
@@ -19,26 +19,26 @@ LIMIT_LABEL = "trainyard_stall_limit"
 ACTION_LABEL = "trainyard_stall_action"
 
 _LONGEST_LIMIT_S = 30 * 86400
-_ALIKE = 3  # innermost frames that two replicas which do the same have in common
+_ALIKE = 3  # innermost frames that two replicas have in common if they do the same
 _FRAMES = (
     re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$'),  # faulthandler
     re.compile(r"^    (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$"),  # py-spy
 )
 _PROCESS = re.compile(r"^Process (\d+): ")  # py-spy's thread of the same number is the main one
 _THREAD = re.compile(r"^(Current thread|Thread) (\S+)")
-_STOPPED = re.compile(r"^Process \d+ is stopped, ", re.MULTILINE)  # the agent's words
+_STOPPED = re.compile(r"^Process \d+ is stopped, ", re.MULTILINE)  # written by the agent
 _PYTHON = re.compile(r"/lib/python3\.\d+/(?!(?:site|dist)-packages/)|^<")
 
 
-class Action(StrEnum):
-    """What the server does when a run stalls."""
+class StallAction(StrEnum):
+    """The server's action for a stalled run."""
 
-    RESTART = "restart"  # stop the run: an infrastructure failure, so a new run follows by budget
-    REPORT = "report"  # say it, and nothing else
+    RESTART = "restart"  # stop the run as an infrastructure failure, so that a new run follows
+    REPORT = "report"  # add an event, and nothing else
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     function: str
     file: str
     line: int
@@ -49,9 +49,8 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A replica of a run that stands still: itself (`stall`), or beside one that does. `steps`: its program reports
-    steps at all."""
+class StalledReplica:
+    """A replica of a stalled run. `stall` is set if it stalled itself; `steps` if its program reports steps."""
 
     task: str
     stall: Stall | None = None
@@ -60,53 +59,53 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Which replica holds the run up, as far as can be told, and all of it in a sentence or two."""
+class StallDiagnosis:
+    """The replica that blocks the run, as far as it is known, and the diagnosis in a sentence or two."""
 
     task: str
     message: str
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Raises InvalidArgument for a label of ours that says nothing that can be followed."""
+    """Raises InvalidArgument for a stall label with a bad value."""
     limit, action = labels.get(LIMIT_LABEL), labels.get(ACTION_LABEL)
-    found = []
+    wrong = []
     if limit is not None and _limit_s(limit) is None:
         text = f"must be a whole number of seconds from 1 to {_LONGEST_LIMIT_S}; this is {limit!r}."
-        found.append(Violation(f"labels.{LIMIT_LABEL}", text))
-    if action is not None and action not in list(Action):
-        text = f"must be {' or '.join(Action)}; this is {action!r}."
-        found.append(Violation(f"labels.{ACTION_LABEL}", text))
-    if found:
-        raise InvalidArgument(found)
+        wrong.append(Violation(f"labels.{LIMIT_LABEL}", text))
+    if action is not None and action not in list(StallAction):
+        text = f"must be {' or '.join(StallAction)}; this is {action!r}."
+        wrong.append(Violation(f"labels.{ACTION_LABEL}", text))
+    if wrong:
+        raise InvalidArgument(wrong)
 
 
 def policy_of(labels: Mapping[str, str], default: StallPolicy) -> StallPolicy:
-    """When a replica of this job counts as stalled."""
+    """The stall policy of a job with these labels."""
     limit_s = _limit_s(labels.get(LIMIT_LABEL, ""))
     return default if limit_s is None else default.model_copy(update={"limit_s": float(limit_s)})
 
 
-def said_action(labels: Mapping[str, str]) -> Action | None:
-    """What the job itself wants, if it says so."""
-    said = labels.get(ACTION_LABEL)
-    return Action(said) if said in list(Action) else None
+def requested_action(labels: Mapping[str, str]) -> StallAction | None:
+    """The action that the job's labels request, if any."""
+    action = labels.get(ACTION_LABEL)
+    return StallAction(action) if action in list(StallAction) else None
 
 
-def diagnose(members: Sequence[Member]) -> Finding | None:
-    """What holds the run up; None while no replica of it stands still."""
-    standing = [(member, member.stall) for member in members if member.stall is not None]
-    if not standing:
+def diagnose(members: Sequence[StalledReplica]) -> StallDiagnosis | None:
+    """The diagnosis of a run; None while no replica is stalled."""
+    stalled = [(member, member.stall) for member in members if member.stall is not None]
+    if not stalled:
         return None
     odd = _odd_one_out(members)
-    named = odd or next((m for m, _ in standing if m.task == PRIMARY.name), standing[0][0])
-    stall = named.stall or max((s for _, s in standing), key=lambda stall: stall.for_s)
+    named = odd or next((m for m, _ in stalled if m.task == PRIMARY.name), stalled[0][0])
+    stall = named.stall or max((s for _, s in stalled), key=lambda stall: stall.for_s)
     if named.stall is not None:
         text = f"{named.task} {_stands(stall)}"
-    else:  # it reports no steps: another one tells that the run stands still
-        first = next(member for member, its in standing if its is stall)
+    else:  # it reports no steps; another replica shows that the run stalled
+        first = next(member for member, its in stalled if its is stall)
         text = f"{named.task} holds the run up: {first.task} {_stands(stall)}"
-    others = [s for m, s in standing if m is not named and s is not stall]
+    others = [s for m, s in stalled if m is not named and s is not stall]
     going_on = [member for member in members if member.steps and member.stall is None]
     text += _of_others(stall, others, len(going_on)) + "."
     if odd is None:
@@ -116,13 +115,13 @@ def diagnose(members: Sequence[Member]) -> Finding | None:
     where = _own_frame(main_stack(named.stacks))
     if where is not None:
         text += f" It is in {where}."
-    return Finding(named.task, text)
+    return StallDiagnosis(named.task, text)
 
 
-def main_stack(stacks: str) -> tuple[Frame, ...]:
+def main_stack(stacks: str) -> tuple[StackFrame, ...]:
     """The frames of the main thread, the innermost first, of what faulthandler or py-spy wrote; of the last thread
     where none is marked as the main one. Empty for anything else."""
-    threads: list[tuple[bool, list[Frame]]] = []
+    threads: list[tuple[bool, list[StackFrame]]] = []
     process = ""
     for line in stacks.splitlines():
         if begin := _PROCESS.match(line):
@@ -133,7 +132,7 @@ def main_stack(stacks: str) -> tuple[Frame, ...]:
             continue
         match = next(filter(None, (pattern.match(line) for pattern in _FRAMES)), None)
         if match is not None and threads:
-            threads[-1][1].append(Frame(match["function"], match["file"], int(match["line"])))
+            threads[-1][1].append(StackFrame(match["function"], match["file"], int(match["line"])))
     with_frames = [thread for thread in threads if thread[1]]
     mains = [frames for is_main, frames in with_frames if is_main]
     if mains:
@@ -141,23 +140,27 @@ def main_stack(stacks: str) -> tuple[Frame, ...]:
     return tuple(with_frames[-1][1]) if with_frames else ()
 
 
-def _own_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost frame of the program's own code: what lies beside, or below, the file that it began with. Where
-    it was installed as a package, libraries lie beside that package, not in it. Else the innermost of all."""
+def _own_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
+    """The innermost frame of the program's own code: in the directory of the file that it began with, or below.
+
+    Libraries lie beside an installed package, not in it. Without such a frame, the innermost of all.
+    """
     began = next((frame for frame in reversed(frames) if not _PYTHON.search(frame.file)), None)
     if began is None:
         return frames[0] if frames else None
-    place = began.file.rpartition("/")[0]
-    return next(frame for frame in frames if frame.file.startswith(f"{place}/") or frame.file == began.file)
+    directory = began.file.rpartition("/")[0]
+    return next(
+        frame for frame in frames if frame.file.startswith(f"{directory}/") or frame.file == began.file
+    )
 
 
-def _odd_one_out(members: Sequence[Member]) -> Member | None:
-    """The one that the others wait for, if it can be told."""
+def _odd_one_out(members: Sequence[StalledReplica]) -> StalledReplica | None:
+    """The replica that the others wait for, if it is known."""
     steps = [member.stall.step for member in members if member.stall is not None]
     behind = [m for m in members if m.stall is not None and m.stall.step == min(steps)]
     if len(behind) == 1 and len(steps) > 1:
         return behind[0]
-    # A replica that reports no steps may be it as well; servers of parameters and evaluators do other things anyway.
+    # A replica without steps may be the cause too. Parameter servers and evaluators always differ from the others.
     suspects = [m for m in members if m in behind or (m.stall is None and not m.steps and _computes(m.task))]
     if len(suspects) == 1:
         return suspects[0]

@@ -1,4 +1,4 @@
-"""How long a job was in which state, by its events. Pure."""
+"""Timeline of a job: the time in each state, from its events. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from trainyard_protocol.views import EventView
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of time in one state. `run` is the run that it belongs to; `until` None: it still lasts."""
+class StateSpan:
+    """A time span in one state. `run` is its run; `until` is None while it lasts."""
 
     state: JobState
     since: datetime
@@ -22,31 +22,31 @@ class Span:
         return max(0.0, ((self.until or now) - self.since).total_seconds())
 
 
-def spans(created_at: datetime, events: Iterable[EventView]) -> tuple[Span, ...]:
-    """The states one after the other, from the job's creation on; a final state is none of them."""
-    found: list[Span] = []
+def spans(created_at: datetime, events: Iterable[EventView]) -> tuple[StateSpan, ...]:
+    """The states in order, from the job's creation; without the final state."""
+    states: list[StateSpan] = []
     state, since, run, message = JobState.QUEUED, created_at, None, ""
     for event in events:
         if event.kind != "job" or event.after not in JobState.__members__:
             continue
-        found.append(Span(state, since, event.time, run, message))
+        states.append(StateSpan(state, since, event.time, run, message))
         state, since, run, message = JobState[event.after], event.time, event.run, event.message
     if state not in FINAL_JOB_STATES:
-        found.append(Span(state, since, None, run, message))
-    return tuple(found)
+        states.append(StateSpan(state, since, None, run, message))
+    return tuple(states)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A span as it is drawn: where it begins and how wide it is, of 1000."""
+    """A span with its position and width in a drawing 1000 wide."""
 
-    span: Span
+    span: StateSpan
     x: float
     width: float
 
 
-def bars(shown: Sequence[Span], now: datetime, least: float = 4.0) -> tuple[Bar, ...]:
-    """The spans beside each other, as wide as they are long; each can be seen, however short it was."""
+def bars(shown: Sequence[StateSpan], now: datetime, least: float = 4.0) -> tuple[Bar, ...]:
+    """The spans side by side, as wide as they are long, and at least `least` wide."""
     if not shown:
         return ()
     total = sum(span.seconds(now) for span in shown)

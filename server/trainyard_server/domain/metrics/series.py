@@ -1,4 +1,4 @@
-"""Curves of numbers, in arrays: points in any order, thinned such that peaks stay, joined over runs. Pure."""
+"""Curves of numbers in arrays: thinned so that peaks stay, and joined over runs. Pure."""
 
 import math
 from array import array
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 LEAST = 10
-"""Fewer points than this no curve is thinned to."""
+"""The least number of points that a curve is thinned to."""
 
 
 def _integers() -> "array[int]":
@@ -21,8 +21,8 @@ def _floats() -> "array[float]":
 
 @dataclass(slots=True)
 class Points:
-    """Points in the order of their steps, of which each has one. `times` are seconds since 1970. `odd`: some of the
-    values may be no finite numbers."""
+    """Points in the order of their steps, one for each step. `times` are seconds since 1970. `odd`: some values may not
+    be finite."""
 
     steps: "array[int]" = field(default_factory=_integers)
     values: "array[float]" = field(default_factory=_floats)
@@ -33,28 +33,28 @@ class Points:
         return len(self.steps)
 
     def __iter__(self) -> Iterator[tuple[int, float, float]]:
-        return zip(self.steps, self.values, self.times, strict=False)  # it may be longer by now
+        return zip(self.steps, self.values, self.times, strict=False)  # another thread may append
 
     def between(self, from_step: int | None, to_step: int | None) -> Self:
-        """Those from one step to another, both included."""
+        """The points from one step to another, both included."""
         start = 0 if from_step is None else bisect_left(self.steps, from_step)
         stop = len(self) if to_step is None else bisect_right(self.steps, to_step)
         return self if (start, stop) == (0, len(self)) else self._cut(start, stop)
 
     def without(self, first: int, last: int) -> Self:
-        """Those before a step and those after another."""
+        """The points before one step and after another."""
         start, stop = bisect_left(self.steps, first), bisect_right(self.steps, last)
         if start >= stop:
             return self
-        kept, rest = self._cut(0, start), self._cut(stop, len(self))
-        kept.steps.extend(rest.steps)
-        kept.values.extend(rest.values)
-        kept.times.extend(rest.times)
-        return kept
+        before, after = self._cut(0, start), self._cut(stop, len(self))
+        before.steps.extend(after.steps)
+        before.values.extend(after.values)
+        before.times.extend(after.times)
+        return before
 
     def thinned(self, limit: int) -> Self:
-        """No more than `limit`, LEAST or more: the first and the last, and of every so many neighbours the lowest and
-        the highest, and one that is no finite number."""
+        """At most `limit` points (LEAST or more): the first, the last, and of each interval the lowest, the highest and
+        one that is not finite."""
         if len(self) <= limit:
             return self
         chosen = sorted(_chosen(self.values, limit, self.odd))
@@ -71,7 +71,7 @@ class Points:
 
 @dataclass(slots=True)
 class Curve:
-    """Points as they come; of several at one step the one that came last counts."""
+    """Points in order of arrival. Of several at one step the last counts."""
 
     _points: Points = field(default_factory=Points)
     _in_order: bool = True
@@ -107,14 +107,14 @@ class Curve:
         return self._points
 
     def thin(self, limit: int) -> None:
-        """For good."""
+        """Thin the curve itself."""
         self._points = self.points().thinned(limit)
 
 
 def joined(runs: Sequence[tuple[int, Points]]) -> list[tuple[int, Points]]:
-    """The same metric of the same replica in several runs, by their numbers: what a later run has trained again,
-    from its first step to its last, is no part of an earlier one."""
-    found: list[tuple[int, Points]] = []
+    """Join a metric of a replica over its runs. Steps that a later run trained again, from its first to its last, are
+    removed from the earlier runs."""
+    parts: list[tuple[int, Points]] = []
     later: list[tuple[int, int]] = []
     for run, points in sorted(runs, key=lambda one: one[0], reverse=True):
         left = points
@@ -123,8 +123,8 @@ def joined(runs: Sequence[tuple[int, Points]]) -> list[tuple[int, Points]]:
         if points:
             later.append((points.steps[0], points.steps[-1]))
         if left:
-            found.append((run, left))
-    return found[::-1]
+            parts.append((run, left))
+    return parts[::-1]
 
 
 def _chosen(values: "array[float]", limit: int, odd: bool) -> set[int]:

@@ -1,15 +1,14 @@
-"""What a replica has measured, in a few kilobytes: what a list of jobs draws its spark lines from. Pure.
+"""Summary of the metrics of a replica, in a few kilobytes: the source of spark lines. Pure.
 
-Of each metric the newest value is kept, and of every `every`-th point the first, the `every`-th, ...: when there are
-more than `POINTS`, every other one goes and `every` doubles. So a digest depends on the points alone, not on how
-they came.
+For each metric it has the newest value and every `every`-th point. When there are more than `POINTS`, every second one
+is removed and `every` doubles, so a summary depends only on the points, not on how they were batched.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from trainyard_protocol.progress import Mark
+from trainyard_protocol.progress import ProgressEvent
 from trainyard_protocol.views import number
 
 METRICS = 8
@@ -28,7 +27,7 @@ class _Curve:
 
     def add(self, step: int, value: float) -> None:
         if self.count and step <= self.step:
-            # It is trained again from here, after something went wrong: what came of it before is no more.
+            # The program resumed from a checkpoint: later points of before are removed.
             while self.points and self.points[-1][0] >= step:
                 self.points.pop()
             self.count = len(self.points) * self.every
@@ -42,15 +41,15 @@ class _Curve:
 
 
 @dataclass(slots=True)
-class Digest:
-    """Of one replica. `taken`: how many points it has seen, to tell the fuller one of two."""
+class CurveSummary:
+    """The curves of one replica. `taken` counts its points, to find the fuller of two summaries."""
 
     taken: int = 0
     epoch: float | None = None
     epochs: float | None = None
     curves: dict[str, _Curve] = field(default_factory=dict)
 
-    def add(self, mark: Mark) -> None:
+    def add(self, mark: ProgressEvent) -> None:
         if mark.epoch is not None:
             self.epoch = mark.epoch
         if mark.epochs is not None:
@@ -67,7 +66,7 @@ class Digest:
             self.taken += 1
 
     def json(self) -> dict[str, Any] | None:
-        """As the replica's row keeps it, a `views.MetricsDigest` and a little more; None where there is nothing."""
+        """The value of the replica's column: a `views.MetricsDigest` and a little more. None if it is empty."""
         if not self.curves and self.epoch is None and self.epochs is None:
             return None
         names = ordered(self.curves)
@@ -80,9 +79,9 @@ class Digest:
         }
 
     @classmethod
-    def of(cls, kept: Mapping[str, Any] | None) -> Self:
+    def of(cls, stored: Mapping[str, Any] | None) -> Self:
         """The inverse of `json`."""
-        if not kept:
+        if not stored:
             return cls()
         curves = {
             one["name"]: _Curve(
@@ -92,12 +91,12 @@ class Digest:
                 one["every"],
                 [(step, float(value)) for step, value in one["points"]],
             )
-            for one in kept["metrics"]
+            for one in stored["metrics"]
         }
-        return cls(kept["taken"], kept["epoch"], kept["epochs"], curves)
+        return cls(stored["taken"], stored["epoch"], stored["epochs"], curves)
 
     def _has_room(self, name: str) -> bool:
-        """A loss takes the place of what matters less."""
+        """Whether the metric fits. A loss replaces a less important metric."""
         if len(self.curves) < METRICS:
             return True
         last = ordered(self.curves)[-1]
@@ -108,7 +107,7 @@ class Digest:
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """By what people look at first: the loss, other losses, then as they are given."""
+    """The names by importance: the loss, other losses, then the rest as given."""
     return sorted(names, key=_rank)
 
 

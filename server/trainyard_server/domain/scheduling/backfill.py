@@ -1,11 +1,11 @@
-"""Whether a job may pass others that wait for the same room, or the same quota, without delaying any. Pure.
+"""Backfill: whether a job may start before jobs ahead of it in the queue without delaying any of them. Pure.
 
-A job is harmless to one that waits ahead of it if, for every set of other gangs that may hold the room when its
-turn comes (of those that run there now, and of those that wait ahead and could), the waiting one fits beside the set
-and the new job wherever it fits beside the set alone. So whatever ends, and in whatever order, it starts when it
-would have started. Nothing is assumed of how long anything runs.
+A job delays no job that waits ahead of it if this holds for every set of other gangs that may run when the turn of the
+waiting job comes (gangs that run there now, and gangs ahead in the queue that could): where the waiting job fits beside
+the set, it also fits beside the set and the new job. So it starts when it would have started, whatever ends in whatever
+order. No run time is assumed.
 
-Sets with the same sum are the same, so the sums are enumerated. Where there are too many, the answer is no.
+Sets with the same sum are equal, so the sums are enumerated. If there are too many, the answer is no.
 """
 
 from collections import Counter
@@ -13,18 +13,18 @@ from collections.abc import Iterable
 from operator import add, le, sub
 
 Amounts = tuple[int, ...]
-"""How much of each thing, in an order that the ledger's owner fixes; all tuples of one ledger are of one length."""
+"""Amounts of each resource. All tuples of one `Reservations` have the same length and order."""
 
 MAX_SUMS = 4096
-"""Different sums that are looked at: those of any 12 gangs, of very many where gangs are alike."""
+"""Limit of different sums: enough for any 12 gangs, and for many more where gangs are alike."""
 
 _NONE = -1
 
 
-class Ledger:
-    """What there is of something that gangs share: what holds it, and who waits for it.
+class Reservations:
+    """Capacity that gangs share, what is allocated of it, and what queued gangs reserve.
 
-    It is asked in the order of the queue. What is added only ever makes later answers stricter.
+    Call it in the order of the queue. Each addition makes later answers stricter.
     """
 
     def __init__(self, capacity: Amounts, held: Iterable[Amounts] = ()) -> None:
@@ -33,59 +33,63 @@ class Ledger:
         self._waiting: set[Amounts] = set()
         self._in_all = tuple(map(sum, zip(*self._gangs.elements(), strict=True))) or (0,) * len(capacity)
         self.free = _difference(capacity, self._in_all)
-        self._spare: Amounts | None = None  # what may be given without delaying who waits; None: not known
-        self._at_most: Amounts = capacity  # what it was when it was last known: it never grows
-        self._then: tuple[Amounts, Amounts] | None = None  # a gang, and what is spare once it has started
-        self._unclear = False  # a gang that waits may take devices of any type
+        self._spare: Amounts | None = (
+            None  # can be allocated without a delay of a reservation; None: not computed
+        )
+        self._at_most: Amounts = capacity  # the last known spare: it never grows
+        self._then: tuple[Amounts, Amounts] | None = (
+            None  # a gang, and the spare capacity once it has started
+        )
+        self._unclear = False  # a queued gang accepts devices of any type
 
-    def fits(self, wanted: Amounts) -> bool:
-        return _covers(self.free, wanted)  # a quota may have become smaller than what is in use
+    def fits(self, requested: Amounts) -> bool:
+        return _covers(self.free, requested)  # a quota may be smaller than its present use
 
-    def harmless(self, wanted: Amounts, takes_devices: bool = False) -> bool:
-        """Whether a gang that starts now can delay nobody who waits."""
+    def can_backfill(self, requested: Amounts, uses_devices: bool = False) -> bool:
+        """Whether the start of a gang delays no reservation."""
         if not self._waiting:
             return True
-        if self._unclear and takes_devices:
+        if self._unclear and uses_devices:
             return False
-        if _within(_sum(self._in_all, wanted), self.capacity):
+        if _within(_sum(self._in_all, requested), self.capacity):
             return True  # all of them fit together
-        if not _covers(self._at_most, wanted):
+        if not _covers(self._at_most, requested):
             return False
         if self._spare is None:
-            self._spare = self._at_most = self._look(self._gangs)
-        # Later questions must not become too large by this answer: they would be answered otherwise than without it.
-        if not _covers(self._spare, wanted):
+            self._spare = self._at_most = self._spare_with(self._gangs)
+        # A later question must not exceed MAX_SUMS because of this answer.
+        if not _covers(self._spare, requested):
             return False
-        then = self._look(self._gangs + Counter([wanted]))
-        self._then = (wanted, then)
+        then = self._spare_with(self._gangs + Counter([requested]))
+        self._then = (requested, then)
         return then != self._nothing
 
-    def hold(self, wanted: Amounts) -> None:
-        """A gang starts."""
+    def allocate(self, requested: Amounts) -> None:
+        """Start a gang."""
         then = self._then
-        self.expect(wanted)
-        self.free = _difference(self.free, wanted)
-        if then is not None and then[0] == wanted:
+        self.expect(requested)
+        self.free = _difference(self.free, requested)
+        if then is not None and then[0] == requested:
             self._spare = self._at_most = then[1]
 
-    def expect(self, wanted: Amounts, any_devices: bool = False) -> None:
-        """A gang waits for something else, and may come to hold some of this. Nobody is held back for it."""
-        self._gangs[wanted] += 1
-        self._in_all = _sum(self._in_all, wanted)
+    def expect(self, requested: Amounts, any_devices: bool = False) -> None:
+        """Add a queued gang that may later need this capacity, but reserves nothing."""
+        self._gangs[requested] += 1
+        self._in_all = _sum(self._in_all, requested)
         self._unclear = self._unclear or any_devices
         self._spare = self._then = None
 
-    def protect(self, wanted: Amounts, any_devices: bool = False) -> None:
-        """A gang waits for this, and nobody behind it may delay it."""
-        self.expect(wanted, any_devices)
-        self._waiting.add(wanted)
+    def reserve(self, requested: Amounts, any_devices: bool = False) -> None:
+        """Reserve for a queued gang: no gang behind it in the queue may delay it."""
+        self.expect(requested, any_devices)
+        self._waiting.add(requested)
 
     @property
     def _nothing(self) -> Amounts:
         return (_NONE,) * len(self.capacity)
 
-    def _look(self, gangs: Counter[Amounts]) -> Amounts:
-        """How much more may be held at any time, whoever else of `gangs` holds some, by all who wait."""
+    def _spare_with(self, gangs: Counter[Amounts]) -> Amounts:
+        """Capacity beside every set of `gangs` and each reservation."""
         spare = self.capacity
         for waiting in self._waiting:
             room = _difference(self.capacity, waiting)
@@ -99,7 +103,7 @@ class Ledger:
 
 
 def _sums(gangs: Counter[Amounts], room: Amounts) -> set[Amounts] | None:
-    """The sums of all sets of gangs that are within the room, none if nothing is; None if they are too many."""
+    """The sums of all sets of gangs that fit into `room`; None if there are more than MAX_SUMS."""
     nothing = (0,) * len(room)
     if not _within(nothing, room):
         return set()
@@ -128,6 +132,6 @@ def _within(one: Amounts, other: Amounts) -> bool:
     return all(map(le, one, other))
 
 
-def _covers(spare: Amounts, wanted: Amounts) -> bool:
-    """As `_within`, but what is not wanted at all need not be there."""
-    return all(not b or b <= a for a, b in zip(spare, wanted, strict=True))
+def _covers(spare: Amounts, requested: Amounts) -> bool:
+    """Whether `spare` has every requested amount; amounts of 0 are ignored."""
+    return all(not b or b <= a for a, b in zip(spare, requested, strict=True))

@@ -1,18 +1,18 @@
-"""Agents and quotas while a plan is made: what is free, who waits for it, and what is given away. Pure."""
+"""State of a plan while it is made: nodes and quota budgets with their reservations. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trainyard_protocol.machines import ReplicaRequest
 from trainyard_server.domain.scheduling import quotas
-from trainyard_server.domain.scheduling.backfill import Amounts, Ledger
+from trainyard_server.domain.scheduling.backfill import Amounts, Reservations
 from trainyard_server.domain.scheduling.resources import (
-    Agent,
+    AgentSnapshot,
     Assignment,
     Gang,
-    Share,
+    ResourceShare,
     asked,
-    assign,
+    assign_resources,
     by_type,
     cpus_of,
     fits_empty,
@@ -22,10 +22,10 @@ from trainyard_server.domain.scheduling.resources import (
 )
 
 
-class Host:
-    """An agent. Its ledger counts CPUs, bytes of memory, devices, and devices of each type that it has."""
+class Node:
+    """An agent. Its reservations count CPUs, bytes of memory, devices, and devices of each of its types."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentSnapshot) -> None:
         self.agent = agent
         capacity = agent.capacity
         there = by_type(capacity.gpus)
@@ -35,7 +35,7 @@ class Host:
         used_gpus = frozenset(gpu for gang in agent.gangs for gpu in gang.gpus)
         self.free_cpus = [cpu for cpu in sorted(capacity.cpus) if cpu not in used_cpus]
         self.free_gpus = [gpu for gpu in capacity.gpus if gpu.id not in used_gpus]
-        self.ledger = Ledger(
+        self.reservations = Reservations(
             (
                 len(capacity.cpus),
                 capacity.memory_bytes,
@@ -47,10 +47,10 @@ class Host:
 
     @property
     def free_memory(self) -> int:
-        return self.ledger.free[1]
+        return self.reservations.free[1]
 
-    def amounts(self, shares: Sequence[Share]) -> Amounts:
-        """Devices of any type count as no type's."""
+    def amounts(self, shares: Sequence[ResourceShare]) -> Amounts:
+        """Amounts of the shares. Devices of any type count for no single type."""
         gpus = gpus_of(shares)
         return (
             cpus_of(shares, self.agent.capacity),
@@ -59,16 +59,16 @@ class Host:
             *(gpus[kind] for kind in self.types),
         )
 
-    def give(self, shares: Sequence[Share]) -> tuple[Assignment, ...]:
-        """What the gang would get now. It must fit."""
-        return assign(shares, self.free_cpus, self.free_gpus)
+    def assign(self, shares: Sequence[ResourceShare]) -> tuple[Assignment, ...]:
+        """Assign free CPUs and devices to the gang. It must fit."""
+        return assign_resources(shares, self.free_cpus, self.free_gpus)
 
-    def as_given(self, assignments: Iterable[Assignment]) -> Amounts:
+    def amounts_of(self, assignments: Iterable[Assignment]) -> Amounts:
         return self._held(_gang(assignments))
 
-    def hold(self, assignments: Sequence[Assignment]) -> None:
+    def allocate(self, assignments: Sequence[Assignment]) -> None:
         gang = _gang(assignments)
-        self.ledger.hold(self._held(gang))
+        self.reservations.allocate(self._held(gang))
         self.free_cpus = [cpu for cpu in self.free_cpus if cpu not in gang.cpus]
         self.free_gpus = [gpu for gpu in self.free_gpus if gpu.id not in gang.gpus]
 
@@ -80,91 +80,97 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
-    """An agent that could hold a gang if it were empty, and what each replica would get there."""
+class Candidate:
+    """An agent that could hold a gang if nothing else ran there, and the share of each replica."""
 
-    host: Host
-    shares: tuple[Share, ...]
+    node: Node
+    shares: tuple[ResourceShare, ...]
     amounts: Amounts
     any_devices: bool
     usage: quotas.Usage
 
 
-class Allowance:
-    """What a project may use at the same time. Its ledger counts what is limited."""
+class QuotaBudget:
+    """The quota of a project. Its reservations count the limited amounts."""
 
     def __init__(self, limits: quotas.Usage, used: Iterable[quotas.Usage]) -> None:
         self.limits = limits
         self.names_types = not limits.keys() <= {quotas.JOBS, quotas.VCPUS, quotas.GPUS}
-        self.ledger = Ledger(tuple(limits.values()), map(self.amounts, used))
+        self.reservations = Reservations(tuple(limits.values()), map(self.amounts, used))
 
     def amounts(self, usage: quotas.Usage) -> Amounts:
         return tuple(usage.get(name, 0) for name in self.limits)
 
     def used(self, name: str) -> int:
-        place = list(self.limits).index(name)
-        return self.ledger.capacity[place] - self.ledger.free[place]
+        index = list(self.limits).index(name)
+        return self.reservations.capacity[index] - self.reservations.free[index]
 
 
-class Yard:
-    """Everything that can be given away, in the order in which it is: machines with fewer devices first, then
-    those with fewer CPUs, so that what needs a large one finds it. That order does not depend on what runs, or
-    else a small job could delay a large one by what it makes others choose."""
+class Cluster:
+    """All nodes, in the order in which they are filled: fewer devices first, then fewer CPUs, so that large machines
+    stay free for large jobs. The order does not depend on what runs; otherwise a small job could delay a large one by
+    changing where others start."""
 
-    def __init__(self, agents: Iterable[Agent], limits: quotas.Quotas) -> None:
-        self.hosts = sorted(map(Host, agents), key=_size)
+    def __init__(self, agents: Iterable[AgentSnapshot], limits: quotas.Quotas) -> None:
+        self.nodes = sorted(map(Node, agents), key=_size)
         self._limits = limits
-        self._homes: dict[tuple[tuple[ReplicaRequest, ...], bool, bool], tuple[Home, ...]] = {}
-        self._allowances: dict[str, Allowance] = {}
+        self._candidates: dict[tuple[tuple[ReplicaRequest, ...], bool, bool], tuple[Candidate, ...]] = {}
+        self._budgets: dict[str, QuotaBudget] = {}
 
-    def homes(self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True) -> tuple[Home, ...]:
-        """The agents that could hold the gang if they were empty: as it asks if any can, else scaled down.
-        Those that are alive, or those that are silent."""
+    def candidates(
+        self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True
+    ) -> tuple[Candidate, ...]:
+        """The agents that could hold the gang if they were empty: as requested if any can, else scaled down.
+
+        Only agents that are alive, or with `alive=False` only silent ones.
+        """
         key = (gang, images, alive)
-        if key not in self._homes:
-            hosts = [host for host in self.suited(images) if host.agent.alive is alive]
-            wanted = asked(gang)
-            homes = _homes(hosts, lambda _: wanted)
-            if not homes:
-                fit = [host for host in hosts if host.agent.mode == "fit"]
-                homes = _homes(fit, lambda host: scaled(wanted, host.agent.capacity))
-            self._homes[key] = tuple(homes)
-        return self._homes[key]
+        if key not in self._candidates:
+            nodes = [node for node in self.compatible(images) if node.agent.alive is alive]
+            requested = asked(gang)
+            candidates = _candidates(nodes, lambda _: requested)
+            if not candidates:
+                fit = [node for node in nodes if node.agent.mode == "fit"]
+                candidates = _candidates(fit, lambda node: scaled(requested, node.agent.capacity))
+            self._candidates[key] = tuple(candidates)
+        return self._candidates[key]
 
-    def suited(self, images: bool) -> list[Host]:
-        return [host for host in self.hosts if host.agent.runs_images or not images]
+    def compatible(self, images: bool) -> list[Node]:
+        return [node for node in self.nodes if node.agent.runs_images or not images]
 
-    def allowance(self, project: str) -> Allowance:
-        """What the project may use, and what its runs use now, wherever they are."""
-        if project not in self._allowances:
+    def budget(self, project: str) -> QuotaBudget:
+        """The quota of the project with the use of its runs on all agents."""
+        if project not in self._budgets:
             used = [
-                quotas.used_by(gang, host.agent.capacity)
-                for host in self.hosts
-                for gang in host.agent.gangs
-                if gang.project == project and not gang.over
+                quotas.used_by(gang, node.agent.capacity)
+                for node in self.nodes
+                for gang in node.agent.gangs
+                if gang.project == project and not gang.ended
             ]
-            self._allowances[project] = Allowance(self._limits.of(project), used)
-        return self._allowances[project]
+            self._budgets[project] = QuotaBudget(self._limits.of(project), used)
+        return self._budgets[project]
 
 
-def _homes(hosts: Iterable[Host], shares_on: Callable[[Host], tuple[Share, ...]]) -> list[Home]:
-    """Those of the hosts that could hold what the gang would get there. Equal machines are looked at once."""
-    known: dict[tuple[object, ...], tuple[tuple[Share, ...], Amounts, bool, quotas.Usage] | None] = {}
-    homes = []
-    for host in hosts:
-        if host.kind not in known:
-            shares, capacity = shares_on(host), host.agent.capacity
+def _candidates(
+    nodes: Iterable[Node], shares_on: Callable[[Node], tuple[ResourceShare, ...]]
+) -> list[Candidate]:
+    """The nodes that could hold the gang's shares. Equal machines are computed once."""
+    known: dict[tuple[object, ...], tuple[tuple[ResourceShare, ...], Amounts, bool, quotas.Usage] | None] = {}
+    candidates = []
+    for node in nodes:
+        if node.kind not in known:
+            shares, capacity = shares_on(node), node.agent.capacity
             any_devices = any(share.gpu_type is None and share.gpus for share in shares)
-            usage = quotas.wanted_by(shares, capacity)
+            usage = quotas.usage_of(shares, capacity)
             fits = fits_empty(shares, capacity)
-            known[host.kind] = (shares, host.amounts(shares), any_devices, usage) if fits else None
-        if (found := known[host.kind]) is not None:
-            homes.append(Home(host, *found))
-    return homes
+            known[node.kind] = (shares, node.amounts(shares), any_devices, usage) if fits else None
+        if (fit := known[node.kind]) is not None:
+            candidates.append(Candidate(node, *fit))
+    return candidates
 
 
-def _size(host: Host) -> tuple[int, int, str, str]:
-    agent = host.agent
+def _size(node: Node) -> tuple[int, int, str, str]:
+    agent = node.agent
     return (len(agent.capacity.gpus), len(agent.capacity.cpus), agent.name, agent.agent_id)
 
 

@@ -1,4 +1,4 @@
-"""What a gang asks for and what an agent can give it, in numbers. Pure.
+"""Resources: the requests of a gang, the capacity of an agent, and the assignment. Pure.
 
 A gang is placed on one agent whole. In `fit` mode one that is larger than the whole machine is scaled down to it.
 """
@@ -14,19 +14,19 @@ from trainyard_protocol.sync import Capacity, Gpu
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """What one run holds on its agent, and whose it is. `over`: the run has ended, and what it started still lives."""
+    """The resources of one run on its agent. `ended`: the run has ended, but processes of it still run."""
 
     key: int
     project: str = ""
     cpus: frozenset[int] = frozenset()
     gpus: frozenset[str] = frozenset()
     memory_bytes: int = 0
-    over: bool = False
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
-    """An agent, and the gangs there. `alive`: it may be given something now."""
+class AgentSnapshot:
+    """An agent with the gangs on it. `alive`: work can be placed there now."""
 
     agent_id: str
     name: str
@@ -39,7 +39,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one replica gets: CPU numbers, device ids, bytes."""
+    """The resources of one replica: CPU numbers, device ids, bytes."""
 
     task: str
     machine_type: str
@@ -49,9 +49,9 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one replica is to get. `gpu_type` None: devices of any type will do. With `shares_cpus` the
-    replicas of the gang take turns over all CPUs of the machine."""
+class ResourceShare:
+    """The amounts for one replica. `gpu_type` None: devices of any type. With `shares_cpus` the replicas of the gang
+    are spread over all CPUs of the machine, several to a CPU."""
 
     task: str
     machine_type: str
@@ -62,9 +62,9 @@ class Share:
     shares_cpus: bool = False
 
 
-def asked(gang: Iterable[ReplicaRequest]) -> tuple[Share, ...]:
+def asked(gang: Iterable[ReplicaRequest]) -> tuple[ResourceShare, ...]:
     return tuple(
-        Share(
+        ResourceShare(
             request.task.name,
             request.machine_type,
             request.resources.vcpus,
@@ -76,7 +76,7 @@ def asked(gang: Iterable[ReplicaRequest]) -> tuple[Share, ...]:
     )
 
 
-def fits_empty(shares: Sequence[Share], capacity: Capacity) -> bool:
+def fits_empty(shares: Sequence[ResourceShare], capacity: Capacity) -> bool:
     """Whether the machine could hold the gang if it held nothing else."""
     if cpus_of(shares, capacity) > len(capacity.cpus) or memory_of(shares) > capacity.memory_bytes:
         return False
@@ -86,9 +86,9 @@ def fits_empty(shares: Sequence[Share], capacity: Capacity) -> bool:
     return sum(share.gpus for share in shares) <= there.total()
 
 
-def scaled(wanted: Sequence[Share], capacity: Capacity) -> tuple[Share, ...]:
-    """The gang cut down to the whole machine, in every dimension in which it is larger, and only there."""
-    shares = list(wanted)
+def scaled(requested: Sequence[ResourceShare], capacity: Capacity) -> tuple[ResourceShare, ...]:
+    """Scale the gang down to the whole machine, in each dimension in which it is larger."""
+    shares = list(requested)
     cpus = len(capacity.cpus)
     if len(shares) > cpus:
         shares = [replace(share, vcpus=1, shares_cpus=True) for share in shares]
@@ -108,8 +108,10 @@ def scaled(wanted: Sequence[Share], capacity: Capacity) -> tuple[Share, ...]:
     return tuple(shares)
 
 
-def assign(shares: Sequence[Share], cpus: Sequence[int], gpus: Sequence[Gpu]) -> tuple[Assignment, ...]:
-    """Hands out free CPUs and devices, of which there must be enough."""
+def assign_resources(
+    shares: Sequence[ResourceShare], cpus: Sequence[int], gpus: Sequence[Gpu]
+) -> tuple[Assignment, ...]:
+    """Assign free CPUs and devices. There must be enough."""
     cpus, gpus = list(cpus), list(gpus)
     assignments = []
     for number, share in enumerate(shares):
@@ -126,24 +128,24 @@ def assign(shares: Sequence[Share], cpus: Sequence[int], gpus: Sequence[Gpu]) ->
     return tuple(assignments)
 
 
-def cpus_of(shares: Sequence[Share], capacity: Capacity) -> int:
-    """How many CPUs the gang holds; all of the machine's, and more than none, where its replicas take turns."""
+def cpus_of(shares: Sequence[ResourceShare], capacity: Capacity) -> int:
+    """Number of CPUs of the gang; all of the machine, and at least 1, where its replicas share CPUs."""
     if any(share.shares_cpus for share in shares):
         return max(1, len(capacity.cpus))
     return sum(share.vcpus for share in shares)
 
 
-def memory_of(shares: Iterable[Share]) -> int:
+def memory_of(shares: Iterable[ResourceShare]) -> int:
     return sum(share.memory_bytes for share in shares)
 
 
-def gpus_of(shares: Iterable[Share]) -> Counter[str | None]:
-    """How many devices of each type; those of any type under None."""
-    wanted: Counter[str | None] = Counter()
+def gpus_of(shares: Iterable[ResourceShare]) -> Counter[str | None]:
+    """Number of devices by type; devices of any type are under None."""
+    requested: Counter[str | None] = Counter()
     for share in shares:
         if share.gpus:
-            wanted[share.gpu_type] += share.gpus
-    return wanted
+            requested[share.gpu_type] += share.gpus
+    return requested
 
 
 def by_type(gpus: Iterable[Gpu]) -> Counter[str]:
@@ -167,17 +169,17 @@ def has(capacity: Capacity) -> str:
     return describe(len(capacity.cpus), capacity.memory_bytes, by_type(capacity.gpus))
 
 
-def scaling(gang: Sequence[ReplicaRequest], shares: Sequence[Share], agent: Agent) -> str:
-    """What each replica asked for and what it gets, equal neighbours together; "" where nothing was cut."""
+def scaling(gang: Sequence[ReplicaRequest], shares: Sequence[ResourceShare], agent: AgentSnapshot) -> str:
+    """A sentence with the request and the share of each scaled replica, equal neighbours together; "" if none is."""
     groups: list[tuple[str, list[str]]] = []
-    for wanted, given in zip(asked(gang), shares, strict=True):
-        if wanted == given:
+    for requested, given in zip(asked(gang), shares, strict=True):
+        if requested == given:
             continue
-        change = f"asked for {_one(wanted)} and gets {_one(given)}"
+        change = f"asked for {_one(requested)} and gets {_one(given)}"
         if groups and groups[-1][0] == change:
-            groups[-1][1].append(wanted.task)
+            groups[-1][1].append(requested.task)
         else:
-            groups.append((change, [wanted.task]))
+            groups.append((change, [requested.task]))
     if not groups:
         return ""
     parts = [
@@ -187,18 +189,18 @@ def scaling(gang: Sequence[ReplicaRequest], shares: Sequence[Share], agent: Agen
     return f"Scaled down to fit agent {agent.name} ({has(agent.capacity)}): {'; '.join(parts)}."
 
 
-def _one(share: Share) -> str:
+def _one(share: ResourceShare) -> str:
     gpus = {share.gpu_type or "GPU of another type": share.gpus}
     text = describe(share.vcpus, share.memory_bytes, gpus)
     return f"{text}, sharing its vCPU" if share.shares_cpus else text
 
 
-def _proportional(wanted: Sequence[int], total: int, least: int) -> list[int]:
-    """Divides `total` units by what is wanted (the method of D'Hondt), nobody above it or below `least`."""
-    given = [least] * len(wanted)
+def _proportional(requested: Sequence[int], total: int, least: int) -> list[int]:
+    """Divide `total` units in proportion to the requests (D'Hondt), each between `least` and its request."""
+    given = [least] * len(requested)
     for _ in range(total - sum(given)):
-        hungry = [i for i, n in enumerate(given) if n < wanted[i]]
-        if not hungry:
+        below = [i for i, n in enumerate(given) if n < requested[i]]
+        if not below:
             break
-        given[max(hungry, key=lambda i: (wanted[i] / (given[i] + 1), -i))] += 1
+        given[max(below, key=lambda i: (requested[i] / (given[i] + 1), -i))] += 1
     return given

@@ -1,4 +1,4 @@
-"""The smallest changes that would start a waiting job now. Pure: each is found by planning as if it were so."""
+"""Suggestions: the smallest changes that would start a waiting job now. Pure: each one is tested with a plan."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,10 +6,12 @@ from datetime import datetime
 
 from trainyard_protocol.cluster import TaskType
 from trainyard_protocol.machines import GIGABYTE, Catalog, MachineType, ReplicaRequest, Resources
-from trainyard_server.domain.scheduling.placement import Yard
+from trainyard_protocol.views import SuggestionView
+from trainyard_server.domain.scheduling.placement import Cluster
 from trainyard_server.domain.scheduling.quotas import Quotas, amount
-from trainyard_server.domain.scheduling.resources import Agent, Gang
-from trainyard_server.domain.scheduling.scheduler import Planner, Queued, in_order
+from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
+from trainyard_server.domain.scheduling.scheduler import Planner, in_order
+from trainyard_server.domain.snapshots import JobSnapshot
 
 _ROLES: Mapping[TaskType, str] = {
     "master": "masterType",
@@ -28,39 +30,33 @@ _MAX_TRIES = 24  # of one kind of change, the smallest first
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything that the scheduler decides over, and the catalogue that a job may choose from."""
+    """The input of the scheduler, and the catalogue of machine types."""
 
-    queue: tuple[Queued, ...]
-    agents: tuple[Agent, ...]
+    queue: tuple[JobSnapshot, ...]
+    agents: tuple[AgentSnapshot, ...]
     now: datetime
     limits: Quotas
     catalog: Catalog
 
-    def starts(self, job: Queued) -> bool:
-        """Whether the job starts now, if it is as given and everything else stays as it is."""
+    def starts(self, job: JobSnapshot) -> bool:
+        """Whether the job would start now, with everything else unchanged."""
         return self.up_to(job).would_start(job)
 
-    def up_to(self, job: Queued) -> Planner:
-        """The plan when it is the job's turn."""
+    def up_to(self, job: JobSnapshot) -> Planner:
+        """The plan before the job is added."""
         order = in_order([*(one for one in self.queue if one.key != job.key), job])
         planner = Planner(self.agents, self.now, self.limits)
         for one in order[: order.index(job)]:
-            planner.take(one)
+            planner.add(one)
         return planner
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """`kind` is one of priority, replicas, machine-type, quota, agent, end-job."""
+def suggestions(
+    job: JobSnapshot, situation: Situation, name_of: Callable[[int], str]
+) -> Iterator[SuggestionView]:
+    """The first change of each kind that starts the job now, the smaller ones first. `name_of` gives the id of a key.
 
-    kind: str
-    message: str
-
-
-def changes(job: Queued, situation: Situation, name_of: Callable[[int], str]) -> Iterator[Change]:
-    """One of each kind that starts the job now, the smaller ones first. `name_of` says which job has a key.
-
-    A job cannot be changed once it is there: one with another priority or gang stands behind those of its priority.
+    A submitted job cannot be changed, so one with another priority or gang is placed behind those of its priority.
     """
     yield from _priority(job, situation)
     yield from _fewer(job, situation)
@@ -70,16 +66,16 @@ def changes(job: Queued, situation: Situation, name_of: Callable[[int], str]) ->
     yield from _end(job, situation, name_of)
 
 
-def _priority(job: Queued, situation: Situation) -> Iterator[Change]:
+def _priority(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
     order = in_order(situation.queue)
     ahead = sorted({one.priority for one in order[: order.index(job)]} - {_MAX_PRIORITY})
     anew = replace(job, created_at=situation.now)
     above = _first(ahead, lambda priority: situation.starts(replace(anew, priority=priority + 1)))
     if above is not None:
-        yield Change("priority", f"a priority above {above} (it has {job.priority})")
+        yield SuggestionView(kind="priority", message=f"a priority above {above} (it has {job.priority})")
 
 
-def _fewer(job: Queued, situation: Situation) -> Iterator[Change]:
+def _fewer(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
     anew = replace(job, created_at=situation.now)
     planner = situation.up_to(anew)
     for role, field in _COUNTS.items():
@@ -95,12 +91,14 @@ def _fewer(job: Queued, situation: Situation) -> Iterator[Change]:
 
         dropped = _first(range(1, len(mine) + 1), starts)
         if dropped is not None:
-            yield Change("replicas", f"a {field} of {len(mine) - dropped} (it has {len(mine)})")
+            yield SuggestionView(
+                kind="replicas", message=f"a {field} of {len(mine) - dropped} (it has {len(mine)})"
+            )
             return
 
 
-def _smaller(job: Queued, situation: Situation) -> Iterator[Change]:
-    """Of one role, the workers first; then of all at once."""
+def _smaller(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
+    """Smaller machines for one role, the workers first; then for all roles."""
     anew = replace(job, created_at=situation.now)
     planner = situation.up_to(anew)
     present = [role for role in ("worker", "ps", "evaluator", "master") if any(_of(job.gang, role))]
@@ -116,47 +114,53 @@ def _smaller(job: Queued, situation: Situation) -> Iterator[Change]:
             )
             if _less(gang, job.gang) and planner.would_start(replace(anew, gang=gang)):
                 size = f"{resources.vcpus} vCPU, {resources.memory_bytes / GIGABYTE:g} GB"
-                yield Change("machine-type", f"{fields} {name} ({size}) instead of {old.machine_type}")
+                yield SuggestionView(
+                    kind="machine-type", message=f"{fields} {name} ({size}) instead of {old.machine_type}"
+                )
                 return
 
 
-def _quota(job: Queued, situation: Situation) -> Iterator[Change]:
+def _quota(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
     limits = situation.limits.of(job.project)
-    yard = Yard(situation.agents, situation.limits)
-    allowance = yard.allowance(job.project)
-    for home in yard.homes(job.gang, job.needs_images) if limits else ():
-        needed = {name: allowance.used(name) + home.usage.get(name, 0) for name in limits}
+    cluster = Cluster(situation.agents, situation.limits)
+    budget = cluster.budget(job.project)
+    for candidate in cluster.candidates(job.gang, job.needs_images) if limits else ():
+        needed = {name: budget.used(name) + candidate.usage.get(name, 0) for name in limits}
         raised = {name: max(limit, needed[name]) for name, limit in limits.items()}
         quotas = Quotas(situation.limits.default, {**situation.limits.projects, job.project: raised})
         if raised != limits and replace(situation, limits=quotas).starts(job):
             more = [amount(name, raised[name]) for name in limits if raised[name] > limits[name]]
-            yield Change("quota", f"a quota of {' and '.join(more)} for project {job.project}")
+            yield SuggestionView(
+                kind="quota", message=f"a quota of {' and '.join(more)} for project {job.project}"
+            )
             return
 
 
-def _agent(job: Queued, situation: Situation) -> Iterator[Change]:
+def _agent(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
     for silent in situation.agents:
         if not silent.alive:
             agents = tuple(replace(one, alive=one.alive or one is silent) for one in situation.agents)
             if replace(situation, agents=agents).starts(job):
-                yield Change("agent", f"agent {silent.name}, which is silent, comes back")
+                yield SuggestionView(
+                    kind="agent", message=f"agent {silent.name}, which is silent, comes back"
+                )
                 return
 
 
-def _end(job: Queued, situation: Situation, name_of: Callable[[int], str]) -> Iterator[Change]:
-    running = {gang.key: gang for one in situation.agents for gang in one.gangs if not gang.over}
+def _end(job: JobSnapshot, situation: Situation, name_of: Callable[[int], str]) -> Iterator[SuggestionView]:
+    running = {gang.key: gang for one in situation.agents for gang in one.gangs if not gang.ended}
     for gang in sorted(running.values(), key=_held)[:_MAX_TRIES]:
         agents = tuple(
             replace(one, gangs=tuple(other for other in one.gangs if other.key != gang.key))
             for one in situation.agents
         )
         if replace(situation, agents=agents).starts(job):
-            yield Change("end-job", f"the end of {name_of(gang.key)}")
+            yield SuggestionView(kind="end-job", message=f"the end of {name_of(gang.key)}")
             return
 
 
 def _first(candidates: Sequence[int], starts: Callable[[int], bool]) -> int | None:
-    """The first that starts the job, where what starts it also does so if it is larger."""
+    """The first candidate that starts the job. If one does, all later ones do too."""
     low, high = 0, len(candidates)
     if not candidates or not starts(candidates[-1]):
         return None
@@ -170,30 +174,30 @@ def _first(candidates: Sequence[int], starts: Callable[[int], bool]) -> int | No
 
 
 def _types_below(old: ReplicaRequest, catalog: Catalog) -> list[tuple[str, Resources]]:
-    """The machine types that are smaller, the largest of them first; with the same accelerators."""
+    """Smaller machine types with the same accelerators, the largest first."""
     now = old.resources
     known = catalog.machine_types.get(old.machine_type)
-    found = []
+    types = []
     for name, machine in catalog.machine_types.items():
         memory = round(machine.memory_gb * GIGABYTE)
         smaller = machine.vcpus <= now.vcpus and memory <= now.memory_bytes
         same_size = (machine.vcpus, memory) == (now.vcpus, now.memory_bytes)
         families = {"site", known.family if known is not None else machine.family}
         if smaller and not same_size and machine.family in families and _carries(machine, now):
-            found.append(
+            types.append(
                 (name, Resources(machine.vcpus, memory, now.accelerator_type, now.accelerator_count))
             )
-    found.sort(key=lambda one: (one[1].vcpus, one[1].memory_bytes), reverse=True)
-    return found[:_MAX_TRIES]
+    types.sort(key=lambda one: (one[1].vcpus, one[1].memory_bytes), reverse=True)
+    return types[:_MAX_TRIES]
 
 
-def _carries(machine: MachineType, wanted: Resources) -> bool:
+def _carries(machine: MachineType, requested: Resources) -> bool:
     if machine.accelerator is not None:
         fixed = machine.accelerator
-        return (fixed.type, fixed.count) == (wanted.accelerator_type, wanted.accelerator_count)
-    if not wanted.accelerator_count:
+        return (fixed.type, fixed.count) == (requested.accelerator_type, requested.accelerator_count)
+    if not requested.accelerator_count:
         return True
-    return wanted.accelerator_count in machine.accelerators.get(wanted.accelerator_type, ())
+    return requested.accelerator_count in machine.accelerators.get(requested.accelerator_type, ())
 
 
 def _of(gang: Iterable[ReplicaRequest], role: str) -> list[ReplicaRequest]:
@@ -201,7 +205,7 @@ def _of(gang: Iterable[ReplicaRequest], role: str) -> list[ReplicaRequest]:
 
 
 def _less(gang: Sequence[ReplicaRequest], than: Sequence[ReplicaRequest]) -> bool:
-    """No replica asks for more than before."""
+    """Whether no replica requests more than before."""
     return all(
         one.resources.vcpus <= other.resources.vcpus
         and one.resources.memory_bytes <= other.resources.memory_bytes

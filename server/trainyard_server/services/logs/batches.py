@@ -1,40 +1,64 @@
-"""Batches of a log as they are sent: read and encoded once for all who want the same ones next."""
+"""Encoded batches of a log, read once for all readers that request the same lines, in threads of their own."""
 
 import asyncio
 import time
 from collections import OrderedDict
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from trainyard_server.services.logs.executors import LogThreads
-from trainyard_server.services.logs.formats import Form, written
+from trainyard_server.services.logs.formats import LogFormat, encode_entries
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter
 from trainyard_server.storage.logs.store import LogStore
 
-_KEPT = 32 * 2**20  # bytes, of all jobs together
-_SMALL = 512  # bytes that a share takes beside its data
-# A read ends at a multiple of so many lines: readers that are behind by this and that soon want the same.
+_T = TypeVar("_T")
+
+_LIVE_THREADS = _BEHIND_THREADS = 2
+_CACHE_BYTES = 32 * 2**20  # of all jobs together
+_OVERHEAD = 512  # bytes of a cached batch beside its data
+# Reads end at multiples of these numbers of lines: readers that are behind soon request the same batches.
 _STEP, _FILTERED_STEP = 500, 5000
 
 
-class Wanted(NamedTuple):  # many of them are made and compared
-    """What a reader wants next: the lines after a cursor, none behind `until`, as a filter leaves them."""
+class LogExecutors:
+    """Two pools: one for readers at the end of their log, one for those that are behind, so that neither waits for the
+    other. They have few threads, which share one interpreter with the scheduler."""
+
+    def __init__(self) -> None:
+        self._live = ThreadPoolExecutor(_LIVE_THREADS, "live-logs")
+        self._behind = ThreadPoolExecutor(_BEHIND_THREADS, "logs")
+
+    def submit(self, work: Callable[[], _T], *, behind: bool = True) -> "Future[_T]":
+        """Raises RuntimeError after `close`."""
+        return (self._behind if behind else self._live).submit(work)
+
+    async def run(self, work: Callable[[], _T], *, behind: bool = True) -> _T:
+        return await asyncio.wrap_future(self.submit(work, behind=behind))
+
+    def close(self) -> None:
+        """Cancel queued work; running work ends by itself."""
+        for pool in (self._live, self._behind):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class LogRequest(NamedTuple):  # many of them are made and compared
+    """The lines after a cursor and up to `until` that pass a filter, in a format."""
 
     project: str
     job_id: str
     after: int
     until: int | None
     filter: LogFilter
-    form: Form
+    form: LogFormat
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """`cursor`: the next ones begin behind it. `more`: there were more already. `as_of`: the moment (time.monotonic)
-    that it does not know of anything after."""
+class LogBatch:
+    """`cursor`: the next batch begins behind it. `more`: there were more lines. `as_of`: the time (time.monotonic) of
+    the read."""
 
     data: bytes
     cursor: int
@@ -42,86 +66,76 @@ class Share:
     as_of: float
 
 
-class LogShares:
+class LogBatches:
     """Safe to use from any thread and any event loop.
 
-    What a log has up to a cursor never changes, so a batch that moved on may serve everybody for ever; the
-    last ones that somebody wanted are kept, within a bound. Damaged lines may be put back: those are not kept.
+    The lines up to a cursor never change, so a batch with lines serves all readers; the last ones are cached, within
+    `cache_bytes`.
     """
 
-    def __init__(self, logs: LogStore, threads: LogThreads, kept: int = _KEPT) -> None:
+    def __init__(self, logs: LogStore, threads: LogExecutors, cache_bytes: int = _CACHE_BYTES) -> None:
         self._logs = logs
         self._threads = threads
-        self._bound = kept
+        self._cache_bytes = cache_bytes
         self._lock = Lock()
         self._size = 0
-        self._kept: OrderedDict[Wanted, Share] = OrderedDict()
-        self._under_way: dict[Wanted, Future[Share]] = {}
+        self._cached: OrderedDict[LogRequest, LogBatch] = OrderedDict()
+        self._under_way: dict[LogRequest, Future[LogBatch]] = {}
 
-    async def alone(self, wanted: Wanted) -> Share:
-        """What follows, as the disk has it now. Raises OSError as LogStore.read does."""
-        return (await self._threads.run(partial(self._read, wanted)))[0]
+    async def alone(self, request: LogRequest) -> LogBatch:
+        """The next batch, for one reader. Raises OSError."""
+        return await self._threads.run(partial(self._read, request))
 
-    async def next(self, wanted: Wanted, news_at: float, *, behind: bool) -> Share:
-        """What follows, for all who want it; one without news is not older than `news_at`. Raises OSError."""
-        step = _STEP if wanted.filter == EVERYTHING else _FILTERED_STEP
-        end = (wanted.after // step + 1) * step
-        if wanted.until is None or end < wanted.until:
-            wanted = wanted._replace(until=end)
+    async def next(self, request: LogRequest, changed_at: float, *, behind: bool) -> LogBatch:
+        """The next batch, shared; one without lines was read at `changed_at` or later. Raises OSError."""
+        step = _STEP if request.filter == EVERYTHING else _FILTERED_STEP
+        end = (request.after // step + 1) * step
+        if request.until is None or end < request.until:
+            request = request._replace(until=end)
         while True:
             with self._lock:
-                share = self._kept.get(wanted)
-                if share is not None and (share.cursor > wanted.after or share.as_of >= news_at):
-                    self._kept.move_to_end(wanted)
-                    return share
-                reading = self._under_way.get(wanted)
+                batch = self._cached.get(request)
+                if batch is not None and (batch.cursor > request.after or batch.as_of >= changed_at):
+                    self._cached.move_to_end(request)
+                    return batch
+                reading = self._under_way.get(request)
                 is_first = reading is None
                 if reading is None:
-                    reading = self._threads.submit(partial(self._shared, wanted, end), behind=behind)
-                    self._under_way[wanted] = reading
+                    reading = self._threads.submit(partial(self._read_shared, request, end), behind=behind)
+                    self._under_way[request] = reading
             if is_first:
-                # Not in the lock, which it takes: where the reading is over already, it is called right here.
-                reading.add_done_callback(partial(self._read_through, wanted))
-            # Somebody else may wait for it as well: that one of them goes away does not end it.
-            share = await asyncio.shield(asyncio.wrap_future(reading))
-            if share.cursor > wanted.after or share.as_of >= news_at:
-                return share
+                # Outside the lock, which the callback needs: it is called at once if the read has ended.
+                reading.add_done_callback(partial(self._ended, request))
+            # Shielded: other readers may wait for the same read when this one is cancelled.
+            batch = await asyncio.shield(asyncio.wrap_future(reading))
+            if batch.cursor > request.after or batch.as_of >= changed_at:
+                return batch
 
-    def _shared(self, wanted: Wanted, end: int) -> Share:
-        share, damaged = self._read(wanted)
-        share = replace(share, more=share.more or share.cursor == end)
-        if not damaged:
-            self._keep(wanted, share)
-        return share
-
-    def _read(self, wanted: Wanted) -> tuple[Share, bool]:
-        """And whether it met damage."""
+    def _read(self, request: LogRequest) -> LogBatch:
         as_of = time.monotonic()
-        batch = self._logs.read(
-            wanted.project,
-            wanted.job_id,
-            wanted.after,
-            wanted.filter,
-            wanted.until,
-            max_lines=_STEP,
+        result = self._logs.read(
+            request.project, request.job_id, request.after, request.filter, request.until, max_lines=_STEP
         )
-        data = written(wanted.form, batch.entries, batch.cursor)
-        return Share(data, batch.cursor, batch.more, as_of), batch.damaged
+        data = encode_entries(request.form, result.entries, result.last)
+        return LogBatch(data, result.last, result.more, as_of)
 
-    def _read_through(self, wanted: Wanted, reading: "Future[Share]") -> None:
+    def _read_shared(self, request: LogRequest, end: int) -> LogBatch:
+        batch = self._read(request)
+        batch = replace(batch, more=batch.more or batch.cursor == end)
         with self._lock:
-            if self._under_way.get(wanted) is reading:
-                del self._under_way[wanted]
+            self._drop(request)
+            self._cached[request] = batch
+            self._size += len(batch.data) + _OVERHEAD
+            while self._size > self._cache_bytes and self._cached:
+                self._drop(next(iter(self._cached)))
+        return batch
 
-    def _keep(self, wanted: Wanted, share: Share) -> None:
+    def _ended(self, request: LogRequest, reading: "Future[LogBatch]") -> None:
         with self._lock:
-            self._drop(wanted)
-            self._kept[wanted] = share
-            self._size += len(share.data) + _SMALL
-            while self._size > self._bound and self._kept:
-                self._drop(next(iter(self._kept)))
+            if self._under_way.get(request) is reading:
+                del self._under_way[request]
 
-    def _drop(self, wanted: Wanted) -> None:
-        share = self._kept.pop(wanted, None)
-        if share is not None:
-            self._size -= len(share.data) + _SMALL
+    def _drop(self, request: LogRequest) -> None:
+        batch = self._cached.pop(request, None)
+        if batch is not None:
+            self._size -= len(batch.data) + _OVERHEAD

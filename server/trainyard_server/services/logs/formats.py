@@ -1,4 +1,4 @@
-"""How lines of a log are written for those who read them: as server-sent events, compact, as text."""
+"""Formats of log lines on the wire: server-sent events, compact arrays, and text."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -9,37 +9,37 @@ from trainyard_protocol.views import SERVICE_TASK, LogEntry
 
 KEEPALIVE = b": ping\n\n"
 
-# Some readers of server-sent events take these for the end of a line; in JSON they may be written as escapes.
+# Some readers of server-sent events treat these as line ends; JSON may escape them.
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 
-class Form(StrEnum):
-    """`each`: an event for each line; `batch`: an event for many; `text`: no events, a line of text for each."""
+class LogFormat(StrEnum):
+    """`each`: an event for each line; `batch`: an event for many lines; `text`: a line of text for each."""
 
     EACH = "each"
     BATCH = "batch"
     TEXT = "text"
 
 
-def written(form: Form, entries: tuple[LogEntry, ...], cursor: int) -> bytes:
-    """The entries of a batch that ends at a cursor; nothing for a batch without any."""
-    return _WRITERS[form](entries, cursor) if entries else b""
+def encode_entries(form: LogFormat, entries: tuple[LogEntry, ...], cursor: int) -> bytes:
+    """The entries of a batch that ends at a cursor; empty for a batch without entries."""
+    return _ENCODERS[form](entries, cursor) if entries else b""
 
 
 def event(kind: str, data: str, ident: int | None = None) -> bytes:
-    """`data` is JSON: it has no line ends of its own."""
+    """One server-sent event. `data` is JSON without line ends."""
     number = "" if ident is None else f"id: {ident}\n"
     return f"event: {kind}\n{number}data: {data.translate(_LINE_ENDS)}\n\n".encode("utf-8", "replace")
 
 
 def moved_on(cursor: int) -> bytes:
-    """A batch without lines: whoever comes back goes on behind this cursor."""
+    """A batch without lines, from which a reader resumes behind this cursor."""
     return event("lines", "[]", cursor)
 
 
 def compact(entries: Iterable[LogEntry]) -> list[list[Any]]:
-    """`[cursor, run, task, number, time, stream, severity, text]` each, and `1` at the end of a line that is a
-    part of one."""
+    """`[cursor, run, task, number, time, stream, severity, text]` for each, with a last element `1` for a part of a
+    longer line."""
     return [
         [e.cursor, e.run, e.task, e.number, e.time, e.stream, e.severity, e.text, *([1] if e.partial else ())]
         for e in entries
@@ -61,8 +61,8 @@ def _text(entries: tuple[LogEntry, ...], _cursor: int) -> bytes:
     ).encode("utf-8", "replace")
 
 
-_WRITERS: Mapping[Form, Callable[[tuple[LogEntry, ...], int], bytes]] = {
-    Form.EACH: _each,
-    Form.BATCH: _batch,
-    Form.TEXT: _text,
+_ENCODERS: Mapping[LogFormat, Callable[[tuple[LogEntry, ...], int], bytes]] = {
+    LogFormat.EACH: _each,
+    LogFormat.BATCH: _batch,
+    LogFormat.TEXT: _text,
 }

@@ -1,40 +1,42 @@
-"""A job's log as it comes, and the changes of its states in between."""
+"""Server-sent events of a job: its log lines and the changes of its states."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from functools import partial
 
 from trainyard_server.context import Backend
 from trainyard_server.services.jobs import known_job
-from trainyard_server.services.logs.batches import LogShares, Wanted
-from trainyard_server.services.logs.executors import LogThreads
-from trainyard_server.services.logs.followers import LogFeeds, Standing, Standings
-from trainyard_server.services.logs.formats import KEEPALIVE, Form, moved_on
+from trainyard_server.services.logs.batches import LogBatches, LogExecutors, LogRequest
+from trainyard_server.services.logs.formats import KEEPALIVE, LogFormat, moved_on
+from trainyard_server.services.logs.job_status import JobStatus, JobStatusReader
+from trainyard_server.storage.events.broadcaster import Broadcaster
+from trainyard_server.storage.events.notifier import job_topic, log_topic
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter, parse_filter
 
-_TELL_S = 1.0  # so often at least a reader whose filter finds nothing is told how far it has come
+_CURSOR_EVERY_S = 1.0  # while a filter matches nothing, a client that asked for batches gets its cursor
 
 
 class LogStreaming:
-    """Each reader's way through a job's log and its states, for as long as it likes. What several of them want at
-    the same time is read once, and encoded once."""
+    """Streams of all jobs. Readers of the same job share the polls of its status, and the batches of its log."""
 
-    def __init__(self, backend: Backend, standings: Standings, threads: LogThreads) -> None:
+    def __init__(self, backend: Backend, statuses: JobStatusReader, executors: LogExecutors) -> None:
         self._backend = backend
-        self._standings = standings
-        self._threads = threads
-        self._feeds = LogFeeds(standings, backend)
-        self._shares = LogShares(backend.logs, threads)
+        self._statuses = statuses
+        self._executors = executors
+        ping_s = backend.settings.ping_s
+        self._broadcaster = Broadcaster[JobStatus](backend.notifier, ping_s, "A log stream was cut")
+        self._batches = LogBatches(backend.logs, executors)
 
     def check(self, project: str, job_id: str) -> int:
-        """The key of the job that is to be followed. Raises NotFound."""
+        """The key of the job. Raises NotFound."""
         with self._backend.store.read() as reader:
             return known_job(reader, project, job_id).key
 
     def filter(
         self, tasks: Sequence[str], severity: str, since: str, search: str, run: int | None = None
     ) -> LogFilter:
-        """Raises InvalidArgument with everything that is wrong."""
+        """Raises InvalidArgument with all violations."""
         return parse_filter(tasks, severity, since, search, self._backend.clock(), run)
 
     async def stream(
@@ -45,86 +47,86 @@ class LogStreaming:
         key: int,
         after: int,
         follow: bool,
-        wanted: LogFilter = EVERYTHING,
-        form: Form = Form.EACH,
+        log_filter: LogFilter = EVERYTHING,
+        form: LogFormat = LogFormat.EACH,
     ) -> AsyncGenerator[bytes, None]:
-        """Server-sent events: how the job stands, at first and after each change of a state; the lines after `after` in
-        their order; at the end the summary. A comment whenever nothing has happened for a while.
+        """Server-sent events: the job, at first and after each change of a state; the lines after the cursor `after`;
+        at the end the summary. A comment after `ping_s` without an event. Cut without the summary when the server
+        shuts down or the status of the job cannot be read.
 
-        It reads the next lines only when the last were taken, so a slow reader costs a batch of memory.
+        The next lines are read only when the last ones were sent, so a slow client costs a batch of memory.
         """
-        wanted_next = Wanted(project, job_id, after, None, wanted, form)
-        reader = _Reader(self._shares, self._backend, wanted_next, together=follow)
+        request = LogRequest(project, job_id, after, None, log_filter, form)
+        reader = _Reader(self._batches, self._backend, request, shared=follow)
         if not follow:
-            whole = await self._threads.run(partial(self._standings.whole, project, job_id, key))
-            async for part in _told(reader, whole, b""):
+            status = await self._executors.run(partial(self._statuses.once, project, job_id, key))
+            async for part in _events(reader, status, b""):
                 yield part
             return
-        with self._feeds.followed(project, job_id, key) as feed:
-            standing: Standing | None = None
-            job = b""
-            while not (feed.over or self._backend.notifier.closed):
-                following = await feed.after(standing, self._backend.settings.ping_s)
-                if following is None:
-                    if not feed.over:
-                        yield KEEPALIVE
+        poll = partial(self._statuses.poll, project, job_id, key)
+        job = b""
+        async with aclosing(
+            self._broadcaster.subscribe(key, poll, (job_topic(key), log_topic(key)))
+        ) as statuses:
+            async for current in statuses:
+                if current is None:
+                    yield KEEPALIVE
                     continue
-                standing = following
-                async for part in _told(reader, standing, job):
+                async for part in _events(reader, current, job):
                     yield part
-                job = standing.job
-                if standing.end is not None:
+                job = current.job
+                if current.end is not None:
                     return
 
 
-async def _told(reader: "_Reader", standing: Standing, job: bytes) -> AsyncIterator[bytes]:
-    """What a reader that knows of `job` is told of a standing."""
-    if standing.job is not job:
-        yield standing.job
-    async for part in reader.lines(standing):
+async def _events(reader: "_Reader", status: JobStatus, job: bytes) -> AsyncIterator[bytes]:
+    """The events of a status, for a client that has received `job`."""
+    if status.job is not job:
+        yield status.job
+    async for part in reader.lines(status):
         yield part
-    if standing.end is not None and not reader.closed:
-        yield standing.end
+    if status.end is not None and not reader.closed:
+        yield status.end
 
 
 class _Reader:
-    """How far one reader has come; `together` with all others who follow the job."""
+    """Position of one client in the log. `shared`: reads the batches that other followers of the job read."""
 
-    def __init__(self, shares: LogShares, backend: Backend, wanted: Wanted, *, together: bool) -> None:
-        self._shares = shares
-        self._together = together
+    def __init__(self, batches: LogBatches, backend: Backend, request: LogRequest, *, shared: bool) -> None:
+        self._batches = batches
+        self._shared = shared
         self._notifier = backend.notifier
         self._ping_s = backend.settings.ping_s
-        self._wanted = wanted
+        self._request = request
         self._behind = True
-        self._said = time.monotonic()
+        self._sent_at = time.monotonic()
 
     @property
     def closed(self) -> bool:
         return self._notifier.closed
 
-    async def lines(self, standing: Standing) -> AsyncIterator[bytes]:
-        """Those that there were at a standing, and perhaps some more, if it has no `until`."""
-        until = standing.until
-        while not self.closed and (until is None or self._wanted.after < until):
-            wanted = self._wanted._replace(until=until)
-            if self._together:
-                share = await self._shares.next(wanted, standing.news_at, behind=self._behind)
+    async def lines(self, status: JobStatus) -> AsyncIterator[bytes]:
+        """All lines up to `status.until`; without it all that were there at the status, and maybe some more."""
+        until = status.until
+        while not self.closed and (until is None or self._request.after < until):
+            request = self._request._replace(until=until)
+            if self._shared:
+                batch = await self._batches.next(request, status.changed_at, behind=self._behind)
             else:
-                share = await self._shares.alone(wanted)
-            moved = share.cursor > wanted.after
-            self._wanted = wanted._replace(after=share.cursor)
-            self._behind = share.more
-            silent_s = time.monotonic() - self._said
-            if share.data:
-                yield self._say(share.data)
-            elif moved and wanted.form is Form.BATCH and silent_s >= _TELL_S:
-                yield self._say(moved_on(share.cursor))
+                batch = await self._batches.alone(request)
+            moved = batch.cursor > request.after
+            self._request = request._replace(after=batch.cursor)
+            self._behind = batch.more
+            silent_s = time.monotonic() - self._sent_at
+            if batch.data:
+                yield self._send(batch.data)
+            elif moved and request.form is LogFormat.BATCH and silent_s >= _CURSOR_EVERY_S:
+                yield self._send(moved_on(batch.cursor))
             elif moved and silent_s >= self._ping_s:
-                yield self._say(KEEPALIVE)
-            if not moved or not (share.more or share.as_of < standing.news_at):
+                yield self._send(KEEPALIVE)
+            if not moved or not (batch.more or batch.as_of < status.changed_at):
                 return
 
-    def _say(self, part: bytes) -> bytes:
-        self._said = time.monotonic()
+    def _send(self, part: bytes) -> bytes:
+        self._sent_at = time.monotonic()
         return part

@@ -1,4 +1,4 @@
-"""Opening a database: SQLite or PostgreSQL, held to the same promises, at the newest schema."""
+"""Database engine: SQLite or PostgreSQL with the same guarantees, migrated to the newest schema."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import ArgumentError
 
 WRITES = {"trainyard_write": True}
-"""Execution options of a connection whose transactions write: nobody else writes beside them."""
+"""Execution options of a connection whose transactions write; only one of them runs at a time."""
 
-_BUSY_MS = 20_000  # shorter than an agent waits for its answer: it is told why there is none
+_BUSY_MS = 20_000  # shorter than the timeout of an agent, which then gets an error
 _POSTGRESQL = "postgresql+psycopg"
 _PATIENCE = {
     "connect_timeout": 5,
-    # A host that is gone without a word is noticed within half a minute, not within two hours.
+    # A host that disappears is noticed within half a minute, not two hours.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -25,13 +25,13 @@ _WRITER = 0x7472_6169_6E79_6472  # the number of our lock in a database: "trainy
 
 
 class UnusableUrl(ValueError):
-    """No database can be meant by it; the message says what can."""
+    """Not the URL of a database; the message has valid ones."""
 
 
 def opened(url: str, durable: bool) -> Engine:
-    """The database, brought to the newest schema. Raises UnusableUrl; SQLAlchemyError where it cannot be used.
+    """Open the database and migrate it. Raises UnusableUrl; SQLAlchemyError where it cannot be used.
 
-    Every transaction reads one moment; one on a connection with WRITES has the database's writing to itself.
+    Each transaction reads one snapshot. On a connection with WRITES it is the only one that writes.
     """
     engine = _engine(url)
     match engine.dialect.name:
@@ -45,14 +45,14 @@ def opened(url: str, durable: bool) -> Engine:
 
 
 def migrations() -> Config:
-    """Where alembic finds the schema's history."""
+    """The configuration of alembic."""
     config = Config()
     config.set_main_option("script_location", "trainyard_server:migrations")
     return config
 
 
 def _migrate(connection: Connection) -> None:
-    """Brings the schema up to date; does nothing when it is."""
+    """Migrate the schema to the newest revision."""
     config = migrations()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

@@ -13,8 +13,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, false, not_, or_, true
 
+from trainyard_protocol.config.fields import did_you_mean
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.states import JobState
 from trainyard_server.storage.db.models import JobRow
 
@@ -101,7 +101,7 @@ class _Parser:
 
     def any_of(self) -> Expression:
         parts = [self._all_of()]
-        while self._take_word("OR"):
+        while self._skip_word("OR"):
             parts.append(self._all_of())
         return parts[0] if len(parts) == 1 else Or(tuple(parts))
 
@@ -112,7 +112,7 @@ class _Parser:
     def _all_of(self) -> Expression:
         parts = [self._one()]
         while (token := self._peek()) and token.kind != "close" and not self._is_word("OR"):
-            self._take_word("AND")
+            self._skip_word("AND")
             parts.append(self._one())
         return parts[0] if len(parts) == 1 else And(tuple(parts))
 
@@ -165,8 +165,8 @@ class _Parser:
         """One value. A time has colons of its own, so words and colons that touch belong together."""
         first = self._next("a value")
         if first.kind == "minus":
-            rest = self._value()
-            return _Token("word", f"-{rest.text}", first.column)
+            number = self._value()
+            return _Token("word", f"-{number.text}", first.column)
         if first.kind not in ("word", "quoted"):
             raise self._wrong(first.column, f"a value is expected; this is {first.text!r}.")
         text, end = first.text, first.column + len(first.text)
@@ -182,7 +182,7 @@ class _Parser:
 
     def _check_time(self, value: _Token) -> None:
         try:
-            _moment(value.text)
+            _time(value.text)
         except ValueError:
             raise self._wrong(
                 value.column, f"{value.text!r} is not a time; a time looks like 2026-11-20T10:00:00Z."
@@ -219,7 +219,7 @@ class _Parser:
         token = self._peek()
         return token is not None and token.kind == "word" and token.text == word
 
-    def _take_word(self, word: str) -> bool:
+    def _skip_word(self, word: str) -> bool:
         if self._is_word(word):
             self._at += 1
             return True
@@ -232,7 +232,7 @@ class _Parser:
 
 def _condition(field: str, op: str, value: str) -> ColumnElement[bool]:
     if field in _TIMES:
-        return _compare(getattr(JobRow, _TIMES[field]), op, _moment(value))
+        return _compare(getattr(JobRow, _TIMES[field]), op, _time(value))
     if field == "state":
         states = [state for state in JobState if re.fullmatch(_pattern(value), state)]
         matches: ColumnElement[bool] = JobRow.state.in_(states) if states else false()
@@ -247,15 +247,15 @@ def _condition(field: str, op: str, value: str) -> ColumnElement[bool]:
     return not_(matches) if op == "!=" else matches
 
 
-def _compare(column: Any, op: str, moment: datetime) -> ColumnElement[bool]:
+def _compare(column: Any, op: str, time: datetime) -> ColumnElement[bool]:
     comparisons: dict[str, ColumnElement[bool]] = {
-        ":": column == moment,
-        "=": column == moment,
-        "!=": column != moment,
-        "<": column < moment,
-        "<=": column <= moment,
-        ">": column > moment,
-        ">=": column >= moment,
+        ":": column == time,
+        "=": column == time,
+        "!=": column != time,
+        "<": column < time,
+        "<=": column <= time,
+        ">": column > time,
+        ">=": column >= time,
     }
     return and_(column.is_not(None), comparisons[op])
 
@@ -275,10 +275,10 @@ def _pattern(value: str) -> str:
     return ".*".join(re.escape(part) for part in value.split("*"))
 
 
-def _moment(text: str) -> datetime:
-    """Raises ValueError, also for a moment that is beyond the calendar in UTC."""
-    moment = datetime.fromisoformat(text)
+def _time(text: str) -> datetime:
+    """Raises ValueError, also for a time that is beyond the calendar in UTC."""
+    time = datetime.fromisoformat(text)
     try:
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
     except OverflowError as error:
         raise ValueError(str(error)) from error

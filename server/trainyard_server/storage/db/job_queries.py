@@ -1,7 +1,7 @@
-"""Which jobs a list shows, and in which order: the SQL of it, over all projects.
+"""Queries of job lists, over all projects.
 
-The jobs of a page are found in indexes that cover the question, and only those are read, so that a page takes about as
-long among fifty thousand jobs as among fifty.
+Covering indexes give the keys of a page, and only those jobs are read, so that a page takes about as long with fifty
+thousand jobs as with fifty.
 """
 
 from collections import Counter
@@ -11,16 +11,19 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, func, or_, select, union
+from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, case, func, or_, select, union
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
+from trainyard_protocol.views import MetricsDigest, Verdict
+from trainyard_server.domain.scheduling.resources import needs
+from trainyard_server.storage.db.job_inputs import gang_from_json
 from trainyard_server.storage.db.models import JobLabelRow, JobRow, ReplicaRow, RunRow
-from trainyard_server.storage.db.repository import LIVE_RUNS, Reader
+from trainyard_server.storage.db.reader import LIVE_RUNS, Reader
 
 
 class Order(StrEnum):
-    """What a list is sorted by; what is equal in that is sorted by its creation, in the same direction."""
+    """The sort keys of a list. Equal jobs are sorted by creation, in the same direction."""
 
     CREATED = "created"
     NAME = "name"
@@ -31,15 +34,15 @@ class Order(StrEnum):
 
 
 COUNTED = 1_000
-"""How many jobs are counted where that takes a look at each of them."""
+"""Limit of counted jobs where each of them must be read."""
 
 _MANY = 3_000
-"""A label that so many jobs have is common."""
+"""A label with at least so many jobs is common."""
 
 Label = tuple[str, str | None]
 
 _UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
-_COLUMNS = {
+_ORDER_COLUMNS = {
     Order.CREATED: JobRow.created_at,
     Order.NAME: JobRow.name,
     Order.STATE: JobRow.state,
@@ -50,11 +53,10 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What of all jobs is asked for. `text` is part of an id, in any case; a label without a value is any of that name.
+class JobQuery:
+    """Conditions of a list. `text` is part of an id, in any case; a label without a value matches all of that name.
 
-    `trouble_since`: only jobs that failed after that moment, and those under way that stall, are out of reach, or
-    were started again.
+    `attention_since`: only jobs that failed after that time, and unfinished ones that are stalled, silent or restarted.
     """
 
     project: str = ""
@@ -64,23 +66,28 @@ class Wanted:
     labels: tuple[Label, ...] = ()
     created_after: datetime | None = None
     created_before: datetime | None = None
-    trouble_since: datetime | None = None
+    attention_since: datetime | None = None
 
     @property
     def is_indexed(self) -> bool:
-        """Whether the jobs are counted in an index alone."""
-        return not (self.text or self.labels or self.trouble_since or (self.project and self.owner))
+        """Whether an index alone counts the jobs."""
+        return not (self.text or self.labels or self.attention_since or (self.project and self.owner))
 
 
-@dataclass(frozen=True, slots=True)
-class JobFacts:
-    """What a line of the list needs of a job's row, and nothing else: most of the time goes into reading JSON."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobListEntry:
+    """A job as lists show it. Only the columns that they show are read: most of the time goes into parsing JSON.
+
+    `run` is the number of the latest run, None before the first. `activity` is from that run; `step`, `steps` and
+    `metrics` are from its primary replica. `attention` is "", stalled, silent or restarted.
+    """
 
     key: int
     project: str
     job_id: str
     owner: str
     state: JobState
+    priority: int
     labels: Mapping[str, str]
     gang: Sequence[Mapping[str, Any]]
     scale_tier: str | None
@@ -90,27 +97,31 @@ class JobFacts:
     ended_at: datetime | None
     waiting: str
     position: int
-    verdict: Mapping[str, Any] | None
-    retries_used: int
+    verdict: Verdict | None
+    run: int | None = None
+    activity: str = ""
+    step: int | None = None
+    steps: int | None = None
+    metrics: MetricsDigest
+    attention: str = ""
+
+    @property
+    def shape(self) -> tuple[str, str]:
+        """Tier and machines of the gang, in short and in full."""
+        return shape_of(self.scale_tier, self.gang)
+
+    @property
+    def needs(self) -> str:
+        """The resources of the whole gang."""
+        return needs(gang_from_json(self.gang))
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
-    """The same of a run; `step`, `steps` and `metrics` are those of its primary replica."""
+class JobQueryResult:
+    """A page of jobs, and the number of jobs in each state, whatever states were requested. `more`: the count
+    stopped at COUNTED."""
 
-    number: int
-    activity: str
-    step: int | None
-    steps: int | None
-    metrics: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One page of jobs, and how many there are in each state, whatever state was asked for. `more`: there are more
-    jobs than were counted."""
-
-    jobs: Sequence[JobFacts]
+    jobs: Sequence[JobListEntry]
     counts: Mapping[JobState, int]
     more: bool
 
@@ -119,30 +130,39 @@ class Found:
 
 
 class JobList:
-    """Questions to one consistent view of the database."""
+    """Queries over one consistent view of the database."""
 
     def __init__(self, reader: Reader) -> None:
         self._session: Session = reader.session
 
-    def find(self, wanted: Wanted, order: Order, *, descending: bool, offset: int, limit: int) -> Found:
-        common = self._common(wanted)
-        if wanted.is_indexed:
-            counts, more = self._counts(wanted), False
-            keys = self._page(wanted, common, order, descending=descending, offset=offset, limit=limit)
+    def find(
+        self, conditions: JobQuery, order: Order, *, descending: bool, offset: int, limit: int
+    ) -> JobQueryResult:
+        common = self._common(conditions)
+        if conditions.is_indexed:
+            counts, more = self._counts(conditions), False
+            keys = self._page(conditions, common, order, descending=descending, offset=offset, limit=limit)
         else:
-            # One walk over the matches for both: the walk is what takes time.
-            matches = self._matches(wanted, common, order, descending=descending)
+            # One scan of the matches for both counts and page.
+            matches = self._matches(conditions, common, order, descending=descending)
             counts, more = Counter(state for _, state in matches), len(matches) > COUNTED
-            these = [key for key, state in matches if not wanted.states or state in wanted.states]
+            these = [key for key, state in matches if not conditions.states or state in conditions.states]
             keys = these[offset : offset + limit]
             if more and len(keys) < limit:
-                keys = self._page(wanted, common, order, descending=descending, offset=offset, limit=limit)
-        rows = {row.key: row for row in self._session.execute(_FACTS.where(JobRow.key.in_(keys)))}
-        return Found([_facts(rows[key]) for key in keys], counts, more)
+                keys = self._page(
+                    conditions, common, order, descending=descending, offset=offset, limit=limit
+                )
+        return JobQueryResult(self._entries(keys), counts, more)
 
-    def in_trouble(self, since: datetime) -> int:
-        """How many jobs `trouble_since` means."""
-        return self._session.scalar(select(func.count()).select_from(_trouble(since).subquery())) or 0
+    def queue(self, offset: int, limit: int) -> Sequence[JobListEntry]:
+        """Queued jobs by their positions; those without a position come last."""
+        order = (case((JobRow.position > 0, 0), else_=1), JobRow.position, JobRow.key)
+        keys = select(JobRow.key).filter_by(state=JobState.QUEUED).order_by(*order)
+        return self._entries(self._session.scalars(keys.offset(offset).limit(limit)).all())
+
+    def attention_count(self, since: datetime) -> int:
+        """Number of jobs that `attention_since` selects."""
+        return self._session.scalar(select(func.count()).select_from(_needs_attention(since).subquery())) or 0
 
     def projects(self) -> Sequence[str]:
         """Every project that has a job."""
@@ -151,9 +171,14 @@ class JobList:
     def owners(self) -> Sequence[str]:
         return [owner for owner in self._distinct(JobRow.owner) if owner]
 
-    def newest_runs(self, keys: Sequence[int]) -> dict[int, RunFacts]:
+    def _entries(self, keys: Sequence[int]) -> Sequence[JobListEntry]:
+        rows = {row.key: row._mapping for row in self._session.execute(_COLUMNS.where(JobRow.key.in_(keys)))}
+        runs, unwell = self._latest_runs(keys), self._unwell(keys)
+        return [_entry(rows[key], runs.get(key, {}), unwell.get(key, "")) for key in keys]
+
+    def _latest_runs(self, keys: Sequence[int]) -> dict[int, Mapping[Any, Any]]:
         """The latest run of each of these jobs that has one, with its primary replica."""
-        newest = (
+        latest = (
             select(RunRow.job_key, func.max(RunRow.number).label("number"))
             .where(RunRow.job_key.in_(keys))
             .group_by(RunRow.job_key)
@@ -162,32 +187,32 @@ class JobList:
         rows = self._session.execute(
             select(
                 RunRow.job_key,
-                RunRow.number,
+                RunRow.number.label("run"),
                 RunRow.activity,
                 ReplicaRow.step,
                 ReplicaRow.steps,
                 ReplicaRow.metrics,
             )
-            .join(newest, and_(RunRow.job_key == newest.c.job_key, RunRow.number == newest.c.number))
+            .join(latest, and_(RunRow.job_key == latest.c.job_key, RunRow.number == latest.c.number))
             .join(ReplicaRow, and_(ReplicaRow.run_id == RunRow.run_id, ReplicaRow.position == 0))
         )
-        return {key: RunFacts(*facts) for key, *facts in rows}
+        return {row.job_key: row._mapping for row in rows}
 
-    def troubled(self, keys: Sequence[int]) -> dict[int, str]:
-        """What is wrong with those of these jobs that are under way: `stalled` or `silent`."""
+    def _unwell(self, keys: Sequence[int]) -> dict[int, str]:
+        """Problems of the jobs with a live run: `stalled` or `silent`."""
         rows = self._session.execute(
             select(RunRow.job_key, ReplicaRow.stall.is_not(None))
             .join(ReplicaRow, ReplicaRow.run_id == RunRow.run_id)
-            .where(RunRow.job_key.in_(keys), RunRow.state.in_(LIVE_RUNS), _replica_in_trouble())
+            .where(RunRow.job_key.in_(keys), RunRow.state.in_(LIVE_RUNS), _replica_is_unwell())
         )
-        found: dict[int, str] = {}
+        problems: dict[int, str] = {}
         for key, stalled in rows:
-            found[key] = "stalled" if stalled or found.get(key) == "stalled" else "silent"
-        return found
+            problems[key] = "stalled" if stalled or problems.get(key) == "stalled" else "silent"
+        return problems
 
     def _page(
         self,
-        wanted: Wanted,
+        conditions: JobQuery,
         common: frozenset[Label],
         order: Order,
         *,
@@ -195,44 +220,67 @@ class JobList:
         offset: int,
         limit: int,
     ) -> Sequence[int]:
-        query = _where(select(JobRow.key), wanted, common, with_states=True)
+        query = _where(select(JobRow.key), conditions, common, with_states=True)
         return self._session.scalars(_ordered(query, order, descending).offset(offset).limit(limit)).all()
 
     def _matches(
-        self, wanted: Wanted, common: frozenset[Label], order: Order, *, descending: bool
+        self, conditions: JobQuery, common: frozenset[Label], order: Order, *, descending: bool
     ) -> Sequence[tuple[int, JobState]]:
-        """The keys and states of what matches but for the state, one more than are counted at most."""
-        query = _where(select(JobRow.key, JobRow.state), wanted, common, with_states=False)
+        """Keys and states of the matches in any state, at most one more than are counted."""
+        query = _where(select(JobRow.key, JobRow.state), conditions, common, with_states=False)
         rows = self._session.execute(_ordered(query, order, descending).limit(COUNTED + 1))
         return [(key, state) for key, state in rows]
 
-    def _counts(self, wanted: Wanted) -> dict[JobState, int]:
-        every = _where(select(JobRow.state, func.count()), wanted, frozenset(), with_states=False)
+    def _counts(self, conditions: JobQuery) -> dict[JobState, int]:
+        every = _where(select(JobRow.state, func.count()), conditions, frozenset(), with_states=False)
         query = every.group_by(JobRow.state)
         return {state: count for state, count in self._session.execute(query)}  # noqa: C416 - rows are tuples by name
 
-    def _common(self, wanted: Wanted) -> frozenset[Label]:
-        """Which of the labels that are asked for many jobs have."""
+    def _common(self, conditions: JobQuery) -> frozenset[Label]:
+        """The requested labels that many jobs have."""
         counts = {
             label: select(func.count()).select_from(_labelled(*label).limit(_MANY).subquery())
-            for label in wanted.labels
+            for label in conditions.labels
         }
         return frozenset(label for label, count in counts.items() if self._session.scalar(count) == _MANY)
 
     def _distinct(self, column: InstrumentedAttribute[str]) -> list[str]:
-        """By leaps over an index, one for each value, and not by a walk over all jobs."""
+        """Distinct values by a loose index scan, one step for each value."""
         leaps = select(func.min(column).label("value")).cte("leaps", recursive=True)
         next_one = select(func.min(column)).where(column > leaps.c.value).scalar_subquery()
         leaps = leaps.union_all(select(next_one).where(leaps.c.value.is_not(None)))
         return [value for value in self._session.scalars(select(leaps.c.value)) if value is not None]
 
 
-_FACTS = select(
+def shape_of(scale_tier: str | None, gang: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Tier and machines of a gang, in short and in full: `CUSTOM 1+4`, `1 × n1-standard-8 (master), 4 × n1-highmem-8
+    (worker)`. `gang` is the column of a row."""
+    tier = scale_tier or "BASIC"
+    kinds: dict[tuple[str, str], int] = {}
+    accelerators = 0
+    for replica in gang:
+        kind = str(replica["task"]).partition("-replica-")[0]
+        what = str(replica["machine_type"])
+        if replica["accelerator_count"]:
+            accelerators += int(replica["accelerator_count"])
+            what += f" + {replica['accelerator_count']} {replica['accelerator_type']}"
+        kinds[kind, what] = kinds.get((kind, what), 0) + 1
+    counts: dict[str, int] = {}
+    for (kind, _), count in kinds.items():
+        counts[kind] = counts.get(kind, 0) + count
+    short = tier if len(gang) == 1 else f"{tier} {'+'.join(map(str, counts.values()))}"
+    if accelerators:
+        short += f" · {accelerators} GPU"
+    return short, ", ".join(f"{count} × {what} ({kind})" for (kind, what), count in kinds.items())
+
+
+_COLUMNS = select(
     JobRow.key,
     JobRow.project,
     JobRow.job_id,
     JobRow.owner,
     JobRow.state,
+    JobRow.priority,
     JobRow.labels,
     JobRow.gang,
     JobRow.training_input["scaleTier"].as_string().label("scale_tier"),
@@ -247,12 +295,23 @@ _FACTS = select(
 )
 
 
-def _facts(row: Any) -> JobFacts:
-    return JobFacts(**row._mapping)
+def _entry(job: Mapping[Any, Any], run: Mapping[Any, Any], unwell: str) -> JobListEntry:
+    restarted = job["retries_used"] and job["ended_at"] is None
+    fields = {**job, **run}
+    del fields["retries_used"]
+    fields.pop("job_key", None)
+    return JobListEntry(
+        **fields
+        | {
+            "verdict": Verdict.model_validate(job["verdict"]) if job["verdict"] else None,
+            "metrics": MetricsDigest.model_validate(run.get("metrics") or {}),
+            "attention": unwell or ("restarted" if restarted else ""),
+        }
+    )
 
 
 def _ordered(query: Select, order: Order, descending: bool) -> Select:  # type: ignore[type-arg]
-    columns = list(dict.fromkeys((_COLUMNS[order], JobRow.created_at, JobRow.key)))
+    columns = list(dict.fromkeys((_ORDER_COLUMNS[order], JobRow.created_at, JobRow.key)))
     if order in (Order.STARTED, Order.ENDED):
         query = query.where(columns[0].is_not(None))
     return query.order_by(*(column.desc() if descending else column for column in columns))
@@ -266,47 +325,47 @@ def _labelled(name: str, value: str | None) -> Select[int]:
 
 def _where(
     query: Select,  # type: ignore[type-arg]
-    wanted: Wanted,
+    conditions: JobQuery,
     common: frozenset[Label],
     *,
     with_states: bool,
 ) -> Select:  # type: ignore[type-arg]
-    """`common`: labels that so many jobs have that each job is better asked for it than all who have it are listed."""
-    if wanted.project:
-        query = query.where(JobRow.project == wanted.project)
-    if wanted.owner:
-        query = query.where(JobRow.owner == wanted.owner)
-    if wanted.text:
-        query = query.where(JobRow.name.contains(wanted.text.lower(), autoescape=True))
-    if with_states and wanted.states:
-        query = query.where(JobRow.state.in_(wanted.states))
-    for label in wanted.labels:
+    """`common`: labels of so many jobs that a test for each job is faster than a list of the jobs with the label."""
+    if conditions.project:
+        query = query.where(JobRow.project == conditions.project)
+    if conditions.owner:
+        query = query.where(JobRow.owner == conditions.owner)
+    if conditions.text:
+        query = query.where(JobRow.name.contains(conditions.text.lower(), autoescape=True))
+    if with_states and conditions.states:
+        query = query.where(JobRow.state.in_(conditions.states))
+    for label in conditions.labels:
         labelled = _labelled(*label)
         if label in common:
             query = query.where(labelled.where(JobLabelRow.job_key == JobRow.key).exists())
         else:
             query = query.where(JobRow.key.in_(labelled))
-    if wanted.created_after is not None:
-        query = query.where(JobRow.created_at >= wanted.created_after)
-    if wanted.created_before is not None:
-        query = query.where(JobRow.created_at <= wanted.created_before)
-    if wanted.trouble_since is not None:
-        query = query.where(JobRow.key.in_(_trouble(wanted.trouble_since)))
+    if conditions.created_after is not None:
+        query = query.where(JobRow.created_at >= conditions.created_after)
+    if conditions.created_before is not None:
+        query = query.where(JobRow.created_at <= conditions.created_before)
+    if conditions.attention_since is not None:
+        query = query.where(JobRow.key.in_(_needs_attention(conditions.attention_since)))
     return query
 
 
-def _trouble(since: datetime) -> CompoundSelect[tuple[int]]:
-    """The keys of the jobs that want a look. Each part begins with an index that leaves few."""
+def _needs_attention(since: datetime) -> CompoundSelect[tuple[int]]:
+    """Keys of the jobs that need attention. Each part begins with a selective index."""
     failed = select(JobRow.key).where(JobRow.ended_at >= since, JobRow.state == JobState.FAILED)
     restarted = select(JobRow.key).where(JobRow.state.in_(_UNFINISHED), JobRow.retries_used > 0)
     unwell = (
         select(JobRow.key)
         .join(RunRow, RunRow.job_key == JobRow.key)
         .join(ReplicaRow, ReplicaRow.run_id == RunRow.run_id)
-        .where(JobRow.state.in_(_UNFINISHED), RunRow.state.in_(LIVE_RUNS), _replica_in_trouble())
+        .where(JobRow.state.in_(_UNFINISHED), RunRow.state.in_(LIVE_RUNS), _replica_is_unwell())
     )
     return union(failed, restarted, unwell)
 
 
-def _replica_in_trouble() -> ColumnElement[bool]:
+def _replica_is_unwell() -> ColumnElement[bool]:
     return or_(ReplicaRow.stall.is_not(None), ReplicaRow.state == ReplicaState.UNKNOWN)

@@ -1,4 +1,4 @@
-"""The tables. Typed, and without anything that only SQLite has.
+"""Database tables, for SQLite and PostgreSQL.
 
 `events` is append-only: rows are inserted and read, never updated or deleted.
 """
@@ -19,7 +19,7 @@ _E = TypeVar("_E", bound=StrEnum)
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """A moment: aware on our side, UTC in the database (SQLite forgets the zone, so it is put back)."""
+    """A time: with its zone in Python, in UTC in the database. SQLite stores no zone, so it is added again."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -27,15 +27,15 @@ class UtcTime(TypeDecorator[datetime]):
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        moment = value.astimezone(UTC)
-        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
         return None if value is None else value.replace(tzinfo=UTC)
 
 
 class Name(TypeDecorator[_E]):
-    """A member of an enum by its name, in a plain column: a new member needs no migration."""
+    """A member of an enum by its name, in a text column: a new member needs no migration."""
 
     impl = String(32)
     cache_ok = True
@@ -78,13 +78,13 @@ def _lower_job_id(context: DefaultExecutionContext) -> str:
 
 
 class JobRow(Table):
-    """A job, for ever: ids are unique in a project and nothing is deleted."""
+    """A job. Ids are unique in a project, and jobs are never deleted."""
 
     __tablename__ = "jobs"
     __table_args__ = (
         UniqueConstraint("project", "job_id"),
         Index(None, "state"),
-        # Each covers a list of jobs, so that the jobs themselves are read for one page alone.
+        # Each covers a list, so that only the jobs of one page are read from the table.
         Index("ix_jobs_by_created", "created_at", "key", "state", "name"),
         Index("ix_jobs_by_project", "project", "created_at", "key", "state", "name"),
         Index("ix_jobs_by_owner", "owner", "created_at", "key", "state", "name"),
@@ -101,21 +101,21 @@ class JobRow(Table):
     name: Mapped[str] = mapped_column(
         String(128), default=_lower_job_id
     )  # the id in lower case, to search in
-    owner: Mapped[str] = mapped_column(String(128), default="")  # who submitted it; "": nobody knows
+    owner: Mapped[str] = mapped_column(String(128), default="")  # who submitted it; "" if unknown
     state: Mapped[JobState]
     training_input: Mapped[dict[str, Any]]  # canonical: as it was sent
-    gang: Mapped[list[Any]]  # the replicas it asks for, as the catalogue stood when it was created
+    gang: Mapped[list[Any]]  # the replicas it requests, by the catalogue at its creation
     priority: Mapped[int]
     labels: Mapped[dict[str, str]]
-    revision: Mapped[int] = mapped_column(default=0)  # of what a patch can change; the etag comes from it
+    revision: Mapped[int] = mapped_column(default=0)  # of the patchable fields; part of the etag
     created_at: Mapped[datetime]
     queued_at: Mapped[datetime]  # when it last became QUEUED
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     error_message: Mapped[str] = mapped_column(Text, default="")
-    stop_message: Mapped[str] = mapped_column(Text, default="")  # why it is being cancelled
+    stop_message: Mapped[str] = mapped_column(Text, default="")  # why it was cancelled
     retries_used: Mapped[int] = mapped_column(default=0)
-    not_before: Mapped[datetime | None]  # the earliest time of its next run
+    backoff_until: Mapped[datetime | None] = mapped_column("not_before")  # the earliest time of its next run
     waiting: Mapped[str] = mapped_column(Text, default="")  # what a queued job waits for
     waiting_kind: Mapped[str] = mapped_column(String(32), default="")
     position: Mapped[int] = mapped_column(default=0)
@@ -154,7 +154,7 @@ class ReplicaRow(Table):
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
     task: Mapped[str] = mapped_column(String(64), primary_key=True)
-    position: Mapped[int]  # its place in the gang: the master first
+    position: Mapped[int]  # in the gang: the master first
     state: Mapped[ReplicaState]
     machine_type: Mapped[str] = mapped_column(String(64))
     cpus: Mapped[list[Any]]
@@ -170,18 +170,16 @@ class ReplicaRow(Table):
     log_complete: Mapped[bool] = mapped_column(default=False)
     log_lines: Mapped[int | None]  # how many its agent counted, once the log is complete
     log_sha256: Mapped[str] = mapped_column(String(64), default="")  # the agent's digest of them
-    log_kept: Mapped[int | None]  # where the job's quota cut the log off: so many of its first lines are kept
-    first_step: Mapped[int | None] = mapped_column(
-        BigInteger
-    )  # that its program has reported: where it began
-    step: Mapped[int | None] = mapped_column(BigInteger)  # the newest that its program has reported
-    steps: Mapped[int | None] = mapped_column(BigInteger)  # of so many
+    log_kept: Mapped[int | None]  # number of stored lines if the log quota cut it off
+    first_step: Mapped[int | None] = mapped_column(BigInteger)  # the first that its program reported
+    step: Mapped[int | None] = mapped_column(BigInteger)  # the last that its program reported
+    steps: Mapped[int | None] = mapped_column(BigInteger)  # in all
     step_at: Mapped[datetime | None]
     durable_step: Mapped[int | None] = mapped_column(BigInteger)  # of its newest checkpoint
     durable_at: Mapped[datetime | None]
     stall: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    stacks: Mapped[str] = mapped_column(Text, default="")  # what it was doing when the run stalled
-    # A digest of its curves (`digests.py`), some kilobytes: read by `Reader.digests`, not with the row.
+    stacks: Mapped[str] = mapped_column(Text, default="")  # stack dump of its program when the run stalled
+    # A summary of its curves, some kilobytes: read by `Reader.digests`, not with the row.
     metrics: Mapped[dict[str, Any] | None] = mapped_column(
         JSON(none_as_null=True), deferred=True, deferred_raiseload=True
     )
@@ -210,36 +208,39 @@ class AgentRow(Table):
     info: Mapped[dict[str, Any]]
     first_seen: Mapped[datetime]
     last_seen: Mapped[datetime]
-    lease_s: Mapped[float | None]  # how long it may be silent; None: without end
-    heard: Mapped[int] = mapped_column(default=0)  # how often: silence is that this does not change
+    lease_s: Mapped[float | None]  # how long it may be silent; None: no limit
+    heartbeats: Mapped[int] = mapped_column(
+        "heard", default=0
+    )  # an agent is silent while this does not change
     sent_version: Mapped[str] = mapped_column(String(32), default="")  # of the last answer to it
     sent_lease_s: Mapped[float | None]  # the lease in that answer
-    leftovers: Mapped[list[Any]] = mapped_column(default=list)  # runs that are over and still live there
+    orphaned_runs: Mapped[list[Any]] = mapped_column(
+        "leftovers", default=list
+    )  # ended runs with live processes
 
 
 class LeaseRow(Table):
-    """What one process of several does. Its holder changes `beat` all the time; where it stands still for `ttl_s`,
-    by the watcher's own clock, another process may take it."""
+    """A lease of one server process. It expires when `heartbeat` has not changed for `ttl_s`, by the reader's
+    clock."""
 
     __tablename__ = "leases"
 
     name: Mapped[str] = mapped_column(String(32), primary_key=True)
     holder: Mapped[str] = mapped_column(String(64))
-    beat: Mapped[int]
+    heartbeat: Mapped[int] = mapped_column("beat")
     ttl_s: Mapped[float]
 
 
 class InstallationRow(Table):
-    """The one data directory whose logs and uploads belong to this database."""
+    """The id of the data directory with the logs and uploads of this database."""
 
     __tablename__ = "installation"
 
     installation_id: Mapped[str] = mapped_column(String(32), primary_key=True)
 
 
-class SpentRow(Table):
-    """A code that somebody has signed in with, a session that was ended: not to be used again, which would be possible
-    `until` then."""
+class UsedTokenRow(Table):
+    """A used sign-in code or an ended session, by its digest. Stored until `until`, when it would have expired."""
 
     __tablename__ = "spent"
 

@@ -1,6 +1,6 @@
-"""Questions about the database as such: does it answer, how fast, does it take writes, is it whole.
+"""Database probes: latency, writability, schema and integrity.
 
-They are asked on a connection of their own, so that neither they nor the requests wait for each other's.
+They use a connection of their own, so that probes and requests do not wait for each other.
 """
 
 import time
@@ -15,19 +15,19 @@ from trainyard_server.storage.db.engine import migrations
 from trainyard_server.storage.db.models import LeaseRow
 
 PATIENCE_S = 2.0
-"""How long the database may take for one question."""
+"""Timeout of one query, in seconds."""
 
 _SAMPLES = 5
 
 
 class Unwritable(Exception):
-    """It answers, and takes no writes; the message is half a sentence."""
+    """The database answers, but refuses writes. The message is half a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """`latency_s` is the median of some questions; `schema` and `newest` are revisions of the schema: of the database
-    and of this program. `damage` is what SQLite found wrong, one line each; PostgreSQL is not asked."""
+class DatabaseFacts:
+    """`latency_s` is the median of some queries. `schema` and `newest` are the schema revisions of the database and of
+    this program. `damage` has a line for each defect that SQLite finds; it is empty for PostgreSQL."""
 
     kind: str
     latency_s: float
@@ -39,7 +39,7 @@ class Facts:
 
 
 class DatabaseProbe:
-    """Asks one database. Raises SQLAlchemyError where it does not answer; used by one thread at a time."""
+    """A probe of one database, for one thread at a time. Raises SQLAlchemyError where the database does not answer."""
 
     def __init__(self, url: URL) -> None:
         self._sqlite = url.get_backend_name() == "sqlite"
@@ -60,25 +60,25 @@ class DatabaseProbe:
         self._engine.dispose()
 
     def ask(self) -> float:
-        """How long an answer takes, in seconds. Raises Unwritable."""
+        """Latency of a query, in seconds. Raises Unwritable."""
         with self._engine.connect() as connection:
             began = time.perf_counter()
             connection.execute(text("SELECT count(*) FROM leases"))
             took = time.perf_counter() - began
             if self._sqlite:
-                # Taking the lock of writers is the whole proof; nothing is written.
+                # The writers' lock proves it; nothing is written.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 connection.exec_driver_sql("ROLLBACK")
             elif connection.execute(text("SHOW transaction_read_only")).scalar_one() == "on":
                 raise Unwritable("the database is read-only")
             return took
 
-    def facts(self) -> Facts:
-        """Reads all of a SQLite database: it may take seconds."""
+    def facts(self) -> DatabaseFacts:
+        """Read all of a SQLite database: it may take seconds."""
         latency_s = sorted(self.ask() for _ in range(_SAMPLES))[_SAMPLES // 2]
         with self._engine.connect() as connection:
             leases = connection.execute(select(LeaseRow.name, LeaseRow.holder).order_by(LeaseRow.name))
-            return Facts(
+            return DatabaseFacts(
                 kind="SQLite" if self._sqlite else "PostgreSQL",
                 latency_s=latency_s,
                 size_bytes=self._size(connection),
@@ -97,7 +97,7 @@ class DatabaseProbe:
 
 
 def newest_schema() -> str:
-    """The revision that this program brings a database to."""
+    """The newest schema revision of this program."""
     return str(ScriptDirectory.from_config(migrations()).get_current_head())
 
 

@@ -1,6 +1,6 @@
-"""What must not be used again: codes that somebody has signed in with, sessions that were ended. The SQL of it.
+"""Used tokens: sign-in codes that were used and sessions that were ended.
 
-Each is remembered for as long as it would be good otherwise, and nothing of it but a digest.
+Only digests are stored, each until its token would have expired.
 """
 
 import hashlib
@@ -8,22 +8,23 @@ from datetime import datetime
 
 from sqlalchemy import delete, select
 
-from trainyard_server.storage.db.models import SpentRow
-from trainyard_server.storage.db.repository import Reader, Writer
+from trainyard_server.storage.db.models import UsedTokenRow
+from trainyard_server.storage.db.reader import Reader
+from trainyard_server.storage.db.repository import Writer
 
 
-def spend(writer: Writer, text: str, until: datetime, now: datetime) -> bool:
-    """Notes that it is spent; False where it was already. Forgets what no longer matters."""
+def mark_used(writer: Writer, text: str, until: datetime, now: datetime) -> bool:
+    """Mark a token as used; False if it was already. Deletes expired ones."""
     digest = _digest(text)
-    if writer.session.get(SpentRow, digest) is not None:
+    if writer.session.get(UsedTokenRow, digest) is not None:
         return False
-    writer.session.execute(delete(SpentRow).where(SpentRow.until < now))
-    writer.session.add(SpentRow(digest=digest, until=until))
+    writer.session.execute(delete(UsedTokenRow).where(UsedTokenRow.until < now))
+    writer.session.add(UsedTokenRow(digest=digest, until=until))
     return True
 
 
-def is_spent(reader: Reader, text: str) -> bool:
-    return reader.session.scalar(select(SpentRow.digest).filter_by(digest=_digest(text))) is not None
+def is_used(reader: Reader, text: str) -> bool:
+    return reader.session.scalar(select(UsedTokenRow.digest).filter_by(digest=_digest(text))) is not None
 
 
 def _digest(text: str) -> str:

@@ -1,12 +1,11 @@
-"""Wake-ups: whoever waits for news of a topic sleeps until somebody publishes it, in this process or, where there
-is a `bus`, in another.
+"""Notifications: coroutines wait until a topic is published, in this process or, through `relay`, in another.
 
-Publishers are threads or coroutines; waiters are coroutines. Nothing is remembered for a topic that nobody
-waits for, so a waiter subscribes first, then looks at the state, then waits:
+Publishers are threads or coroutines. A topic without subscribers is dropped, so subscribe first, then read the state,
+then wait:
 
-    with notifier.subscribe("job:7") as news:
+    with notifier.subscribe("job:7") as events:
         while not done():
-            await news.wait(timeout)
+            await events.wait(timeout)
 """
 
 import asyncio
@@ -18,23 +17,22 @@ from typing import Self
 
 
 class Notifier:
-    """A publisher of topics. Safe to use from any thread. `relay` passes on to other processes what is published
-    here; it must not block."""
+    """A publisher of topics. Thread-safe. `relay` sends published topics to other processes; it must not block."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # close() may come from a signal handler
         self._subscriptions: defaultdict[str, set[Subscription]] = defaultdict(set)
         self._closed = False
-        self.relay: Callable[..., None] = _nobody_else
+        self.relay: Callable[..., None] = _no_relay
 
     def publish(self, *topics: str) -> None:
-        """Wakes everyone who is subscribed to one of the topics."""
+        """Wake the subscribers of the topics, in all processes."""
         if topics:
             self.deliver(*topics)
             self.relay(*topics)
 
     def deliver(self, *topics: str) -> None:
-        """Wakes those in this process."""
+        """Wake the subscribers in this process."""
         with self._lock:
             for topic in topics:
                 for subscription in self._subscriptions.get(topic, ()):
@@ -44,17 +42,17 @@ class Notifier:
                         subscription._wake(JOBS_TOPIC)
 
     def wake_all(self) -> None:
-        """Wakes everyone in this process for all that they are subscribed to: something may have been missed."""
+        """Wake all subscribers in this process, since notifications may have been missed."""
         with self._lock:
             topics = tuple(self._subscriptions)
         self.deliver(*topics)
 
     def subscribe(self, *topics: str) -> "Subscription":
-        """To be called on the event loop that will wait."""
+        """Call it on the event loop that waits."""
         return Subscription(self, topics)
 
     def close(self) -> None:
-        """Wakes everyone, for good: the server is going down and nothing waits any more."""
+        """Wake all subscribers for the shutdown; no later wait blocks."""
         with self._lock:
             self._closed = True
             for subscriptions in self._subscriptions.values():
@@ -66,19 +64,19 @@ class Notifier:
         return self._closed
 
 
-def _nobody_else(*topics: str) -> None:
-    """There is no other process."""
+def _no_relay(*topics: str) -> None:
+    """The default relay: there is no other process."""
 
 
 class Subscription:
-    """One waiter. News that arrives while it is busy is kept until it waits next."""
+    """A subscription of one coroutine. Topics that are published while it is busy are stored until its next wait."""
 
     def __init__(self, notifier: Notifier, topics: tuple[str, ...]) -> None:
         self._notifier = notifier
         self._topics = topics
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
-        self._news: set[str] = set()
+        self._pending: set[str] = set()
 
     def __enter__(self) -> Self:
         with self._notifier._lock:
@@ -97,7 +95,7 @@ class Subscription:
                     del self._notifier._subscriptions[topic]
 
     async def wait(self, timeout_s: float) -> frozenset[str]:
-        """The topics with news since the last call; empty when the time is over or all is closing."""
+        """The topics that were published since the last call; empty on a timeout and at shutdown."""
         if not self._notifier.closed:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -106,11 +104,11 @@ class Subscription:
                 pass
         with self._notifier._lock:
             self._event.clear()
-            news, self._news = frozenset(self._news - {""}), set()
-        return news
+            topics, self._pending = frozenset(self._pending - {""}), set()
+        return topics
 
     def _wake(self, topic: str) -> None:
-        self._news.add(topic)
+        self._pending.add(topic)
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._event.set)
 
@@ -118,43 +116,43 @@ class Subscription:
 _JOB = "job:"
 
 JOBS_TOPIC = "jobs"
-"""News: a state of any job changed; whoever publishes the topic of a job publishes this."""
+"""The state of a job changed; published with each job topic."""
 
 
 def job_topic(key: int) -> str:
-    """News: a state of the job, of a run or of a replica changed."""
+    """The state of the job, of a run or of a replica changed."""
     return f"{_JOB}{key}"
 
 
 PROGRESS_TOPIC = "progress"
-"""News: what replicas of some jobs have reported of themselves has been written."""
+"""The progress of replicas was written."""
 
 
 def log_topic(key: int) -> str:
-    """News: the job has more log lines."""
+    """The job has more log lines."""
     return f"log:{key}"
 
 
 def usage_topic(key: int) -> str:
-    """News: it was measured what the job's replicas use."""
+    """The job's replicas have new usage samples."""
     return f"usage:{key}"
 
 
 def agent_topic(agent_id: str) -> str:
-    """News: the agent should have other runs, or a newer sync of it has arrived."""
+    """The agent has other orders, or a newer sync of it has arrived."""
     return f"agent:{agent_id}"
 
 
 def session_topic(nonce: str) -> str:
-    """News: the session was ended."""
+    """The session was ended."""
     return f"session:{nonce}"
 
 
 USAGE_TOPIC = "usage"
-"""News: it was measured what the replicas of some job use."""
+"""The replicas of a job have new usage samples."""
 
 AGENTS_TOPIC = "agents"
-"""News: an agent came, came back, or is not as it was."""
+"""An agent connected, came back or changed."""
 
 QUEUE_TOPIC = "queue"
-"""News: there is something to schedule."""
+"""The queue changed: schedule."""

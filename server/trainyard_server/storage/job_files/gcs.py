@@ -1,43 +1,34 @@
-"""Job-dirs on gs://: Google Cloud Storage, or an emulator of it.
-
-Google's own client is used, without its long retries: somebody waits for the answer.
-"""
+"""Job-dirs in Google Cloud Storage. Requests are not retried, since a person waits for the answer."""
 
 import errno
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
-from trainyard_protocol.file_views import FileEntry
-from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, Page, cut, key
+from trainyard_protocol.errors import NotFound
+from trainyard_protocol.gcs import SCHEME, CloudStorage, NoSuchObject, directory_prefix, split_url
+from trainyard_protocol.views import FileEntry
+from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, FilePage, cut, key
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob, Client
 
-SCHEME = "gs://"
-
-_TIMEOUT_S = 8.0  # for each answer of the store
+_TIMEOUT_S = 8.0  # of each request
 _BLOCK = 8 * 2**20
-_PROJECT = "trainyard"  # the client wants one; reading needs none
-_NO_CREDENTIALS = (
-    "The server has no credentials for Google Cloud Storage: GOOGLE_APPLICATION_CREDENTIALS, in its environment, "
-    "names a file with some."
-)
 
 
 class BucketTree:
     def __init__(self, job_dir: str, emulator: str) -> None:
-        """`emulator`: where it is; "": Google's own, with the credentials of whoever runs the server."""
-        self._bucket, _, prefix = job_dir.removeprefix(SCHEME).partition("/")
-        self._prefix = prefix.rstrip("/") + "/" if prefix.rstrip("/") else ""
-        self._emulator = emulator if "://" in emulator or not emulator else f"http://{emulator}"
+        """`emulator` is its address; "" for Google's service, with the credentials of the server."""
+        self._bucket, name = split_url(job_dir)
+        self._prefix = directory_prefix(name)
+        self._storage = CloudStorage("The server", emulator)
 
-    def page(self, path: tuple[str, ...], after: str) -> Page:
-        """An emulator may give all at once and from the beginning; what was not asked for is left out here."""
+    def page(self, path: tuple[str, ...], after: str) -> FilePage:
+        """One page of a directory. Filters again here: an emulator may ignore the offset and the page size."""
         below = self._below(path)
-        found: dict[str, FileEntry] = {}
-        with self._telling(f"{SCHEME}{self._bucket}/{below}"), closing(self._client()) as client:
+        entries: dict[str, FileEntry] = {}
+        with self._errors(), closing(self._storage.client()) as client:
             listing = client.list_blobs(
                 self._bucket,
                 prefix=below,
@@ -48,87 +39,56 @@ class BucketTree:
                 retry=None,
             )
             for page in listing.pages:
-                found |= {name: entry for name, entry in _entries(page, below) if name > after}
-                if len(found) > PAGE_SIZE:
+                entries |= {name: entry for name, entry in _entries(page, below) if name > after}
+                if len(entries) > PAGE_SIZE:
                     break
-        return cut(sorted(found.items(), key=lambda one: one[0]))
+        return cut(sorted(entries.items(), key=lambda one: one[0]))
 
     def content(self, path: tuple[str, ...]) -> Content:
         name = self._below(path).removesuffix("/")
-        what = f"{SCHEME}{self._bucket}/{name}"
-        client = self._client()
+        url = f"{SCHEME}{self._bucket}/{name}"
+        client = self._storage.client()
         try:
-            blob = self._blob(client, name, what)
+            blob = self._blob(client, name, url)
         except BaseException:
             client.close()
             raise
         size = blob.size or 0
-        # Of that version, by our own address of it: an emulator may give one that only others can reach.
+        # By its name and version: the download address of an emulator may not be reachable from here.
         version = client.bucket(self._bucket).blob(name, generation=blob.generation)
-        return Content(path[-1], size, _blocks(client, version, size, what))
+        return Content(path[-1], size, _blocks(client, version, size, url))
 
-    def _blob(self, client: "Client", name: str, what: str) -> "Blob":
-        with self._telling(what):
+    def _blob(self, client: "Client", name: str, url: str) -> "Blob":
+        with self._errors():
             blob = client.bucket(self._bucket).get_blob(name, timeout=_TIMEOUT_S, retry=None)
         if blob is None:
-            raise NotFound(f"There is no file {what}.")
+            raise NotFound(f"There is no file {url}.")
         return blob
 
     def has_directory(self, name: str) -> bool:
-        with self._telling(f"{SCHEME}{self._bucket}/{self._prefix}"), closing(self._client()) as client:
+        with self._errors(), closing(self._storage.client()) as client:
             below = f"{self._prefix}{name}/"
-            found = client.list_blobs(
+            blobs = client.list_blobs(
                 self._bucket, prefix=below, max_results=1, timeout=_TIMEOUT_S, retry=None
             )
-            return any(True for _ in found)
+            return any(True for _ in blobs)
 
     def _below(self, path: tuple[str, ...]) -> str:
         return self._prefix + "".join(f"{name}/" for name in path)
 
-    def _client(self) -> "Client":
-        """Raises FailedPrecondition where there are no credentials for it."""
-        from google.auth.credentials import AnonymousCredentials
-        from google.auth.exceptions import GoogleAuthError
-        from google.cloud import storage
-
-        try:
-            if not self._emulator:
-                return storage.Client(project=_PROJECT)
-            client = storage.Client(
-                project=_PROJECT,
-                credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
-                client_options={"api_endpoint": self._emulator},
-            )
-        except GoogleAuthError as error:
-            raise FailedPrecondition(_NO_CREDENTIALS) from error
-        client._http.max_redirects = 0  # an agent may have named it: it leads nowhere else
-        return client
-
     @contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        """Says what the store's refusals mean for whoever looks at the job."""
-        from google.api_core.exceptions import Forbidden, GoogleAPICallError, GoogleAPIError, Unauthorized
-        from google.api_core.exceptions import NotFound as NoSuchThing
-        from google.auth.exceptions import GoogleAuthError
-
-        where = f" at {self._emulator}" if self._emulator else ""
+    def _errors(self) -> Iterator[None]:
+        """Raises what `CloudStorage.errors` raises; only a bucket can be missing here."""
         try:
-            yield
-        except NoSuchThing as error:
+            with self._storage.errors(f"{SCHEME}{self._bucket}/{self._prefix}"):
+                yield
+        except NoSuchObject as error:
+            where = f" at {self._storage.address}" if self._storage.emulator else ""
             raise NotFound(f"There is no bucket {SCHEME}{self._bucket}{where}.") from error
-        except (Forbidden, Unauthorized) as error:
-            raise FailedPrecondition(f"The server may not read {what}.") from error
-        except GoogleAuthError as error:
-            raise FailedPrecondition(_NO_CREDENTIALS) from error
-        except GoogleAPIError as error:
-            status = f" (HTTP {error.code})" if isinstance(error, GoogleAPICallError) and error.code else ""
-            raise Unavailable(f"Google Cloud Storage{where} could not show {what}{status}.") from error
-        except OSError as error:  # what requests raises
-            raise Unavailable(f"Google Cloud Storage{where} does not answer.") from error
 
 
-def _blocks(client: "Client", blob: "Blob", size: int, what: str) -> Iterator[bytes]:
-    """Closes the client at its end."""
+def _blocks(client: "Client", blob: "Blob", size: int, url: str) -> Iterator[bytes]:
+    """The content in blocks; closes the client at its end."""
     from google.api_core.exceptions import GoogleAPIError
 
     left = size
@@ -137,15 +97,15 @@ def _blocks(client: "Client", blob: "Blob", size: int, what: str) -> Iterator[by
             while left:
                 block = file.read(min(_BLOCK, left))
                 if not block:
-                    raise OSError(errno.EIO, f"{what} has become shorter while it was sent")
+                    raise OSError(errno.EIO, f"{url} became shorter during the download")
                 left -= len(block)
                 yield block
     except GoogleAPIError as error:
-        raise OSError(errno.EIO, f"{what}: {error}") from error
+        raise OSError(errno.EIO, f"{url}: {error}") from error
 
 
 def _entries(page: Any, below: str) -> Iterator[tuple[str, FileEntry]]:
-    """Each with its key. What has the directory's own name says no more than that there is one."""
+    """The entries with their keys. Skips the object that stands for the directory itself."""
     for blob in page:
         if name := blob.name.removeprefix(below):
             yield (

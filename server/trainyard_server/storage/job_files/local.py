@@ -1,7 +1,7 @@
-"""Job-dirs that are paths of the server's machine, below the directories that its operator allowed.
+"""Job-dirs on the server's file system, below the directories that its operator allowed.
 
-A job writes its job-dir itself, and may put a link there at any moment. So a path is resolved first, must then lie in
-the job-dir, and is opened name by name from the allowed directory down without following any link.
+A job writes to its job-dir and may create a link there at any time. So a path is resolved first, must then be in the
+job-dir, and is opened name by name from the allowed directory down without following links.
 """
 
 import errno
@@ -13,43 +13,48 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainyard_protocol.errors import FailedPrecondition, NotFound, PermissionDenied, TrainyardError
-from trainyard_protocol.file_views import FileEntry
-from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, Page, cut, key
+from trainyard_protocol.errors import (
+    FailedPrecondition,
+    NotFound,
+    PermissionDenied,
+    TrainyardError,
+)
+from trainyard_protocol.views import FileEntry
+from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, FilePage, cut, key
 
 _BLOCK = 2**20
 
 
 class LocalTree:
     def __init__(self, job_dir: str, roots: Sequence[Path]) -> None:
-        """Raises FailedPrecondition for a job-dir that is none here, or that may not be shown."""
+        """Raises FailedPrecondition for a job-dir that does not exist here or is not allowed."""
         if not Path(job_dir).is_absolute():
             raise FailedPrecondition(
-                f"The job-dir {job_dir} is neither a gs:// address nor an absolute path, so it cannot be looked into."
+                f"The job-dir {job_dir} is neither a gs:// address nor an absolute path, so it cannot be read."
             )
         try:
             self._base = Path(job_dir).resolve(strict=True)
         except (OSError, RuntimeError, ValueError) as error:
             raise FailedPrecondition(
-                f"There is no {job_dir} on the server's machine. It may not have been made yet, or be on the machine "
-                "of the agent alone."
+                f"There is no {job_dir} on the server's machine. It may not have been created yet, or be on the "
+                "agent's machine only."
             ) from error
         allowed = [root.resolve() for root in roots]
         root = next((root for root in allowed if self._base.is_relative_to(root)), None)
         if root is None:
             raise FailedPrecondition(
-                f"The job-dir {job_dir} lies below no directory that this server may show (its --job-dir-root)."
+                f"The job-dir {job_dir} is below no directory that this server may show (its --job-dir-root)."
             )
         self._root = root
 
-    def page(self, path: tuple[str, ...], after: str) -> Page:
+    def page(self, path: tuple[str, ...], after: str) -> FilePage:
         target = self._resolved(path)
         if not target.is_dir():
-            raise FailedPrecondition(f"{_shown(path)} is no directory.")
-        with _Handle(self._opened(target, path)) as directory, os.scandir(directory) as found:
+            raise FailedPrecondition(f"{_shown(path)} is not a directory.")
+        with _Handle(self._opened(target, path)) as directory, os.scandir(directory) as entries:
             keyed = (
                 (key(_text(entry.name), is_directory=entry.is_dir(follow_symlinks=False)), entry)
-                for entry in found
+                for entry in entries
             )
             later = (one for one in keyed if one[0] > after)
             chosen = heapq.nsmallest(PAGE_SIZE + 1, later, key=lambda one: one[0])
@@ -70,7 +75,7 @@ class LocalTree:
             return False
 
     def _resolved(self, path: tuple[str, ...]) -> Path:
-        """Raises NotFound, and PermissionDenied for what leads out of the job-dir."""
+        """Raises NotFound, and PermissionDenied for a link out of the job-dir."""
         try:
             target = self._base.joinpath(*path).resolve(strict=True)
         except (FileNotFoundError, NotADirectoryError, RuntimeError, ValueError) as error:
@@ -82,7 +87,7 @@ class LocalTree:
         return target
 
     def _opened(self, target: Path, path: tuple[str, ...]) -> int:
-        """A descriptor of the file or directory that was resolved, whatever becomes of its name meanwhile."""
+        """A descriptor of the resolved file or directory, even if its name is replaced meanwhile."""
         handle = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in target.relative_to(self._root).parts:
@@ -92,7 +97,7 @@ class LocalTree:
             mode = os.fstat(handle).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise FailedPrecondition(f"{_shown(path)} is neither a file nor a directory.")
-            # What O_PATH has found cannot be read; this opens the same thing, and no other, for that.
+            # An O_PATH descriptor cannot be read; this opens the same file for reading.
             return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise NotFound(f"There is no {_shown(path)} in the job-dir.") from error
@@ -104,23 +109,25 @@ class LocalTree:
     def _entry(self, directory: Path, entry: "os.DirEntry[str]") -> FileEntry:
         name = os.fsencode(entry.name).decode(errors="replace")
         try:
-            found = entry.stat(follow_symlinks=False)
-            if stat.S_ISLNK(found.st_mode):
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
                 target = (directory / entry.name).resolve(strict=True)
                 if not target.is_relative_to(self._base):
                     return FileEntry(name=name, kind="other")
-                found = target.stat()
-        except (OSError, RuntimeError):  # it is gone meanwhile, or a link to nothing
+                status = target.stat()
+        except (OSError, RuntimeError):  # removed meanwhile, or a broken link
             return FileEntry(name=name, kind="other")
-        updated = datetime.fromtimestamp(found.st_mtime, UTC)
-        if stat.S_ISDIR(found.st_mode):
+        updated = datetime.fromtimestamp(status.st_mtime, UTC)
+        if stat.S_ISDIR(status.st_mode):
             return FileEntry(name=name, kind="directory", updated=updated)
-        readable = stat.S_ISREG(found.st_mode) and name == entry.name
-        return FileEntry(name=name, kind="file" if readable else "other", size=found.st_size, updated=updated)
+        readable = stat.S_ISREG(status.st_mode) and name == entry.name
+        return FileEntry(
+            name=name, kind="file" if readable else "other", size=status.st_size, updated=updated
+        )
 
 
 class _Handle:
-    """A descriptor, for as long as it is needed."""
+    """A context manager that closes a descriptor."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -138,13 +145,13 @@ def _blocks(file: io.BufferedReader, size: int) -> Iterator[bytes]:
         while left:
             block = file.read(min(_BLOCK, left))
             if not block:
-                raise OSError(errno.EIO, "the file has become shorter while it was sent")
+                raise OSError(errno.EIO, "the file became shorter during the download")
             left -= len(block)
             yield block
 
 
 def _text(name: str) -> str:
-    """A name as a text that can be sent, another one for each."""
+    """A unique printable text for a file name in bytes."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 

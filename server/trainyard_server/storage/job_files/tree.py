@@ -1,21 +1,21 @@
-"""What the places have in common where the files of jobs are: paths, entries and contents."""
+"""Interface of the storages of job files: paths, pages and contents."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.file_views import FileEntry
+from trainyard_protocol.views import FileEntry
 
 PAGE_SIZE = 200
 
-_LONGEST = 1024
-"""Of a name in a bucket, in bytes; no path of ours is longer."""
+_MAX_LENGTH = 1024
+"""Of a path, in bytes: the limit of object names in a bucket."""
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Entries in their order. `more`: what comes after the last of them is asked for with that; "": nothing comes."""
+class FilePage:
+    """Sorted entries. `more` is the token of the next page; "" on the last page."""
 
     entries: tuple[FileEntry, ...]
     more: str = ""
@@ -23,7 +23,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A file to be sent. `blocks` has exactly `size` bytes, or raises OSError where the file ends before them."""
+    """The content of a file. `blocks` yields exactly `size` bytes, or raises OSError if the file is shorter."""
 
     name: str
     size: int
@@ -31,22 +31,22 @@ class Content:
 
 
 class Tree(Protocol):
-    """A job-dir. All of it blocks, and raises TrainyardError with a sentence for a person."""
+    """A job-dir. All methods block and raise TrainyardError."""
 
-    def page(self, path: tuple[str, ...], after: str) -> Page:
-        """A directory, from the first entry whose `key` is above `after`."""
+    def page(self, path: tuple[str, ...], after: str) -> FilePage:
+        """One page of a directory: the entries whose `key` is greater than `after`."""
 
     def content(self, path: tuple[str, ...]) -> Content: ...
 
     def has_directory(self, name: str) -> bool:
-        """Whether the job-dir has that directory."""
+        """Whether the job-dir contains that directory."""
 
 
 def names(path: str) -> tuple[str, ...]:
-    """The names along a path below the job-dir. Raises InvalidArgument for what could mean anything else."""
+    """Split a path relative to the job-dir. Raises InvalidArgument for absolute paths, `..` and the like."""
     parts = tuple(path.split("/")) if path else ()
-    wrong = any(part in ("", ".", "..") or "\0" in part for part in parts)
-    if wrong or len(path.encode(errors="replace")) > _LONGEST:
+    invalid = any(part in ("", ".", "..") or "\0" in part for part in parts)
+    if invalid or len(path.encode(errors="replace")) > _MAX_LENGTH:
         raise InvalidArgument(
             Violation(
                 "path", f"must be names joined by '/', below the job-dir and without '..'; this is {path!r}."
@@ -56,12 +56,12 @@ def names(path: str) -> tuple[str, ...]:
 
 
 def key(name: str, *, is_directory: bool) -> str:
-    """What entries are sorted by: in buckets a directory is what comes before a '/'."""
+    """The sort key of an entry: in buckets, a directory is a prefix that ends with '/'."""
     return f"{name}/" if is_directory else name
 
 
-def cut(found: Iterable[tuple[str, FileEntry]]) -> Page:
-    """One page of what was found, each with its key, sorted and at least one more than a page where there are."""
-    entries = list(found)
+def cut(keyed: Iterable[tuple[str, FileEntry]]) -> FilePage:
+    """The first page of sorted entries with their keys, which include the next entry if there is one."""
+    entries = list(keyed)
     page = entries[:PAGE_SIZE]
-    return Page(tuple(entry for _, entry in page), page[-1][0] if len(entries) > PAGE_SIZE else "")
+    return FilePage(tuple(entry for _, entry in page), page[-1][0] if len(entries) > PAGE_SIZE else "")

@@ -1,157 +1,130 @@
-"""The index of a job's log: fixed-size records, one for each line in the order of arrival, each with a check.
+"""The index of a segment: an entry of fixed size for each line, in the order of arrival, with a CRC-32.
 
-A record says whose line it is and where it lies in its stream's file. Within a stream each record begins where the
-one before it ended, so that one that is damaged stands out twice: by its check, and by the chain that it breaks.
+The number of an entry, from 1, is the cursor of its line. An entry holds what filters ask for, so that a search by
+replica, severity or time reads no record that it does not return. Everything here is derived from the segment.
 """
 
-import os
+import re
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from trainyard_protocol.cluster import TASK_TYPES, Task
-from trainyard_protocol.views import SERVICE_TASK
+from trainyard_protocol.views import SERVICE_TASK, SEVERITIES, LogEntry
+from trainyard_server.storage.logs.filter import LogFilter
+from trainyard_server.storage.logs.records import NO_TIME, instant, microseconds
+from trainyard_server.storage.streams import SERVICE, Stream
 
-INDEX = "index"
-
-_RECORD = struct.Struct("<IBBHQI")  # run, kind of task, check, index of task, offset, length
+_KEY = struct.Struct("<IHB")  # run, index of the task, kind of the task
+_FIELDS = struct.Struct(
+    "<qQII7sBB"
+)  # time, offset, length, number, key, severity, whether the text is an object
+_CRC = struct.Struct("<I")
+_SEVERITY_AT, _OBJECT_AT = _FIELDS.size - 2, _FIELDS.size - 1
+_KEY_AT = slice(_SEVERITY_AT - _KEY.size, _SEVERITY_AT)
 _KINDS = (SERVICE_TASK, *TASK_TYPES)
-_NOBODY = 255  # the kind of a record whose line nobody knows any more
-_AT_ONCE = 1024  # records
 
-SIZE = _RECORD.size
+SIZE = _FIELDS.size + _CRC.size
+"""Bytes of an entry."""
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class Stream:
-    """One writer of a job's log: a replica of a run, or the service (run 0)."""
-
-    run: int
-    task: str
-
-    @property
-    def filename(self) -> str:
-        return f"{self.run}.{self.task}.jsonl"
-
-    @property
-    def name(self) -> str:
-        """As a LogSummary names it."""
-        return f"{self.run}/{self.task}"
+LOST = b"\xff" * _KEY.size
+"""Key of an entry whose line is unknown: index and segment were both damaged there. It keeps the cursor."""
 
 
-SERVICE = Stream(0, SERVICE_TASK)
-LOST = Stream(0, "")
-"""Stands where the index was damaged and nothing says whose line was there."""
+class IndexDamaged(OSError):
+    """The index does not have the entries that it should have. It can be rebuilt."""
 
 
-class Record(NamedTuple):
-    """Where one line lies. `stream` None: the record is damaged. `sure`: it has a check, and the check is right;
-    records of the first version have none."""
+class IndexEntry(NamedTuple):
+    """`time`: microseconds since 1970. `offset`, `length`: of the record in the segment. `key`: of the stream.
+    `severity`: its number in SEVERITIES. `is_object`: whether the text begins with a brace."""
 
-    stream: Stream | None
+    time: int
     offset: int
     length: int
-    sure: bool = True
+    number: int
+    key: bytes
+    severity: int
+    is_object: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
 
 
-def stream_of(path: Path) -> Stream | None:
-    """Whose file this is; None for one that is no stream's."""
-    run, _, task = path.name.removesuffix(".jsonl").partition(".")
-    if not run.isdecimal():
-        return None
-    stream = Stream(int(run), task)
+def index_entry(entry: LogEntry, offset: int, length: int) -> IndexEntry:
+    """The index entry of a line whose record lies at `offset`."""
+    level, is_object = SEVERITIES.index(entry.severity), entry.text.startswith("{")
+    key = key_of(Stream(entry.run, entry.task))
+    return IndexEntry(microseconds(entry.time), offset, length, entry.number, key, level, is_object)
+
+
+@lru_cache(1024)
+def key_of(stream: Stream) -> bytes:
+    """A stream in a form of fixed size."""
+    if stream == SERVICE:
+        return _KEY.pack(0, 0, 0)
+    task = Task.parse(stream.task)
+    return _KEY.pack(stream.run, task.index, _KINDS.index(task.type))
+
+
+@lru_cache(1024)
+def stream_of(key: bytes) -> Stream:
+    """The inverse of `key_of`."""
+    run, index, kind = _KEY.unpack(key)
+    return Stream(run, f"{_KINDS[kind]}-replica-{index}") if kind else SERVICE
+
+
+def pack(entry: IndexEntry) -> bytes:
+    data = _FIELDS.pack(*entry)
+    return data + _CRC.pack(crc32(data))
+
+
+def unpack(block: bytes, position: int) -> IndexEntry:
+    """The entry at a position of a block. Raises IndexDamaged."""
+    at = position * SIZE
+    data, check = block[at : at + _FIELDS.size], block[at + _FIELDS.size : at + SIZE]
+    if len(check) < _CRC.size or _CRC.unpack(check)[0] != crc32(data):
+        raise IndexDamaged(f"entry {position + 1} of {len(block) // SIZE} is damaged")
+    return IndexEntry._make(_FIELDS.unpack(data))
+
+
+def read_block(path: Path, skip: int, most: int) -> bytes:
+    """The entries after the first `skip`, `most` of them or as many as there are."""
     try:
-        return stream if stream == SERVICE or Task.parse(task) else None
-    except ValueError:
-        return None
+        with path.open("rb") as file:
+            file.seek(skip * SIZE)
+            block = file.read(most * SIZE)
+    except FileNotFoundError:
+        return b""
+    return block[: len(block) // SIZE * SIZE]
 
 
-def packed(stream: Stream, offset: int, length: int) -> bytes:
-    if stream == LOST:
-        run, kind, number, offset, length = 0, _NOBODY, 0, 0, 0
-    elif stream == SERVICE:
-        run, kind, number = 0, 0, 0
+def select(
+    block: bytes, log_filter: LogFilter, keys: frozenset[bytes], back: bool
+) -> Iterator[tuple[int, IndexEntry]]:
+    """The entries of a block that may pass a filter, with their positions; only lines of these streams. `back`: the
+    last one first. Raises IndexDamaged."""
+    since = -NO_TIME if log_filter.since is None else instant(log_filter.since)
+    for position in _positions(block, log_filter, back):
+        if block[position * SIZE + _KEY_AT.start : position * SIZE + _KEY_AT.stop] in keys:
+            entry = unpack(block, position)
+            if entry.time >= since and (entry.is_object or not log_filter.objects):
+                yield position, entry
+
+
+def _positions(block: bytes, log_filter: LogFilter, back: bool) -> Iterable[int]:
+    # One field of all entries is a strided slice, so that the search runs in C.
+    total, step = len(block) // SIZE, -1 if back else 1
+    if log_filter.severity:
+        least = SEVERITIES.index(log_filter.severity)
+        column, pattern = block[_SEVERITY_AT::SIZE], b"[%c-\xff]" % least
+    elif log_filter.objects:
+        column, pattern = block[_OBJECT_AT::SIZE], b"\x01"
     else:
-        task = Task.parse(stream.task)
-        run, kind, number = stream.run, _KINDS.index(task.type), task.index
-    return _RECORD.pack(run, kind, _check(run, kind, number, offset, length), number, offset, length)
-
-
-def records(index: Path, skip: int) -> Iterator[Record]:
-    """The whole records of an index from the one after `skip` on. No index: none."""
-    try:
-        file = index.open("rb")
-    except FileNotFoundError:
-        return
-    streams: dict[tuple[int, int, int], Stream] = {}
-    damaged = Record(None, 0, 0)
-    with file:
-        file.seek(skip * SIZE)
-        while block := file.read(SIZE * _AT_ONCE):
-            for run, kind, check, number, offset, length in _RECORD.iter_unpack(
-                block[: len(block) - len(block) % SIZE]
-            ):
-                if (
-                    check
-                    and check != (31 * run + 37 * kind + 41 * number + 43 * offset + 47 * length) % 251 + 1
-                ):
-                    yield damaged
-                    continue
-                stream = streams.get((run, kind, number))
-                if stream is None:
-                    if kind == _NOBODY:
-                        stream = LOST
-                    elif kind >= len(_KINDS) or (kind == 0) != (run == 0):
-                        yield damaged
-                        continue
-                    else:
-                        name = SERVICE_TASK if kind == 0 else f"{_KINDS[kind]}-replica-{number}"
-                        stream = Stream(run, name)
-                    streams[run, kind, number] = stream
-                yield Record(stream, offset, length, check != 0) if length or stream == LOST else damaged
-
-
-def count(index: Path) -> int:
-    """How many whole records there are."""
-    try:
-        return index.stat().st_size // SIZE
-    except FileNotFoundError:
-        return 0
-
-
-def write_at(path: Path, offset: int, data: bytes | bytearray) -> None:
-    """All of `data` at one place of a file, which is made if it is not there."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        rest = memoryview(data)
-        while rest:
-            done = os.pwrite(file, rest, offset)
-            offset += done
-            rest = rest[done:]
-    finally:
-        os.close(file)
-
-
-def cut_to(path: Path, size: int) -> None:
-    """Makes a file no larger than `size`; one that is not there, or smaller, stays as it is."""
-    try:
-        if path.stat().st_size > size:
-            os.truncate(path, size)
-    except FileNotFoundError:
-        pass
-
-
-def sync(*paths: Path) -> None:
-    """Waits until the disk has these files, those of them that there are."""
-    for path in paths:
-        if path.exists():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-
-
-def _check(run: int, kind: int, number: int, offset: int, length: int) -> int:
-    """Another one for every record that differs in one bit. `records` has the same, written out: it is called for
-    every line of a log that is opened."""
-    return (31 * run + 37 * kind + 41 * number + 43 * offset + 47 * length) % 251 + 1
+        return range(total)[::step]
+    matches = (match.start() for match in re.finditer(pattern, column[::step]))
+    return (total - 1 - at for at in matches) if back else matches

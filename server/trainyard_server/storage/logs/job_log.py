@@ -1,361 +1,328 @@
-"""One job's log as one process of the server knows it, and how it is written under the lock of all of them."""
+"""One job's log on the disk: a segment of records and its index, as one process of the server knows them.
+
+A writer holds the lock of the directory, and writes records to the segment first and their entries to the index after.
+A line exists for readers once its entry is whole; they take no lock. What a killed writer left behind the last entry is
+added to the index by the next writer, record by record, and a torn record at the end is cut off.
+"""
 
 import logging
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
-from typing import NamedTuple
+from threading import Lock, RLock
+from typing import IO, NamedTuple
 
 from trainyard_protocol.sync import LogDigest, LogEnd, LogLine
-from trainyard_server.storage.file_lock import Held
-from trainyard_server.storage.logs import repair as log_repair
-from trainyard_server.storage.logs.codec import decode, encode
-from trainyard_server.storage.logs.index import (
-    INDEX,
-    LOST,
-    SERVICE,
-    SIZE,
-    Stream,
-    count,
-    cut_to,
-    packed,
-    records,
-    stream_of,
-    write_at,
-)
+from trainyard_protocol.views import SEVERITIES, LogEntry
+from trainyard_server.storage.files import size_of, truncate, write_at
+from trainyard_server.storage.logs import index, legacy
+from trainyard_server.storage.logs.filter import LogFilter
+from trainyard_server.storage.logs.index import IndexDamaged, IndexEntry
+from trainyard_server.storage.logs.records import DAMAGED, decode, encode, entry_of, log_entry, time_text
+from trainyard_server.storage.streams import SERVICE, Stream
+
+_SCAN = 20_000  # index entries that one read goes through
+_READ_BYTES = 4 * 2**20  # bytes of records that one read goes through
+_RESULT_BYTES = 2**20  # bytes of records of the lines that one read returns, if there are several
+_REPORTS = 100  # damaged lines of a job that are logged
+_BLOCK = 10_000  # index entries that are read or written at once
 
 logger = logging.getLogger(__name__)
 
 
 class LogMismatch(Exception):
-    """A replica's log is not what its agent says it should be. `have` is the number of lines here."""
+    """A replica's log is not what its agent has sent. `have`: the number of lines that the server has."""
 
-    def __init__(self, have: int, end: LogEnd) -> None:
+    def __init__(self, have: int, end: LogEnd, damaged: int = 0) -> None:
+        message = f"its {have} lines do not have the digest that its agent computed"
         if have != end.count:
-            super().__init__(f"{have} lines are here, its agent counted {end.count}")
-        else:
-            super().__init__(f"its {have} lines do not have the digest that its agent computed")
+            message = f"{have} lines are here, its agent counted {end.count}"
+        elif damaged:
+            message = f"{damaged} of its {have} lines were damaged on the disk of the server"
+        super().__init__(message)
         self.have = have
 
 
 class Appended(NamedTuple):
-    """`next`: the line that the stream wants now; `new`: how many lines were taken; `full`: the quota is used up
-    and more were there."""
+    """`next`: the number of the stream's next line; `new`: how many lines were added; `full`: the quota is used up and
+    lines were left out."""
 
     next: int
     new: int
     full: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Of the lines from cursor `first` to `last` those that pass a filter, the oldest first; `last` < `first`: of none.
+    `more`: there are lines behind `last`."""
+
+    entries: tuple[LogEntry, ...]
+    first: int
+    last: int
+    more: bool
+
+
 @dataclass(slots=True)
-class Position:
-    """Where a stream stands: its lines and bytes that the index has."""
+class _StreamState:
+    """Lines and bytes of a stream, and the digest of its first lines as far as this process has computed it."""
 
     count: int = 0
     size: int = 0
-
-
-@dataclass(slots=True)
-class Doubt:
-    """Lines `ask` to `until` of a stream may be damaged: whoever still has them is asked for them once more. `lost`:
-    how many of them could not be put back. `place`: a line's number, and how many records come before its own."""
-
-    ask: int
-    until: int
-    lost: int = 0
-    place: tuple[int, int] = (0, 0)
+    digest: LogDigest = field(default_factory=LogDigest)
 
 
 class JobLog:
-    """One job's directory. `view` guards what this process knows of it; `writing` is taken before the lock on disk.
+    """One job's directory. `writing` is held by the thread that has or awaits the lock on the disk; `view` guards the
+    attributes. `recover`, `append` and `verify` need both and the lock on the disk."""
 
-    `note(name, what)` is told what is damaged, by the name of the file; "" when it is whole again.
-    """
-
-    def __init__(self, directory: Path, note: Callable[[str, str], None]) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.view = Lock()
+        self.segment = directory / legacy.SEGMENT
+        self.view = RLock()
         self.writing = Lock()
-        self.total = 0
-        self.positions: dict[Stream, Position] = {}
         self.checked = False
-        """Whether this process has compared the index with the files."""
-        self._note = note
-        self._digests: dict[Stream, tuple[int, LogDigest]] = {}  # of each stream's first so many bytes
-        self._doubts: dict[Stream, Doubt] = {}
-        self._asked: set[Stream] = set()  # whose lines have been asked for again because of their digest
-        self._lost: dict[Stream, list[range]] = {}  # lines that were asked for again, and did not come back
-        self._places: dict[Stream, tuple[int, int]] = {}
-        self._sure = False  # a record with a check was met: all that follow have one
+        """Whether this process has compared the index with the segment."""
+        self.total = 0
+        """Number of lines, and the cursor of the last one."""
+        self._index = directory / "segment.index"
+        self._end = 0  # where the next record begins in the segment
+        self._streams: dict[Stream, _StreamState] = {}
+        self._reported: set[int] = set()  # cursors of damaged lines that were logged
 
     @property
-    def doubtful(self) -> bool:
-        return bool(self._doubts)
+    def counts(self) -> dict[Stream, int]:
+        """Number of lines of each stream."""
+        return {stream: state.count for stream, state in sorted(self._streams.items())}
 
-    def catch_up(self) -> bool:
-        """Takes note of what the index has more by now; False where it is damaged. Needs no lock on the disk."""
-        index = self.directory / INDEX
-        if count(index) < self.total:
-            self.forget()
-        last, position = LOST, Position()
-        for stream, offset, length, sure in records(index, self.total):
-            if stream is None or (self._sure and not sure):
-                return False
-            self._sure = sure
-            if stream is not last:
-                if stream == LOST:
-                    self.total += 1
-                    continue
-                last, position = stream, self.positions.get(stream) or Position()
-            if offset != position.size:
-                return False
-            if not position.count:
-                self.positions[stream] = position
-            position.size += length
-            position.count += 1
-            self.total += 1
+    def refresh(self) -> bool:
+        """Read the entries that the index has gained. False if it is damaged or has become shorter."""
+        if size_of(self._index) // index.SIZE < self.total:
+            self.reset()
+            return False
+        try:
+            while block := index.read_block(self._index, self.total, _BLOCK):
+                for position in range(len(block) // index.SIZE):
+                    self._note(index.unpack(block, position))
+        except IndexDamaged:
+            return False
         return True
 
-    def forget(self) -> None:
-        """What is known is not so any more: all is read and compared anew."""
-        self.total, self.checked, self._sure = 0, False, False
-        self.positions.clear()
-        self._digests.clear()
-        self._places.clear()
+    def reset(self) -> None:
+        """Forget everything that was read, so that the next refresh begins anew."""
+        self.total, self._end, self.checked = 0, 0, False
+        self._streams.clear()
 
-    def ready(self, lock: Held) -> None:
-        """Repairs what a writer that was killed, a power failure or the disk has left. Under the lock."""
-        whole = self.catch_up()
-        if unfinished := lock.unfinished:
-            # Nobody was told that these lines are here: whoever has them sends them again.
-            stream = stream_of(Path(unfinished))
-            if stream is None:
-                self.checked = False
-            elif whole:
-                cut_to(self.directory / INDEX, self.total * SIZE)
-                cut_to(self.directory / unfinished, self._size(stream))
-            lock.finish()
-        if not whole or not self.checked:
-            self._check(whole)
-
-    def append(
-        self, lock: Held, stream: Stream, start: int, lines: Sequence[LogLine], quota: int = 0
-    ) -> Appended:
-        position = self.positions.get(stream) or Position()
-        if start > position.count:
-            return Appended(self.next(stream), 0)
-        if stream in self._doubts:
-            self._heal(stream, start, lines)
-        fresh = lines[position.count - start :]
-        if not fresh:
-            return Appended(self.next(stream), 0)
-        room = quota - self.kept() if quota and stream != SERVICE else None
-        data, index, taken = bytearray(), bytearray(), 0
-        for number, line in enumerate(fresh, position.count):
-            raw = encode(number, self.total + taken + 1, line)
-            if room is not None and len(data) + len(raw) > room:
-                break
-            index += packed(stream, position.size + len(data), len(raw))
-            data += raw
-            taken += 1
-        full = taken < len(fresh)
-        if not taken:
-            return Appended(self.next(stream), 0, full)
-        self._write(lock, stream, position, data, index)
-        hashed, sha = self._digests.get(stream, (0, LogDigest()))
-        if hashed == position.size:
-            for line in fresh[:taken]:
-                sha.add(line.stream, line.text)
-            self._digests[stream] = (hashed + len(data), sha)
-        position.count += taken
-        position.size += len(data)
-        self.positions[stream] = position
-        self.total += taken
-        return Appended(self.next(stream), taken, full)
-
-    def verify(self, stream: Stream, end: LogEnd) -> bool:
-        position = self.positions.get(stream) or Position()
-        if position.count < end.count:
-            return False
-        if position.count > end.count:
-            raise LogMismatch(position.count, end)
-        self._compare_size(stream)
-        if stream in self._doubts:
-            return False
-        if self._digest(stream, position) == end.sha256:
-            return True
-        if not position.count or stream in self._asked:
-            raise LogMismatch(position.count, end)
-        self._asked.add(stream)
-        self.doubt(stream, 0, position.count, "its lines do not have the digest that its agent computed")
-        return False
-
-    def next(self, stream: Stream) -> int:
-        """The line that is wanted next: the first that may be damaged, or the one after the last."""
-        position = self.positions.get(stream)
-        have = position.count if position is not None else 0
-        doubt = self._doubts.get(stream)
-        return have if doubt is None else min(have, doubt.ask)
-
-    def kept(self) -> int:
-        """How many bytes the replicas' lines take."""
-        return sum(position.size for stream, position in self.positions.items() if stream != SERVICE)
-
-    def doubt(self, stream: Stream, ask: int, until: int, what: str) -> None:
-        """These lines are damaged, or may be. They are asked for once more, and only once."""
-        if all(any(number in lost for lost in self._lost.get(stream, ())) for number in (ask, until - 1)):
+    def recover(self) -> None:
+        """Bring index and segment into agreement: add missing entries, cut off what is torn or missing."""
+        if not self.checked:
+            legacy.convert(self.directory)
+        is_intact = self.refresh()
+        if is_intact and self.checked and size_of(self.segment) == self._end:
             return
-        known = self._doubts.get(stream)
-        self._doubts[stream] = (
-            Doubt(ask, until) if known is None else Doubt(min(known.ask, ask), max(known.until, until))
-        )
-        self._digests.pop(stream, None)
-        self._note(stream.filename, what)
-
-    def number(self, stream: Stream, cursor: int) -> int:
-        """Which line of its stream the one at a cursor is, told by the index alone."""
-        before, number = self._places.get(stream, (0, 0))
-        if before >= cursor:
-            before, number = 0, 0
-        for at, record in enumerate(records(self.directory / INDEX, before), before + 1):
-            if at == cursor:
-                break
-            number += record.stream == stream
-        self._places[stream] = (cursor - 1, number)
-        return number
-
-    def _size(self, stream: Stream) -> int:
-        position = self.positions.get(stream)
-        return position.size if position is not None else 0
-
-    def _write(
-        self, lock: Held, stream: Stream, position: Position, data: bytearray, index: bytearray
-    ) -> None:
-        """The lines first, then their records: a record never points to what is not there."""
-        self._compare_size(stream)
-        path = self.directory / stream.filename
-        lock.begin(stream.filename)
+        before = self.total
         try:
-            cut_to(path, position.size)
-            write_at(path, position.size, data)
-            write_at(self.directory / INDEX, self.total * SIZE, index)
+            self._add_missing_entries()
+            self._drop_missing_records()
         except OSError:
-            # What has a whole record may have been read already, so it stays; the rest never was.
-            self.catch_up()
-            cut_to(self.directory / INDEX, self.total * SIZE)
-            cut_to(path, self._size(stream))
-            lock.finish()
+            self.reset()  # what was noted may not be in the index
             raise
-        lock.finish()
-
-    def _check(self, whole: bool) -> None:
-        """Compares the index with the files, and makes each fit the other."""
-        sizes = {
-            stream: path.stat().st_size
-            for path in self.directory.glob("*.jsonl")
-            if (stream := stream_of(path)) is not None
-        }
-        if not whole or any(size > self._size(stream) for stream, size in sizes.items()):
-            before = self.total
-            lost = log_repair.rebuild(self.directory, self.total, self.positions, sizes)
-            self.catch_up()
-            if not whole or self.total > before:
-                logger.warning(
-                    "The index of the log in %s was repaired from line %d on", self.directory, before + 1
-                )
-            if lost:
-                self._note(INDEX, f"it was damaged, and {lost} of its lines cannot be told any more")
-        for stream, size in sizes.items():
-            if size > self._size(stream):
-                cut_to(self.directory / stream.filename, self._size(stream))
-        for stream in list(self.positions):
-            self._compare_size(stream)
+        truncate(self._index, self.total * index.SIZE)
+        truncate(self.segment, self._end)
+        if not is_intact or self.total != before:
+            logger.warning("Repaired the index of the log in %s from line %d on", self.directory, before + 1)
         self.checked = True
 
-    def _compare_size(self, stream: Stream) -> None:
-        """A file that has become shorter than the index says lacks its last lines."""
-        position = self.positions.get(stream)
-        if position is None:
-            return
-        try:
-            size, what = (self.directory / stream.filename).stat().st_size, ""
-        except FileNotFoundError:
-            size, what = 0, "its file is missing"
-        if size >= position.size or (stream in self._doubts and self._doubts[stream].until == position.count):
-            return
-        number = 0
-        for owner, offset, length, _ in records(self.directory / INDEX, 0):
-            if owner == stream:
-                if offset + length > size:
+    def append(self, stream: Stream, start: int, lines: Sequence[LogLine], quota: int) -> Appended:
+        """See LogStore.append."""
+        state = self._streams.get(stream) or _StreamState()
+        fresh = lines[state.count - start :] if start <= state.count else ()
+        used = sum(other.size for owner, other in self._streams.items() if owner != SERVICE)
+        records, entries, added = bytearray(), bytearray(), 0
+        for line in fresh:
+            entry = log_entry(self.total + added + 1, stream, state.count + added, line)
+            raw = encode(entry)
+            if quota and stream != SERVICE and used + len(records) + len(raw) > quota:
+                break
+            entries += index.pack(index.index_entry(entry, self._end + len(records), len(raw)))
+            records += raw
+            added += 1
+        if added:
+            is_digest_complete = state.digest.count == state.count
+            write_at(self.segment, self._end, records)
+            write_at(self._index, self.total * index.SIZE, entries)
+            self.refresh()
+            state = self._streams[stream]
+            for line in fresh[:added] if is_digest_complete else ():
+                state.digest.add(line.stream, line.text)
+        return Appended(state.count, added, added < len(fresh))
+
+    def verify(self, stream: Stream, end: LogEnd) -> bool:
+        """See LogStore.verify."""
+        state = self._streams.get(stream) or _StreamState()
+        if state.count < end.count:
+            return False
+        if state.count > end.count:
+            raise LogMismatch(state.count, end)
+        if state.digest.count < state.count:
+            digest, damaged = LogDigest(), 0
+            log_filter = LogFilter(frozenset((stream.task,)), run=stream.run)
+            for entry in all_entries(lambda after: self.read(log_filter, after)):
+                digest.add(entry.stream, entry.text)
+                damaged += entry.text == DAMAGED
+            if damaged or digest.count < state.count:
+                raise LogMismatch(state.count, end, damaged + state.count - digest.count)
+            state.digest = digest
+        if state.digest.hexdigest() != end.sha256:
+            raise LogMismatch(state.count, end)
+        return True
+
+    def read(
+        self,
+        log_filter: LogFilter,
+        after: int = 0,
+        until: int | None = None,
+        max_lines: int = 500,
+        back: bool = False,
+    ) -> ReadResult:
+        """The first lines behind `after` and up to `until`, or the last ones with `back`. See LogStore.read. Raises
+        IndexDamaged."""
+        with self.view:
+            keys = frozenset(map(index.key_of, filter(log_filter.passes_stream, self._streams)))
+            total = self.total
+        limit = total if until is None else max(0, min(until, total))
+        begin = max(after, limit - _SCAN) if back else after
+        end = limit if back else max(after, min(limit, after + _SCAN))
+        block = index.read_block(self._index, begin, end - begin)
+        if len(block) < (end - begin) * index.SIZE:
+            raise IndexDamaged(f"The index of the log in {self.directory} has become shorter")
+        entries: list[LogEntry] = []
+        size = read = 0
+        with _opened(self.segment) as file:
+            for position, place in index.select(block, log_filter, keys, back):
+                cursor = begin + position + 1
+                is_over = bool(entries) and size + place.length > _RESULT_BYTES
+                if is_over or len(entries) >= max_lines or read > _READ_BYTES:
+                    begin, end = (cursor, end) if back else (begin, cursor - 1)
                     break
-                number += 1
-        self.doubt(
-            stream, number, position.count, what or f"the last {position.size - size} bytes are missing"
+                raw = _record(file, place)
+                read += place.length
+                entry = self._entry(cursor, place, raw) if log_filter.may_pass(raw) else None
+                if entry is not None and log_filter.passes_text(entry.text):
+                    entries.append(entry)
+                    size += place.length
+        return ReadResult(
+            tuple(reversed(entries) if back else entries), begin + 1, end, end < (total if back else limit)
         )
 
-    def _digest(self, stream: Stream, position: Position) -> str:
-        """Of the lines on the disk, but for those that were hashed when they came; "" where one is damaged."""
-        hashed, sha = self._digests.pop(stream, (0, LogDigest()))
-        try:
-            if hashed < position.size:
-                with (self.directory / stream.filename).open("rb") as file:
-                    file.seek(hashed)
-                    while hashed < position.size and (raw := file.readline()):
-                        hashed += len(raw)
-                        line = decode(raw)
-                        if line is None:
-                            return ""
-                        sha.add(line["stream"], line["text"])
-        except OSError:
-            logger.exception("The log %s of %s cannot be read", stream.filename, self.directory)
-            return ""
-        self._digests[stream] = (hashed, sha)
-        return sha.hexdigest()
+    def _entry(self, cursor: int, place: IndexEntry, raw: bytes) -> LogEntry:
+        """The line of a record, or what readers get instead if it is damaged: what the index knows of it."""
+        entry = decode(raw)
+        if entry is not None and entry.cursor == cursor:
+            return entry
+        if cursor not in self._reported and len(self._reported) < _REPORTS:
+            self._reported.add(cursor)
+            logger.error("Line %d of the log in %s is damaged", cursor, self.directory)
+        stream = index.stream_of(place.key)
+        level, time = SEVERITIES[place.severity], time_text(place.time)
+        return entry_of(cursor, stream.run, stream.task, place.number, time, "stderr", level, DAMAGED)
 
-    def _heal(self, stream: Stream, start: int, lines: Sequence[LogLine]) -> None:
-        """Puts lines that were sent again back into their places. A line is always written as the same bytes; where
-        they do not fit, it is another line, and the one that is lost stays lost."""
-        doubt = self._doubts[stream]
-        if not start <= doubt.ask < start + len(lines):
-            return
-        path = self.directory / stream.filename
-        number, before = doubt.place if doubt.place[0] <= doubt.ask else (0, 0)
-        for cursor, record in enumerate(records(self.directory / INDEX, before), before + 1):
-            if record.stream != stream:
-                continue
-            if number >= min(doubt.until, start + len(lines)):
-                doubt.place = (number, cursor - 1)
-                break
-            if number == doubt.ask:
-                self._put_back(stream, doubt, record.offset, record.length, cursor, lines[number - start])
-                doubt.ask += 1
-            number += 1
-        if doubt.ask >= doubt.until:
-            del self._doubts[stream]
-            self._digests.pop(stream, None)
-            path.touch()
-            if path.stat().st_size < self._size(stream):
-                os.truncate(path, self._size(stream))  # what is lost is a hole: the next line is behind it
-            self._note(stream.filename, f"{doubt.lost} of its lines are lost" if doubt.lost else "")
+    def _note(self, entry: IndexEntry) -> None:
+        if entry.offset < self._end:
+            raise IndexDamaged(f"Line {self.total + 1} of {self.directory} overlaps the one before it")
+        self.total += 1
+        self._end = entry.end
+        if entry.key != index.LOST:
+            stream = index.stream_of(entry.key)
+            if (state := self._streams.get(stream)) is None:
+                state = self._streams[stream] = _StreamState()
+            state.count = entry.number + 1
+            state.size += entry.length
 
-    def _put_back(
-        self, stream: Stream, doubt: Doubt, offset: int, length: int, cursor: int, line: LogLine
-    ) -> None:
-        path = self.directory / stream.filename
-        versions = (encode(doubt.ask, cursor, line), encode(doubt.ask, None, line))
-        raw = next((raw for raw in versions if len(raw) == length), None)
-        try:
-            with path.open("rb") as file:
+    def _add_missing_entries(self) -> None:
+        """Write an entry for each record behind the last intact entry. A record knows its cursor, so that the lines
+        behind a damaged one keep theirs. A line that neither file knows keeps its cursor only."""
+        entries = bytearray()
+
+        def add(entry: IndexEntry) -> None:
+            self._note(entry)
+            entries.extend(index.pack(entry))
+            if len(entries) >= _BLOCK * index.SIZE:
+                flush()
+
+        def flush() -> None:
+            write_at(self._index, self.total * index.SIZE - len(entries), entries)
+            entries.clear()
+
+        offset = self._end
+        with _opened(self.segment) as file:
+            if file is not None:
                 file.seek(offset)
-                there = file.read(length)
-        except FileNotFoundError:
-            there = b""
-        if raw is not None and there != raw:
-            write_at(path, offset, raw)
-        elif raw is None and decode(there) is None:
-            doubt.lost += 1
-            lost = self._lost.setdefault(stream, [])
-            begin = lost.pop().start if lost and lost[-1].stop == doubt.ask else doubt.ask
-            lost.append(range(begin, doubt.ask + 1))
+            for raw in file or ():
+                record = decode(raw)
+                if record is not None and record.cursor > self.total:
+                    while self.total < record.cursor - 1:
+                        add(self._old_entry(offset) or IndexEntry(0, self._end, 0, 0, index.LOST, 0, 0))
+                    add(index.index_entry(record, offset, len(raw)))
+                offset += len(raw)
+        while (entry := self._old_entry(offset)) is not None:
+            add(entry)
+        flush()
+
+    def _old_entry(self, until: int) -> IndexEntry | None:
+        """The entry of the next line that is still in the index, if it is intact and its record ends by `until`."""
+        try:
+            entry = index.unpack(index.read_block(self._index, self.total, 1), 0)
+        except IndexDamaged:
+            return None
+        return entry if self._end <= entry.offset and entry.end <= until else None
+
+    def _drop_missing_records(self) -> None:
+        """Drop the last lines if a power failure took their records: the segment ends before them, or has only zeros
+        there. Their agents send them again."""
+        total, size = self.total, size_of(self.segment)
+        with _opened(self.segment) as file:
+            while total:
+                entry = index.unpack(index.read_block(self._index, total - 1, 1), 0)
+                raw = _record(file, entry)
+                if entry.end <= size and (not raw or raw.strip(b"\0")):
+                    break  # `not raw`: the disk has it, but cannot read it
+                total -= 1
+        if total < self.total:
+            logger.error("The last %d lines of the log in %s are missing", self.total - total, self.directory)
+            truncate(self._index, total * index.SIZE)
+            self.reset()
+            self.refresh()
+
+
+def all_entries(read: Callable[[int], ReadResult]) -> Iterator[LogEntry]:
+    """The lines of all reads, each of which begins behind the cursor at which the one before it ended."""
+    after, more = 0, True
+    while more:
+        result = read(after)
+        yield from result.entries
+        after, more = result.last, result.more
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes] | None]:
+    """The file for reading; None if it does not exist. Raises OSError."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        yield None
+        return
+    with file:
+        yield file
+
+
+def _record(file: IO[bytes] | None, entry: IndexEntry) -> bytes:
+    """The bytes of a record, or as many of them as the disk has; none if it cannot read them."""
+    try:
+        if file is None:
+            return b""
+        file.seek(entry.offset)
+        return file.read(entry.length)
+    except OSError:
+        return b""

@@ -1,7 +1,7 @@
-"""What a replica used at one moment, as a record of fixed size, and how many moments become few. Pure.
+"""Records of a replica's resource usage: their binary format, of fixed size, and their downsampling. Pure.
 
-A record is a check, the time, the CPU and the memory, and for each device of the replica, in their order, its
-utilization and its memory. What is not known is NaN, or the largest number of bytes.
+A record is a CRC, the time, CPU and memory, and for each GPU of the replica, in order, its utilization and memory.
+Unknown values are NaN, or the largest number of bytes.
 """
 
 import math
@@ -19,7 +19,7 @@ _LEAST_WIDTH_S = 5.0
 
 
 class GpuPoint(NamedTuple):
-    """None: not known at this moment."""
+    """The usage of one GPU. None: unknown."""
 
     utilization: float | None
     memory_bytes: int | None
@@ -29,8 +29,8 @@ class GpuPoint(NamedTuple):
 NOTHING = GpuPoint(None, None, None)
 
 
-class Point(NamedTuple):
-    """`time` in seconds since the epoch; `cpu` the cores that were busy since the point before."""
+class UsagePoint(NamedTuple):
+    """`time` is seconds since the epoch; `cpu` the busy cores since the previous point."""
 
     time: float
     cpu: float | None
@@ -39,11 +39,11 @@ class Point(NamedTuple):
 
 
 def size_of(gpus: int) -> int:
-    """The bytes of a record of a replica with so many devices."""
+    """The size in bytes of a record with that number of GPUs."""
     return _CHECK.size + _HEAD.size + gpus * _GPU.size
 
 
-def packed(point: Point) -> bytes:
+def packed(point: UsagePoint) -> bytes:
     data = _HEAD.pack(point.time, _or_nan(point.cpu), point.memory_bytes)
     for gpu in point.gpus:
         used, total = (_UNKNOWN if size is None else size for size in gpu[1:])
@@ -51,8 +51,8 @@ def packed(point: Point) -> bytes:
     return _CHECK.pack(zlib.crc32(data)) + data
 
 
-def unpacked(raw: bytes, gpus: int) -> Iterator[Point]:
-    """The whole records; one that is damaged, and what follows the last whole one, are passed over."""
+def unpacked(raw: bytes, gpus: int) -> Iterator[UsagePoint]:
+    """Parse records. Skips damaged ones, and an incomplete one at the end."""
     size = size_of(gpus)
     for start in range(0, len(raw) - size + 1, size):
         data = raw[start + _CHECK.size : start + size]
@@ -60,7 +60,7 @@ def unpacked(raw: bytes, gpus: int) -> Iterator[Point]:
             continue
         time, cpu, memory_bytes = _HEAD.unpack_from(data)
         devices = _GPU.iter_unpack(data[_HEAD.size :])
-        yield Point(
+        yield UsagePoint(
             time,
             _or_none(cpu),
             memory_bytes,
@@ -71,29 +71,29 @@ def unpacked(raw: bytes, gpus: int) -> Iterator[Point]:
         )
 
 
-def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """No more than `most` (2 or more) points, which stand for equal spans of time: CPU and utilization as means, memory
-    as the most of it. In the order of time. The spans lie where they lie whatever comes later, and are twice as long
-    where they would be too many: so what was thinned before loses little."""
+def thinned(points: Sequence[UsagePoint], most: int) -> list[UsagePoint]:
+    """Downsample to at most `most` (2 or more) points, sorted by time, one for each interval: the mean of CPU and
+    utilization, the maximum of memory. Intervals are aligned to fixed times and double in width as needed, so repeated
+    downsampling loses little."""
     points = sorted(points, key=lambda point: point.time)
     if len(points) <= most:
         return points
     span, width = points[-1].time - points[0].time, _LEAST_WIDTH_S
     while span // width + 2 > most:
         width *= 2
-    # Each stands for the time since the one before; nobody knows that of the first.
+    # A point stands for the time since the previous one, which is unknown for the first.
     spans = [max(after.time - before.time, 1e-3) for before, after in pairwise(points)]
     weights = [spans[0], *spans]
     weighed = zip(points, weights, strict=True)
     return [_merged(list(group)) for _, group in groupby(weighed, key=lambda one: one[0].time // width)]
 
 
-def _merged(weighed: Sequence[tuple[Point, float]]) -> Point:
+def _merged(weighed: Sequence[tuple[UsagePoint, float]]) -> UsagePoint:
     if len(weighed) == 1:
         return weighed[0][0]
     points, weights = zip(*weighed, strict=True)
     devices = zip(*(point.gpus for point in points), strict=True)
-    return Point(
+    return UsagePoint(
         points[-1].time,
         _mean([point.cpu for point in points], weights),
         max(point.memory_bytes for point in points),

@@ -1,10 +1,10 @@
-"""What the replicas of all jobs used over time, in files that several processes may write and read at the same time.
+"""Time series of the replicas' resource usage, in files shared by several processes.
 
-`<data_dir>/usage/<project>/<job>/<run>.<task>` holds records of one replica (`usage_points`), appended under the lock
-of the job (`lock`, flock). A file that has reached the limit is thinned into another one that takes its place. Readers
-take no lock. What a writer that was killed has left half-done is written over by the next one.
+`<data_dir>/usage/<project>/<job>/<run>.<task>` has the records of one replica, appended under the lock of the job
+(`lock`, flock). A file at the limit is downsampled into a new one that replaces it. Readers take no lock. The next
+writer overwrites an incomplete record.
 
-These are measurements: nothing here waits for the disk, and losing some loses no decision.
+Writes do not wait for the disk: no decision depends on these measurements.
 """
 
 import os
@@ -12,35 +12,34 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from threading import Lock
 
-from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.storage.file_lock import held
-from trainyard_server.storage.logs.index import Stream, write_at
-from trainyard_server.storage.usage.records import Point, packed, size_of, thinned, unpacked
+from trainyard_server.storage.files import job_directory, locked, write_at
+from trainyard_server.storage.streams import Stream
+from trainyard_server.storage.usage.records import UsagePoint, packed, size_of, thinned, unpacked
 
 _WAIT_S = 2.0  # for another writer
-_REMEMBERED = 256  # series
+_CACHE_SIZE = 256  # series
 
 
 class UsageStore:
-    """Of each replica of each run no more than `most` points are kept. Safe to use from any thread of any process."""
+    """Keeps at most `most` points of each replica of each run. Safe for several threads and processes."""
 
     def __init__(self, directory: Path, most: int) -> None:
         self._directory = directory
         self._most = most
         self._lock = Lock()
-        self._read: dict[tuple[Path, int], tuple[tuple[int, int, int] | None, list[Point]]] = {}
+        self._cache: dict[tuple[Path, int], tuple[tuple[int, int, int] | None, list[UsagePoint]]] = {}
 
-    def add(self, project: str, job_id: str, points: Mapping[Stream, Iterable[Point]]) -> None:
-        """Appends. Raises OSError, LogBusy among them: then some of it may be there."""
-        directory = self._path(project, job_id)
+    def add(self, project: str, job_id: str, points: Mapping[Stream, Iterable[UsagePoint]]) -> None:
+        """Append points. Raises OSError (also LockTimeout), after which some may be stored."""
+        directory = job_directory(self._directory, project, job_id)
         directory.mkdir(parents=True, exist_ok=True)
-        with held(directory, _WAIT_S):
-            for stream, news in points.items():
-                for point in news:
+        with locked(directory, _WAIT_S):
+            for stream, new_points in points.items():
+                for point in new_points:
                     self._append(directory / stream.name.replace("/", "."), point)
 
-    def newest(self, project: str, job_id: str, stream: Stream, gpus: int) -> Point | None:
-        """The last point of a replica with so many devices; None where there is none."""
+    def newest(self, project: str, job_id: str, stream: Stream, gpus: int) -> UsagePoint | None:
+        """The last point of a replica with that number of GPUs, or None."""
         size = size_of(gpus)
         try:
             with self._file(project, job_id, stream).open("rb") as file:
@@ -51,26 +50,26 @@ class UsageStore:
         except FileNotFoundError:
             return None
 
-    def series(self, project: str, job_id: str, stream: Stream, gpus: int, most: int) -> list[Point]:
-        """No more than `most` points of a replica, the oldest first."""
+    def series(self, project: str, job_id: str, stream: Stream, gpus: int, most: int) -> list[UsagePoint]:
+        """At most `most` points of a replica, oldest first."""
         path = self._file(project, job_id, stream)
         try:
             now = path.stat()
             with self._lock:
-                known, found = self._read.pop((path, most), (None, []))
+                known, points = self._cache.pop((path, most), (None, []))
             version = (now.st_ino, now.st_size, now.st_mtime_ns)
             if known != version:
-                found = thinned(list(unpacked(path.read_bytes(), gpus)), most)
+                points = thinned(list(unpacked(path.read_bytes(), gpus)), most)
         except FileNotFoundError:
             return []
-        # Who looks at a page asks again and again, mostly before there is anything new.
+        # A page polls, usually more often than there are new points.
         with self._lock:
-            self._read[path, most] = (version, found)
-            if len(self._read) > _REMEMBERED:
-                del self._read[next(iter(self._read))]
-        return found
+            self._cache[path, most] = (version, points)
+            if len(self._cache) > _CACHE_SIZE:
+                del self._cache[next(iter(self._cache))]
+        return points
 
-    def _append(self, path: Path, point: Point) -> None:
+    def _append(self, path: Path, point: UsagePoint) -> None:
         raw, gpus = packed(point), len(point.gpus)
         try:
             whole = path.stat().st_size // len(raw)
@@ -81,7 +80,7 @@ class UsageStore:
         write_at(path, whole * len(raw), raw)
 
     def _thin(self, path: Path, gpus: int) -> int:
-        """Half of the limit is free again. How many records there are now."""
+        """Downsample to half of the limit. Returns the number of records."""
         left = thinned(list(unpacked(path.read_bytes(), gpus)), max(2, self._most // 2))
         new = path.with_name(f".{path.name}.new")
         new.write_bytes(b"".join(map(packed, left)))
@@ -89,10 +88,4 @@ class UsageStore:
         return len(left)
 
     def _file(self, project: str, job_id: str, stream: Stream) -> Path:
-        return self._path(project, job_id) / stream.name.replace("/", ".")
-
-    def _path(self, project: str, job_id: str) -> Path:
-        for name in (project, job_id):
-            if not name or name.startswith(".") or "/" in name or "\0" in name:
-                raise InvalidArgument(f"{name!r} cannot name a project or a job.")
-        return self._directory / project / job_id
+        return job_directory(self._directory, project, job_id) / stream.name.replace("/", ".")

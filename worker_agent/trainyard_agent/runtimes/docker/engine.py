@@ -1,7 +1,7 @@
-"""The container engine, as far as we use it: one method a question, over Docker's own SDK.
+"""Client of the container engine, over Docker's SDK.
 
-Every call blocks, may be made from several threads, and fails with one of two errors: EngineDown (nobody
-answers, or not in time: whether it was done is unknown) or EngineRefused (it answered, with a status).
+Every call blocks, is thread-safe, and fails with one of two errors: EngineDown (no answer, or not in time: whether it
+was done is unknown) or EngineRefused (an error status).
 """
 
 import base64
@@ -27,19 +27,19 @@ import requests
 import urllib3
 
 CALL_S = 60.0
-"""How long the engine may take for an answer."""
+"""Timeout of a request to the engine."""
 
 STATS_S = 5.0
-"""How long it may take to say what a container uses."""
+"""Timeout of a request for a container's usage."""
 
-_POOL = 64  # connections kept: a log that is followed holds one for as long as its container lives
+_POOL = 64  # connections: following a log holds one for as long as its container lives
 _DIRECTORY, _SYMLINK, _EXECUTABLE = 1 << 31, 1 << 27, 0o111  # Go's file modes
 
 _log = logging.getLogger(__name__)
 
 
 class EngineError(Exception):
-    """`message` is the engine's own, or says who did not answer."""
+    """A request to the engine failed. `message` is the engine's own, or says which engine does not answer."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -47,14 +47,16 @@ class EngineError(Exception):
 
 
 class EngineDown(EngineError):
-    """Nobody answers."""
+    """The engine does not answer."""
 
 
-class EngineSilent(EngineDown):
-    """It took the question, and said nothing for too long."""
+class EngineTimeout(EngineDown):
+    """The engine accepted the request and did not answer in time."""
 
 
 class EngineRefused(EngineError):
+    """The engine answered with an HTTP error status."""
+
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -62,7 +64,7 @@ class EngineRefused(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One line of the engine's list. `state` is its word for it (`created`, `running`, `exited`, ...)."""
+    """A container in the engine's list. `state` is the engine's term (`created`, `running`, `exited`, ...)."""
 
     id: str
     state: str
@@ -70,8 +72,8 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What the engine says of itself."""
+class EngineInfo:
+    """Information about the engine."""
 
     name: str
     version: str
@@ -81,14 +83,14 @@ class About:
 
 
 class LogStream:
-    """What a container has written, as the engine's frames of bytes. To be closed by its reader."""
+    """A container's output, as the engine's frames of bytes. To be closed by its reader."""
 
     def __init__(self, response: requests.Response) -> None:
         self._response = response
         self._interrupted = False
 
     def __iter__(self) -> Iterator[bytes]:
-        """Blocks, as the engine sends them. Raises EngineDown when the connection breaks."""
+        """Yield chunks as the engine sends them. Raises EngineDown when the connection breaks."""
         try:
             yield from self._response.iter_content(chunk_size=None)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
@@ -96,12 +98,12 @@ class LogStream:
                 raise EngineDown(f"the log stream was cut ({error})") from error
 
     def interrupt(self) -> None:
-        """End a read that waits in another thread; then there is nothing more to read."""
+        """End a blocking read in another thread, and the stream."""
         self._interrupted = True
         connection = getattr(self._response.raw, "connection", None)
         sock = getattr(connection, "sock", None)
         if sock is not None:
-            with contextlib.suppress(OSError):  # it ended by itself
+            with contextlib.suppress(OSError):  # it has ended
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -109,7 +111,7 @@ class LogStream:
 
 
 class Engine:
-    """`url` as DOCKER_HOST has it; "": what the environment says, else this machine's socket."""
+    """A client of one engine. `url` is as in DOCKER_HOST; "": the environment's, else this machine's socket."""
 
     def __init__(self, url: str = "") -> None:
         self.url = url or os.environ.get("DOCKER_HOST", "") or "unix:///var/run/docker.sock"
@@ -122,21 +124,21 @@ class Engine:
                 self._connected.close()
             self._connected = None
 
-    def about(self) -> About:
-        with self._asked() as api:
-            said = api.info()
-        return About(
-            name=said["Name"],
-            version=said["ServerVersion"],
-            cpus=int(said["NCPU"]),
-            memory_bytes=int(said["MemTotal"]),
-            live_restore=bool(said.get("LiveRestoreEnabled")),
+    def about(self) -> EngineInfo:
+        with self._call() as api:
+            info = api.info()
+        return EngineInfo(
+            name=info["Name"],
+            version=info["ServerVersion"],
+            cpus=int(info["NCPU"]),
+            memory_bytes=int(info["MemTotal"]),
+            live_restore=bool(info.get("LiveRestoreEnabled")),
         )
 
     def process(self) -> str:
-        """Which process the engine is, as `pid:start time` of this boot; "" where it cannot be seen.
+        """The engine's process, as `pid:start time` of this boot; "" if it is not visible. Raises EngineDown.
 
-        What ended under one and is found by another was ended with it. Raises EngineDown.
+        A container that ran under one process and has ended under another one ended with the first.
         """
         scheme, _, path = self.url.partition("://")
         if scheme != "unix":
@@ -144,7 +146,7 @@ class Engine:
         try:
             pid = _listener(path)
             if pid <= 1:
-                pid = _seen_dockerd()
+                pid = _find_dockerd()
             return f"{pid}:{psutil.Process(pid).create_time()}" if pid else ""
         except OSError as error:
             raise EngineDown(
@@ -156,68 +158,67 @@ class Engine:
     # Containers.
 
     def containers(self, *labels: str) -> list[Container]:
-        """All that carry these labels (`name=value`), whatever their state."""
-        with self._asked() as api:
-            found = api.containers(all=True, filters={"label": list(labels)})
-        return [Container(entry["Id"], entry["State"], entry.get("Labels") or {}) for entry in found]
+        """All containers with these labels (`name=value`), in any state."""
+        with self._call() as api:
+            entries = api.containers(all=True, filters={"label": list(labels)})
+        return [Container(entry["Id"], entry["State"], entry.get("Labels") or {}) for entry in entries]
 
     def create(self, name: str, spec: Mapping[str, Any]) -> str:
-        """The new container's id."""
-        with self._asked() as api:
+        """Create a container. Returns its id."""
+        with self._call() as api:
             created = api.create_container_from_config(dict(spec), name)
         return str(created["Id"])
 
     def inspect(self, container: str) -> dict[str, Any] | None:
-        """All about it; None if there is no such container."""
-        return self._found(lambda api: dict(api.inspect_container(container)))
+        """The inspection of a container; None if there is no such container."""
+        return self._inspect(lambda api: dict(api.inspect_container(container)))
 
     def stats(self, container: str) -> dict[str, Any] | None:
-        """What it uses now, as the engine counts it; None if there is no such container."""
-        with self._asked() as api:
+        """The current usage of a container, as the engine reports it; None if there is no such container."""
+        with self._call() as api:
             response = api.get(
                 self._url(api, f"/containers/{container}/stats"),
-                params={"stream": 0, "one-shot": 1},  # one-shot: not a second look a second later
+                params={"stream": 0, "one-shot": 1},  # one-shot: without a second sample a second later
                 timeout=STATS_S,
             )
             if response.status_code == 404:
                 return None
             _check(response)
-            said: dict[str, Any] = response.json()
-            return said
+            stats: dict[str, Any] = response.json()
+            return stats
 
-    def program_trouble(self, container: str, program: str, path: str, directory: str) -> str:
-        """Why a created container could not execute `program`, looked up in `path`, or in its working
-        `directory` if it is a relative path; "" if nothing speaks against it. With an init process in
-        between, the engine itself would start it all the same."""
+    def program_error(self, container: str, program: str, path: str, directory: str) -> str:
+        """The reason why a created container cannot execute `program`, looked up in `path`, or in its working
+        `directory` if it is relative; "" if it probably can. The engine does not check this if there is an init."""
         if program.startswith("/"):
             candidates = [program]
         elif "/" in program:
             candidates = [f"{directory}/{program}"]
         else:
-            candidates = [f"{place}/{program}" for place in path.split(":")]
-        trouble = f"there is no program {program!r} in its image"
+            candidates = [f"{entry}/{program}" for entry in path.split(":")]
+        error = f"there is no program {program!r} in its image"
         for candidate in candidates:
             mode = self._mode(container, candidate)
             if mode is None:
                 continue
             if mode & _SYMLINK:
-                return ""  # where it leads is seen only inside
+                return ""  # its target is known only inside
             if mode & _DIRECTORY:
-                trouble = f"{candidate} is a directory in its image"
+                error = f"{candidate} is a directory in its image"
             elif not mode & _EXECUTABLE:
-                trouble = f"{candidate} is not executable in its image"
+                error = f"{candidate} is not executable in its image"
             else:
                 return ""
-        return trouble
+        return error
 
     def start(self, container: str) -> None:
-        with self._asked() as api:
+        with self._call() as api:
             api.start(container)
 
     def stop(self, container: str, grace_s: int) -> None:
-        """SIGTERM, and SIGKILL after `grace_s`; blocks so long, and goes on if the caller dies. Gone or
-        ended already: nothing."""
-        with self._asked_about_what_may_be_gone() as api:
+        """Send SIGTERM, and SIGKILL after `grace_s`. Blocks until then; goes on if the caller dies. Without a running
+        container nothing happens."""
+        with self._call_ignoring_gone() as api:
             response = api.post(
                 self._url(api, f"/containers/{container}/stop"),
                 params={"t": grace_s},
@@ -226,17 +227,18 @@ class Engine:
             _check(response)
 
     def kill(self, container: str) -> None:
-        with self._asked_about_what_may_be_gone() as api:
+        """Send SIGKILL. Without a running container nothing happens."""
+        with self._call_ignoring_gone() as api:
             api.kill(container, "SIGKILL")
 
     def remove(self, container: str) -> None:
-        """With its anonymous volumes, alive or not. Gone already, or going: nothing."""
-        with self._asked_about_what_may_be_gone() as api:
+        """Kill and remove a container with its anonymous volumes, if there is one."""
+        with self._call_ignoring_gone() as api:
             api.remove_container(container, force=True, v=True)
 
     def log(self, container: str, follow: bool) -> LogStream | None:
-        """From its first byte, with times. None if there is no such container."""
-        with self._asked() as api:
+        """The whole log, with times. None if there is no such container."""
+        with self._call() as api:
             response = api.get(
                 self._url(api, f"/containers/{container}/logs"),
                 params={"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)},
@@ -252,59 +254,59 @@ class Engine:
     # Networks.
 
     def create_network(self, spec: Mapping[str, Any]) -> str:
-        """The new network's id."""
-        with self._asked() as api:
+        """Create a network. Returns its id."""
+        with self._call() as api:
             response = api.post(self._url(api, "/networks/create"), json=dict(spec), timeout=CALL_S)
             _check(response)
             return str(response.json()["Id"])
 
     def subnet(self, network: str) -> str:
-        """Its IPv4 subnet, as `172.18.0.0/16`."""
-        with self._asked() as api:
-            said = api.inspect_network(network)
-        return next(str(config["Subnet"]) for config in said["IPAM"]["Config"] if "." in config["Subnet"])
+        """The network's IPv4 subnet, as `172.18.0.0/16`."""
+        with self._call() as api:
+            configs = api.inspect_network(network)["IPAM"]["Config"]
+        return next(str(config["Subnet"]) for config in configs if "." in config["Subnet"])
 
     def gateway(self) -> str:
-        """The host's address on the engine's own bridge, or the engine's word for it; "" without a bridge."""
-        said = self._found(lambda api: dict(api.inspect_network("bridge")))
-        if said is None:
+        """The host's address on the engine's default bridge, or `host-gateway`; "" without a bridge."""
+        bridge = self._inspect(lambda api: dict(api.inspect_network("bridge")))
+        if bridge is None:
             return ""
-        configs = (said.get("IPAM") or {}).get("Config") or [{}]
+        configs = (bridge.get("IPAM") or {}).get("Config") or [{}]
         return str(configs[0].get("Gateway") or "host-gateway")
 
     def networks(self, *labels: str) -> dict[str, Mapping[str, str]]:
-        """The labels of all networks that carry these ones, by id."""
-        with self._asked() as api:
-            found = api.networks(filters={"label": list(labels)})
-        return {entry["Id"]: entry.get("Labels") or {} for entry in found}
+        """The labels of all networks with these labels, by id."""
+        with self._call() as api:
+            entries = api.networks(filters={"label": list(labels)})
+        return {entry["Id"]: entry.get("Labels") or {} for entry in entries}
 
     def remove_network(self, network: str) -> None:
-        """Gone already: nothing."""
-        with self._asked_about_what_may_be_gone() as api:
+        """Remove a network, if there is one."""
+        with self._call_ignoring_gone() as api:
             api.remove_network(network)
 
     def release_network(self, network: str) -> None:
-        """Cut off whatever the engine counts as connected to it. That may be a container which is long gone: an engine
-        with much to do can forget to let go of one, and then removes its network never (moby/moby#33156)."""
-        said = self._found(lambda api: dict(api.inspect_network(network))) or {}
-        for endpoint in (said.get("Containers") or {}).values():
-            with self._asked_about_what_may_be_gone() as api:
+        """Disconnect every endpoint that the engine counts. It may be of a removed container: a busy engine can leak an
+        endpoint, and then never removes the network (moby/moby#33156)."""
+        inspection = self._inspect(lambda api: dict(api.inspect_network(network))) or {}
+        for endpoint in (inspection.get("Containers") or {}).values():
+            with self._call_ignoring_gone() as api:
                 api.disconnect_container_from_network(endpoint["Name"], network, force=True)
 
     # Images.
 
     def image(self, name: str) -> dict[str, Any] | None:
-        """The inspection of what is here under this name or id; None if nothing is."""
-        return self._found(lambda api: dict(api.inspect_image(name)))
+        """The inspection of a local image, by name or id; None if there is none."""
+        return self._inspect(lambda api: dict(api.inspect_image(name)))
 
     def pull(self, name: str, progress: Callable[[Mapping[str, Any]], None], silence_s: float) -> None:
         """Pull an image, with the credentials of this user's Docker configuration.
 
-        `progress` gets what the engine says on the way. Raises EngineRefused with the registry's own words,
-        EngineSilent after `silence_s` without a word.
+        `progress` gets the engine's progress events. Raises EngineRefused with the registry's message, EngineTimeout
+        after `silence_s` without an event.
         """
         repository, tag = docker.utils.parse_repository_tag(name)
-        with self._asked() as api:
+        with self._call() as api:
             response = api.post(
                 self._url(api, "/images/create"),
                 params={"fromImage": repository, "tag": tag or "latest"},
@@ -314,14 +316,14 @@ class Engine:
             )
             with response:
                 _check(response)
-                for said in _json_stream(response):
-                    if "error" in said:
-                        detail = said.get("errorDetail") or {}
-                        raise EngineRefused(int(detail.get("code") or 500), str(said["error"]))
-                    progress(said)
+                for event in _json_stream(response):
+                    if "error" in event:
+                        detail = event.get("errorDetail") or {}
+                        raise EngineRefused(int(detail.get("code") or 500), str(event["error"]))
+                    progress(event)
 
     def _mode(self, container: str, path: str) -> int | None:
-        with self._asked() as api:
+        with self._call() as api:
             response = api.head(
                 self._url(api, f"/containers/{container}/archive"), params={"path": path}, timeout=CALL_S
             )
@@ -330,10 +332,10 @@ class Engine:
         stat = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
         return int(stat["mode"])
 
-    def _found(self, ask: Callable[[docker.APIClient], dict[str, Any]]) -> dict[str, Any] | None:
-        """What the engine says of a thing; None if there is no such thing."""
+    def _inspect(self, ask: Callable[[docker.APIClient], dict[str, Any]]) -> dict[str, Any] | None:
+        """The result of an inspection; None for 404."""
         try:
-            with self._asked() as api:
+            with self._call() as api:
                 return ask(api)
         except EngineRefused as refused:
             if refused.status == 404:
@@ -341,16 +343,16 @@ class Engine:
             raise
 
     @contextmanager
-    def _asked(self) -> Iterator[docker.APIClient]:
-        """The one place where the SDK's errors become ours."""
+    def _call(self) -> Iterator[docker.APIClient]:
+        """Translate the SDK's errors into ours."""
         try:
             yield self._api()
         except docker.errors.APIError as error:
             status = error.status_code or 500
             raise EngineRefused(status, str(error.explanation or error)) from error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            if "Read timed out" in str(error):  # wrapped in as many ways as there are places to wait in
-                raise EngineSilent(f"the container engine at {self.url} does not answer in time") from error
+            if "Read timed out" in str(error):  # wrapped in several exception types
+                raise EngineTimeout(f"the container engine at {self.url} does not answer in time") from error
             raise EngineDown(
                 f"the container engine at {self.url} does not answer ({_cause(error)})"
             ) from error
@@ -360,17 +362,17 @@ class Engine:
             ) from error
 
     @contextmanager
-    def _asked_about_what_may_be_gone(self) -> Iterator[docker.APIClient]:
+    def _call_ignoring_gone(self) -> Iterator[docker.APIClient]:
         try:
-            with self._asked() as api:
+            with self._call() as api:
                 yield api
         except EngineRefused as refused:
-            # 304: ended already; 404: gone; 409: not running, or being removed by somebody else.
+            # 304: already stopped; 404: removed; 409: not running, or being removed.
             if refused.status not in (304, 404, 409):
                 raise
 
     def _api(self) -> docker.APIClient:
-        """Connected on the first call that finds the engine there: an agent may be up before it."""
+        """The SDK's client, connected by the first successful call: the agent may start before the engine."""
         with self._lock:
             if self._connected is None:
                 self._connected = docker.APIClient(
@@ -383,19 +385,19 @@ class Engine:
         return f"{api.base_url}/v{api.api_version}{path}"
 
 
-def _seen_dockerd() -> int:
-    """The process id of this machine's dockerd; 0 where none can be seen."""
+def _find_dockerd() -> int:
+    """The pid of this machine's dockerd; 0 if none is visible."""
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdecimal() and (entry / "comm").read_text() == "dockerd\n":
                 return int(entry.name)
         except OSError:
-            continue  # it ended while we looked
+            continue  # it has ended
     return 0
 
 
 def _listener(path: str) -> int:
-    """The process that listens on a unix socket. systemd (1), or 0 from within a container: not the engine."""
+    """The pid of the listener on a unix socket. 1 (systemd), or 0 inside a container, is not the engine."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(CALL_S)
         probe.connect(path)
@@ -404,7 +406,7 @@ def _listener(path: str) -> int:
 
 
 def _check(response: requests.Response) -> None:
-    """Raises EngineRefused for every answer that is no success. (The SDK does so in its own methods.)"""
+    """Raise EngineRefused for an error status. (The SDK's own methods do so themselves.)"""
     if response.status_code < 400:
         return
     try:
@@ -416,14 +418,14 @@ def _check(response: requests.Response) -> None:
 
 
 def _credentials(repository: str) -> dict[str, str]:
-    """The header that lets us in, from the Docker configuration as it is now: `docker login` counts at once."""
+    """The registry's authentication header, from the current Docker configuration."""
     registry, _ = docker.auth.resolve_repository_name(repository)
     try:
-        found = docker.auth.resolve_authconfig(docker.auth.load_config(), registry)
+        config = docker.auth.resolve_authconfig(docker.auth.load_config(), registry)
     except docker.errors.DockerException as error:
-        trouble = f"unauthorized: the credentials for {registry} cannot be read ({_cause(error)})"
-        raise EngineRefused(401, trouble) from error
-    return {"X-Registry-Auth": docker.auth.encode_header(found).decode("ascii")} if found else {}
+        message = f"unauthorized: the credentials for {registry} cannot be read ({_cause(error)})"
+        raise EngineRefused(401, message) from error
+    return {"X-Registry-Auth": docker.auth.encode_header(config).decode("ascii")} if config else {}
 
 
 def _json_stream(response: requests.Response) -> Iterator[dict[str, Any]]:
@@ -433,7 +435,7 @@ def _json_stream(response: requests.Response) -> Iterator[dict[str, Any]]:
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost reason, which alone is worth reading."""
+    """The message of the innermost exception."""
     while True:
         inner = (
             error.__cause__

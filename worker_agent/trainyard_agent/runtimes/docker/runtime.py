@@ -1,7 +1,7 @@
-"""The docker runtime: each replica is a container, each run a network that nobody else is on.
+"""The docker runtime: each replica is a container, each run has its own network.
 
-What runs is the engine's to know, and is found by its labels; what must outlive it is kept in files
-(`run_files`). A container that carries our label and belongs to no run here is removed.
+Containers are found by their labels; what must outlive them is stored in files (`run_files`). A container with our
+label that belongs to no run of this agent is removed.
 """
 
 import logging
@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainyard_agent.host import procfs as process_table
+from trainyard_agent.host import procfs
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
-from trainyard_agent.runtimes.docker import spec as containers
+from trainyard_agent.runtimes.docker import spec as docker_spec
 from trainyard_agent.runtimes.docker.engine import (
     Container,
     Engine,
@@ -26,22 +26,22 @@ from trainyard_agent.runtimes.docker.engine import (
     EngineRefused,
 )
 from trainyard_agent.runtimes.docker.log_copier import LogCopier
+from trainyard_agent.runtimes.docker.run_files import ContainerRunRecord, Key, RunFiles
 from trainyard_agent.runtimes.docker.spec import ImageInfo, Owner
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
-from trainyard_agent.runtimes.run_files import Key, Record, RunFiles
-from trainyard_agent.runtimes.use import Use
+from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import ExitReport, ReplicaReport, RunOrder, RuntimeName
 
 PIDS_LIMIT = 4096
-"""Processes and threads that a replica may have, unless the agent was told otherwise."""
+"""Processes and threads that a replica may have, unless --pids-limit is given."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DIRECTORY = "containers"
-_AT_ONCE = 16  # calls to the engine side by side
-_LOOK_S = 1.0  # between two looks at an engine that gave no sign of a change
-_SUBNETS_TRIED = 5  # somebody else may be faster to take one
-_PATIENCE_S = 10.0  # for containers and networks that are to go
+_AT_ONCE = 16  # concurrent calls to the engine
+_REFRESH_S = 1.0  # between two listings of containers, without a known change
+_SUBNETS_TRIED = 5  # another user of the engine may get one first
+_REMOVE_TIMEOUT_S = 10.0  # for containers and networks of a run
 _PAUSE_S = 0.05
 _GONE = "Its container was removed, and not by Trainyard."
 _SHUT_DOWN = "The container engine, or its machine, was shut down while it ran."
@@ -53,7 +53,7 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True)
 class _Snapshot:
-    """The engine's list of our replicas, as of the last look."""
+    """The engine's last listing of our replicas, and the engine's process then (`host`)."""
 
     containers: dict[Key, Container] = field(default_factory=dict)
     host: str = ""
@@ -72,8 +72,8 @@ class DockerRuntime:
         self._networks = threading.Lock()
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="engine")
         self._snapshot = _Snapshot()
-        self._next_look = 0.0
-        self._trouble = ""
+        self._next_refresh = 0.0
+        self._last_error = ""
         self._resumed: set[str] = set()
         self._stopping: set[Key] = set()
         self._copiers: dict[Key, LogCopier] = {}
@@ -81,12 +81,12 @@ class DockerRuntime:
 
     @staticmethod
     def has_runs(state_dir: Path) -> bool:
-        """Whether there may be containers of an agent with this state directory."""
+        """Whether this state directory may have containers."""
         runs = state_dir / _DIRECTORY
         return runs.is_dir() and any(runs.iterdir())
 
     def close(self) -> None:
-        """Leave everything as it is, for another runtime object to find. Containers and the engine go on."""
+        """Release threads. Containers keep running; another runtime object recovers them."""
         for copier in list(self._copiers.values()):
             copier.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -97,28 +97,28 @@ class DockerRuntime:
             for record in self._files.records():
                 if not record.launched:
                     self.remove(record.run_id)
-            self._look(now=True)
-            mine = self._engine.networks(f"{containers.AGENT}={self._owner.agent_id}")
-            self._remove_strangers({labels.get(containers.RUN, "") for labels in mine.values()})
+            self._refresh(now=True)
+            mine = self._engine.networks(f"{docker_spec.AGENT}={self._owner.agent_id}")
+            self._remove_orphans({labels.get(docker_spec.RUN, "") for labels in mine.values()})
         except (EngineError, OSError) as error:
-            self._say(error)  # it is looked at again with every observation
+            self._log_error(error)  # every observation tries again
         return [record for record in self._files.records() if record.launched]
 
     def place(self, order: RunOrder) -> Handle:
-        known = self._files.record(order.run_id)
-        if known is not None:
-            return known
+        existing = self._files.record(order.run_id)
+        if existing is not None:
+            return existing
         try:
-            record = Record(
+            record = ContainerRunRecord(
                 run_id=order.run_id,
-                addresses=containers.addresses(order),
+                addresses=docker_spec.addresses(order),
                 grace_s=order.grace_s,
                 order=order,
             )
             self._files.create(record)
         except (OSError, ValueError) as error:
-            trouble = f"There is no room for it: {error}."
-            raise StartFailed(order.replicas[0].task, trouble, Reason.HOST_FAILED) from error
+            message = f"There is no room for it: {error}."
+            raise StartFailed(order.replicas[0].task, message, Reason.HOST_FAILED) from error
         return record
 
     def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
@@ -140,9 +140,9 @@ class DockerRuntime:
         if record is None:
             return ()
         try:
-            self._look()
+            self._refresh()
         except (EngineError, OSError) as error:
-            self._say(error)  # it is told as it was last seen: nobody knows better
+            self._log_error(error)  # the last known states are reported
         return tuple(self._observe(record, task) for task in record.addresses)
 
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
@@ -153,61 +153,61 @@ class DockerRuntime:
         if record is None or task not in record.addresses or not record.launched:
             return ()
         try:
-            seen = self._engine.inspect(containers.container_name(record.order, task))
+            seen = self._engine.inspect(docker_spec.container_name(record.order, task))
         except EngineError as error:
-            self._say(error)
+            self._log_error(error)
             return ()
         first = int(seen["State"]["Pid"]) if seen is not None else 0
-        # The engine may live in another pid namespace, where the same number is somebody else.
-        if seen is None or not first or not process_table.is_in_container(first, str(seen["Id"])):
+        # The engine may be in another pid namespace: then the pid is of another process.
+        if seen is None or not first or not procfs.is_in_container(first, str(seen["Id"])):
             return ()
-        return process_table.tree(first)
+        return procfs.tree(first)
 
-    def usage(self, run_id: str, task: str) -> Use | None:
+    def usage(self, run_id: str, task: str) -> ReplicaUse | None:
         container = self._snapshot.containers.get((run_id, task))
-        if container is None or containers.STATES[container.state] is not ReplicaState.RUNNING:
+        if container is None or docker_spec.STATES[container.state] is not ReplicaState.RUNNING:
             return None
         try:
-            said = self._engine.stats(container.id)
+            stats = self._engine.stats(container.id)
         except EngineError as error:
-            self._say(error)
+            self._log_error(error)
             return None
-        return containers.use_of(said) if said is not None else None
+        return docker_spec.usage_of(stats) if stats is not None else None
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         record = self._files.record(run_id)
         if record is None or not record.launched:
             return
         try:
-            self._look(now=True)
+            self._refresh(now=True)
         except (EngineError, OSError) as error:
-            self._say(error)  # it is stopped as soon as the engine answers again
+            self._log_error(error)  # it is stopped as soon as the engine answers again
         alive = [r.task for r in (self._observe(record, task) for task in record.addresses) if r.exit is None]
         if not alive:
             return
-        # Noted before the signal goes out: what ends from now on ended after the stop.
-        self._files.tell_stop(run_id, alive, grace_s, reason)
+        # Saved before the signal is sent: every exit after it counts as stopped.
+        self._files.save_stop(run_id, alive, grace_s, reason)
         with self._lock:
             self._enforce(record)
 
     def remove(self, run_id: str) -> None:
-        """Raises EngineError when the engine cannot do it now; the run is known until it could."""
+        """Raises EngineError if the engine cannot do it now; the run stays known until it can."""
         if self._files.record(run_id) is None:
             return
         self._clear(run_id)
         self._forget(run_id)
 
-    def is_over(self, run_id: str) -> bool:
-        """Whether nothing of the run lives any more and its logs are whole. Unknown run: True."""
+    def has_ended(self, run_id: str) -> bool:
+        """Whether every container of the run has ended and its logs are complete. Unknown run: True."""
         reports = self.observe(run_id)
         return all(r.exit is not None and self._files.log_is_closed(run_id, r.task) for r in reports)
 
     # Starting.
 
-    def _launch(self, record: Record, launches: Sequence[Launch]) -> Handle:
-        """All containers are there before the first is started; an agent that dies in between starts the rest."""
+    def _launch(self, record: ContainerRunRecord, launches: Sequence[Launch]) -> Handle:
+        """Create all containers, then start them. If the agent dies in between, the next one starts the rest."""
         order = record.order
-        self._clear(record.run_id)  # what an attempt left whose answer was lost
+        self._clear(record.run_id)  # of an attempt whose answer was lost
         addresses = self._make_network(order)
         images = {name: self._image(name, launches) for name in {launch.image for launch in launches}}
         gateway = self._engine.gateway()
@@ -222,33 +222,31 @@ class DockerRuntime:
             }
         )
         with self._lock:
-            self._resumed.add(record.run_id)  # nobody else starts the rest of it
+            self._resumed.add(record.run_id)  # `_resume` must not start it too
         self._files.save(launched)
         self._each(list(zip(launches, ids, strict=True)), lambda pair: self._start(pair[0].task, pair[1]))
         with self._lock:
-            self._next_look = 0.0
+            self._next_refresh = 0.0
             for launch, container in zip(launches, ids, strict=True):
                 self._follow(record.run_id, launch.task, container)
         return launched
 
     def _make_network(self, order: RunOrder) -> dict[str, str]:
-        """The run's network; the addresses of its replicas on it. A lone replica needs none of its own.
-
-        The engine knows best which subnet is free, and takes addresses only on one that it is told: so it is
-        asked for a network, and for the same again.
-        """
-        anywhere = containers.network_spec(self._owner, order)
+        """Create the run's network. Returns the addresses of its replicas, which a lone replica does not need. Fixed
+        addresses require an explicit subnet, and the engine knows a free one: so a network is created and removed for
+        its subnet, and created again."""
+        any_subnet = docker_spec.network_spec(self._owner, order)
         if len(order.replicas) == 1:
-            self._engine.create_network(anywhere)
+            self._engine.create_network(any_subnet)
             return {}
         for attempt in range(1, _SUBNETS_TRIED + 1):
-            with self._networks:  # no other run of ours takes it in between
-                network = self._engine.create_network(anywhere)
+            with self._networks:  # no other run of ours gets it in between
+                network = self._engine.create_network(any_subnet)
                 subnet = self._engine.subnet(network)
-                addresses = containers.ip_addresses(order, subnet)
+                addresses = docker_spec.ip_addresses(order, subnet)
                 self._engine.remove_network(network)
                 try:
-                    self._engine.create_network(containers.network_spec(self._owner, order, subnet))
+                    self._engine.create_network(docker_spec.network_spec(self._owner, order, subnet))
                 except EngineRefused:
                     if attempt == _SUBNETS_TRIED:
                         raise
@@ -257,11 +255,11 @@ class DockerRuntime:
         raise AssertionError("unreachable")
 
     def _image(self, name: str, launches: Sequence[Launch]) -> ImageInfo:
-        found = self._engine.image(name)
-        if found is None:
+        inspection = self._engine.image(name)
+        if inspection is None:
             task = next(launch.task for launch in launches if launch.image == name)
-            raise StartFailed(task, f"Its image {name} is no longer here.", Reason.HOST_FAILED)
-        return ImageInfo.of(found)
+            raise StartFailed(task, f"Its image {name} was removed from the machine.", Reason.HOST_FAILED)
+        return ImageInfo.of(inspection)
 
     def _create(
         self, order: RunOrder, launch: Launch, image: ImageInfo, addresses: Mapping[str, str], gateway: str
@@ -269,7 +267,7 @@ class DockerRuntime:
         program = image.program(launch)
         if not program:
             raise StartFailed(launch.task, "Its image names no program, and the job gives none.")
-        spec = containers.container_spec(
+        spec = docker_spec.container_spec(
             self._owner,
             order,
             launch,
@@ -279,29 +277,29 @@ class DockerRuntime:
             pids_limit=self._pids_limit,
         )
         try:
-            container = self._engine.create(containers.container_name(order, launch.task), spec)
+            container = self._engine.create(docker_spec.container_name(order, launch.task), spec)
             path = launch.environment.get("PATH", image.path)
-            trouble = self._engine.program_trouble(container, program, path, image.directory)
+            message = self._engine.program_error(container, program, path, image.directory)
         except EngineError as error:
             raise StartFailed(launch.task, f"{error}.", Reason.HOST_FAILED) from error
-        if trouble:
-            raise StartFailed(launch.task, f"{trouble[0].upper()}{trouble[1:]}.")
+        if message:
+            raise StartFailed(launch.task, f"{message[0].upper()}{message[1:]}.")
         return container
 
     def _start(self, task: str, container: str) -> None:
         try:
             self._engine.start(container)
         except EngineRefused as refused:
-            raise StartFailed(task, *containers.refused_start(refused.status, refused.message)) from refused
+            raise StartFailed(task, *docker_spec.refused_start(refused.status, refused.message)) from refused
         except EngineDown as down:
             raise StartFailed(task, f"{down}.", Reason.HOST_FAILED) from down
 
     def _undo(self, run_id: str) -> None:
-        """Nothing of the run is left; what cannot be removed now is, as nobody's, once the engine answers."""
+        """Remove the run; what cannot be removed now is removed as an orphan once the engine answers."""
         try:
             self._clear(run_id)
         except EngineError as error:
-            _log.warning("run %s is not all removed yet: %s", run_id, error)
+            _log.warning("run %s is not completely removed yet: %s", run_id, error)
         self._forget(run_id)
 
     def _forget(self, run_id: str) -> None:
@@ -314,29 +312,29 @@ class DockerRuntime:
             self._stopping = {key for key in self._stopping if key[0] != run_id}
 
     def _clear(self, run_id: str) -> None:
-        """No container and no network of the run is left. Raises EngineError."""
-        labels = (f"{containers.AGENT}={self._owner.agent_id}", f"{containers.RUN}={run_id}")
-        give_up_at = time.monotonic() + _PATIENCE_S
+        """Remove the run's containers and network. Raises EngineError."""
+        labels = (f"{docker_spec.AGENT}={self._owner.agent_id}", f"{docker_spec.RUN}={run_id}")
+        give_up_at = time.monotonic() + _REMOVE_TIMEOUT_S
         while True:
             try:
-                left = [c.id for c in self._engine.containers(*labels, _labelled(containers.REPLICA))]
+                left = [c.id for c in self._engine.containers(*labels, _labelled(docker_spec.REPLICA))]
                 self._each(left, self._engine.remove)
                 networks = self._engine.networks(*labels)
-                if not left:  # and yet there is a network: the engine has refused to remove it
+                if not left:  # the engine may have refused to remove the network
                     self._each(list(networks), self._engine.release_network)
                 self._each(list(networks), self._engine.remove_network)
                 if not left and not networks:
                     return
-            except EngineRefused as refused:  # a network that is still let go of, a container being removed
+            except EngineRefused as refused:  # a network or a container that is being removed
                 if time.monotonic() > give_up_at:
                     raise
                 _log.debug("run %s: %s; trying again", run_id, refused)
             if time.monotonic() > give_up_at:
-                raise EngineRefused(500, f"the containers of run {run_id} do not go away")
+                raise EngineRefused(500, f"the containers of run {run_id} are not removed in time")
             time.sleep(_PAUSE_S)
 
-    def _resume(self, record: Record) -> None:
-        """What another agent left: start what it had no time to start, and go on with the logs."""
+    def _resume(self, record: ContainerRunRecord) -> None:
+        """Resume a run of a former agent: start what it has not started, and copy the logs further."""
         self._resumed.add(record.run_id)
         for task in record.addresses:
             key = (record.run_id, task)
@@ -349,7 +347,7 @@ class DockerRuntime:
                 except StartFailed as failure:
                     how = never_ran(failure.reason, failure.message, datetime.now(UTC))
                     self._finish(record, task, None, how)
-                self._next_look = 0.0
+                self._next_refresh = 0.0
         for task in record.addresses:
             container = self._snapshot.containers.get((record.run_id, task))
             if container is not None and not self._files.log_is_closed(record.run_id, task):
@@ -357,94 +355,93 @@ class DockerRuntime:
 
     # Watching.
 
-    def _look(self, now: bool = False) -> None:
-        """Ask the engine how our replicas stand, if there may be something new. Raises EngineError."""
+    def _refresh(self, now: bool = False) -> None:
+        """List our containers, at most every _REFRESH_S. Raises EngineError."""
         with self._lock:
-            if not now and time.monotonic() < self._next_look:
+            if not now and time.monotonic() < self._next_refresh:
                 return
-            self._next_look = time.monotonic() + _LOOK_S
-            mine = (f"{containers.AGENT}={self._owner.agent_id}", _labelled(containers.REPLICA))
-            # The engine's process first: what is found under a new one may have ended with the old one.
+            self._next_refresh = time.monotonic() + _REFRESH_S
+            mine = (f"{docker_spec.AGENT}={self._owner.agent_id}", _labelled(docker_spec.REPLICA))
+            # The engine's process first: containers listed by a new one may have ended with the old one.
             host = self._host()
             listed = self._engine.containers(*mine)
-            if self._trouble:
+            if self._last_error:
                 _log.info("the container engine answers again")
-                self._trouble = ""
-            found = {_key(container): container for container in listed}
-            self._snapshot = _Snapshot(found, host)
-            self._remove_strangers({run_id for run_id, _ in found})
+                self._last_error = ""
+            containers = {_key(container): container for container in listed}
+            self._snapshot = _Snapshot(containers, host)
+            self._remove_orphans({run_id for run_id, _ in containers})
             for record in self._files.records():
                 if record.launched:
-                    self._see_alive(record)
+                    self._record_host(record)
                     if record.run_id not in self._resumed:
                         self._resume(record)
                     self._enforce(record)
 
-    def _remove_strangers(self, seen: set[str]) -> None:
-        """What carries our label and belongs to no run: the rest of one that was undone without the engine,
-        or whose directory was removed."""
-        for run_id in seen - {record.run_id for record in self._files.records()}:
-            _log.warning("removing what is left of run %s", run_id)
+    def _remove_orphans(self, listed: set[str]) -> None:
+        """Remove the containers and networks with our label whose run was removed without the engine, or by hand."""
+        for run_id in listed - {record.run_id for record in self._files.records()}:
+            _log.warning("removing orphaned containers of run %s", run_id)
             try:
                 self._clear(run_id)
             except EngineError as error:
                 _log.warning("run %s: %s; trying again", run_id, error)
 
-    def _see_alive(self, record: Record) -> None:
-        """Remember under which engine the run still lived."""
+    def _record_host(self, record: ContainerRunRecord) -> None:
+        """Record the engine's process under which the run is alive."""
         if record.host == self._snapshot.host:
             return
-        found = (self._snapshot.containers.get((record.run_id, task)) for task in record.addresses)
-        if any(container is not None and container.state == "running" for container in found):
+        containers = (self._snapshot.containers.get((record.run_id, task)) for task in record.addresses)
+        if any(container is not None and container.state == "running" for container in containers):
             self._files.save(record.model_copy(update={"host": self._snapshot.host}))
 
-    def _observe(self, record: Record, task: str) -> ReplicaReport:
-        told = self._files.report(record.run_id, task)
-        if told is not None:
-            return told
+    def _observe(self, record: ContainerRunRecord, task: str) -> ReplicaReport:
+        exited = self._files.report(record.run_id, task)
+        if exited is not None:
+            return exited
         address = record.addresses[task]
         if not record.launched:
             return ReplicaReport(task=task, state=ReplicaState.PENDING, address=address)
         container = self._snapshot.containers.get((record.run_id, task))
-        state = containers.STATES[container.state] if container else ReplicaState.RUNNING
+        state = docker_spec.STATES[container.state] if container else ReplicaState.RUNNING
         try:
             if container is None or state is ReplicaState.EXITED:
-                seen = self._engine.inspect(containers.container_name(record.order, task))
-                state = containers.STATES[seen["State"]["Status"]] if seen else ReplicaState.EXITED
+                seen = self._engine.inspect(docker_spec.container_name(record.order, task))
+                state = docker_spec.STATES[seen["State"]["Status"]] if seen else ReplicaState.EXITED
                 if state is ReplicaState.EXITED:
                     return self._ended(record, task, seen)
-        except (EngineError, OSError) as error:  # nobody knows better, or it cannot be written down: later
-            self._say(error)
+        except (EngineError, OSError) as error:  # unknown, or it cannot be recorded now
+            self._log_error(error)
             state = ReplicaState.RUNNING
         return ReplicaReport(
             task=task, state=state, address=address, started_at=self._started(record, task, container)
         )
 
-    def _ended(self, record: Record, task: str, seen: dict[str, Any] | None) -> ReplicaReport:
+    def _ended(self, record: ContainerRunRecord, task: str, seen: dict[str, Any] | None) -> ReplicaReport:
         if seen is None:
             now = datetime.now(UTC)
             gone = ExitReport(code=None, reason=Reason.VANISHED, message=_GONE, finished_at=now)
             return self._finish(record, task, None, gone)
         if (record.run_id, task) not in self._copiers:
             self._follow(record.run_id, task, seen["Id"])
-        started = containers.moment(seen["State"]["StartedAt"])
+        started = docker_spec.parse_time(seen["State"]["StartedAt"])
         return self._finish(record, task, started, self._exit(record, task, seen["State"]))
 
-    def _started(self, record: Record, task: str, container: Container | None) -> datetime | None:
+    def _started(self, record: ContainerRunRecord, task: str, container: Container | None) -> datetime | None:
         key = (record.run_id, task)
-        if container is None or containers.STATES[container.state] is ReplicaState.STARTING:
+        if container is None or docker_spec.STATES[container.state] is ReplicaState.STARTING:
             return None
         if key not in self._started_at:
             try:
                 seen = self._engine.inspect(container.id)
             except EngineError as error:
-                self._say(error)
+                self._log_error(error)
                 return None
-            self._started_at[key] = containers.moment(seen["State"]["StartedAt"]) if seen else None
+            self._started_at[key] = docker_spec.parse_time(seen["State"]["StartedAt"]) if seen else None
         return self._started_at[key]
 
-    def _exit(self, record: Record, task: str, state: Mapping[str, Any]) -> ExitReport:
-        how = containers.exit_of(state, record.memory.get(task, 0))
+    def _exit(self, record: ContainerRunRecord, task: str, state: Mapping[str, Any]) -> ExitReport:
+        how = docker_spec.exit_of(state, record.memory.get(task, 0))
         stop = self._files.stop(record.run_id)
         if stop is not None and task in stop.tasks:
             return stopped_exit(how.code, stop.reason, how.finished_at)
@@ -452,17 +449,17 @@ class DockerRuntime:
             return how.model_copy(update={"reason": Reason.HOST_SHUTDOWN, "message": _SHUT_DOWN})
         return how
 
-    def _survived(self, record: Record) -> bool:
-        """Whether containers outlive what happened to the host since: another engine process, which leaves
-        them alone on request, but not another boot."""
+    def _survived(self, record: ContainerRunRecord) -> bool:
+        """Whether containers survive what happened to the host since: a restarted engine with live-restore, not another
+        boot."""
         same_boot = record.host.partition(" ")[0] == self._snapshot.host.partition(" ")[0]
         return same_boot and self._engine.about().live_restore
 
     def _finish(
-        self, record: Record, task: str, started_at: datetime | None, how: ExitReport
+        self, record: ContainerRunRecord, task: str, started_at: datetime | None, how: ExitReport
     ) -> ReplicaReport:
-        """Write down an exit before it is told: it never changes."""
-        # The engine's two clocks differ by a little.
+        """Save an exit before it is reported: it never changes."""
+        # The engine's two clocks differ slightly.
         if started_at is not None and how.finished_at < started_at:
             how = how.model_copy(update={"finished_at": started_at})
         report = ReplicaReport(
@@ -472,15 +469,15 @@ class DockerRuntime:
             started_at=started_at,
             exit=how,
         )
-        if (record.run_id, task) not in self._copiers:  # nothing is left to be copied
+        if (record.run_id, task) not in self._copiers:  # there is nothing to copy
             self._files.close_log(record.run_id, task)
-        self._files.tell_exit(record.run_id, report)
+        self._files.save_exit(record.run_id, report)
         return report
 
     # Stopping.
 
-    def _enforce(self, record: Record) -> None:
-        """Have every container end that was told to: SIGTERM once, SIGKILL when its time has come."""
+    def _enforce(self, record: ContainerRunRecord) -> None:
+        """Stop the run's containers: SIGTERM once, SIGKILL after the grace."""
         stop = self._files.stop(record.run_id)
         if stop is None:
             return
@@ -488,48 +485,48 @@ class DockerRuntime:
         for task in stop.tasks:
             key = (record.run_id, task)
             container = self._snapshot.containers.get(key)
-            if container is None or containers.STATES[container.state] is ReplicaState.EXITED:
+            if container is None or docker_spec.STATES[container.state] is ReplicaState.EXITED:
                 continue
             if key not in self._stopping:
                 self._stopping.add(key)
-                # A thread of its own, which waits as long as the engine does; the engine goes on without it.
+                # In a thread that waits as long as the engine; the engine goes on without it.
                 grace_s = max(0, math.ceil(left_s))
                 threading.Thread(target=self._stop, args=(key, container.id, grace_s), daemon=True).start()
             elif left_s <= 0:
-                self._pool.submit(self._tell, self._engine.kill, container.id)
-            self._next_look = min(self._next_look, max(stop.kill_at, time.monotonic() + _PAUSE_S))
+                self._pool.submit(self._try_call, self._engine.kill, container.id)
+            self._next_refresh = min(self._next_refresh, max(stop.kill_at, time.monotonic() + _PAUSE_S))
 
     def _stop(self, key: Key, container: str, grace_s: int) -> None:
-        if not self._tell(self._engine.stop, container, grace_s):
-            self._stopping.discard(key)  # told again at the next look
-        self._next_look = 0.0
+        if not self._try_call(self._engine.stop, container, grace_s):
+            self._stopping.discard(key)  # sent again at the next refresh
+        self._next_refresh = 0.0
 
-    def _tell(self, call: Callable[..., None], *arguments: object) -> bool:
+    def _try_call(self, call: Callable[..., None], *arguments: object) -> bool:
         try:
             call(*arguments)
         except EngineError as error:
-            self._say(error)
+            self._log_error(error)
             return False
         return True
 
     # Logs.
 
     def _follow(self, run_id: str, task: str, container: str) -> None:
-        def is_over() -> bool:
+        def has_ended() -> bool:
             seen = self._engine.inspect(container)
-            self._next_look = 0.0
-            return seen is None or containers.STATES[seen["State"]["Status"]] is ReplicaState.EXITED
+            self._next_refresh = 0.0
+            return seen is None or docker_spec.STATES[seen["State"]["Status"]] is ReplicaState.EXITED
 
         record = self._files.record(run_id)
         quota = record.order.log_quota_bytes if record else 0
-        copier = LogCopier(self._engine, container, self._files.directory(run_id, task), is_over, quota)
+        copier = LogCopier(self._engine, container, self._files.directory(run_id, task), has_ended, quota)
         self._copiers[(run_id, task)] = copier
         copier.start()
 
-    # Small things.
+    # Helpers.
 
     def _each(self, items: Iterable[_T], call: Callable[[_T], _R]) -> list[_R]:
-        """Side by side, all to their end; then the first error, if there was one."""
+        """Call concurrently and wait for all; then raise the first error, if there was one."""
         futures = [self._pool.submit(call, item) for item in items]
         errors = [future.exception() for future in futures]
         for error in errors:
@@ -540,16 +537,16 @@ class DockerRuntime:
     def _host(self) -> str:
         return f"{_BOOT_ID.read_text(encoding='ascii').strip()} {self._engine.process()}"
 
-    def _say(self, error: Exception) -> None:
-        """The same trouble only once."""
-        if str(error) != self._trouble:
-            _log.warning("%s. Containers go on; trying again.", error)
-        self._trouble = str(error)
+    def _log_error(self, error: Exception) -> None:
+        """Log an error of the engine, repeated ones only once."""
+        if str(error) != self._last_error:
+            _log.warning("%s. Containers keep running; trying again.", error)
+        self._last_error = str(error)
 
 
 def _labelled(role: str) -> str:
-    return f"{containers.ROLE}={role}"
+    return f"{docker_spec.ROLE}={role}"
 
 
 def _key(container: Container) -> Key:
-    return container.labels.get(containers.RUN, ""), container.labels.get(containers.TASK, "")
+    return container.labels.get(docker_spec.RUN, ""), container.labels.get(docker_spec.TASK, "")

@@ -1,6 +1,6 @@
-"""From a replica to the description of its container, and from a container's state to how the replica stands.
+"""Translation of replicas into container specifications, and of container states into replica states. Pure.
 
-Pure. Names and fields are those of the Docker Engine API, version 1.41.
+Names and fields are those of the Docker Engine API, version 1.41.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,16 @@ from typing import Any
 
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.exits import message_of_code
-from trainyard_agent.runtimes.use import Use
+from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.cluster import PRIMARY, Task
 from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
 from trainyard_protocol.sync import ExitReport, RunOrder
 
 PORT = 2222
-"""Where every replica of a run finds the others, as in the real service."""
+"""The port of every replica, as in the real service."""
 
 PACKAGES = "/opt/trainyard/environment"
-"""Where a package job finds its run's own Python environment, in every container of it."""
+"""Path of the run's Python environment in every container of a package job."""
 
 STATES: Mapping[str, ReplicaState] = {
     "created": ReplicaState.STARTING,
@@ -32,37 +32,37 @@ STATES: Mapping[str, ReplicaState] = {
     "exited": ReplicaState.EXITED,
     "dead": ReplicaState.EXITED,
 }
-"""The engine's vocabulary in ours."""
+"""Replica states by the engine's container states."""
 
 HOST = "host.docker.internal"
-"""The machine itself, as its containers call it."""
+"""The host's name inside its containers."""
 
 AGENT, ROLE, RUN = "trainyard.agent", "trainyard.role", "trainyard.run"
 SERVER, JOB, ATTEMPT, TASK = "trainyard.server", "trainyard.job", "trainyard.attempt", "trainyard.task"
 STATE_DIR, HOST_NAME = "trainyard.state-dir", "trainyard.host"
-"""Labels. What carries our AGENT is ours; nothing else is ever touched."""
+"""Labels. Only containers and networks with our AGENT label are ever touched."""
 
 REPLICA, STAGING, NETWORK = "replica", "staging", "network"
 """Values of ROLE."""
 
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-# What entry points of ordinary images do before their program starts (chown a directory, drop to a user), and
-# what the init process needs to pass a signal on to it then. None reaches beyond the container.
+# What entry points of ordinary images need before their program starts (to chown a directory, to drop to a user), and
+# what the init process needs to forward a signal to it then. None affects the host.
 
 _LOG = {"Type": "local", "Config": {"max-size": "1000t", "max-file": "1", "compress": "false"}}
-# Never rotated, whatever the engine's default is: what is rotated away unread is lost. It goes with the
-# container. This driver keeps bytes as they are; json-file breaks characters at 16 KiB.
-_LEAST_LOG = 1 << 20
+# Never rotated, whatever the engine's default: rotation would lose unread output. It is removed with the container.
+# This driver keeps bytes unchanged; json-file splits characters at 16 KiB.
+_MIN_LOG = 1 << 20
 
 _EXECUTING = "unable to start container process: "
 _NEVER = "0001-01-01T00:00:00Z"
-_MIN_MEMORY = 6 << 20  # the engine takes no less
+_MIN_MEMORY = 6 << 20  # the engine's minimum
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose containers they are: the agent, and for people the server that it works for. By its state directory,
-    and the `here.identity` of those who see it, one can tell later that it is gone for good."""
+    """The owner of containers: the agent, and its server for people to see. The doctor detects a removed agent by its
+    state directory and `machine_id.identity` (`host`)."""
 
     agent_id: str
     server: str = ""
@@ -84,7 +84,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """What of an image matters to those who start it. `id` is the engine's, and never moves."""
+    """The parts of an image that a start needs. `id` is the engine's immutable id."""
 
     id: str
     environment: tuple[str, ...] = ()
@@ -104,23 +104,23 @@ class ImageInfo:
         )
 
     def program(self, launch: Launch) -> str:
-        """The first word of what a container of it executes; "" if there is none."""
+        """The program that a container executes; "" if there is none."""
         words = (*(launch.entrypoint or self.entrypoint), *(launch.command or self._default_command(launch)))
         return words[0] if words else ""
 
     def _default_command(self, launch: Launch) -> tuple[str, ...]:
-        """The image's own arguments count only with its own entry point."""
+        """The image's own arguments, used only with its own entry point."""
         return () if launch.entrypoint else self.command
 
     @property
     def path(self) -> str:
-        """PATH as programs in it see it; the engine has a default."""
+        """PATH inside the image, or the engine's default."""
         given = dict(pair.partition("=")[::2] for pair in self.environment)
         return given.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def addresses(order: RunOrder) -> dict[str, str]:
-    """`host:port` by task, known before anything is there: names, which the run's network resolves.
+    """`host:port` by task, before the containers exist: host names, which the run's network resolves.
 
     A lone master is 127.0.0.1, as in the real service.
     """
@@ -140,15 +140,12 @@ def network_name(order: RunOrder) -> str:
 
 
 def container_name(order: RunOrder, task: str) -> str:
-    """What `docker ps` shows. The run's id makes it unique; the job's makes it readable."""
+    """The name in `docker ps`: unique by the run's id, readable by the job's."""
     return f"{network_name(order)}-{task}"
 
 
 def ip_addresses(order: RunOrder, subnet: str) -> dict[str, str]:
-    """An address of the run's network for each task; its first is the gateway's.
-
-    Raises ValueError if the gang is larger than the network.
-    """
+    """An address of the run's network for each task, after the gateway's. Raises ValueError for too small a network."""
     hosts = list(islice(IPv4Network(subnet).hosts(), 1, len(order.replicas) + 1))
     if len(hosts) < len(order.replicas):
         raise ValueError(f"the network {subnet} has no room for {len(order.replicas)} replicas")
@@ -167,8 +164,8 @@ def container_spec(
 ) -> dict[str, Any]:
     """The body of `POST /containers/create` for one replica.
 
-    `addresses` are the `ip_addresses` of its run: it finds all of them from its first instruction on, while
-    the engine itself knows a name only once its container has started. `gateway` is where the host is.
+    `addresses` are the `ip_addresses` of its run, given as extra hosts: the engine's DNS knows a name only once its
+    container has started. `gateway` is the host's address.
     """
     task = Task.parse(launch.task)
     host = host_name(order.run_id, task)
@@ -186,7 +183,7 @@ def container_spec(
         "Env": [f"{name}={value}" for name, value in _environment(launch, image).items()],
         "Labels": {**owner.labels(REPLICA, order), TASK: launch.task},
         "StopSignal": "SIGTERM",
-        "Healthcheck": {"Test": ["NONE"]},  # the image's own would run, and nobody would look at it
+        "Healthcheck": {"Test": ["NONE"]},  # disables the image's own, which nothing reads
         "HostConfig": {
             "NetworkMode": network_name(order),
             "ExtraHosts": [*_host(gateway), *(f"{peer}:{ip}" for peer, ip in peers.items())],
@@ -203,8 +200,8 @@ def container_spec(
 
 
 def network_spec(owner: Owner, order: RunOrder, subnet: str = "") -> dict[str, Any]:
-    """The body of `POST /networks/create`: a bridge that only this run is on. Without a `subnet` the engine
-    takes one that is free; only on one that was named it lets addresses be chosen."""
+    """The body of `POST /networks/create`: a bridge for this run alone. Without a `subnet` the engine selects a free
+    one; it accepts fixed addresses only on an explicit subnet."""
     return {
         "Name": network_name(order),
         "Driver": "bridge",
@@ -226,11 +223,10 @@ def staging_spec(
     source: str,
     user: str,
 ) -> dict[str, Any]:
-    """The container that fills a run's Python environment.
+    """The container that installs a run's Python environment.
 
-    `directory` of the host is mounted at PACKAGES, `source`, with what was fetched, read-only beside it; what
-    it writes belongs to `user`. It is confined like a replica, and on the engine's own bridge, on which no
-    replica is.
+    The host's `directory` is mounted at PACKAGES, and `source`, with the fetched packages, read-only beside it. It runs
+    as `user`, is confined like a replica, and is on the engine's default bridge, which no replica uses.
     """
     return {
         "Image": image.id,
@@ -254,12 +250,12 @@ def staging_spec(
 
 
 def exit_of(state: Mapping[str, Any], memory_bytes: int) -> ExitReport:
-    """How a container ended that nobody stopped, from the State of its inspection and its memory limit."""
-    finished_at = moment(state["FinishedAt"]) or datetime.now(UTC)
-    code, trouble = int(state["ExitCode"]), str(state.get("Error") or "")
-    if moment(state["StartedAt"]) is None:
+    """The exit of a container that was not stopped, from the State of its inspection and its memory limit."""
+    finished_at = parse_time(state["FinishedAt"]) or datetime.now(UTC)
+    code, error = int(state["ExitCode"]), str(state.get("Error") or "")
+    if parse_time(state["StartedAt"]) is None:
         return ExitReport(
-            code=None, reason=Reason.START_FAILED, message=start_trouble(trouble), finished_at=finished_at
+            code=None, reason=Reason.START_FAILED, message=start_error(error), finished_at=finished_at
         )
     if state.get("OOMKilled") and code:
         message = f"Its memory limit is {_gigabytes(memory_bytes)}." if memory_bytes else ""
@@ -269,33 +265,33 @@ def exit_of(state: Mapping[str, Any], memory_bytes: int) -> ExitReport:
     )
 
 
-def use_of(stats: Mapping[str, Any]) -> Use | None:
-    """What a container uses, by the engine's statistics of it; None where there are none: it has ended. Files that the
-    kernel has read for it, and may forget at once, are not its memory."""
+def usage_of(stats: Mapping[str, Any]) -> ReplicaUse | None:
+    """A container's usage from the engine's statistics; None if there are none, because it has ended. Its memory is
+    without the inactive page cache, which the kernel can reclaim."""
     cpu_ns = int(((stats.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage") or 0)
     memory = stats.get("memory_stats") or {}
     if not cpu_ns:
         return None
     parts = memory.get("stats") or {}
-    spare = int(parts.get("total_inactive_file", parts.get("inactive_file", 0)))  # cgroups 1 and 2
-    return Use(cpu_ns / 1e9, max(0, int(memory.get("usage") or 0) - spare))
+    reclaimable = int(parts.get("total_inactive_file", parts.get("inactive_file", 0)))  # cgroups 1 and 2
+    return ReplicaUse(cpu_ns / 1e9, max(0, int(memory.get("usage") or 0) - reclaimable))
 
 
 def refused_start(status: int, message: str) -> tuple[str, Reason]:
-    """Why the engine would not start a container, and whose fault that is."""
+    """The message and reason for a refused start."""
     if status < 500 and _EXECUTING in message:
-        return start_trouble(message), Reason.START_FAILED
+        return start_error(message), Reason.START_FAILED
     return f"{message.strip().rstrip('.')}.", Reason.HOST_FAILED
 
 
-def start_trouble(message: str) -> str:
-    """The engine's report of a program that it could not execute, without the layers it came through."""
-    telling = message.rpartition(_EXECUTING)[2].removesuffix(": unknown")
-    return f"{telling.strip().rstrip('.') or 'the engine gave no reason'}."
+def start_error(message: str) -> str:
+    """The engine's error for a program that it could not execute, without its prefixes."""
+    cause = message.rpartition(_EXECUTING)[2].removesuffix(": unknown")
+    return f"{cause.strip().rstrip('.') or 'the engine gave no reason'}."
 
 
-def moment(text: str) -> datetime | None:
-    """A time of the engine's, in nanoseconds; None for the one that means never."""
+def parse_time(text: str) -> datetime | None:
+    """Parse the engine's time in nanoseconds; None for the one that means never."""
     if not text or text == _NEVER:
         return None
     whole, _, fraction = text.removesuffix("Z").partition(".")
@@ -303,11 +299,11 @@ def moment(text: str) -> datetime | None:
 
 
 def _log_config(quota: int) -> dict[str, Any]:
-    """With a quota the engine keeps two files of its size. It drops the first when both are full; a line takes no more
-    room there than in our log, so by then that is cut."""
+    """With a quota the engine keeps two files of its size, and drops the first when both are full. A line is not larger
+    there than in our log, so ours is cut by then."""
     if not quota:
         return _LOG
-    return {**_LOG, "Config": {"max-size": str(max(quota, _LEAST_LOG)), "max-file": "2", "compress": "false"}}
+    return {**_LOG, "Config": {"max-size": str(max(quota, _MIN_LOG)), "max-file": "2", "compress": "false"}}
 
 
 def _environment(launch: Launch, image: ImageInfo) -> dict[str, str]:
@@ -316,14 +312,13 @@ def _environment(launch: Launch, image: ImageInfo) -> dict[str, str]:
         extra["PATH"] = f"{PACKAGES}/bin:{image.path}"
         extra["VIRTUAL_ENV"] = PACKAGES
     if not launch.gpus:
-        # Where NVIDIA's runtime is the engine's default, images that ask for all devices would get them.
+        # With NVIDIA's runtime as the engine's default, images that request all devices would get them.
         extra["NVIDIA_VISIBLE_DEVICES"] = "void"
     return {**extra, **launch.environment}
 
 
 def _host(gateway: str) -> list[str]:
-    """Services of the host, such as a storage emulator, have this name inside; nothing on an engine that has
-    no bridge to it."""
+    """The extra host for services of the host, such as a storage emulator; none if the engine has no bridge."""
     return [f"{HOST}:{gateway}"] if gateway else []
 
 
@@ -333,7 +328,7 @@ def _limits(launch: Launch, pids_limit: int) -> dict[str, Any]:
         limits["CpusetCpus"] = ",".join(map(str, launch.cpus))
     if launch.memory_bytes:
         memory = max(launch.memory_bytes, _MIN_MEMORY)
-        # No swap on top. Half of it for /dev/shm: data loaders and NCCL pass batches through it.
+        # No swap. Half of it for /dev/shm, which data loaders and NCCL use.
         limits |= {"Memory": memory, "MemorySwap": memory, "ShmSize": memory // 2}
     if launch.gpus:  # pinned memory
         limits["Ulimits"] = [{"Name": "memlock", "Soft": -1, "Hard": -1}]
@@ -364,7 +359,7 @@ def _mount(source: str, target: str, read_only: bool = False) -> dict[str, Any]:
 
 
 def _devices(gpus: tuple[str, ...]) -> list[dict[str, Any]]:
-    """By the driver's ids, never by count: the engine would hand out the same device twice."""
+    """GPUs by the driver's ids. By count the engine would assign the same device twice."""
     return [{"DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}] if gpus else []
 
 

@@ -1,9 +1,8 @@
-"""The process runtime: each replica is a process of this machine, under a supervisor (`shim.py`) of its own.
+"""The process runtime: each replica is a process of this machine, under its own supervisor (`supervisor.py`).
 
-All that it knows lies in `runs/RUN/` of the agent's state directory: run.json is the handle, written whole
-with `launched` at the one moment when a run comes into being; what the supervisors write stands there. A
-supervisor lives as long as its `alive` file is locked, so nothing here depends on process ids that the
-kernel may use again.
+All state is in `runs/RUN/` of the agent's state directory: run.json is the handle, and is replaced atomically with
+`launched` set when the run starts; the supervisors write the rest. A supervisor lives as long as its `alive` file is
+locked, so nothing depends on process ids, which the kernel may reuse.
 """
 
 import contextlib
@@ -23,8 +22,7 @@ from typing import TypeVar
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
-from trainyard_agent.host import process_tags as marks
-from trainyard_agent.host import procfs as process_table
+from trainyard_agent.host import process_tags, procfs
 from trainyard_agent.host.files import (
     DamagedFile,
     is_locked,
@@ -33,12 +31,12 @@ from trainyard_agent.host.files import (
     try_lock,
     write_json,
 )
+from trainyard_agent.runtimes import supervisor as supervisor_program
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
 from trainyard_agent.runtimes.log_file import LogFile
 from trainyard_agent.runtimes.process import ports
-from trainyard_agent.runtimes.process import supervisor as shim
-from trainyard_agent.runtimes.use import Use
+from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import ReplicaReport, RunOrder, RuntimeName
@@ -46,17 +44,17 @@ from trainyard_protocol.sync import ReplicaReport, RunOrder, RuntimeName
 PASSED_ON = (
     *("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
     *("LD_LIBRARY_PATH", "CUDA_HOME"),  # how frameworks find the machine's devices
-    *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"),  # gs:// at Google, as the user who runs us
+    *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"),  # gs:// at Google, as the agent's user
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
 )
-"""What a replica inherits of the agent's environment; nothing else, so no token of ours either."""
+"""The variables that a replica inherits from the agent; no others, so no token of ours."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _REMOVED = ".removed-"
 _LOCK_FD = 3
-_PATIENCE_S = 10.0  # for a supervisor that was told to kill everything at once
-_BURIAL_S = 1.0  # for what outlived a supervisor to die, at one look: there is a next one
+_KILL_TIMEOUT_S = 10.0  # for a supervisor to kill everything
+_KILL_ORPHANS_S = 1.0  # for orphans of a killed supervisor to die, in one observation
 _PAUSE_S = 0.005
 _log = logging.getLogger(__name__)
 
@@ -68,7 +66,7 @@ class _Record(Handle):
 
 
 class _Stop(BaseModel):
-    """stop.json: when (on the monotonic clock) and why a run was told to stop, and when it is killed."""
+    """stop.json: when (monotonic) and why a run was stopped, and when it is killed."""
 
     monotonic: float
     reason: Reason
@@ -83,7 +81,7 @@ class _Started(BaseModel):
 
 
 class _Ended(BaseModel):
-    """exit.json: how and when the program ended. Neither status nor failure: nobody knows how."""
+    """exit.json: how and when the program ended. Neither status nor failure: unknown."""
 
     time: AwareDatetime
     monotonic: float
@@ -106,12 +104,12 @@ class ProcessRuntime:
         self._logs: dict[tuple[str, str], LogFile] = {}
         self._final: dict[tuple[str, str], ReplicaReport] = {}
         self._stops: dict[str, _Stop] = {}
-        """Those that a full disk refused, as a second best: they are lost with this agent."""
-        self._said: set[str] = set()
+        """Stops that a full disk refused. They are lost with this agent."""
+        self._warned: set[str] = set()
 
     @staticmethod
     def has_runs(state_dir: Path) -> bool:
-        """Whether there may be replicas of an agent with this state directory."""
+        """Whether this state directory may have replicas of the process runtime."""
         runs = state_dir / "runs"
         return runs.is_dir() and any(not path.name.startswith(_REMOVED) for path in runs.iterdir())
 
@@ -123,8 +121,8 @@ class ProcessRuntime:
                         remove_tree(path)
                     elif not self._launched(path.name):
                         self.remove(path.name)
-                except (OSError, marks.StillAlive) as error:  # the others are no worse for it
-                    self._say(f"{path} cannot be cleared away; the next agent tries again: {error}")
+                except (OSError, process_tags.StillAlive) as error:  # the other runs are not affected
+                    self._warn_once(f"{path} cannot be removed; the next agent tries again: {error}")
             return [record for record in self._records() if record.launched]
 
     def place(self, order: RunOrder) -> Handle:
@@ -135,10 +133,10 @@ class ProcessRuntime:
                 return record
             first = replicas[0].task
             if not _RUN_ID.fullmatch(run_id):
-                raise StartFailed(first, f"{run_id!r} is no run id.")
-            taken = {_port(address) for other in self._records() for address in other.addresses.values()}
+                raise StartFailed(first, f"{run_id!r} is not a run id.")
+            used = {_port(address) for other in self._records() for address in other.addresses.values()}
             try:
-                free = ports.free_ports(len(replicas), taken)
+                free = ports.free_ports(len(replicas), used)
                 for replica in replicas:
                     directory = self._runs / run_id / Task.parse(replica.task).name
                     for name in ("work", "tmp"):
@@ -185,13 +183,13 @@ class ProcessRuntime:
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:
         directory = self._runs / run_id / task
         started = self._read(directory / "started.json", _Started)
-        # The supervisor buries the program only after it has written exit.json, so until then the id is the program's.
+        # The supervisor reaps the program only after it has written exit.json, so until then the pid is valid.
         if started is None or not self._alive(run_id, task) or (directory / "exit.json").exists():
             return ()
-        below = process_table.tree(started.pid)
-        return (*below, *sorted(set(marks.marked(run_id, task)) - set(below)))
+        tree = procfs.tree(started.pid)
+        return (*tree, *sorted(set(process_tags.tagged(run_id, task)) - set(tree)))
 
-    def usage(self, run_id: str, task: str) -> Use | None:
+    def usage(self, run_id: str, task: str) -> ReplicaUse | None:
         record = self._record(run_id)
         directory = self._runs / run_id / task
         if record is None or not self._alive(run_id, task) or (directory / "exit.json").exists():
@@ -199,10 +197,10 @@ class ProcessRuntime:
         supervisor = record.pids.get(task)
         if supervisor is None or not (directory / "started.json").exists():
             return None
-        # All of it descends from the supervisor, which buries what was orphaned: nothing that was used is lost.
-        below = process_table.tree(supervisor)[1:]
-        cpu_s = process_table.cpu_s(supervisor, own=False) + sum(map(process_table.cpu_s, below))
-        return Use(cpu_s, sum(map(process_table.resident_bytes, below))) if below else None
+        # All processes descend from the supervisor, which reaps orphans: no CPU time is lost.
+        tree = procfs.tree(supervisor)[1:]
+        cpu_s = procfs.cpu_s(supervisor, own=False) + sum(map(procfs.cpu_s, tree))
+        return ReplicaUse(cpu_s, sum(map(procfs.resident_bytes, tree))) if tree else None
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         with self._lock:
@@ -214,14 +212,16 @@ class ProcessRuntime:
             before = self._stop(run_id) or _Stop(monotonic=now, reason=reason, kill_at=now + grace_s)
             order = before.model_copy(update={"kill_at": min(before.kill_at, now + grace_s)})
             try:
-                # Written before the signal goes out: what ends from now on ended after the stop.
+                # Written before the signal is sent: every exit after it counts as stopped.
                 write_json(self._runs / run_id / "stop.json", order.model_dump(mode="json"))
                 self._stops.pop(run_id, None)
-            except OSError as error:  # the signal alone stops it too, with the supervisor's own grace
+            except OSError as error:  # the signal alone stops it too, with the supervisor's default grace
                 self._stops[run_id] = order
-                self._say(f"run {run_id} is stopped without a stop.json: {error}")
+                self._warn_once(
+                    f"stop.json of run {run_id} cannot be written; it is stopped without: {error}"
+                )
             for task in alive:
-                with contextlib.suppress(ProcessLookupError):  # its lock was free in between
+                with contextlib.suppress(ProcessLookupError):  # it ended in between
                     os.kill(record.pids[task], signal.SIGTERM)
 
     def remove(self, run_id: str) -> None:
@@ -229,22 +229,22 @@ class ProcessRuntime:
             path = self._runs / run_id
             if not _RUN_ID.fullmatch(run_id) or not path.exists():
                 return
-            self._extinguish(run_id)
-            # Another name each time: what could not be removed earlier may still be there.
-            gone = self._runs / f"{_REMOVED}{run_id}.{time.time_ns()}"
-            path.rename(gone)  # at once for whoever reads a log in this moment
+            self._kill_all(run_id)
+            # A new name each time: an earlier removal may have failed.
+            removed = self._runs / f"{_REMOVED}{run_id}.{time.time_ns()}"
+            path.rename(removed)  # atomic for readers of a log
             try:
-                remove_tree(gone)
+                remove_tree(removed)
             except OSError as error:
-                self._say(f"{gone} cannot be removed; the next agent tries again: {error}")
+                self._warn_once(f"{removed} cannot be removed; the next agent tries again: {error}")
             self._stops.pop(run_id, None)
             self._logs = {key: log for key, log in self._logs.items() if key[0] != run_id}
             self._final = {key: report for key, report in self._final.items() if key[0] != run_id}
             self._reap()
 
-    def is_over(self, run_id: str) -> bool:
-        """Whether nothing of the run lives any more and its logs are whole. Unknown run: True."""
-        self.observe(run_id)  # closes the books of a supervisor that was killed
+    def has_ended(self, run_id: str) -> bool:
+        """Whether every process of the run is dead and its logs are complete. Unknown run: True."""
+        self.observe(run_id)  # records the exits of supervisors that were killed
         record = self._record(run_id)
         tasks = list(record.addresses) if record and record.launched else []
         return all(
@@ -253,8 +253,8 @@ class ProcessRuntime:
         )
 
     def _launch(self, record: _Record, launches: Sequence[Launch]) -> Handle:
-        """Every supervisor waits at the gate until run.json says `launched`: if the agent dies before that,
-        the gate opens, they find that it does not, and leave."""
+        """Start the supervisors, which wait at the gate until run.json has `launched`, and then start their programs.
+        If the agent dies before, the gate opens and they exit."""
         run = self._runs / record.run_id
         with (run / "gate").open("r+b") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
@@ -265,10 +265,10 @@ class ProcessRuntime:
                 try:
                     pids[launch.task] = self._spawn(run / launch.task)
                 except OSError as error:
-                    for pid in pids.values():  # our children, not waited for: the ids are still theirs
+                    for pid in pids.values():  # our children, not reaped: the pids are valid
                         os.kill(pid, signal.SIGKILL)
-                    trouble = f"Its supervisor could not be started: {error.strerror}."
-                    raise StartFailed(launch.task, trouble, Reason.HOST_FAILED) from error
+                    message = f"Its supervisor could not be started: {error.strerror}."
+                    raise StartFailed(launch.task, message, Reason.HOST_FAILED) from error
             launched = record.model_copy(update={"pids": pids, "launched": True})
             self._write(launched)
         return launched
@@ -277,8 +277,8 @@ class ProcessRuntime:
         lock = try_lock(directory / "alive")
         if lock is None:
             raise OSError(0, "another supervisor holds its directory")
-        command = [sys.executable, "-I", "-S", shim.__file__, str(directory), str(_LOCK_FD)]
-        errors = os.open(directory / "shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        command = [sys.executable, "-I", "-S", supervisor_program.__file__, str(directory), str(_LOCK_FD)]
+        errors = os.open(directory / "supervisor.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDWR)
         try:
             pid = os.posix_spawn(
@@ -292,7 +292,7 @@ class ProcessRuntime:
                     (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
                 ],
                 setsid=True,
-                setsigmask=[signal.SIGTERM],  # until it listens: see shim.main
+                setsigmask=[signal.SIGTERM],  # until it has handlers: see supervisor_program.main
                 setsigdef=[signal.SIGPIPE],
             )
         finally:
@@ -309,14 +309,17 @@ class ProcessRuntime:
         if not record.launched:
             return ReplicaReport(task=task, state=ReplicaState.PENDING, address=address)
         directory = self._runs / record.run_id / task
-        alive = self._alive(record.run_id, task)  # asked first: a supervisor writes before it leaves
+        alive = self._alive(record.run_id, task)  # checked first: a supervisor writes before it exits
         ended = self._read(directory / "exit.json", _Ended)
         closed = (directory / "done.json").exists()
         if not alive and not (ended and closed):
             try:
-                ended, closed = self._bury(record.run_id, task, ended), True
-            except (OSError, marks.StillAlive) as error:  # as if it lived, until a later look succeeds
-                self._say(f"the end of {task} of run {record.run_id} cannot be written down yet: {error}")
+                ended, closed = self._record_vanished(record.run_id, task, ended), True
+            except (
+                OSError,
+                process_tags.StillAlive,
+            ) as error:  # reported as alive until a later attempt succeeds
+                self._warn_once(f"the exit of {task} of run {record.run_id} cannot be recorded yet: {error}")
         started = self._read(directory / "started.json", _Started)
         report = ReplicaReport(
             task=task,
@@ -335,20 +338,18 @@ class ProcessRuntime:
             failure=ended.failure,
         )
         report = report.model_copy(update={"state": ReplicaState.EXITED, "exit": how})
-        if closed:  # before that the supervisor may still be killed, and its books must be closed
+        if closed:  # before that the supervisor may still be killed
             self._final[key] = report
         return report
 
-    def _bury(self, run_id: str, task: str, ended: _Ended | None) -> _Ended:
-        """The supervisor was killed. Its program died with it; end what outlived both, close the log.
-
-        Raises OSError or StillAlive where that cannot be done now.
-        """
-        marks.kill_marked(run_id, task, _BURIAL_S)
+    def _record_vanished(self, run_id: str, task: str, ended: _Ended | None) -> _Ended:
+        """Record the exit of a replica whose supervisor was killed: kill its orphans, close its log. Raises OSError or
+        StillAlive if that cannot be done now."""
+        process_tags.kill_tagged(run_id, task, _KILL_ORPHANS_S)
         directory = self._runs / run_id / task
-        (directory / shim.RESERVE).unlink(missing_ok=True)  # for what is written here
+        (directory / supervisor_program.RESERVE).unlink(missing_ok=True)  # disk space for these files
         if ended is None:
-            vanished = {"time": shim.rfc3339(time.time_ns()), "monotonic": time.monotonic()}
+            vanished = {"time": supervisor_program.rfc3339(time.time_ns()), "monotonic": time.monotonic()}
             ended = _Ended.model_validate(vanished)
             write_json(directory / "exit.json", vanished)
         write_json(directory / "done.json", {"supervisor": "killed"})
@@ -357,45 +358,47 @@ class ProcessRuntime:
     def _stop(self, run_id: str) -> _Stop | None:
         return self._read(self._runs / run_id / "stop.json", _Stop) or self._stops.get(run_id)
 
-    def _extinguish(self, run_id: str) -> None:
-        """Nothing of the run lives after this."""
+    def _kill_all(self, run_id: str) -> None:
+        """Kill every process of the run. Raises StillAlive."""
         record = self._record(run_id)
         tasks = list(record.addresses) if record else [path.name for path in (self._runs / run_id).glob("*/")]
         self.stop(run_id, 0.0)
-        if record is None:  # it is damaged: a supervisor leaves when its program is gone
-            marks.kill_marked(run_id)
-        patient_until = time.monotonic() + _PATIENCE_S
+        if record is None:  # run.json is damaged: a supervisor exits after its program
+            process_tags.kill_tagged(run_id)
+        deadline = time.monotonic() + _KILL_TIMEOUT_S
         while tasks := [task for task in tasks if self._alive(run_id, task)]:
-            late = time.monotonic() - patient_until
-            if late > _PATIENCE_S:
-                raise marks.StillAlive(f"the supervisors of {', '.join(tasks)} of run {run_id} do not end")
+            late = time.monotonic() - deadline
+            if late > _KILL_TIMEOUT_S:
+                raise process_tags.StillAlive(
+                    f"the supervisors of {', '.join(tasks)} of run {run_id} do not end"
+                )
             if record and late > 0:
                 for task in tasks:
                     with contextlib.suppress(ProcessLookupError, KeyError):
                         os.kill(record.pids[task], signal.SIGKILL)
             self._reap()
             time.sleep(_PAUSE_S)
-        marks.kill_marked(run_id)
+        process_tags.kill_tagged(run_id)
 
     def _alive(self, run_id: str, task: str) -> bool:
         return is_locked(self._runs / run_id / task / "alive")
 
     def _reap(self) -> None:
-        """Bury the supervisors that are children of this very process; init does it for the others."""
+        """Reap the supervisors that are children of this process; init reaps the others."""
         for pid in list(self._children):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 self._children.discard(pid)
 
     def _records(self) -> list[_Record]:
-        found: list[_Record] = []
+        records: list[_Record] = []
         for path in sorted(self._runs.iterdir()):
             try:
                 record = self._record(path.name)
             except OSError as error:
-                self._say(f"{path} cannot be read: {error}")
+                self._warn_once(f"{path} cannot be read: {error}")
             else:
-                found += [record] if record else []
-        return found
+                records += [record] if record else []
+        return records
 
     def _record(self, run_id: str) -> _Record | None:
         if not _RUN_ID.fullmatch(run_id):
@@ -410,25 +413,25 @@ class ProcessRuntime:
         write_json(self._runs / record.run_id / "run.json", record.model_dump(mode="json"))
 
     def _read(self, path: Path, kind: type[_Kind]) -> _Kind | None:
-        """What a file says; None where there is none, or a damaged one."""
+        """The content of a file; None for a missing or damaged one."""
         try:
             value = read_json(path)
             return None if value is None else kind.model_validate(value)
         except (DamagedFile, ValidationError) as error:
-            self._say(f"{path} counts as absent: {error}")
+            self._warn_once(f"{path} is ignored: {error}")
             return None
 
-    def _say(self, trouble: str) -> None:
-        """The same trouble only once."""
-        if trouble not in self._said:
-            _log.warning("%s", trouble)
-        self._said.add(trouble)
+    def _warn_once(self, message: str) -> None:
+        """Log a warning, the same message only once."""
+        if message not in self._warned:
+            _log.warning("%s", message)
+        self._warned.add(message)
 
 
 def replica_environment(
     run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """The whole environment of one replica. `inherited` is the agent's, of which little is passed on."""
+    """All variables of one replica. `inherited` is the agent's environment, of which PASSED_ON is used."""
     path = inherited.get("PATH", os.defpath)
     return {
         **{name: inherited[name] for name in PASSED_ON if name in inherited},
@@ -437,12 +440,12 @@ def replica_environment(
         "TMPDIR": str(directory / "tmp"),
         **launch.environment,
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
-        **marks.mark(run_id, launch.task),
+        **process_tags.tag(run_id, launch.task),
     }
 
 
 def _spec(run_id: str, launch: Launch, directory: Path) -> dict[str, object]:
-    """launch.json. Raises StartFailed for a command that nothing on this machine can execute."""
+    """The content of launch.json. Raises StartFailed if there is no such program on this machine."""
     environment = replica_environment(run_id, launch, directory, os.environ)
     program = shutil.which(launch.command[0], path=environment["PATH"])
     if program is None:

@@ -1,0 +1,184 @@
+"""Scalar field types of the v1 API: lenient in parsing, strict in output.
+
+Real clients send int64 as numbers or as strings, enums in lower case and `"True"` for a boolean; answers
+carry int64 as a JSON string, durations as `"3600s"`, times as RFC 3339 with `Z` (proto3's JSON mapping).
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+from pydantic_core import PydanticCustomError
+
+_E = TypeVar("_E", bound=StrEnum)
+_INT64 = 2**63
+_DURATION = re.compile(r"(\d{1,12})(\.\d{1,9})?s")
+
+
+def validation_error(message: str) -> PydanticCustomError:
+    """A validation error with this message for the user."""
+    return PydanticCustomError("trainyard", "{message}", {"message": message})
+
+
+def kind_of(value: object) -> str:
+    """The kind of a value in terms of JSON and YAML."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return f"the boolean {str(value).lower()}"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return f"the string {value!r}"
+        case list() | tuple():
+            return "a list"
+        case dict():
+            return "a mapping"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """`Did you mean "x"?`, or "" without a close match."""
+    near = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)
+    return f'Did you mean "{near[0]}"?' if near else ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return _writable(value)
+    if isinstance(value, float):
+        raise validation_error(
+            f"must be a string; this is the number {value} (YAML reads 2.10 as 2.1): put it in quotes."
+        )
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise validation_error(f"must be a string; this is the number {value}: put it in quotes.")
+    raise validation_error(f"must be a string; this is {kind_of(value)}.")
+
+
+def _writable(value: str) -> str:
+    """Raises for NUL, which cannot be passed to a process, and for lone surrogates, which cannot be encoded."""
+    if "\0" in value:
+        raise validation_error("must not hold a NUL character.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise validation_error(
+            "must be text; it holds half of a surrogate pair (bytes that are not UTF-8?)."
+        ) from None
+    return value
+
+
+def _argument(value: object) -> str:
+    if isinstance(value, str):
+        return _writable(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    hint = ": put it in quotes." if isinstance(value, bool) else "."
+    raise validation_error(f"must be a string; this is {kind_of(value)}{hint}")
+
+
+def _integer(bound: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise validation_error(f"must be a whole number; this is {kind_of(value)}.")
+        try:
+            number = int(value)
+        except (ValueError, OverflowError):
+            raise validation_error(f"must be a whole number; this is {kind_of(value)}.") from None
+        if isinstance(value, float) and number != value:
+            raise validation_error(f"must be a whole number; this is {kind_of(value)}.")
+        if not -bound <= number < bound:
+            raise validation_error(f"must be below {bound}; this is {number}.")
+        return number
+
+    return parse
+
+
+def _not_negative(value: int) -> int:
+    if value < 0:
+        raise validation_error(f"must be 0 or more; this is {value}.")
+    return value
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise validation_error(f"must be true or false; this is {kind_of(value)}.")
+
+
+def _number(value: object) -> float:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    raise validation_error(f"must be a number; this is {kind_of(value)}.")
+
+
+def _duration(value: object) -> str:
+    written = f"{value}s" if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(written, str) and _DURATION.fullmatch(written):
+        return written
+    raise validation_error(f"must be a duration in seconds such as '3600s'; this is {kind_of(value)}.")
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+"""A string. YAML numbers are refused, since the parser has turned `2.10` into `2.1`."""
+
+Argument = Annotated[str, BeforeValidator(_argument)]
+"""One argument of a command line. Numbers are accepted, booleans are not (`true` or `True`?)."""
+
+Int64 = Annotated[int, BeforeValidator(_integer(_INT64)), PlainSerializer(str, when_used="json")]
+Count = Annotated[
+    int,
+    BeforeValidator(_integer(_INT64)),
+    AfterValidator(_not_negative),
+    PlainSerializer(str, when_used="json"),
+]
+"""An int64 that is not negative; a JSON string in answers."""
+
+Int32 = Annotated[int, BeforeValidator(_integer(2**31))]
+Double = Annotated[float, BeforeValidator(_number)]
+Boolean = Annotated[bool, BeforeValidator(_boolean)]
+
+Duration = Annotated[str, BeforeValidator(_duration)]
+"""Seconds with up to nine decimals and an `s`, unchanged; `seconds()` parses it."""
+
+
+def enum_of(kind: type[_E]) -> Any:
+    """An enum, parsed in any case and with dashes, and returned in the spelling of the API."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, str):
+            name = value.upper().replace("-", "_")
+            if name in kind.__members__:
+                return kind[name]
+        allowed = ", ".join(kind.__members__)
+        hint = did_you_mean(str(value).upper(), kind.__members__)
+        raise validation_error(
+            f"must be one of {allowed}; this is {kind_of(value)}." + (f" {hint}" if hint else "")
+        )
+
+    return BeforeValidator(parse)
+
+
+def seconds(duration: str) -> float:
+    """`"3.5s"` -> 3.5. Raises ValueError for text that is not a `Duration`."""
+    match = _DURATION.fullmatch(duration)
+    if match is None:
+        raise ValueError(f"not a duration: {duration!r}")
+    return float(match[1] + (match[2] or ""))
+
+
+def rfc3339(time: datetime) -> str:
+    """UTC with `Z`; whole seconds without decimals, as in the real service."""
+    time = time.astimezone(UTC)
+    return time.isoformat(timespec="microseconds" if time.microsecond else "seconds").replace("+00:00", "Z")

@@ -1,0 +1,163 @@
+"""Validation rules of a training input across fields and against the machine catalogue. Pure.
+
+Each violation has the field, its value and what is allowed. All violations are reported at once.
+"""
+
+from collections.abc import Iterator
+
+from trainyard_protocol.cluster import TASK_TYPES, TaskType
+from trainyard_protocol.config.fields import did_you_mean
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.machines import Catalog, config_of, replicas_of
+from trainyard_protocol.training_input import ScaleTier, TrainingInput
+
+MAX_REPLICAS = 1000
+"""Of all task types together. The largest tier of the real service has 31."""
+
+_FIELDS: dict[TaskType, str] = {
+    "master": "master",
+    "worker": "worker",
+    "ps": "parameter_server",
+    "evaluator": "evaluator",
+}
+"""The proto prefix of each task type's fields: `<prefix>_type`, `<prefix>_count`, `<prefix>_config`."""
+
+
+def check(training_input: TrainingInput, catalog: Catalog) -> None:
+    """Raises InvalidArgument with every violation."""
+    violations = [
+        *_program(training_input),
+        *_tuning(training_input),
+        *_tier(training_input),
+        *_size(training_input, catalog),
+        *_machines(training_input, catalog),
+        *_containers(training_input),
+    ]
+    if violations:
+        raise InvalidArgument(violations)
+
+
+def _program(ti: TrainingInput) -> Iterator[Violation]:
+    if ti.image_uri:
+        if ti.runtime_version:
+            yield Violation(
+                "runtime_version", "Only one of master_config.image_uri, runtime_version can be set."
+            )
+        if ti.python_module:
+            yield Violation(
+                "python_module",
+                "a custom image (master_config.image_uri) brings its own program: "
+                "remove pythonModule, or remove imageUri.",
+            )
+        if ti.package_uris:
+            yield Violation("package_uris", "packages cannot be installed into a custom image: remove them.")
+    elif not ti.python_module:
+        yield Violation(
+            "python_module",
+            "is required for a package job (or give master_config.image_uri for a custom image).",
+        )
+    elif not all(part.isidentifier() for part in ti.python_module.split(".")):
+        yield Violation(
+            "python_module",
+            f"must be a module's dotted name such as trainer.task; this is {ti.python_module!r}.",
+        )
+    if ti.job_dir.startswith("gs://") and not ti.job_dir.removeprefix("gs://").partition("/")[0]:
+        yield Violation("job_dir", "names no bucket; it looks like gs://bucket/directory.")
+
+
+def _tuning(ti: TrainingInput) -> Iterator[Violation]:
+    if ti.hyperparameters is not None:
+        yield Violation(
+            "hyperparameters",
+            "hyperparameter tuning is not supported yet: submit one job for each set of values, and remove this field.",
+        )
+
+
+def _tier(ti: TrainingInput) -> Iterator[Violation]:
+    if ti.scale_tier is ScaleTier.CUSTOM:
+        if not ti.master_type:
+            yield Violation("master_type", "is required when scale_tier is CUSTOM.")
+        for task_type in TASK_TYPES[1:]:
+            prefix = _FIELDS[task_type]
+            machine_type, count = getattr(ti, f"{prefix}_type"), getattr(ti, f"{prefix}_count")
+            if count and not machine_type:
+                yield Violation(f"{prefix}_type", f"is required when {prefix}_count is set.")
+        return
+    for task_type in TASK_TYPES:
+        prefix = _FIELDS[task_type]
+        for name in (f"{prefix}_type", f"{prefix}_count"):
+            if getattr(ti, name, None):
+                yield Violation(
+                    name,
+                    f"can only be set when scale_tier is CUSTOM; it is {ti.scale_tier}. "
+                    "Set scaleTier: CUSTOM (and masterType), or remove this field.",
+                )
+
+
+def _size(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
+    counts = {task_type: replicas_of(ti, task_type, catalog)[1] for task_type in TASK_TYPES}
+    if sum(counts.values()) > MAX_REPLICAS:
+        largest = max(counts, key=lambda task_type: counts[task_type])
+        yield Violation(
+            f"{_FIELDS[largest]}_count",
+            f"makes a job of {sum(counts.values())} replicas; a job has at most {MAX_REPLICAS}.",
+        )
+
+
+def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
+    families: dict[str, str] = {}
+    for task_type in TASK_TYPES:
+        prefix = _FIELDS[task_type]
+        requested = getattr(ti, f"{prefix}_type")
+        name = requested or replicas_of(ti, task_type, catalog)[0]
+        machine = catalog.machine_types.get(name)
+        if requested and machine is None:
+            hint = did_you_mean(name, catalog.machine_types)
+            known = hint or f"Known: {', '.join(catalog.machine_types)}."
+            yield Violation(f"{prefix}_type", f"{name!r} is not a machine type of this service. {known}")
+        if requested and machine and machine.family != "site":
+            families.setdefault(machine.family, f"{prefix}_type")
+        accelerators = config_of(ti, task_type).accelerator_config
+        if not (machine and accelerators and accelerators.count):
+            continue
+        field = f"{prefix}_config.accelerator_config"
+        if machine.family == "legacy":
+            yield Violation(
+                field, f"can only be set with a Compute Engine machine type; {name} is a legacy type."
+            )
+        elif accelerators.type not in machine.accelerators:
+            allowed = ", ".join(machine.accelerators) or "none"
+            yield Violation(
+                f"{field}.type", f"{accelerators.type} cannot be attached to {name}; allowed: {allowed}."
+            )
+        elif accelerators.count not in machine.accelerators[accelerators.type]:
+            counts = ", ".join(str(count) for count in machine.accelerators[accelerators.type])
+            yield Violation(
+                f"{field}.count",
+                f"{accelerators.count} x {accelerators.type} cannot be attached to {name}; allowed: {counts}.",
+            )
+    if len(families) > 1:
+        yield Violation(
+            families["legacy"],
+            "machine types must be all legacy or all Compute Engine; "
+            f"{families['compute-engine']} is a Compute Engine type and {families['legacy']} is a legacy one.",
+        )
+
+
+def _containers(ti: TrainingInput) -> Iterator[Violation]:
+    for task_type in TASK_TYPES:
+        prefix = _FIELDS[task_type]
+        config = config_of(ti, task_type)
+        commands = [n for n in ("container_command", "container_args") if getattr(config, n)]
+        for name in commands:
+            if not config.image_uri:
+                yield Violation(f"{prefix}_config.{name}", "needs a custom image: set imageUri beside it.")
+            elif ti.args:
+                yield Violation(
+                    f"{prefix}_config.{name}", "and args are mutually exclusive: remove one of the two."
+                )
+        if config.image_uri and not ti.image_uri:
+            yield Violation(
+                f"{prefix}_config.image_uri",
+                "needs master_config.image_uri: the master decides the kind of job.",
+            )

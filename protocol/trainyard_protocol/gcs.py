@@ -1,0 +1,91 @@
+"""Google Cloud Storage and emulators of it: addresses, clients and plain error messages.
+
+Google's client is imported inside the functions: loading it takes a second, and most programs never need it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from google.cloud.storage import Client
+
+SCHEME = "gs://"
+
+_PROJECT = "trainyard"  # Google's client requires one; reading and writing objects does not use it
+
+
+class NoSuchObject(NotFound):
+    """The bucket or the object does not exist."""
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Bucket and object: `gs://bucket/a/b` -> ("bucket", "a/b")."""
+    bucket, _, name = url.removeprefix(SCHEME).partition("/")
+    return bucket, name
+
+
+def directory_prefix(name: str) -> str:
+    """The prefix of all objects in a directory: `a/b` -> "a/b/"; "" for the whole bucket."""
+    return f"{name.rstrip('/')}/" if name.strip("/") else ""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudStorage:
+    """The emulator at `http://host:port`, or Google's service with the credentials of the environment.
+
+    `user` begins the messages about credentials and permissions: "The server".
+    """
+
+    user: str
+    emulator: str = ""
+
+    @property
+    def address(self) -> str:
+        """The URL of the emulator; "" for Google's service."""
+        return self.emulator if "://" in self.emulator or not self.emulator else f"http://{self.emulator}"
+
+    def client(self) -> "Client":
+        """A client, to be closed by the caller. Raises FailedPrecondition without credentials."""
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+
+        with self.errors(SCHEME):
+            if not self.emulator:
+                return storage.Client(project=_PROJECT)
+            client = storage.Client(
+                project=_PROJECT,
+                credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+                client_options={"api_endpoint": self.address},
+            )
+        client._http.max_redirects = 0  # an agent may have given the address: it leads to no other server
+        return client
+
+    @contextmanager
+    def errors(self, url: str) -> Iterator[None]:
+        """Translates the errors of Google's client. Raises NoSuchObject, FailedPrecondition without credentials or
+        permission, and Unavailable. The text of the storage is only in their cause."""
+        from google.api_core.exceptions import Forbidden, GoogleAPICallError, GoogleAPIError, Unauthorized
+        from google.api_core.exceptions import NotFound as GoogleNotFound
+        from google.auth.exceptions import GoogleAuthError
+
+        storage = f"Google Cloud Storage{f' at {self.address}' if self.emulator else ''}"
+        try:
+            yield
+        except GoogleNotFound as error:
+            raise NoSuchObject(f"{url} does not exist.") from error
+        except (Forbidden, Unauthorized) as error:
+            raise FailedPrecondition(f"{self.user} may not access {url} (HTTP {error.code}).") from error
+        except GoogleAuthError as error:
+            raise FailedPrecondition(
+                f"{self.user} has no credentials for Google Cloud Storage: set GOOGLE_APPLICATION_CREDENTIALS in its "
+                "environment to a file with them."
+            ) from error
+        except GoogleAPIError as error:
+            status = f" (HTTP {error.code})" if isinstance(error, GoogleAPICallError) and error.code else ""
+            raise Unavailable(f"{storage} failed for {url}{status}.") from error
+        except OSError as error:  # requests' errors
+            raise Unavailable(f"{storage} does not answer.") from error

@@ -1,0 +1,94 @@
+"""Snapshots of jobs, runs and replicas: the values that the lifecycle and the scheduler decide with. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from trainyard_protocol.config.fields import seconds
+from trainyard_protocol.machines import ReplicaRequest
+from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
+from trainyard_protocol.sync import ExitReport, Stall
+from trainyard_protocol.training_input import DEFAULT_MAX_RUNNING_TIME_S, TrainingInput
+from trainyard_protocol.views import Verdict
+from trainyard_server.domain.lifecycle.stalls import StallAction, StalledReplica
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSnapshot:
+    task: str
+    state: ReplicaState
+    address: str = ""
+    started_at: datetime | None = None
+    exit: ExitReport | None = None
+    log_complete: bool = False
+    step: int | None = None
+    stall: Stall | None = None
+    stacks: str = ""
+
+    @property
+    def has_run(self) -> bool:
+        return self.state is ReplicaState.RUNNING or (self.exit is not None and self.started_at is not None)
+
+    @property
+    def log_closed(self) -> bool:
+        """Whether no more lines can come: the log is complete, or was lost with its host."""
+        return self.log_complete or (self.exit is not None and self.exit.reason is Reason.HOST_LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    run_id: str
+    number: int
+    agent_id: str
+    state: RunState
+    replicas: tuple[ReplicaSnapshot, ...]
+    stalled: Verdict | None = None
+    """The verdict of a run that is stopped because it stalled."""
+
+    @property
+    def members(self) -> tuple[StalledReplica, ...]:
+        return tuple(StalledReplica(r.task, r.stall, r.stacks, r.step is not None) for r in self.replicas)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every replica has exited and every log is closed."""
+        return all(r.state is ReplicaState.EXITED and r.log_closed for r in self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnapshot:
+    """A job and its live run, None while there is none. `gang` is never empty.
+
+    `started_at` is when the job was first RUNNING; a new run does not change it. No new run starts before
+    `backoff_until`.
+    """
+
+    key: int
+    project: str
+    job_id: str
+    state: JobState
+    training_input: TrainingInput
+    gang: tuple[ReplicaRequest, ...]
+    created_at: datetime
+    queued_at: datetime
+    priority: int = 0
+    started_at: datetime | None = None
+    backoff_until: datetime | None = None
+    retries_used: int = 0
+    stop_message: str = ""
+    stall_action: StallAction | None = None
+    run: RunSnapshot | None = None
+
+    @property
+    def max_running_s(self) -> float:
+        scheduling = self.training_input.scheduling
+        return seconds(scheduling.max_running_time) if scheduling else DEFAULT_MAX_RUNNING_TIME_S
+
+    @property
+    def max_wait_s(self) -> float | None:
+        scheduling = self.training_input.scheduling
+        return seconds(scheduling.max_wait_time) if scheduling and scheduling.max_wait_time else None
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether its replicas run in a container image of the user's."""
+        return bool(self.training_input.image_uri)

@@ -1,0 +1,216 @@
+"""Browser sessions: cookies, CSRF protection and security headers."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from integration.api.api_support import ADMIN, TOKENS, Clock, Server, package_job, server
+from trainyard_server.domain.permissions import Token
+from trainyard_server.domain.sessions import LIFETIME, Session
+
+JOBS = "/v1/projects/p/jobs"
+CANCEL = f"{JOBS}/job:cancel"
+PAGE = {"Accept": "text/html,application/xhtml+xml"}
+BY_NAME: dict[str, Token] = {token.name: token for token in TOKENS}
+
+
+def signed_in(api: Server, name: str) -> Session:
+    return api.use_cases.sessions.open(BY_NAME[name], api.clock())
+
+
+def call(
+    api: Server, method: str, path: str, session: Session, headers: dict[str, str] | None = None, **given: Any
+) -> httpx.Response:
+    cookie = {"Cookie": f"other=1; trainyard-80={session.value}"}
+    return api.client.request(method, path, headers=cookie | (headers or {}), **given)
+
+
+def csrf(session: Session) -> dict[str, str]:
+    return {"X-CSRF-Token": session.csrf}
+
+
+def test_session_has_the_permissions_of_its_token(api: Server) -> None:
+    alice, vera, admin = (signed_in(api, name) for name in ("alice", "vera", "admin"))
+    body = {"jobId": "job", "trainingInput": package_job()}
+    assert call(api, "POST", JOBS, vera, csrf(vera), json=body).status_code == 403
+    assert call(api, "POST", JOBS, alice, csrf(alice), json=body).status_code == 200
+    assert call(api, "GET", f"{JOBS}/job", vera).json()["jobId"] == "job"
+    assert api.detail()["owner"] == "alice"
+    assert call(api, "POST", "/trainyard/v1/health:mend", alice, csrf(alice)).status_code == 403
+    assert call(api, "POST", "/trainyard/v1/health:mend", admin, csrf(admin)).status_code == 200
+    assert call(api, "POST", "/agent/v1/sync", admin, csrf(admin)).status_code == 403
+
+
+def test_expired_session_is_401(api: Server, clock: Clock) -> None:
+    vera = signed_in(api, "vera")
+    clock.advance(LIFETIME.total_seconds())
+    answer = call(api, "GET", JOBS, vera)
+    assert (answer.status_code, answer.json()["error"]["status"]) == (401, "UNAUTHENTICATED")
+
+
+def test_session_survives_a_restart_but_not_a_changed_token(tmp_path: Path, clock: Clock) -> None:
+    with server(tmp_path, clock) as before:
+        vera = signed_in(before, "vera")
+    with server(tmp_path, clock) as after:
+        assert call(after, "GET", JOBS, vera).status_code == 200
+    others = tuple(token for token in TOKENS if token.name != "vera")
+    changed = (*others, Token(BY_NAME["vera"].role, "vera", "another"))
+    with server(tmp_path, clock, tokens=changed) as later:
+        assert call(later, "GET", JOBS, vera).status_code == 401
+
+
+def test_used_session_is_renewed(api: Server, clock: Clock) -> None:
+    vera = signed_in(api, "vera")
+    assert "set-cookie" not in call(api, "GET", JOBS, vera).headers
+    clock.advance(LIFETIME.total_seconds() / 2)
+    line = call(api, "GET", JOBS, vera).headers["set-cookie"]
+    assert line.startswith("trainyard-80=")
+    assert line.endswith("; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax")
+    clock.advance(LIFETIME.total_seconds() - 1)
+    assert api.client.get(JOBS, headers={"Cookie": line.partition(";")[0]}).status_code == 200
+
+
+def test_bearer_token_takes_precedence_over_the_session(api: Server) -> None:
+    vera = signed_in(api, "vera")
+    assert call(api, "GET", JOBS, vera, {"Authorization": "Bearer wrong"}).status_code == 401
+    basic = {"Authorization": "Basic YTpi"}  # that of a proxy in front of us
+    assert call(api, "GET", JOBS, vera, basic).status_code == 200
+
+
+def test_cookie_of_another_port_is_ignored(api: Server) -> None:
+    vera = signed_in(api, "vera")
+    answer = call(api, "GET", JOBS, vera, {"Host": "server:8471"})
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("csrf", [None, "", "wrong", "bobs"])
+def test_change_without_the_csrf_value_is_refused(api: Server, csrf: str | None) -> None:
+    api.create()
+    admin = signed_in(api, "admin")
+    token = signed_in(api, "bob").csrf if csrf == "bobs" else csrf
+    answer = call(api, "POST", CANCEL, admin, {"X-CSRF-Token": token} if token is not None else {})
+    assert (answer.status_code, answer.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
+    assert api.job()["state"] == "QUEUED"
+
+
+def test_csrf_value_in_a_form_field_leaves_the_body_readable(api: Server) -> None:
+    api.create()
+    admin = signed_in(api, "admin")
+    assert call(api, "POST", CANCEL, admin, data={"csrf": "wrong"}).status_code == 403
+    assert call(api, "POST", CANCEL, admin, data={"csrf": admin.csrf}).status_code == 200
+    answer = call(api, "POST", JOBS, admin, data={"csrf": admin.csrf, "x": "y"})
+    assert answer.status_code == 400
+    assert "Invalid JSON payload" in answer.text  # the route has read the form as what it takes: JSON
+
+
+def test_oversized_form_is_refused(api: Server) -> None:
+    admin = signed_in(api, "admin")
+    answer = call(api, "POST", CANCEL, admin, data={"csrf": admin.csrf, "x": "y" * 2**20})
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "application/json"])
+def test_csrf_field_counts_in_forms_only(api: Server, kind: str) -> None:
+    admin = signed_in(api, "admin")
+    answer = call(api, "POST", CANCEL, admin, {"Content-Type": kind}, content=f"csrf={admin.csrf}")
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": "http://server:8471"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "http://server"},
+    ],
+)
+def test_cross_site_change_is_refused_even_with_the_csrf_value(api: Server, headers: dict[str, str]) -> None:
+    api.create()
+    admin = signed_in(api, "admin")
+    answer = call(api, "POST", CANCEL, admin, csrf(admin) | headers)
+    assert (answer.status_code, answer.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
+    assert "Cross-site request refused" in answer.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://server"},
+        {"Origin": "https://server"},  # a proxy with TLS in front of us
+        {"Sec-Fetch-Site": "same-origin", "Origin": "https://train.example.com"},
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+def test_same_origin_change_is_allowed(api: Server, headers: dict[str, str]) -> None:
+    api.create()
+    admin = signed_in(api, "admin")
+    assert call(api, "POST", CANCEL, admin, csrf(admin) | headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "to"),
+    [
+        ("/", "/sign-in"),
+        ("/projects/p/jobs/j", "/sign-in?next=/projects/p/jobs/j"),
+        ("/x?state=FAILED&label=a%3Db", "/sign-in?next=/x%3Fstate%3DFAILED%26label%3Da%253Db"),
+        ("//evil.example/x", "/sign-in?next=//evil.example/x"),  # which the sign-in page does not follow
+    ],
+)
+def test_page_without_a_session_redirects_to_sign_in(api: Server, path: str, to: str) -> None:
+    answer = api.client.get(f"http://server{path}", headers=PAGE)
+    assert (answer.status_code, answer.headers["location"]) == (303, to)
+
+
+@pytest.mark.parametrize("path", [JOBS, "/trainyard/v1/status", "/agent/v1/sync", "/live/", "/upload/x"])
+def test_api_call_is_never_redirected_to_sign_in(api: Server, path: str) -> None:
+    assert api.client.get(path, headers=PAGE).status_code == 401
+
+
+def test_wrong_token_and_changes_are_never_redirected_to_sign_in(api: Server) -> None:
+    assert api.client.get("/", headers=PAGE | {"Authorization": "Bearer wrong"}).status_code == 401
+    assert api.client.post("/", headers=PAGE).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/healthz", JOBS, "/nothing", f"{JOBS}/none", "/agent/v1/sync"])
+@pytest.mark.parametrize("headers", [{}, ADMIN])
+def test_every_response_has_the_security_headers(api: Server, path: str, headers: dict[str, str]) -> None:
+    _check_headers(api.client.get(path, headers=headers))
+
+
+def test_internal_error_has_the_security_headers(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr("trainyard_server.services.jobs.Jobs.get", broken)
+    answer = api.client.get(f"{JOBS}/j", headers=ADMIN)
+    assert answer.status_code == 500
+    _check_headers(answer)
+
+
+def _check_headers(answer: httpx.Response) -> None:
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; frame-ancestors 'none'")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "same-origin"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_websocket_is_closed(api: Server) -> None:
+    sent = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    scope = {"type": "websocket", "path": "/", "headers": [], "query_string": b"", "subprotocols": []}
+    api.client.run(api.app, scope, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]

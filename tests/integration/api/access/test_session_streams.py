@@ -1,0 +1,191 @@
+"""Event streams end with their session; those of programs continue."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import httpx
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from databases import on_every_database
+from integration.api.api_support import ADMIN, TOKENS, Server, eventually, running_agent, serving
+from trainyard_server.domain.permissions import Token
+from trainyard_server.domain.sessions import LIFETIME, LONGEST, Session, cookie_name
+from trainyard_server.services.sign_in import RevokedSessions
+
+LOGS = "/trainyard/v1/projects/p/jobs/job/logs?follow=true"
+STREAMS = ["/live/", LOGS]
+PATIENCE_S = 30
+
+
+class Follower:
+    """Reads a stream, in a thread, until it ends."""
+
+    def __init__(self, url: str, path: str, headers: dict[str, str]) -> None:
+        self.text = ""
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._read, args=(url + path, headers), daemon=True)
+        self._thread.start()
+
+    def _read(self, url: str, headers: dict[str, str]) -> None:
+        try:
+            with httpx.stream("GET", url, headers=headers, trust_env=False, timeout=PATIENCE_S) as answer:
+                assert answer.status_code == 200
+                for part in answer.iter_text():
+                    self.text += part
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    @property
+    def over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def begun(self) -> "Follower":
+        eventually(lambda: "event: " in self.text, PATIENCE_S)
+        return self
+
+    def end(self) -> str:
+        self._thread.join(PATIENCE_S)
+        assert self.over, "the stream goes on"
+        assert self.error is None, "it ends as a stream should, and is not broken off"
+        return self.text
+
+
+def cookie(url: str, session: Session) -> dict[str, str]:
+    return {"Cookie": f"{cookie_name('http', url.removeprefix('http://'))}={session.value}"}
+
+
+def sign_out(url: str, session: Session) -> None:
+    headers = cookie(url, session) | {"X-CSRF-Token": session.csrf}
+    assert httpx.post(f"{url}/sign-out", headers=headers, trust_env=False).status_code == 303
+
+
+@contextmanager
+def followed(api: Server) -> Iterator[str]:
+    """A server with a job that runs, behind a socket. Nothing of a stream is left there at the end."""
+    running_agent(api)
+    with serving(api.app) as url:
+        yield url
+        notifier = api.use_cases.backend.notifier
+        eventually(lambda: not any(topic.startswith("session:") for topic in notifier._subscriptions))
+
+
+def opened(api: Server, token: Token = TOKENS[0]) -> Session:
+    return api.use_cases.sessions.open(token, api.clock())
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_sign_out_ends_the_streams_of_the_session_only(api: Server, path: str) -> None:
+    mine, others = opened(api), opened(api)
+    with followed(api) as url:
+        streams = [Follower(url, path, cookie(url, mine)).begun() for _ in range(2)]
+        rest = [Follower(url, path, headers).begun() for headers in (cookie(url, others), ADMIN)]
+        sign_out(url, mine)
+        for stream in streams:
+            assert stream.end().endswith("event: over\ndata:\n\n")
+        assert not any(stream.over for stream in rest)
+        api.use_cases.backend.notifier.close()
+        for stream in rest:
+            assert "event: over" not in stream.end()
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_stream_ends_when_the_session_expires(api: Server, path: str) -> None:
+    """One that cannot get more time any more."""
+    session: Session | None = api.use_cases.sessions.open(
+        TOKENS[0], api.clock() - LONGEST + timedelta(seconds=1)
+    )
+    while session is not None:
+        last = session
+        session = api.use_cases.sessions.renewed(last, last.expires - timedelta(seconds=1))
+    assert last.expires == api.clock() + timedelta(seconds=1)
+    with followed(api) as url:
+        assert Follower(url, path, cookie(url, last)).end().endswith("event: over\ndata:\n\n")
+
+
+def test_stream_ends_early_so_that_its_reader_renews_the_session(api: Server) -> None:
+    half = api.clock() - LIFETIME / 2
+    session = api.use_cases.sessions.open(TOKENS[0], half + timedelta(seconds=1))
+    with followed(api) as url:
+        assert Follower(url, "/live/", cookie(url, session)).end().endswith("event: over\ndata:\n\n")
+        api.clock.advance(1)
+        answer = httpx.get(f"{url}/trainyard/v1/me", headers=cookie(url, session), trust_env=False)
+        assert "Max-Age=43200" in answer.headers["set-cookie"]
+        again = Follower(url, "/live/", cookie(url, session)).begun()
+        sign_out(url, session)
+        again.end()
+
+
+@on_every_database
+def test_stream_ends_when_revocation_cannot_be_checked(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = opened(api)
+    with followed(api) as url:
+        stream = Follower(url, "/live/", cookie(url, session)).begun()
+        monkeypatch.setattr(RevokedSessions, "is_revoked", _away)
+        api.use_cases.backend.notifier.wake_all()
+        stream.end()
+
+
+@on_every_database
+@pytest.mark.parametrize("accept", ["*/*", "text/html"])
+def test_sessions_get_503_while_revocation_cannot_be_checked(
+    api: Server, monkeypatch: pytest.MonkeyPatch, accept: str
+) -> None:
+    session = opened(api)
+    headers = {"Cookie": f"trainyard-80={session.value}", "X-CSRF-Token": session.csrf, "Accept": accept}
+    monkeypatch.setattr(RevokedSessions, "is_revoked", _away)
+    for path in ("/", "/sign-in", "/trainyard/v1/me"):
+        answer = api.client.get(path, headers=headers)
+        assert answer.status_code == 503, path
+        assert "the database does not answer" in answer.text
+        assert answer.headers["Retry-After"] == "5"
+        assert ("<html" in answer.text) is (accept == "text/html" and path != "/trainyard/v1/me")
+    for path in ("/sign-in", "/sign-out"):
+        answer = api.client.post(path, data={"token": "admin-secret"}, headers=headers)
+        assert answer.status_code == 503, path
+        assert ("<html" in answer.text) is (accept == "text/html")
+    style = api.client.get("/sign-in").text.partition('rel="stylesheet" href="')[2].partition('"')[0]
+    for path in ("/healthz", style):  # for anybody, whatever the cookie
+        assert api.client.get(path, headers=headers).status_code == 200, path
+    assert api.client.get("/trainyard/v1/me", headers=ADMIN).status_code == 200
+
+
+def _away(*_: object) -> bool:
+    raise OperationalError("SELECT", {}, ConnectionError("gone"))
+
+
+def test_running_download_completes_after_sign_out(api: Server) -> None:
+    session = opened(api)
+    agent = running_agent(api)
+    agent.log(*(f"line {number} {'x' * 10_000}" for number in range(1500)))
+    path = "/trainyard/v1/projects/p/jobs/job/logs/download"
+    with serving(api.app) as url:
+        whole = httpx.get(url + path, headers=ADMIN, trust_env=False).text
+        with httpx.stream("GET", url + path, headers=cookie(url, session), trust_env=False) as answer:
+            parts = answer.iter_text()
+            text = next(parts)
+            sign_out(url, session)
+            text += "".join(parts)
+    assert text == whole
+    assert len(text) > 10**7, "more than lay in the socket already"
+
+
+def test_revocation_is_checked_off_the_event_loop(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+    is_revoked: Callable[[RevokedSessions, Session], bool] = RevokedSessions.is_revoked
+
+    def counted(revoked: RevokedSessions, session: Session) -> bool:
+        threads.add(threading.get_ident())
+        return is_revoked(revoked, session)
+
+    monkeypatch.setattr(RevokedSessions, "is_revoked", counted)
+    headers = {"Cookie": f"trainyard-80={opened(api).value}"}
+    assert api.client.get("/trainyard/v1/me", headers=headers).status_code == 200
+    assert threads
+    assert api.client.run(_this_thread) not in threads
+
+
+async def _this_thread() -> int:
+    return threading.get_ident()

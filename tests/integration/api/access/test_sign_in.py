@@ -1,0 +1,278 @@
+"""Sign-in with a token or a code, and sign-out."""
+
+import re
+import string
+from pathlib import Path
+
+import httpx
+import pytest
+
+from databases import on_every_database
+from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, Clock, Server, server
+from trainyard_server.domain.sessions import LIFETIME, LONGEST
+from trainyard_server.storage.db import used_tokens
+from trainyard_server.storage.db.models import UsedTokenRow
+
+CODES = "/trainyard/v1/sign-in-codes"
+
+
+def enter(api: Server, headers: dict[str, str] | None = None, **fields: str) -> httpx.Response:
+    return api.client.post("/sign-in", data=fields, headers=headers or {})
+
+
+def cookie_of(answer: httpx.Response) -> dict[str, str]:
+    return {"Cookie": answer.headers["set-cookie"].partition(";")[0]}
+
+
+def code_for(api: Server, who: dict[str, str]) -> str:
+    answer = api.client.post(CODES, headers=who)
+    assert answer.status_code == 200, answer.text
+    code: str = answer.json()["code"]
+    return code
+
+
+def test_token_opens_a_session_and_redirects_to_the_page(api: Server) -> None:
+    answer = enter(api, token=" alices-secret\n", next="/projects/p/jobs/j?x=1")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/projects/p/jobs/j?x=1")
+    assert "HttpOnly; SameSite=Lax" in answer.headers["set-cookie"]
+    assert "alices-secret" not in str(answer.headers)
+    page = api.client.get("/", headers=cookie_of(answer))
+    assert page.status_code == 200
+    assert 'title="submitter">alice<' in page.text
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example", "/\\evil.example", "https://evil.example", "/\t/evil.example"]
+)
+def test_sign_in_never_redirects_to_another_server(api: Server, path: str) -> None:
+    assert enter(api, token="alices-secret", next=path).headers["location"] == "/"
+    page = api.client.get("/sign-in", params={"next": path})
+    assert 'name="next" value="/"' in page.text
+    assert "evil" not in page.text
+
+
+@pytest.mark.parametrize("token", ["", "no-secret", "alices-secret2", "ä", "<script>"])
+def test_wrong_token_is_reported_and_never_echoed(api: Server, token: str) -> None:
+    answer = enter(api, token=token, next="/cluster")
+    assert answer.status_code == 401
+    assert "That is not a token of this server." in answer.text
+    assert 'name="next" value="/cluster"' in answer.text
+    assert "set-cookie" not in answer.headers
+    assert not token or token not in answer.text
+
+
+def test_agent_token_cannot_sign_in(api: Server) -> None:
+    answer = enter(api, token="agent-secret")
+    assert answer.status_code == 403
+    assert "That is the token of a worker agent." in answer.text
+    assert "set-cookie" not in answer.headers
+    assert api.client.post(CODES, headers=AGENT).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "status"), [(b"token=" + b"x" * 2**16, 413), (b"&".join([b"a=1"] * 101), 400)]
+)
+def test_form_is_limited_in_size_before_sign_in(api: Server, body: bytes, status: int) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert api.client.post("/sign-in", content=body, headers=form).status_code == status
+    session = cookie_of(enter(api, token="alices-secret"))
+    assert api.client.post("/sign-out", content=body, headers=form | session).status_code == status
+
+
+def test_cross_site_sign_in_is_refused(api: Server) -> None:
+    assert enter(api, {"Sec-Fetch-Site": "cross-site"}, token="alices-secret").status_code == 403
+    assert enter(api, {"Origin": "https://evil.example"}, token="alices-secret").status_code == 403
+
+
+@on_every_database
+def test_code_signs_in_once(api: Server) -> None:
+    code = code_for(api, VERA)
+    answer = enter(api, code=code, token="")
+    assert answer.status_code == 303
+    assert 'title="viewer">vera<' in api.client.get("/", headers=cookie_of(answer)).text
+    again = enter(api, code=code)
+    assert again.status_code == 401
+    assert "was used already" in again.text
+
+
+def test_code_cannot_be_used_again_in_another_spelling_of_its_signature(api: Server) -> None:
+    """The last of its characters has two bits that say nothing."""
+    code = code_for(api, ALICE)
+    spellings = [code[:-1] + last for last in string.ascii_letters + string.digits + "-_"]
+    assert [enter(api, code=text).status_code for text in [code, *spellings][:9]] == [303] + 8 * [401]
+    known = [api.use_cases.sessions.read_code(text, api.clock()) for text in spellings]
+    assert len([one for one in known if one]) == 4
+
+
+def test_code_expires_after_two_minutes(api: Server, clock: Clock) -> None:
+    code = code_for(api, ALICE)
+    clock.advance(119)
+    assert enter(api, code=code).status_code == 303
+    code = code_for(api, ALICE)
+    clock.advance(120)
+    assert enter(api, code=code).status_code == 401
+
+
+@on_every_database
+def test_code_is_used_once_on_all_servers(tmp_path: Path, clock: Clock) -> None:
+    with server(tmp_path, clock) as first:
+        code = code_for(first, ALICE)
+        assert enter(first, code=code).status_code == 303
+    with server(tmp_path, clock) as second:
+        assert enter(second, code=code).status_code == 401
+    other = tuple(token for token in TOKENS if token.name != "alice")
+    with server(tmp_path / "other", clock, tokens=other) as third:
+        assert enter(third, code=code).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "change", [lambda c: c[:-1], lambda c: "9" + c, lambda c: "9" * 400 + c, lambda c: "x"]
+)
+def test_changed_code_is_refused(api: Server, change: object) -> None:
+    assert callable(change)
+    assert enter(api, code=change(code_for(api, ALICE))).status_code == 401
+
+
+@on_every_database
+def test_used_codes_are_deleted_after_their_expiry(api: Server, clock: Clock) -> None:
+    for _ in range(3):
+        assert enter(api, code=code_for(api, ALICE)).status_code == 303
+        clock.advance(200)
+    with api.use_cases.backend.store.read() as reader:
+        assert reader.session.query(UsedTokenRow).count() == 1
+    with api.use_cases.backend.store.write() as writer:
+        assert used_tokens.mark_used(writer, "x", clock(), clock())
+        assert not used_tokens.mark_used(writer, "x", clock(), clock())
+
+
+def test_session_cannot_create_a_code(api: Server) -> None:
+    session = api.use_cases.sessions.open(TOKENS[0], api.clock())
+    headers = {"Cookie": f"trainyard-80={session.value}", "X-CSRF-Token": session.csrf}
+    answer = api.client.post(CODES, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["status"]) == (401, "UNAUTHENTICATED")
+
+
+def test_client_waits_after_too_many_wrong_tokens(api: Server, clock: Clock) -> None:
+    for number in range(10):
+        assert enter(api, token=f"guess {number}").status_code == 401
+    answer = enter(api, token="alices-secret")
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "61"
+    assert "There were too many wrong tokens. Try again in 61 seconds." in answer.text
+    assert enter(api, code=code_for(api, ALICE)).status_code == 429
+    assert api.client.get("/v1/projects/p/jobs", headers=ALICE).status_code == 200  # programs are not held up
+    clock.advance(60)
+    assert enter(api, token="alices-secret").status_code == 303
+
+
+def csrf_of(api: Server, cookie: dict[str, str]) -> dict[str, str]:
+    page = api.client.get("/", headers=cookie).text
+    found = re.search(r'action="/sign-out"><input type="hidden" name="csrf" value="([^"]+)"', page)
+    assert found is not None
+    return {"csrf": found[1]}
+
+
+def sign_out(api: Server, cookie: dict[str, str]) -> httpx.Response:
+    answer = api.client.post("/sign-out", headers=cookie, data=csrf_of(api, cookie))
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+    return answer
+
+
+def is_known(api: Server, cookie: dict[str, str]) -> bool:
+    answer = api.client.get("/trainyard/v1/me", headers=cookie)
+    assert answer.status_code in (200, 401)
+    return answer.status_code == 200
+
+
+def ended(api: Server) -> int:
+    with api.use_cases.backend.store.read() as reader:
+        return reader.session.query(UsedTokenRow).count()
+
+
+def test_sign_out_needs_the_csrf_value(api: Server) -> None:
+    cookie = cookie_of(enter(api, token="alices-secret"))
+    assert api.client.post("/sign-out", headers=cookie).status_code == 403
+    assert api.client.post("/sign-out", headers=cookie, data={"csrf": "wrong"}).status_code == 403
+    refused = api.client.post("/sign-out", headers=cookie | {"Accept": "text/html"}, data={"csrf": "wrong"})
+    assert (refused.status_code, refused.headers["Content-Type"]) == (403, "text/html; charset=utf-8")
+    assert is_known(api, cookie)
+    assert sign_out(api, cookie).headers["set-cookie"].startswith("trainyard-80=; Path=/; Max-Age=0;")
+
+
+def test_sign_out_ends_every_copy_of_the_cookie(api: Server, clock: Clock) -> None:
+    """Neither the one that was there first nor the one that gave the session more time; other sessions stay."""
+    first = cookie_of(enter(api, token="alices-secret"))
+    other = cookie_of(enter(api, token="alices-secret"))
+    clock.advance(LIFETIME.total_seconds() / 2)
+    second = cookie_of(api.client.get("/", headers=first))
+    assert second != first
+    assert is_known(api, first)
+    sign_out(api, second)
+    assert [is_known(api, cookie) for cookie in (first, second, other)] == [False, False, True]
+    answer = api.client.get("/cluster", headers=first | {"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/cluster")
+    assert "set-cookie" not in answer.headers
+    assert "You are signed in" not in api.client.get("/sign-in", headers=first).text
+
+
+@on_every_database
+def test_revoked_session_stays_revoked_after_a_restart(tmp_path: Path, clock: Clock) -> None:
+    with server(tmp_path, clock) as before:
+        cookie = cookie_of(enter(before, token="alices-secret"))
+        sign_out(before, cookie)
+    with server(tmp_path, clock) as after:
+        assert not is_known(after, cookie)
+        assert is_known(after, cookie_of(enter(after, token="alices-secret")))
+
+
+@on_every_database
+def test_revoked_session_is_stored_until_it_could_no_longer_be_renewed(api: Server, clock: Clock) -> None:
+    cookie = cookie_of(enter(api, token="alices-secret"))
+    sign_out(api, cookie)
+    clock.advance(LONGEST.total_seconds())
+    sign_out(api, cookie_of(enter(api, token="alices-secret")))
+    assert ended(api) == 2
+    clock.advance(1)
+    sign_out(api, cookie_of(enter(api, token="alices-secret")))
+    assert ended(api) == 2
+
+
+def test_second_sign_out_redirects_to_the_sign_in_page(api: Server) -> None:
+    """In two tabs, the second of which has not heard of it yet."""
+    cookie = cookie_of(enter(api, token="alices-secret"))
+    csrf = csrf_of(api, cookie)
+    sign_out(api, cookie)
+    answer = api.client.post("/sign-out", headers=cookie | {"Accept": "text/html"}, data=csrf)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+    assert api.client.post("/sign-out", headers=cookie, data=csrf).status_code == 401
+    assert ended(api) == 1
+
+
+@pytest.mark.parametrize("way", ["token", "code"])
+def test_replaced_session_is_revoked(api: Server, way: str) -> None:
+    old = cookie_of(enter(api, token="admin-secret"))
+    assert enter(api, old, token="wrong").status_code == 401
+    assert enter(api, old, token="agent-secret").status_code == 403
+    assert enter(api, old, code="wrong").status_code == 401
+    assert is_known(api, old)
+    given = {"code": code_for(api, ALICE)} if way == "code" else {"token": "alices-secret"}
+    new = cookie_of(enter(api, old, **given))
+    assert [is_known(api, cookie) for cookie in (old, new)] == [False, True]
+
+
+def test_sign_out_with_a_bearer_token_revokes_nothing(api: Server) -> None:
+    cookie = cookie_of(enter(api, token="alices-secret"))
+    assert api.client.post("/sign-out", headers=cookie | ALICE).status_code == 303
+    assert is_known(api, cookie)
+
+
+def test_sign_in_page_is_open_to_all_and_not_cached(api: Server) -> None:
+    answer = api.client.get("/sign-in")
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert "trainyard dashboard" in answer.text
+    assert "Sign out" not in answer.text
+    signed_in = api.client.get("/sign-in", headers=cookie_of(enter(api, token="admin-secret")))
+    assert "You are signed in as the admin." in signed_in.text
+    assert api.client.get("/sign-in", headers=ADMIN).status_code == 200

@@ -1,0 +1,452 @@
+"""Logs as server-sent events, and the answers that wait for news."""
+
+import asyncio
+import logging
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from httpx_sse import ServerSentEvent, connect_sse
+
+from databases import on_every_database
+from integration.api.api_support import (
+    ADMIN,
+    AGENT,
+    BOSS,
+    Clock,
+    ScriptedAgent,
+    Server,
+    eventually,
+    line,
+    parse_events,
+    running_agent,
+    server,
+    serving,
+)
+from trainyard_protocol.sync import LogChunk, LogEnd, SyncRequest, digest
+from trainyard_protocol.views import LogEntry
+from trainyard_server.services.logs.formats import KEEPALIVE
+from trainyard_server.storage.logs.records import DAMAGED
+
+LOGS = "/trainyard/v1/projects/p/jobs/job/logs"
+
+
+@pytest.fixture
+def agent(api: Server) -> ScriptedAgent:
+    """An agent with a running job."""
+    return running_agent(api)
+
+
+@contextmanager
+def started(data_dir: Path, clock: Clock, **changes: Any) -> Iterator[tuple[Server, ScriptedAgent]]:
+    """A server of its own with an agent that has a running job."""
+    with server(data_dir, clock, **changes) as api:
+        agent = running_agent(api)
+        yield api, agent
+
+
+@contextmanager
+def following(api: Server, **headers: str) -> Iterator[list[ServerSentEvent]]:
+    """Events that a follower has received so far; the stream must end by itself."""
+    received: list[ServerSentEvent] = []
+
+    def read(address: str) -> None:
+        with (
+            httpx.Client(base_url=address, timeout=20) as client,
+            connect_sse(client, "GET", LOGS, params={"follow": "true"}, headers=ADMIN | headers) as source,
+        ):
+            for event in source.iter_sse():
+                received.append(event)  # noqa: PERF402 - callers read the list while it grows
+
+    with serving(api.app) as address:
+        reader = threading.Thread(target=read, args=(address,))
+        reader.start()
+        try:
+            yield received
+        finally:
+            api.use_cases.backend.notifier.close()
+            reader.join()
+
+
+def entries_of(part: bytes) -> list[LogEntry]:
+    """The lines in a part of a stream."""
+    return [LogEntry.model_validate(data) for kind, data, _ in parse_events(part.decode()) if kind == "log"]
+
+
+def texts(events: list[ServerSentEvent]) -> list[str]:
+    return [event.json()["text"] for event in events if event.event == "log"]
+
+
+def test_stream_without_follow_is_everything_there_is(api: Server, agent: ScriptedAgent) -> None:
+    agent.log("one", "two")
+    events = api.stream()
+    assert [kind for kind, *_ in events] == ["job"] + ["log"] * 8 + ["end"]
+    assert events[0][1]["state"] == "RUNNING"
+    assert events[0][1]["events"] == []
+    logs = [data for kind, data, _ in events if kind == "log"]
+    assert [data["cursor"] for data in logs] == list(range(1, 9))
+    assert [ident for kind, _, ident in events if kind == "log"] == [str(n) for n in range(1, 9)]
+    assert (logs[-1]["task"], logs[-1]["run"], logs[-1]["number"], logs[-1]["text"]) == (
+        "master-replica-0",
+        1,
+        1,
+        "two",
+    )
+    assert events[-1][1] == {
+        "state": "RUNNING",
+        "lines": {"0/service": 6, "1/master-replica-0": 2},
+        "sha256": {},
+        "kept": {},
+    }
+
+
+@pytest.mark.parametrize("where", [{"last": "7"}, {"after": 7}, {"last": "7", "after": 1}])
+def test_stream_resumes_after_the_last_line_that_was_read(
+    api: Server, agent: ScriptedAgent, where: dict[str, Any]
+) -> None:
+    agent.log("one", "two")
+    assert [data["text"] for kind, data, _ in api.stream(**where) if kind == "log"] == ["two"]
+
+
+def test_stream_of_one_task_keeps_the_cursors(api: Server, agent: ScriptedAgent) -> None:
+    agent.log("one", "two")
+    events = api.stream(task="master-replica-0")
+    assert [(data["cursor"], data["text"]) for kind, data, _ in events if kind == "log"] == [
+        (7, "one"),
+        (8, "two"),
+    ]
+    assert len([1 for kind, *_ in api.stream(task="service") if kind == "log"]) == 6
+
+
+@pytest.mark.parametrize(
+    "params", [{"task": "nonsense"}, {"after": -1}, {"after": "x"}, {"follow": "perhaps"}]
+)
+def test_stream_with_a_bad_parameter_is_400(
+    api: Server, agent: ScriptedAgent, params: dict[str, object]
+) -> None:
+    assert api.client.get(LOGS, params=params, headers=ADMIN).status_code == 400
+
+
+def test_stream_with_a_bad_last_event_id_is_400(api: Server, agent: ScriptedAgent) -> None:
+    assert api.client.get(LOGS, headers=ADMIN | {"Last-Event-ID": "x"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("params", "found"),
+    [
+        ({"search": "ONE"}, ["one"]),
+        ({"severity": "warning"}, ["ERROR:root:two"]),
+        ({"search": "o", "severity": "ERROR"}, ["ERROR:root:two"]),
+        ({"since": "2026-11-20T12:00:01Z"}, []),
+        ({"since": "1h", "task": "master-replica-0"}, ["one", "ERROR:root:two"]),
+    ],
+)
+def test_stream_with_a_filter_is_what_it_leaves(
+    api: Server, agent: ScriptedAgent, params: dict[str, str], found: list[str]
+) -> None:
+    agent.log("one", "ERROR:root:two")
+    assert [
+        data["text"]
+        for kind, data, _ in api.stream(**params)
+        if kind == "log" and data["task"] == "master-replica-0"
+    ] == found
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"severity": "LOUD"}, "severity"),
+        ({"since": "yesterday"}, "since"),
+        ({"search": "x" * 1001}, "search"),
+    ],
+)
+def test_stream_with_a_bad_filter_says_what_is_allowed(
+    api: Server, agent: ScriptedAgent, params: dict[str, str], field: str
+) -> None:
+    answer = api.client.get(LOGS, params=params, headers=ADMIN)
+    assert answer.status_code == 400
+    (violation,) = answer.json()["error"]["details"][0]["fieldViolations"]
+    assert violation["field"] == field
+
+
+def test_summary_has_the_count_and_the_digest_of_the_agent(api: Server, agent: ScriptedAgent) -> None:
+    agent.log("one", "two")
+    agent.exit()
+    summary = api.stream()[-1][1]
+    assert summary["lines"]["1/master-replica-0"] == 2
+    assert summary["sha256"] == {"1/master-replica-0": digest([line("one"), line("two")])}
+    assert summary["kept"] == {}
+
+
+def test_lines_that_say_anything_come_as_they_were_sent(api: Server, agent: ScriptedAgent) -> None:
+    texts_sent = [
+        "\0 NUL",
+        "\ufffd no UTF-8",
+        "10%\r20%",
+        "\x1b[31mred\x1b[0m \x9b",
+        "event: end",
+        "data: x",
+        "\u2028 \u2029 \x85",
+        "\U0001f600",
+        "",
+        " ",
+        '"',
+    ]
+    partial = [line("x" * 2**20).model_copy(update={"partial": True}), line("the rest")]
+    lines = (*map(line, texts_sent), *partial)
+    end = LogEnd(count=len(lines), sha256=digest(lines))
+    receipt = agent.ship("master-replica-0", LogChunk(start=0, lines=lines, end=end), agent.run)
+    assert (receipt.next, receipt.complete) == (len(lines), True)
+    got = [data for kind, data, _ in api.stream(task="master-replica-0") if kind == "log"]
+    assert [(data["text"], data["partial"]) for data in got] == [(one.text, one.partial) for one in lines]
+
+
+def test_line_with_half_a_surrogate_pair_is_refused_and_nothing_of_its_chunk_counts(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    body = (
+        '{"start": 0, "lines": [{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "text": "a"}, '
+        '{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "text": "\\ud800"}]}'
+    )
+    path = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs"
+    assert api.client.post(path, content=body, headers=AGENT).status_code == 400
+    assert agent.log("one").next == 1
+
+
+def test_burst_of_lines_reaches_readers_alike_and_costs_a_slow_one_nothing(
+    tmp_path: Path, clock: Clock
+) -> None:
+    count = 20_000
+    with started(tmp_path, clock) as (api, agent):
+        cases, run_id = api.use_cases, agent.run.run_id
+        key = cases.log_streaming.check("p", "job")
+
+        def burst() -> int:
+            """Send a burst; return the growth of memory in use."""
+            before = 0
+            for start in range(0, count, 2000):
+                lines = tuple(line(f"line {n}") for n in range(start, start + 2000))
+                cases.agent_sync.append_logs(run_id, "master-replica-0", LogChunk(start=start, lines=lines))
+                if start == 2000:
+                    tracemalloc.start()
+                    before = tracemalloc.get_traced_memory()[0]
+            return tracemalloc.get_traced_memory()[0] - before
+
+        async def read(after: int = 0) -> list[LogEntry]:
+            stream = cases.log_streaming.stream("p", "job", key=key, after=after, follow=False)
+            return [entry async for part in stream for entry in entries_of(part)]
+
+        async def all_of_them() -> None:
+            slow = cases.log_streaming.stream("p", "job", key=key, after=5, follow=True)
+            await anext(slow)  # the job
+            got = entries_of(await anext(slow))
+            try:
+                assert await asyncio.to_thread(burst) < 2**21, "nothing is kept for one that does not read"
+            finally:
+                tracemalloc.stop()
+            first, second = await asyncio.gather(read(), read())
+            assert first == second
+            assert [entry.text for entry in first[6:]] == [f"line {n}" for n in range(count)]
+            assert [entry.cursor for entry in first] == list(range(1, count + 7))
+            assert await read(after=count - 1000) == first[count - 1000 :], (
+                "one that comes back goes on exactly"
+            )
+            while len(got) <= count:
+                got += entries_of(await anext(slow))
+            assert got == first[5:]
+            await slow.aclose()
+
+        asyncio.run(all_of_them())
+
+
+@on_every_database
+def test_log_over_its_quota_is_cut_with_a_notice(tmp_path: Path, clock: Clock) -> None:
+    with started(tmp_path, clock, log_quota=3000) as (api, agent):
+        receipt = agent.log(*["x" * 100] * 50)
+        assert receipt.complete
+        kept = receipt.next
+        assert 0 < kept < 50
+        assert agent.log("more") == receipt
+        notice = (
+            "The log of master-replica-0 goes on, but the job's log quota of 3.0 kB is used up: "
+            f"its lines from number {kept} on are not kept."
+        )
+        (event,) = [event for event in api.detail()["events"] if event["kind"] == "log-quota"]
+        assert (event["message"], event["task"], event["run"]) == (notice, "master-replica-0", 1)
+        agent.exit(logs=False)
+        assert api.job()["state"] == "SUCCEEDED", "a job does not hang on a log that was cut"
+        stream = api.stream()
+        assert notice in [
+            data["text"] for kind, data, _ in stream if kind == "log" and data["task"] == "service"
+        ]
+        summary = stream[-1][1]
+        assert summary["kept"] == {"1/master-replica-0": kept}
+        assert summary["lines"]["1/master-replica-0"] == kept
+        (replica,) = api.detail()["runs"][0]["replicas"]
+        assert (replica["log_kept"], replica["log_lines"]) == (kept, kept)
+
+
+def test_log_that_its_agent_cut_is_verified_and_noticed_the_same_way(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    lines = (line("one"), line("two"))
+    end = LogEnd(count=2, sha256=digest(lines), cut=True)
+    assert agent.ship("master-replica-0", LogChunk(start=0, lines=lines, end=end), agent.run).complete
+    assert "its lines from number 2 on are not kept." in api.events()[-1]
+    summary = api.stream()[-1][1]
+    assert (summary["kept"], summary["sha256"]) == (
+        {"1/master-replica-0": 2},
+        {"1/master-replica-0": end.sha256},
+    )
+    assert agent.run.log_quota_bytes == 2**30
+
+
+def test_line_that_the_disk_damaged_says_so_and_the_log_says_what_is_missing(
+    tmp_path: Path, clock: Clock
+) -> None:
+    with started(tmp_path, clock) as (api, agent):
+        agent.log("one", "two", "three")
+        whole = [data for kind, data, _ in api.stream() if kind == "log"]
+    segment = tmp_path / "logs" / "p" / "job" / "segment"
+    segment.write_bytes(segment.read_bytes().replace(b"two", b"\0\0\0"))
+    with server(tmp_path, clock) as api:
+        damaged = [data for kind, data, _ in api.stream() if kind == "log"]
+        assert [data["text"] for data in damaged][-3:] == ["one", DAMAGED, "three"]
+        assert [data["cursor"] for data in damaged] == [data["cursor"] for data in whole]
+        lines = tuple(map(line, ("one", "two", "three")))
+        end = LogChunk(start=3, lines=(), end=LogEnd(count=3, sha256=digest(lines)))
+        agent.server = api
+        assert agent.ship("master-replica-0", end, agent.run).complete
+        assert "1 of its 3 lines were damaged on the disk of the server" in api.events()[-1]
+
+
+def test_service_lines_that_the_disk_lost_are_written_again(tmp_path: Path, clock: Clock) -> None:
+    with started(tmp_path, clock) as (api, _agent):
+        whole = [data for kind, data, _ in api.stream(task="service") if kind == "log"]
+    (tmp_path / "logs" / "p" / "job" / "segment").unlink()
+    with server(tmp_path, clock) as api:
+        api.tick()
+        assert [data for kind, data, _ in api.stream(task="service") if kind == "log"][: len(whole)] == whole
+
+
+def test_severity_is_what_the_line_says_of_itself(api: Server, agent: ScriptedAgent) -> None:
+    agent.log('{"severity": "warning", "loss": 1}', "ERROR:root:no", "plain")
+    logs = [data for kind, data, _ in api.stream(task="master-replica-0") if kind == "log"]
+    assert [data["severity"] for data in logs] == ["WARNING", "ERROR", "INFO"]
+
+
+@on_every_database
+def test_follower_gets_lines_and_states_as_they_come_until_the_end(api: Server, agent: ScriptedAgent) -> None:
+    with following(api) as received:
+        eventually(lambda: len(texts(received)) == 6)
+        agent.log("one")
+        eventually(lambda: texts(received)[-1] == "one")
+        agent.exit()
+        eventually(lambda: received[-1].event == "end")
+    states = [event.json()["state"] for event in received if event.event == "job"]
+    assert (states[0], states[-1]) == ("RUNNING", "SUCCEEDED")
+    assert texts(received)[-1] == "Job completed successfully."
+    cursors = [int(event.id) for event in received if event.event == "log"]
+    assert cursors == list(range(1, len(cursors) + 1))
+    assert sum(received[-1].json()["lines"].values()) == len(cursors)
+
+
+def test_follower_that_comes_back_gets_only_the_rest(api: Server, agent: ScriptedAgent) -> None:
+    agent.log("one", "two", "three")
+    agent.exit()
+    with following(api, **{"Last-Event-ID": "8"}) as received:
+        eventually(lambda: received and received[-1].event == "end")
+    assert texts(received) == ["three", "The replica master 0 completed.", "Job completed successfully."]
+
+
+def test_follower_is_let_go_when_the_server_stops(api: Server, agent: ScriptedAgent) -> None:
+    with following(api) as received:
+        eventually(lambda: texts(received))
+    assert "end" not in [event.event for event in received]
+
+
+def test_quiet_stream_sends_a_comment_after_a_while(tmp_path: Path, clock: Clock) -> None:
+    async def until_quiet(api: Server) -> list[bytes]:
+        cases = api.use_cases
+        key = cases.log_streaming.check("p", "job")
+        stream = cases.log_streaming.stream("p", "job", key=key, after=6, follow=True)
+        parts = [await anext(stream)]
+        while len(parts) < 2 or parts[-1] != KEEPALIVE or set(parts) == {KEEPALIVE}:
+            parts.append(await anext(stream))
+        await stream.aclose()
+        return parts
+
+    with started(tmp_path, clock, ping_s=0.001) as (api, _agent):
+        parts = asyncio.run(until_quiet(api))
+    (job,) = (part for part in parts if part != KEEPALIVE)
+    assert job.startswith(b"event: job\n")
+
+
+def request(agent: ScriptedAgent, wait_s: float, seen: str = "") -> SyncRequest:
+    return SyncRequest(agent=agent.info, runs=agent.reports(), wait_s=wait_s, seen=seen)
+
+
+@on_every_database
+async def test_sync_with_something_to_say_does_not_wait(api: Server) -> None:
+    agent = ScriptedAgent(api)
+    async with asyncio.timeout(10):
+        answer = await api.use_cases.agent_sync.sync(request(agent, wait_s=1000))
+    assert answer.runs == ()
+
+
+async def test_sync_with_nothing_to_say_is_held_until_there_is(api: Server) -> None:
+    agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
+    async with asyncio.timeout(10):
+        first = await syncing.sync(request(agent, wait_s=0))
+        held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version)))
+        await asyncio.sleep(0.05)
+        assert not held.done()
+        await asyncio.to_thread(api.use_cases.jobs.create, BOSS, "p", {"jobId": "j", "trainingInput": BASIC})
+        await asyncio.to_thread(api.use_cases.controller.tick)
+        answer = await held
+    assert [order.job_id for order in answer.runs] == ["j"]
+    assert answer.version != first.version
+
+
+async def test_sync_with_nothing_to_say_answers_when_the_wait_is_over(api: Server) -> None:
+    agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
+    async with asyncio.timeout(10):
+        first = await syncing.sync(request(agent, wait_s=0))
+        again = await syncing.sync(request(agent, wait_s=0.05, seen=first.version))
+    assert again == first
+
+
+@on_every_database
+async def test_sync_that_is_newer_ends_the_older_and_two_agents_of_one_name_are_reported(
+    api: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def listens() -> bool:
+        return True
+
+    agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
+    async with asyncio.timeout(10):
+        first = await syncing.sync(request(agent, wait_s=0))
+        held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version), listens))
+        await asyncio.sleep(0.05)
+        with caplog.at_level(logging.WARNING):
+            newer = await syncing.sync(request(agent, wait_s=0, seen=first.version))
+            assert await held == newer
+    assert "Two agents use the id id-of-laptop" in caplog.text
+
+
+async def test_sync_is_let_go_when_the_server_stops(api: Server) -> None:
+    agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
+    async with asyncio.timeout(10):
+        first = await syncing.sync(request(agent, wait_s=0))
+        held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version)))
+        await asyncio.sleep(0.05)
+        api.use_cases.backend.notifier.close()
+        assert await held == first
+
+
+BASIC = {"scaleTier": "CUSTOM", "masterType": "local-1", "pythonModule": "trainer.task"}

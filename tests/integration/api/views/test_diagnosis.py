@@ -1,0 +1,171 @@
+"""Server checks of the doctor: stuck runs, jobs that can never start, the database, disk usage."""
+
+import os
+import time
+from typing import Any
+
+import pytest
+
+from databases import on_every_database
+from integration.api.api_support import ADMIN, AGENT, ScriptedAgent, Server, package_job
+from trainyard_protocol.health import Check, CheckStatus, Finding, ServerHealth, sized, worst
+from trainyard_server.services.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
+from trainyard_server.storage.db.probes import newest_schema
+
+HEALTH = "/trainyard/v1/health"
+
+
+def looked(api: Server, method: str = "GET", path: str = f"{HEALTH}?deep=true") -> ServerHealth:
+    answer = api.client.request(method, path, headers=ADMIN)
+    assert answer.status_code == 200, answer.text
+    return ServerHealth.model_validate_json(answer.content)
+
+
+def problems(api: Server, check: str = "") -> list[Finding]:
+    found = [one for one in looked(api).findings if one.status == "problem"]
+    return [one for one in found if one.check == check] if check else found
+
+
+def upload(api: Server, content: bytes) -> dict[str, Any]:
+    path = "/upload/trainyard/v1/projects/p/packages/a.tar.gz"
+    answer = api.client.post(path, content=content, headers=ADMIN)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@pytest.fixture
+def agent(api: Server) -> ScriptedAgent:
+    agent = ScriptedAgent(api)
+    agent.sync()
+    return agent
+
+
+def begin(api: Server, agent: ScriptedAgent) -> None:
+    """A job whose run its agent has."""
+    api.create()
+    api.tick()
+    agent.sync()
+
+
+@on_every_database
+def test_health_without_deep_is_quick_and_says_more_than_healthz(api: Server, agent: ScriptedAgent) -> None:
+    begin(api, agent)
+    health = looked(api, path=HEALTH)
+    assert health.status is CheckStatus.OK
+    assert health.findings == ()
+    assert health.live_runs == (agent.run.run_id,)
+    assert health.time == api.clock()
+
+
+def test_health_with_details_needs_the_admin_token(api: Server) -> None:
+    for method, path in (("GET", HEALTH), ("POST", f"{HEALTH}:mend")):
+        assert api.client.request(method, path).status_code == 401
+        assert api.client.request(method, path, headers=AGENT).status_code == 403
+
+
+@on_every_database
+def test_server_with_nothing_wrong_finds_all_ok(api: Server, agent: ScriptedAgent) -> None:
+    begin(api, agent)
+    agent.start()
+    findings = looked(api).findings
+    assert {finding.status for finding in findings} == {"ok"}
+    text = " ".join(finding.found for finding in findings)
+    on_sqlite = api.use_cases.backend.store.url.get_backend_name() == "sqlite"
+    assert ("SQLite, " in text, "PostgreSQL, " in text) == (on_sqlite, not on_sqlite)
+    assert f"{'whole, ' if on_sqlite else ''}schema {newest_schema()}." in text
+    assert "1 job prepared or running, 0 waiting; none is stuck." in text
+    assert "most have: p/job " in text
+
+
+def test_run_that_stops_for_longer_than_its_grace_is_stuck(api: Server, agent: ScriptedAgent) -> None:
+    begin(api, agent)
+    agent.start()
+    api.clock.advance(86400)  # how long it ran does not matter
+    agent.sync()
+    api.cancel()
+    agent.sync()
+    grace_s = api.use_cases.backend.settings.grace_s
+    api.clock.advance(grace_s + STOPPING_SLACK_S)
+    agent.sync()
+    assert problems(api) == []
+
+    api.clock.advance(1)
+    (found,) = problems(api)
+    assert found.check == "runs"
+    assert (
+        "Run 1 of the job job of p has been stopping for 6 minutes: master-replica-0 did not end."
+        in found.found
+    )
+    assert "laptop" in found.meaning
+    assert found.advice
+
+
+def test_run_that_is_prepared_for_long_says_what_it_does(api: Server, agent: ScriptedAgent) -> None:
+    begin(api, agent)
+    agent.activity = "pulling the image big:1"
+    agent.sync()
+    api.clock.advance(PREPARING_S + 1)
+    agent.sync()
+    (found,) = problems(api)
+    assert "has been prepared for 30 minutes, now: pulling the image big:1." in found.found
+
+
+def test_replicas_of_a_silent_agent_are_unknown(api: Server, agent: ScriptedAgent) -> None:
+    begin(api, agent)
+    agent.start()
+    api.tick(1)
+    api.tick(api.use_cases.backend.settings.silent_after_s + 1)
+    (found,) = problems(api, "runs")
+    assert "the state of master-replica-0 is unknown, since the agent laptop is silent" in found.found
+
+
+def test_job_that_can_never_start_is_found(api: Server, agent: ScriptedAgent) -> None:
+    api.create(masterType="n1-standard-96")
+    api.tick()
+    (found,) = problems(api)
+    assert found.check == "jobs"
+    assert found.found.startswith("the job job of p is QUEUED and can never start")
+
+
+@on_every_database
+def test_packages_that_nobody_has_used_for_long_are_removed_on_request(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    staging = api.use_cases.backend.settings.data_dir / "staging"
+    old, used, fresh = (upload(api, content) for content in (b"old", b"used", b"fresh"))
+    for one in (old, used):
+        before = time.time() - UPLOAD_KEPT_S - 60
+        os.utime(staging / one["sha256"], (before, before))
+    body = {"jobId": "job", "trainingInput": package_job(packageUris=[used["uri"]])}
+    assert api.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN).status_code == 200
+
+    (found,) = problems(api)
+    assert (found.check, found.fixable) == ("uploads", True)
+    assert found.found.startswith("1 uploaded package of ")
+    assert (staging / old["sha256"]).exists()
+
+    (mended,) = looked(api, "POST", f"{HEALTH}:mend").findings
+    assert mended.status == "fixed"
+    assert sorted(path.name for path in staging.iterdir()) == sorted([used["sha256"], fresh["sha256"]])
+    assert problems(api) == []
+    assert looked(api, "POST", f"{HEALTH}:mend").findings == ()
+
+
+def test_worst_of_checks_is_the_whole() -> None:
+    assert worst([]) is CheckStatus.OK
+    assert worst([CheckStatus.OK, CheckStatus.DOWN, CheckStatus.DEGRADED]) is CheckStatus.DOWN
+    assert worst([CheckStatus.DEGRADED, CheckStatus.OK]) is CheckStatus.DEGRADED
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (268_435_456, "268 MB"), (3e12, "3.0 TB")],
+)
+def test_sizes_are_said_for_people(size: float, text: str) -> None:
+    assert sized(size) == text
+
+
+def test_health_of_a_newer_server_can_be_read() -> None:
+    check = Check.model_validate({"status": "ok", "message": "", "from_the_future": 1})
+    assert check.status is CheckStatus.OK

@@ -1,0 +1,215 @@
+"""Metrics of programs in the API."""
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+
+from databases import on_every_database
+from integration.api.api_support import ADMIN, ScriptedAgent, Server
+from trainyard_protocol.states import Reason
+from trainyard_server.api.dependencies import UseCases
+from trainyard_server.domain.metrics.summary import CurveSummary
+from trainyard_server.services.metrics import ANSWER_POINTS
+
+MASTER = "master-replica-0"
+
+
+def progress(step: int, **values: object) -> str:
+    return json.dumps({"event": "progress", "step": step} | values)
+
+
+@pytest.fixture
+def agent(api: Server) -> ScriptedAgent:
+    api.create()
+    agent = ScriptedAgent(api)
+    agent.sync()
+    api.tick()
+    agent.sync()
+    agent.start()
+    return agent
+
+
+def metrics(api: Server, **params: Any) -> dict[str, Any]:
+    series: dict[str, Any] = api.get("/trainyard/v1/projects/p/jobs/job/metrics", **params)
+    return series
+
+
+def refused(api: Server, **params: Any) -> list[str]:
+    path = "/trainyard/v1/projects/p/jobs/job/metrics"
+    answer = api.client.get(path, params=params, headers=ADMIN)
+    assert answer.status_code == 400, answer.text
+    details = answer.json()["error"]["details"][0]["fieldViolations"]
+    return [one["field"] for one in details]
+
+
+def digest(api: Server, run: int = -1) -> dict[str, Any]:
+    series: dict[str, Any] = api.detail()["runs"][run]["replicas"][0]["metrics"]
+    return series
+
+
+def test_curves_of_a_job_grow_with_its_log(api: Server, agent: ScriptedAgent) -> None:
+    assert metrics(api)["metrics"] == []
+    agent.log("Loading...", progress(1, steps=9, epoch=1, epochs=3, loss=3.5, rate=10))
+    first = metrics(api)
+    assert first["names"] == ["loss", "rate"]
+    assert (first["main"], first["tasks"], first["start"]) == ("loss", [MASTER], "2026-11-20T12:00:00Z")
+    assert (first["step"], first["steps"], first["epoch"], first["epochs"]) == (1, 9, 1, 3)
+    loss = {
+        "name": "loss",
+        "task": MASTER,
+        "run": 1,
+        "steps": [1],
+        "values": [3.5],
+        "times": [0.0],
+        "total": 1,
+    }
+    assert first["metrics"][0] == loss
+    agent.log(progress(2, loss=float("nan")), progress(3, loss=float("-inf")))
+    assert metrics(api)["metrics"][0]["values"] == [3.5, "NaN", "-Infinity"]
+
+
+def test_after_a_version_only_what_has_changed_comes(api: Server, agent: ScriptedAgent) -> None:
+    agent.log(progress(1, loss=1, rate=1))
+    version = metrics(api)["version"]
+    assert metrics(api, after=version)["metrics"] == []
+    agent.log(progress(2, loss=2))
+    changed = metrics(api, after=version)
+    assert [(one["name"], one["steps"]) for one in changed["metrics"]] == [("loss", [1, 2])]
+    assert changed["names"] == ["loss", "rate"]
+    for unknown in ("", "x", f"x{version}", f"{version}x"):
+        assert len(metrics(api, after=unknown)["metrics"]) == 2
+
+
+def test_a_part_of_some_curves_with_few_points(api: Server, agent: ScriptedAgent) -> None:
+    agent.log(*(progress(step, loss=float(step == 333), rate=1, other=2) for step in range(500)))
+    series = metrics(api, name=["loss", "rate"], from_step=300, to_step=399, points=10, task=MASTER)[
+        "metrics"
+    ]
+    assert [(one["name"], one["total"]) for one in series] == [("loss", 100), ("rate", 100)]
+    assert len(series[0]["steps"]) <= 10
+    assert (series[0]["steps"][0], series[0]["steps"][-1]) == (300, 399)
+    assert max(series[0]["values"]) == 1.0
+    assert metrics(api, task="worker-replica-0")["metrics"] == []
+    assert metrics(api, from_step=500)["metrics"] == []
+
+
+def test_what_cannot_be_asked_for_is_said_at_once(api: Server, agent: ScriptedAgent) -> None:
+    assert refused(api, points=9, task="boss-0", from_step=3, to_step=2) == ["task", "points", "to_step"]
+    assert refused(api, points=10_001) == ["points"]
+    assert refused(api, from_step="some") == ["from_step"]
+    for name in ("metrics", "metrics.csv"):
+        answer = api.client.get(f"/trainyard/v1/projects/p/jobs/other/{name}", headers=ADMIN)
+        assert answer.status_code == 404
+
+
+def test_an_answer_is_bounded_where_there_are_many_curves(api: Server, agent: ScriptedAgent) -> None:
+    names = [f"m{number}" for number in range(50)]
+    for start in range(0, 5000, 500):
+        agent.log(*(progress(step, **dict.fromkeys(names, step)) for step in range(start, start + 500)))
+    series = metrics(api, points=10_000)["metrics"]
+    assert len(series) == 50
+    assert sum(len(one["steps"]) for one in series) <= ANSWER_POINTS
+
+
+def test_a_resumed_run_continues_the_curve(api: Server, agent: ScriptedAgent) -> None:
+    first = agent.run
+    agent.log(*(progress(step, loss=step) for step in (10, 20, 30, 40)))
+    agent.exit(code=139, reason=Reason.KILLED_BY_SIGNAL)
+    api.tick(60)
+    agent.sync()
+    api.tick(60)
+    agent.sync()
+    (second,) = (run for run in agent.runs.values() if run.run_id != first.run_id)
+    agent.start(second)
+    agent.log(*(progress(step, loss=100 + step) for step in (25, 35)), run=second)
+    series = metrics(api)["metrics"]
+    assert [(one["run"], one["steps"]) for one in series] == [(1, [10, 20, 40]), (2, [25, 35])]
+    assert series[1]["values"] == [125, 135]
+
+    answer = api.client.get("/trainyard/v1/projects/p/jobs/job/metrics.csv", headers=ADMIN)
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert 'filename="job-metrics.csv"' in answer.headers["content-disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [(row["run"], row["step"]) for row in rows] == [
+        *(("1", step) for step in ("10", "20", "30", "40")),
+        *(("2", step) for step in ("25", "35")),
+    ]
+    assert rows[0] == {
+        "run": "1",
+        "task": MASTER,
+        "metric": "loss",
+        "step": "10",
+        "time": "2026-11-20T12:00:00+00:00",
+        "value": "10.0",
+    }
+
+
+def test_a_name_is_no_formula_in_a_spreadsheet(api: Server, agent: ScriptedAgent) -> None:
+    agent.log(progress(1, **{'=HYPERLINK("x")': 1, "a,b": float("inf")}))
+    answer = api.client.get("/trainyard/v1/projects/p/jobs/job/metrics.csv", headers=ADMIN)
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [(row["metric"], row["value"]) for row in rows] == [
+        ('\'=HYPERLINK("x")', "1.0"),
+        ("a,b", "Infinity"),
+    ]
+
+
+@on_every_database
+def test_the_digest_is_written_as_lines_come_and_exact_at_the_end(api: Server, agent: ScriptedAgent) -> None:
+    steps = api.use_cases.backend.progress
+    assert digest(api) is None
+    agent.log(*(progress(step, loss=1 / step, epoch=1, epochs=2) for step in range(1, 101)))
+    steps.flush()
+    series = digest(api)
+    assert (series["main"], series["epoch"], series["epochs"]) == ("loss", 1, 2)
+    assert (series["metrics"][0]["step"], series["metrics"][0]["value"]) == (100, 0.01)
+    assert len(series["metrics"][0]["points"]) == 25
+
+    steps._replicas.clear()  # as after a restart of the server
+    agent.log(progress(101, loss=float("nan")))
+    steps.flush()
+    series = digest(api)
+    assert (series["metrics"][0]["step"], series["metrics"][0]["value"]) == (101, "NaN")
+    assert len(series["metrics"][0]["points"]) == 26
+
+    steps._replicas.clear()
+    agent.log(progress(102, loss=5))
+    agent.exit()
+    whole = stored(api.use_cases)
+    assert whole["taken"] == 102
+    assert (whole["metrics"][0]["count"], whole["metrics"][0]["value"]) == (102, 5.0)
+
+
+def test_the_live_stream_of_a_job_carries_no_digests(api: Server, agent: ScriptedAgent) -> None:
+    agent.log(progress(1, loss=1))
+    agent.exit()
+    details = [data for event, data, _ in api.stream() if event == "job"]
+    assert details
+    assert all(one["runs"][0]["replicas"][0]["metrics"] is None for one in details)
+    assert digest(api)["main"] == "loss"
+
+
+def stored(use_cases: UseCases) -> dict[str, Any]:
+    with use_cases.backend.store.read() as reader:
+        job = reader.job("p", "job")
+        assert job is not None
+        (series,) = reader.digests([run.run_id for run in reader.runs(job.key)]).values()
+    assert CurveSummary.of(series).json() == series
+    return dict(series)
+
+
+@on_every_database
+def test_jobs_are_found_by_a_part_of_their_names(api: Server) -> None:
+    api.create("digits_one")
+    api.create("digits_two")
+    api.create("other")
+    series = api.get("/trainyard/v1/jobs", q="gits_")["jobs"]
+    assert [(one["project"], one["job_id"], one["state"]) for one in series] == [
+        ("p", "digits_two", "QUEUED"),
+        ("p", "digits_one", "QUEUED"),
+    ]
+    assert len(api.get("/trainyard/v1/jobs")["jobs"]) == 3
+    assert api.get("/trainyard/v1/jobs", q="nobody")["jobs"] == []

@@ -1,0 +1,81 @@
+"""`jobs why` over HTTP: what a waiting job is told, and what any other job does instead."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from databases import on_every_database
+from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
+from trainyard_protocol.states import Reason
+from trainyard_protocol.views import QueueExplanationView
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Server]:
+    with server(tmp_path, Clock()) as made:
+        yield made
+
+
+def why(one: Server, job_id: str = "job") -> QueueExplanationView:
+    return QueueExplanationView.model_validate(one.get(f"/trainyard/v1/projects/p/jobs/{job_id}/why"))
+
+
+@on_every_database
+def test_waiting_job_is_told_who_holds_what_it_needs_and_what_would_help(one: Server) -> None:
+    agent = ScriptedAgent(one, cpus=2)
+    agent.sync()
+    one.create("first", scheduling={"maxRunningTime": "3600s", "priority": 9})
+    one.tick()
+    agent.sync()
+    agent.start()
+    started = one.clock()
+    one.create("large", workerType="local-1", workerCount="1")
+    one.create("small", scheduling={"priority": 0})
+    one.tick(60)
+    agent.sync()
+    one.tick()
+    answer = why(one, "large")
+    assert (answer.kind, answer.needs, answer.position) == ("room", "2 vCPU and 4.0 GB", 1)
+    (fit,) = answer.agents
+    assert (fit.agent, fit.home, fit.free, fit.lacks) == ("laptop", True, "1 vCPU and 6.0 GB", "lacks 1 vCPU")
+    (holder,) = answer.holders
+    assert (holder.job_id, holder.project, holder.priority) == ("first", "p", 9)
+    assert holder.running_since == started
+    assert holder.ends_by is not None
+    assert (holder.ends_by - started).total_seconds() == 3600
+    assert [change.message for change in answer.changes] == ["the end of first"]
+    small = why(one, "small")
+    assert [(ahead.job_id, ahead.position) for ahead in small.ahead] == [("large", 1)]
+    assert small.agents[0].lacks == ""
+    assert [change.kind for change in small.changes] == ["priority"]
+    assert why(one, "first").summary.startswith("It does not wait: it runs on agent laptop since 20")
+
+
+def test_job_that_does_not_wait_is_told_what_it_does(one: Server) -> None:
+    one.create()
+    nobody = why(one)
+    assert nobody.kind == "no-agent"
+    assert nobody.nothing.startswith("Nothing short of an agent")
+    agent = ScriptedAgent(one)
+    agent.info = agent.info.model_copy(update={"agent_id": "a"})
+    agent.sync()
+    agent.activity = "installing trainer-0.0.0.tar.gz"
+    agent.sync()
+    assert why(one).summary.endswith(": installing trainer-0.0.0.tar.gz.")
+    agent.activity = ""
+    agent.start()
+    agent.exit(code=137, reason=Reason.KILLED_BY_SIGNAL)
+    agent.sync()
+    rests = why(one)
+    assert rests.summary.startswith("It backs off after a failed run: its next run starts at 20")
+    assert rests.changes == ()
+    one.tick(2)
+    agent.sync()
+    one.cancel()
+    assert why(one).summary == "It does not wait: it is being cancelled. The job was cancelled by the user."
+    agent.stopped("master-replica-0")
+    agent.sync()
+    assert why(one).summary == "It does not wait: it ended as CANCELLED. The job was cancelled by the user."
+    answer = one.client.get("/trainyard/v1/projects/p/jobs/none/why", headers=ADMIN)
+    assert answer.status_code == 404

@@ -1,0 +1,143 @@
+"""When a replica stands still, by its own lines and the seconds in which the agent looked."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard_agent.monitoring.stall_detector import StepHistory
+from trainyard_protocol.progress import ProgressEvent
+from trainyard_protocol.sync import StallPolicy
+
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+POLICY = StallPolicy(least_s=10, factor=5)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def stepping(*times: float, steps: int | None = None) -> StepHistory:
+    """A replica that reported step 1, 2, ... at these times."""
+    watched = StepHistory()
+    for step, time in enumerate(times, 1):
+        watched.add(ProgressEvent("progress", step, steps), at(time))
+    return watched
+
+
+def wait(watched: StepHistory, seconds: float, policy: StallPolicy = POLICY) -> None:
+    """The agent looks each second, and each time has read all that there is."""
+    for _ in range(int(seconds)):
+        watched.add_idle(1, policy)
+
+
+def test_replica_stalls_after_the_least_time() -> None:
+    watched = stepping(0, 1, 2, 3)
+    wait(watched, 10)
+    assert not watched.is_stalled(POLICY)
+    wait(watched, 1)
+    assert watched.is_stalled(POLICY)
+    stall = watched.stall(POLICY)
+    assert (stall.step, stall.since, stall.for_s, stall.longest_s, stall.limit_s) == (4, at(3), 11, 1, 10)
+
+
+def test_replica_that_took_long_before_may_take_many_times_as_long_again() -> None:
+    watched = stepping(0, 4, 5, 6)
+    wait(watched, 20)
+    assert not watched.is_stalled(POLICY)
+    wait(watched, 1)
+    assert watched.is_stalled(POLICY)
+
+
+def test_replica_whose_step_changed_only_twice_has_no_history() -> None:
+    watched = stepping(0, 1, 2)
+    wait(watched, 1000)
+    assert not watched.is_stalled(POLICY)
+
+
+def test_limit_that_is_set_holds_from_the_first_step_on_whatever_the_history() -> None:
+    limit = StallPolicy(least_s=300, factor=10, limit_s=5)
+    none, one = stepping(0), stepping(0, 100)
+    for watched in (none, one):
+        wait(watched, 6, limit)
+    assert not none.is_stalled(limit)
+    assert one.is_stalled(limit)
+
+
+@pytest.mark.parametrize(
+    ("mark", "is_sign"),
+    [
+        (ProgressEvent("heartbeat", 4), False),
+        (ProgressEvent("heartbeat", 5), True),
+        (ProgressEvent("heartbeat"), False),
+        (ProgressEvent("evaluation", 4), True),
+        (ProgressEvent("checkpoint", 4), True),
+        (ProgressEvent("saved"), True),
+        (ProgressEvent("start", stacks="SIGUSR1"), False),
+    ],
+)
+def test_which_lines_are_signs_of_a_replica(mark: ProgressEvent, is_sign: bool) -> None:
+    watched = stepping(0, 1, 2, 3)
+    wait(watched, 9)
+    watched.add(mark, at(12))
+    wait(watched, 3)
+    assert watched.is_stalled(POLICY) is not is_sign
+
+
+@pytest.mark.parametrize(
+    "last", [ProgressEvent("done", 4), ProgressEvent("stopped", 4), ProgressEvent("progress", 9, 9)]
+)
+def test_replica_that_has_no_further_step_to_take_does_not_stall(last: ProgressEvent) -> None:
+    watched = stepping(0, 1, 2, 3)
+    watched.add(last, at(4))
+    wait(watched, 1000)
+    assert not watched.is_stalled(POLICY)
+    watched.add(ProgressEvent("progress", 10), at(5))  # it was not the last after all
+    wait(watched, 1000)
+    assert watched.is_stalled(POLICY)
+
+
+def test_pause_of_the_agent_alone_is_no_stall() -> None:
+    watched = stepping(0, 1, 2, 3)
+    watched.add_idle(100_000, POLICY)
+    assert not watched.is_stalled(POLICY)
+
+
+@pytest.mark.parametrize("jump", [-86400, 86400])
+def test_clock_that_is_set_is_no_stall_and_is_forgotten(jump: float) -> None:
+    watched = stepping(0, 1, 2, 3)
+    watched.add(ProgressEvent("progress", 5), at(4 + jump))
+    wait(watched, 9)
+    assert not watched.is_stalled(POLICY)
+    for step in range(6, 1500):
+        watched.add(ProgressEvent("progress", step), at(step + jump))
+    wait(watched, 11)
+    assert watched.is_stalled(POLICY)
+
+
+def test_what_took_long_once_counts_for_a_while_only() -> None:
+    times = [0.0, 100.0] + [101.0 + n for n in range(100)]
+    assert stepping(*times).longest_s == 100
+    assert stepping(*times, *(201.0 + n for n in range(2000))).longest_s == 1
+
+
+def test_replica_that_announces_its_stacks_is_remembered() -> None:
+    watched = StepHistory()
+    watched.add(ProgressEvent("start", stacks="SIGUSR1"), at(0))
+    assert watched.stacks == "SIGUSR1"
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=4, max_size=50), st.floats(1, 20))
+def test_replica_that_keeps_to_its_own_pace_never_stalls(gaps: list[float], factor: float) -> None:
+    """No wait that is as long as one before it, times the factor, is a stall."""
+    policy = StallPolicy(least_s=0, factor=factor)
+    watched, now = StepHistory(), 0.0
+    for step, gap in enumerate(gaps):
+        allowed = factor * watched.longest_s
+        if gap < allowed:
+            for _ in range(10):
+                watched.add_idle(gap / 10, policy)
+                assert not watched.is_stalled(policy)
+        now += gap
+        watched.add(ProgressEvent("progress", step), at(now))

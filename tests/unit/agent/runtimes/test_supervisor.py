@@ -1,0 +1,139 @@
+"""Splitting of a replica's output into lines."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent.runtimes.supervisor import (
+    MAX_LINE_BYTES,
+    PROGRESS_BYTES,
+    LineSplitter,
+    SupervisorLog,
+    rfc3339,
+)
+
+
+def cut(
+    *blocks: bytes, max_line: int = MAX_LINE_BYTES, progress: int = PROGRESS_BYTES
+) -> list[tuple[str, bool]]:
+    cutter = LineSplitter(max_line, progress)
+    lines: list[tuple[str, bool]] = []
+    for block in blocks:
+        lines += cutter.feed(block)
+    return lines + cutter.end()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [
+        ([b"a\nb\n"], ["a", "b"]),
+        ([b"a", b"b\nc", b"\n"], ["ab", "c"]),
+        ([b"no newline"], ["no newline"]),
+        ([b"\n\n"], ["", ""]),
+        ([b"dos\r\n"], ["dos"]),
+        ([b"split dos\r", b"\n"], ["split dos"]),
+        ([b"two\r\r\n"], ["two"]),
+        ([b"10%\r20%\rdone\n"], ["done"]),
+        ([b"\r10%", b"\r20%", b"\rdone", b"\n"], ["done"]),
+        ([b"10%\r", b"20%\r", b"done\r", b"\n"], ["done"]),
+        ([b"10%\r20%"], ["20%"]),
+        ([b"10%\r20%\r"], ["20%"]),
+        ([b"\r"], []),
+        ([b"\r\n"], [""]),
+        ([b"bar\r   \rlater\n"], ["later"]),
+        ([b"\xff\xfe\n"], ["\ufffd\ufffd"]),
+        (["é".encode()[:1], "é".encode()[1:] + b"\n"], ["é"]),
+        ([b"nul\0\x1b[1m\n"], ["nul\0\x1b[1m"]),
+        ([], []),
+    ],
+)
+def test_lines_of_odd_bytes_have_a_defined_fate(blocks: list[bytes], expected: list[str]) -> None:
+    assert cut(*blocks) == [(text, False) for text in expected]
+
+
+def test_line_above_the_limit_is_cut_into_partial_lines() -> None:
+    assert cut(b"abcdefgh\n", max_line=3) == [("abc", True), ("def", True), ("gh", False)]
+    assert cut(b"abc\n", max_line=3) == [("abc", False)]
+
+
+def test_line_above_the_limit_is_never_cut_within_a_character() -> None:
+    text = "aé€😀" * 50
+    for limit in range(4, 12):
+        lines = cut(text.encode() + b"\n", max_line=limit)
+        assert "".join(piece for piece, _ in lines) == text
+        assert [partial for _, partial in lines] == [True] * (len(lines) - 1) + [False]
+        assert all(len(piece.encode()) <= limit for piece, _ in lines)
+
+
+def test_progress_bar_is_its_last_state_and_some_on_the_way() -> None:
+    bar = b"".join(b"\r%4d of 10,000" % n for n in range(10_000)) + b"\n"
+    lines = cut(bar)
+    each = -(-PROGRESS_BYTES // 14)  # so many states until enough is dropped
+    shown = [*range(each - 1, 9_999, each), 9_999]
+    assert lines == [(f"{n:4d} of 10,000", False) for n in shown]
+    assert len(lines) == 35
+    assert cut(*(bar[n : n + 100] for n in range(0, len(bar), 100))) == lines
+
+
+def test_progress_is_seen_before_the_line_has_an_end() -> None:
+    cutter = LineSplitter(progress=10)
+    assert cutter.feed(b"  0%\r 10%\r 20%\r") == []
+    assert cutter.feed(b" 30%\r") == [(" 20%", False)]
+    assert cutter.feed(b" 40%\r\n") == [(" 40%", False)]
+
+
+def test_progress_that_was_wiped_is_not_shown() -> None:
+    cutter = LineSplitter(progress=5)
+    assert cutter.feed(b"10%\r   \r20%") == []
+    assert cutter.feed(b"\r   \rdone\n") == [("20%", False), ("done", False)]
+
+
+def test_overwritten_line_above_the_limit_has_an_end() -> None:
+    lines = [("abc", True), ("de", False), ("x", False)]
+    assert cut(b"abcde\rx\n", max_line=3) == cut(b"abc", b"de", b"\r", b"x\n", max_line=3) == lines
+
+
+def test_lines_do_not_depend_on_how_the_bytes_arrive() -> None:
+    chance = random.Random(7)
+    data = bytes(chance.choice(b"abc\r\n\xff\xc3\xa9") for _ in range(5000))
+    for _ in range(20):
+        places = sorted(chance.randrange(len(data)) for _ in range(30))
+        blocks = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+        for max_line, progress in ((MAX_LINE_BYTES, PROGRESS_BYTES), (3, PROGRESS_BYTES), (9, 6)):
+            assert cut(*blocks, max_line=max_line, progress=progress) == cut(
+                data, max_line=max_line, progress=progress
+            )
+
+
+def test_time_of_a_line_has_microseconds() -> None:
+    assert rfc3339(1_795_178_770_000_001_999) == "2026-11-20T12:46:10.000001Z"
+
+
+def log_of(path: Path, quota: int, *texts: str) -> SupervisorLog:
+    log = SupervisorLog(str(path), quota)
+    for text in texts:
+        log.feed("stdout", text.encode())
+    log.end("stdout")
+    return log
+
+
+def test_log_keeps_what_its_quota_has_room_for(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log_of(path, 0, *(f"line {n}\n" for n in range(5)))
+    lines = path.read_text().splitlines(keepends=True)
+    for room in range(sum(map(len, lines)) + 2):
+        path.unlink()
+        log = log_of(path, room, *(f"line {n}\n" for n in range(5))) if room else SupervisorLog(str(path), 1)
+        kept = [json.loads(line)["text"] for line in path.read_text().splitlines()]
+        assert kept == [f"line {n}" for n in range(len(kept))]
+        assert path.stat().st_size <= room
+        assert log.count == len(kept)
+        assert log.is_cut == (room > 0 and len(kept) < 5)
+
+
+def test_log_that_is_cut_keeps_no_later_line_though_it_were_shorter(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "log.jsonl", 200, "a\n", "b" * 200 + "\n", "c\n")
+    assert log.is_cut
+    assert log.count == 1

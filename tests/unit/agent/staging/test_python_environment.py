@@ -1,0 +1,285 @@
+"""The run's own environment, made by the real pip."""
+
+import asyncio
+import hashlib
+import subprocess
+import sys
+import tarfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent.host import process_tags
+from trainyard_agent.staging.base import Staging
+from trainyard_agent.staging.package_fetcher import PackageFetcher
+from trainyard_agent.staging.pip_output import error_excerpt
+from trainyard_agent.staging.python_environment import PackageStager
+from trainyard_protocol.states import Reason
+from unit.agent.stub_server import StubServer, run_order
+
+RUN, OTHER = "1" * 32, "2" * 32
+SETUP = """
+from setuptools import setup
+setup(name={name!r}, version="0.0.0", py_modules=[{module!r}], install_requires={needs})
+"""
+
+
+def package(
+    tmp_path: Path, source: str, name: str = "tinytrainer", setup: str = "", needs: tuple[str, ...] = ()
+) -> Path:
+    """An sdist as gcloud makes them: setup.py and no pyproject.toml."""
+    root = tmp_path / f"{name}-0.0.0"
+    root.mkdir()
+    (root / f"{name}.py").write_text(source)
+    (root / "setup.py").write_text(setup or SETUP.format(name=name, module=name, needs=list(needs)))
+    path = tmp_path / f"{name}-0.0.0.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        tar.add(root, root.name)
+    return path
+
+
+class Staged:
+    def __init__(self, root: Path, python: str = sys.executable) -> None:
+        self.root = root
+        self.python = python
+        self.server = StubServer()
+        self.activities: list[str] = []
+
+    def upload(self, path: Path) -> str:
+        content = path.read_bytes()
+        sha256 = hashlib.sha256(content).hexdigest()
+        self.server.packages[sha256] = content
+        return f"staging://{sha256}/{path.name}"
+
+    @asynccontextmanager
+    async def stager(self, **environment: str) -> AsyncIterator[PackageStager]:
+        async with self.server.client() as client:
+            stager = PackageStager(
+                self.root / "environments",
+                PackageFetcher(client, environment.get("STORAGE_EMULATOR_HOST", "")),
+                self.python,
+            )
+            try:
+                yield stager
+            finally:
+                await stager.close()
+
+    async def finish(self, stager: PackageStager, run_id: str = RUN) -> Staging:
+        async with asyncio.timeout(120):
+            while stager.status()[run_id].phase == "preparing":
+                self.activities.append(stager.status()[run_id].activity)
+                await asyncio.sleep(0.02)
+        return stager.status()[run_id]
+
+    async def prepare(self, *uris: str) -> Staging:
+        async with self.stager() as stager:
+            stager.begin(run_order(RUN, packageUris=uris))
+            return await self.finish(stager)
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Staged:
+    return Staged(tmp_path)
+
+
+def run(python: str, source: str) -> str:
+    done = subprocess.run([python, "-c", source], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+async def test_package_is_installed_over_the_base_and_only_for_its_run(
+    staged: Staged, tmp_path: Path
+) -> None:
+    uri = staged.upload(package(tmp_path, "WHO = 'mine'\n"))
+
+    ready = await staged.prepare(uri)
+
+    assert ready.phase == "ready", ready.message
+    printed = run(ready.python, "import tinytrainer, httpx, trainyard_protocol; print(tinytrainer.__file__)")
+    assert printed.startswith(str(staged.root / "environments" / RUN))
+    failed = subprocess.run([sys.executable, "-c", "import tinytrainer"], capture_output=True, check=False)
+    assert failed.returncode == 1
+    assert "installing tinytrainer-0.0.0.tar.gz" in staged.activities
+
+
+async def test_package_that_the_base_has_in_another_version_is_replaced_for_the_run(
+    staged: Staged, tmp_path: Path
+) -> None:
+    """With what it depends on: the base has that, so nothing is fetched and nothing is replaced."""
+    setup = SETUP.format(name="httpx", module="httpx", needs=["psutil"])
+    uri = staged.upload(package(tmp_path, "WHO = 'mine'\n", name="httpx", setup=setup))
+
+    ready = await staged.prepare(uri)
+
+    assert ready.phase == "ready", ready.message
+    assert run(ready.python, "import httpx, psutil; print(httpx.WHO)") == "mine"
+    assert run(sys.executable, "import httpx; print(hasattr(httpx, 'WHO'))") == "False"
+
+
+async def test_run_without_packages_gets_an_environment_that_sees_the_base(staged: Staged) -> None:
+    ready = await staged.prepare()
+    assert ready.phase == "ready", ready.message
+    assert run(ready.python, "import sys, trainyard_protocol; print(sys.prefix)") == str(
+        staged.root / "environments" / RUN / "venv"
+    )
+
+
+async def test_base_interpreter_with_an_editable_install_is_seen_through(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(base)], check=True)
+    (tmp_path / "checkout").mkdir()
+    (tmp_path / "checkout" / "framework.py").write_text("WHO = 'editable'\n")
+    site = next(base.glob("lib/python*/site-packages"))
+    (site / "framework.pth").write_text(f"{tmp_path / 'checkout'}\n")
+
+    ready = await Staged(tmp_path, str(base / "bin" / "python")).prepare()
+
+    assert run(ready.python, "import framework; print(framework.WHO)") == "editable"
+
+
+async def test_package_that_does_not_build_fails_with_its_own_words(staged: Staged, tmp_path: Path) -> None:
+    uri = staged.upload(package(tmp_path, "", setup="raise RuntimeError('the wheel fell off')\n"))
+
+    failed = await staged.prepare(uri)
+
+    assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
+    assert "RuntimeError: the wheel fell off" in failed.message
+
+
+@pytest.mark.parametrize(
+    ("uri", "reason", "words"),
+    [
+        (f"staging://{'0' * 64}/a.tar.gz", Reason.STAGING_FAILED, "There is nothing at"),
+        ("/etc/passwd.tar.gz", Reason.PACKAGES_FAILED, "is not a package"),
+        ("gs://bucket/dir/notes.txt", Reason.PACKAGES_FAILED, "is not a package"),
+        ("https://example.com/a.tar.gz", Reason.PACKAGES_FAILED, "is not a package"),
+    ],
+)
+async def test_package_that_cannot_be_had_fails_with_a_reason(
+    staged: Staged, uri: str, reason: Reason, words: str
+) -> None:
+    failed = await staged.prepare(uri)
+    assert (failed.phase, failed.reason) == ("failed", reason)
+    assert words in failed.message
+    assert uri in failed.message
+
+
+async def test_package_that_arrives_changed_is_refused(staged: Staged) -> None:
+    staged.server.packages["0" * 64] = b"something else"
+    failed = await staged.prepare(f"staging://{'0' * 64}/a.tar.gz")
+    assert (failed.phase, failed.reason) == ("failed", Reason.STAGING_FAILED)
+    assert "SHA-256" in failed.message
+
+
+async def test_discard_ends_the_installation_and_leaves_nothing(staged: Staged, tmp_path: Path) -> None:
+    uri = staged.upload(package(tmp_path, "", setup="import time\ntime.sleep(1000)\n"))
+    async with staged.stager() as stager:
+        stager.begin(run_order(RUN, packageUris=[uri]))
+        stager.begin(run_order(RUN, packageUris=[uri]))
+        await until(lambda: len(process_tags.tagged(RUN)) >= 2)
+
+        await stager.discard(RUN)
+
+        assert process_tags.tagged(RUN) == []
+        assert stager.status() == {}
+        assert list((staged.root / "environments").iterdir()) == []
+        await stager.discard(RUN)
+
+
+async def test_next_agent_uses_what_is_ready_and_replaces_what_is_not(staged: Staged) -> None:
+    first = await staged.prepare()
+    made = Path(first.python).lstat().st_mtime_ns
+    half_done = staged.root / "environments" / OTHER / "venv"
+    half_done.mkdir(parents=True)
+
+    async with staged.stager() as stager:
+        assert {run_id: status.phase for run_id, status in stager.status().items()} == {
+            RUN: "stale",
+            OTHER: "stale",
+        }
+        for run_id in (RUN, OTHER):
+            stager.begin(run_order(run_id))
+            assert (await staged.finish(stager, run_id)).phase == "ready"
+
+    assert Path(first.python).lstat().st_mtime_ns == made
+    assert run(str(half_done / "bin" / "python"), "print(1)") == "1"
+
+
+async def test_interpreter_that_makes_no_environment_is_an_infrastructure_failure(tmp_path: Path) -> None:
+    failed = await Staged(tmp_path, "/bin/false").prepare()
+    assert (failed.phase, failed.reason) == ("failed", Reason.STAGING_FAILED)
+    assert "/bin/false" in failed.message
+
+
+@pytest.fixture
+def emulator() -> Iterator[str]:
+    from gcp_storage_emulator.server import create_server
+
+    server = create_server("127.0.0.1", 0, in_memory=True)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{server._api._httpd.server_address[1]}"
+    finally:
+        server.stop()
+
+
+async def test_package_on_a_bucket_is_fetched_from_the_emulator(
+    staged: Staged, tmp_path: Path, emulator: str
+) -> None:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage  # imports grpc
+
+    credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    client = storage.Client("p", credentials, client_options={"api_endpoint": emulator})
+    bucket = client.create_bucket("packages")
+    bucket.blob("dir/tinytrainer-0.0.0.tar.gz").upload_from_filename(package(tmp_path, "WHO = 'gs'\n"))
+    client.close()
+
+    async with staged.stager(STORAGE_EMULATOR_HOST=emulator) as stager:
+        stager.begin(run_order(RUN, packageUris=["gs://packages/dir/tinytrainer-0.0.0.tar.gz"]))
+        stager.begin(run_order(OTHER, packageUris=["gs://packages/missing.tar.gz"]))
+        ready, failed = await staged.finish(stager), await staged.finish(stager, OTHER)
+
+    assert ready.phase == "ready", ready.message
+    assert run(ready.python, "import tinytrainer; print(tinytrainer.WHO)") == "gs"
+    assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
+    assert failed.message == "gs://packages/missing.tar.gz does not exist."
+
+
+def test_telling_lines_begin_with_the_first_complaint() -> None:
+    output = """\
+Looking in indexes: https://packages.example/simple
+Processing ./0/prog-0.0.0.tar.gz
+Collecting numpy
+ERROR: Could not find a version that satisfies the requirement nowhere==1
+ERROR: No matching distribution found for nowhere==1
+"""
+    assert error_excerpt(output).splitlines() == [
+        "ERROR: Could not find a version that satisfies the requirement nowhere==1",
+        "ERROR: No matching distribution found for nowhere==1",
+    ]
+
+
+def test_telling_lines_leave_out_what_says_nothing() -> None:
+    output = """Processing ./x.tar.gz
+  error: subprocess-exited-with-error
+  ╰─> [2 lines of output]
+      File "setup.py", line 1
+      SyntaxError: invalid syntax
+      [end of output]
+
+  note: This error originates from a subprocess, and is likely not a problem with pip.
+WARNING: something
+"""
+    printed = error_excerpt(output).splitlines()
+    assert printed[-1] == "SyntaxError: invalid syntax"
+    assert not any("note:" in line or "WARNING" in line for line in printed)
+    assert error_excerpt("") == "pip gave no reason."
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.02)

@@ -1,0 +1,650 @@
+"""The agent with a fake runtime, a stub server and a clock that stands still."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent.agent import HOLD_S, Agent
+from trainyard_agent.control.log_shipper import MAX_CHUNKS
+from trainyard_agent.host.clock import ManualClock
+from trainyard_agent.lease.lease import Lease
+from trainyard_agent.runtimes.base import Handle, LogSlice
+from trainyard_agent.runtimes.fake import (
+    FOREVER,
+    SUCCEEDS,
+    Exit,
+    FailsDuringStart,
+    FakeHost,
+    FakeRuntime,
+    IgnoresSigterm,
+    Print,
+    Script,
+    Vanishes,
+    by_module,
+)
+from trainyard_agent.staging.base import ReadyAtOnce, Staging
+from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.sync import (
+    AgentInfo,
+    Capacity,
+    ExitReport,
+    ReplicaReport,
+    RunOrder,
+    SyncRequest,
+    SyncResponse,
+)
+from unit.agent.stub_server import StubServer
+
+RUN, OTHER = "1" * 32, "2" * 32
+CHIEF, WORKER = "master-replica-0", "worker-replica-0"
+INFO = AgentInfo(
+    agent_id="a",
+    name="a",
+    version="0",
+    runtime="fake",
+    capacity_mode="fit",
+    runs_images=False,
+    capacity=Capacity(cpus=(0, 1), memory_bytes=1 << 34),
+    replica_environment={"STORAGE_EMULATOR_HOST": "http://gcs", "TF_CONFIG": "not this one"},
+)
+
+
+class SlowStager(ReadyAtOnce):
+    """Prepares until the test says how it went."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = Staging("preparing", activity="installing trainer-0.0.0.tar.gz")
+
+    def status(self) -> dict[str, Staging]:
+        return dict.fromkeys(self._begun, self.now)
+
+
+class World:
+    """One server, one machine, and agents that come and go."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.server = StubServer()
+        self.host = FakeHost(self.clock, by_module({"trainer.task": {"*": SUCCEEDS}}))
+        self.stager: ReadyAtOnce = ReadyAtOnce()
+        self.client = self.server.client()
+        self.agent = self.new_agent()
+
+    def programs(self, **by_type: Script) -> None:
+        self.host.programs = by_module(
+            {"trainer.task": {f"{name}-replica-0": script for name, script in by_type.items()}}
+        )
+
+    def new_agent(self, runtime: FakeRuntime | None = None, lease: Lease | None = None) -> Agent:
+        runtime = runtime or FakeRuntime(self.host)
+        self.agent = Agent(runtime, self.client, self.stager, self.clock, INFO, lease)
+        return self.agent
+
+    async def steps(self, count: int = 3) -> None:
+        for _ in range(count):
+            assert await self.agent.step()
+
+    def exit(self, task: str, run_id: str = RUN) -> ExitReport:
+        ended = self.server.reports[run_id][task].exit
+        assert ended is not None
+        return ended
+
+    def states_or_none(self, run_id: str) -> list[ReplicaState] | None:
+        return self.states(run_id) if run_id in self.server.reports else None
+
+    def states(self, run_id: str = RUN) -> list[ReplicaState]:
+        return [report.state for report in self.server.reports[run_id].values()]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    async with world.client:
+        yield world
+
+
+async def test_run_that_is_ordered_is_started_and_reported_to_its_end(world: World) -> None:
+    world.server.order(RUN, CHIEF, WORKER)
+
+    await world.steps()
+    assert world.states() == [ReplicaState.RUNNING] * 2
+    assert world.server.reports[RUN][CHIEF].address
+
+    world.clock.advance(2)
+    await world.steps()
+    assert world.exit(CHIEF).code == 0
+    assert world.server.texts(RUN, CHIEF) == ["hello"]
+    assert world.server.complete == {(RUN, CHIEF), (RUN, WORKER)}
+
+    world.server.orders.clear()
+    await world.steps()
+    assert world.server.reports == {}
+    assert world.host.runs == {}
+    assert world.stager.status() == {}
+
+
+async def test_replica_gets_the_variables_of_the_service_before_those_of_the_agent(world: World) -> None:
+    world.server.order(RUN, CHIEF, WORKER, args=["--epochs", 5], jobDir="gs://b/d")
+    await world.steps()
+
+    launch = world.host.launches[1][1]
+    address = world.server.reports[RUN][WORKER].address
+    assert launch.task == WORKER
+    assert launch.command == ("python3", "-m", "trainer.task", "--epochs", "5", "--job-dir", "gs://b/d")
+    assert launch.environment["STORAGE_EMULATOR_HOST"] == "http://gcs"
+    assert f'"worker": ["{address}"]' in launch.environment["TF_CONFIG"]
+    assert launch.environment["RANK"] == "1"
+
+
+async def test_run_is_started_once_however_often_the_answer_is_repeated(world: World) -> None:
+    world.server.order(RUN, CHIEF, WORKER)
+    await world.steps(10)
+    assert len(world.host.launches) == 2
+
+
+async def test_what_is_being_prepared_is_told_as_activity(world: World) -> None:
+    world.stager = SlowStager()
+    world.new_agent()
+    world.server.order(RUN, CHIEF)
+
+    await world.steps()
+
+    assert world.states() == [ReplicaState.PENDING]
+    assert world.server.activities[-1] == "installing trainer-0.0.0.tar.gz"
+    world.stager.now = Staging("ready", python="python3")
+    await world.steps()
+    assert world.states() == [ReplicaState.RUNNING]
+
+
+async def test_packages_that_fail_end_every_replica_with_the_reason(world: World) -> None:
+    world.stager = SlowStager()
+    world.stager.now = Staging("failed", reason=Reason.PACKAGES_FAILED, message="No module named setup")
+    world.new_agent()
+    world.server.order(RUN, CHIEF, WORKER)
+
+    await world.steps()
+
+    for task in (CHIEF, WORKER):
+        ended = world.exit(task)
+        assert (ended.code, ended.reason) == (None, Reason.PACKAGES_FAILED)
+        assert (ended.message, ended.after_stop) == ("No module named setup", False)
+    assert world.server.complete == {(RUN, CHIEF), (RUN, WORKER)}
+    assert world.host.launches == []
+    finished = world.exit(CHIEF).finished_at
+    world.clock.advance(5)
+    await world.steps()
+    assert world.exit(CHIEF).finished_at == finished
+
+
+async def test_start_that_fails_names_the_replica_and_starts_no_other(world: World) -> None:
+    world.new_agent(FailsDuringStart(world.host))
+    world.server.order(RUN, CHIEF, WORKER)
+
+    await world.steps()
+
+    assert (world.exit(WORKER).reason, world.exit(WORKER).after_stop) == (Reason.START_FAILED, False)
+    assert (world.exit(CHIEF).reason, world.exit(CHIEF).after_stop) == (Reason.STOPPED, True)
+    assert world.host.launches == []
+    assert world.server.complete == {(RUN, CHIEF), (RUN, WORKER)}
+
+
+async def test_job_with_an_image_is_refused(world: World) -> None:
+    world.server.order(RUN, CHIEF, pythonModule="", masterConfig={"imageUri": "gcr.io/p/i"})
+    await world.steps()
+    assert world.exit(CHIEF).reason is Reason.START_FAILED
+    assert "container engine" in world.exit(CHIEF).message
+
+
+async def test_stop_before_the_start_ends_the_run_without_one(world: World) -> None:
+    world.stager = SlowStager()
+    world.new_agent()
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+
+    world.server.stop(RUN)
+    await world.steps()
+
+    assert (world.exit(CHIEF).reason, world.exit(CHIEF).after_stop) == (Reason.STOPPED, True)
+    assert world.server.complete == {(RUN, CHIEF)}
+    assert world.stager.status() == {}
+
+
+async def test_stop_ends_replicas_and_their_logs(world: World) -> None:
+    world.programs(master=FOREVER, worker=Script(((0.0, Print("up")),)))
+    world.server.order(RUN, CHIEF, WORKER)
+    await world.steps()
+
+    world.server.stop(RUN)
+    await world.steps()
+
+    assert (world.exit(WORKER).code, world.exit(WORKER).reason) == (143, Reason.STOPPED)
+    assert world.server.texts(RUN, WORKER) == ["up"]
+    assert world.server.complete == {(RUN, CHIEF), (RUN, WORKER)}
+
+
+async def test_stop_that_is_ignored_ends_in_a_kill_after_the_grace(world: World) -> None:
+    world.programs(master=FOREVER)
+    world.new_agent(IgnoresSigterm(world.host))
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+    world.server.stop(RUN)
+
+    await world.steps()
+    world.clock.advance(4.9)
+    await world.steps()
+    assert world.states() == [ReplicaState.RUNNING]
+
+    world.clock.advance(0.2)
+    await world.steps()
+    assert (world.exit(CHIEF).code, world.exit(CHIEF).reason) == (137, Reason.STOPPED)
+
+
+async def test_run_that_is_not_listed_any_more_is_stopped_and_removed(world: World) -> None:
+    world.programs(master=FOREVER)
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+    world.server.orders.clear()
+    world.server.foreign.add(RUN)
+
+    await world.steps()
+
+    assert world.host.runs == {}
+    assert world.server.reports == {}
+
+
+async def test_vanished_replica_is_reported(world: World) -> None:
+    world.programs(master=FOREVER)
+    world.new_agent(Vanishes(world.host, after_s=3.0))
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+    world.clock.advance(3)
+    await world.steps()
+    assert (world.exit(CHIEF).code, world.exit(CHIEF).reason) == (None, Reason.VANISHED)
+
+
+async def test_run_that_somebody_removed_by_hand_is_reported_as_vanished(world: World) -> None:
+    world.programs(master=FOREVER)
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+
+    world.host.runs.clear()
+    await world.steps()
+
+    assert world.exit(CHIEF).reason is Reason.VANISHED
+    assert len(world.host.launches) == 1
+
+
+async def test_new_agent_finds_its_runs_and_reports_them_at_once(world: World) -> None:
+    world.programs(master=Script(((0.0, Print("one")), (5.0, Print("two")), (6.0, Exit(3)))))
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+
+    world.new_agent()
+    world.clock.advance(10)
+    await world.steps(1)
+
+    assert (world.exit(CHIEF).code, world.exit(CHIEF).reason) == (3, Reason.PROGRAM_ERROR)
+    assert world.server.texts(RUN, CHIEF) == ["one", "two"]
+    assert len(world.host.launches) == 1
+
+
+async def test_what_was_stopped_without_an_agent_is_reported_by_the_next(world: World) -> None:
+    world.programs(master=FOREVER)
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+
+    world.host.stop_all()
+    world.new_agent()
+    await world.steps()
+
+    assert (world.exit(CHIEF).reason, world.exit(CHIEF).after_stop) == (Reason.HOST_SHUTDOWN, True)
+
+
+async def test_unreachable_server_leaves_replicas_alone_and_is_said_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.programs(master=Script(((0.0, Print("one")), (50.0, Print("two")))))
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+    world.server.down = True
+
+    for _ in range(20):
+        assert not await world.agent.step()
+        world.clock.advance(60)
+
+    assert len([r for r in caplog.records if "trying again" in r.message]) == 1
+    world.server.down = False
+    await world.steps()
+    assert world.states() == [ReplicaState.RUNNING]
+    assert world.server.texts(RUN, CHIEF) == ["one", "two"]
+
+
+async def test_lease_that_runs_out_stops_every_replica(world: World) -> None:
+    world.programs(master=FOREVER)
+    world.server.lease_s = 600.0
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+    world.server.down = True
+
+    world.clock.advance(580)
+    assert not await world.agent.step()
+    assert FakeRuntime(world.host).observe(RUN)[0].exit is None
+
+    world.clock.advance(10)  # the grace and a margin before the server may start it elsewhere
+    assert not await world.agent.step()
+    world.server.down = False
+    await world.steps()
+    assert (world.exit(CHIEF).reason, world.exit(CHIEF).after_stop) == (Reason.HOST_LOST, True)
+
+
+async def test_trouble_with_one_run_does_not_hold_up_the_others(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stumbles(FakeRuntime):
+        def place(self, order: RunOrder) -> Handle:
+            if order.run_id == RUN:
+                raise OSError("no space left on device")
+            return super().place(order)
+
+    world.new_agent(Stumbles(world.host))
+    world.server.order(RUN, CHIEF)
+    world.server.order(OTHER, CHIEF)
+
+    await world.steps()
+
+    assert world.states(OTHER) == [ReplicaState.RUNNING]
+    assert world.states(RUN) == [ReplicaState.EXITED]
+    assert "no space left on device" in caplog.text
+
+
+async def test_seen_is_the_answer_that_was_acted_on(world: World) -> None:
+    await world.steps(2)
+    world.server.order(RUN, CHIEF)
+    await world.steps(2)
+    seen = [request.seen for request in world.server.requests]
+    assert seen[0] == ""
+    assert len(set(seen)) == 3
+
+
+class RealTime(ManualClock):
+    """Sleeps no longer than a moment, so that the loops turn quickly."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.005))
+
+
+def hold_syncs(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The server holds what it may hold, for longer than any test. Set once it has."""
+    held = asyncio.Event()
+    sync = world.client.sync
+
+    async def holding(request: SyncRequest) -> SyncResponse:
+        answer = await sync(request)
+        if request.wait_s and request.seen == answer.version:
+            held.set()
+            await asyncio.sleep(3600)
+        return answer
+
+    monkeypatch.setattr(world.client, "sync", holding)
+    return held
+
+
+async def test_agent_in_its_loops_cuts_a_held_sync_short_when_something_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.clock = RealTime()
+    world.host.clock = world.clock
+    world.programs(master=Script(((0.0, Print("up")), (5.0, Exit(3)))))
+    held = hold_syncs(world, monkeypatch)
+    world.server.order(RUN, CHIEF)
+    running = asyncio.create_task(world.new_agent().run())
+
+    async with asyncio.timeout(20):
+        await until(lambda: world.states_or_none(RUN) == [ReplicaState.RUNNING] and held.is_set())
+        world.clock.advance(10)
+        await until(lambda: world.states_or_none(RUN) == [ReplicaState.EXITED])
+        await until(lambda: world.server.complete == {(RUN, CHIEF)})
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert world.exit(CHIEF).code == 3
+
+
+async def test_agent_survives_a_round_that_fails(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    class FullDisk(FakeRuntime):
+        failures = 0
+
+        def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
+            if self.failures < 3:
+                self.failures += 1
+                raise OSError("no space left on device")
+            return super().observe(run_id)
+
+    world.clock = RealTime()
+    world.host.clock = world.clock
+    world.programs(master=FOREVER)
+    world.server.order(RUN, CHIEF)
+    running = asyncio.create_task(world.new_agent(FullDisk(world.host)).run())
+
+    async with asyncio.timeout(20):
+        await until(lambda: world.states_or_none(RUN) == [ReplicaState.RUNNING])
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert "no space left on device" in caplog.text
+
+
+class FailsToRemove(FakeRuntime):
+    """A file of the first run cannot be removed, the first few times."""
+
+    def __init__(self, host: FakeHost, failures: int = 1000) -> None:
+        super().__init__(host)
+        self.left = failures
+        self.attempts = 0
+
+    def remove(self, run_id: str) -> None:
+        if run_id == RUN:
+            self.attempts += 1
+            if self.attempts <= self.left:
+                raise OSError("device or resource busy")
+        super().remove(run_id)
+
+
+async def ended_and_removed(world: World, runtime: FailsToRemove) -> None:
+    """The server wants no more of RUN."""
+    world.new_agent(runtime)
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+    world.clock.advance(2)
+    await world.steps()
+    world.server.orders.clear()
+
+
+async def test_action_that_fails_is_tried_again_after_a_growing_pause(world: World) -> None:
+    runtime = FailsToRemove(world.host)
+    await ended_and_removed(world, runtime)
+
+    await world.steps(5)
+    assert runtime.attempts == 1
+    for attempts, longest in enumerate((0.2, 0.4, 0.8, 1.6, 3.0, 3.0), start=1):
+        world.clock.advance(0.49 * longest)
+        await world.steps(2)
+        assert runtime.attempts == attempts
+        world.clock.advance(longest)
+        await world.steps(2)
+        assert runtime.attempts == attempts + 1
+
+
+async def test_action_that_fails_does_not_hold_up_other_runs(world: World) -> None:
+    runtime = FailsToRemove(world.host)
+    await ended_and_removed(world, runtime)
+    await world.steps()
+
+    world.server.order(OTHER, CHIEF)
+    await world.steps()
+
+    assert world.states(OTHER) == [ReplicaState.RUNNING]
+    assert runtime.attempts == 1
+
+
+async def test_pause_after_failures_ends_with_a_success(world: World) -> None:
+    runtime = FailsToRemove(world.host, failures=4)
+    await ended_and_removed(world, runtime)
+    for _ in range(5):
+        await world.steps(1)
+        world.clock.advance(3)
+    await world.steps(1)
+    assert RUN not in world.host.runs
+
+    runtime.attempts, runtime.left = 0, 1000
+    await ended_and_removed(world, runtime)
+    await world.steps(1)
+    assert runtime.attempts == 1
+    world.clock.advance(0.2)
+    await world.steps(1)
+    assert runtime.attempts == 2
+
+
+@pytest.mark.parametrize("case", ["remove fails", "stop takes long"])
+async def test_sync_is_held_while_nothing_moves(world: World, case: str) -> None:
+    """Else the agent and the server would turn as fast as they can."""
+    if case == "remove fails":
+        await ended_and_removed(world, FailsToRemove(world.host))
+    else:
+        world.programs(master=FOREVER)
+        world.new_agent(IgnoresSigterm(world.host))
+        world.server.order(RUN, CHIEF)
+        await world.steps()
+        world.server.stop(RUN)
+
+    for _ in range(5):
+        await world.agent._sync_round()
+
+    assert [request.wait_s for request in world.server.requests[-3:]] == [HOLD_S] * 3
+
+
+async def test_agent_in_its_loops_tries_again_though_the_server_has_nothing_new(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.clock = RealTime()
+    world.host.clock = world.clock
+    hold_syncs(world, monkeypatch)
+    runtime = FailsToRemove(world.host, failures=6)
+    await ended_and_removed(world, runtime)
+    running = asyncio.create_task(world.agent.run())
+
+    def gone() -> bool:
+        world.clock.advance(0.1)
+        return RUN not in world.host.runs
+
+    async with asyncio.timeout(20):
+        await until(gone)
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert runtime.attempts == 7
+
+
+async def test_run_that_cannot_be_observed_keeps_its_last_report_and_hides_no_other(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class CannotBeRead(FakeRuntime):
+        broken = False
+
+        def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
+            if self.broken and run_id == RUN:
+                raise OSError("input/output error")
+            return super().observe(run_id)
+
+    runtime = CannotBeRead(world.host)
+    world.programs(master=Script(((5.0, Exit(3)),)))
+    world.new_agent(runtime)
+    for run_id in (RUN, OTHER):
+        world.server.order(run_id, CHIEF)
+    await world.steps()
+
+    runtime.broken = True
+    world.clock.advance(10)
+    await world.steps()
+
+    assert world.states(RUN) == [ReplicaState.RUNNING]
+    assert world.states(OTHER) == [ReplicaState.EXITED]
+    assert caplog.text.count("cannot be observed") == 1
+
+    runtime.broken = False
+    await world.steps()
+    assert world.exit(CHIEF).code == 3
+
+
+async def test_lease_that_cannot_be_saved_does_not_stop_the_agent(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = Lease(world.clock, tmp_path / "gone" / "lease.json")
+    world.server.lease_s = 600.0
+    world.new_agent(lease=lease)
+    world.server.order(RUN, CHIEF)
+
+    await world.steps()
+
+    assert world.states() == [ReplicaState.RUNNING]
+    assert "the lease is not saved" in caplog.text
+    world.clock.advance(599)
+    assert lease.must_stop(5.0)
+
+
+async def test_lease_that_runs_out_stops_every_run_though_one_cannot_be_stopped(world: World) -> None:
+    class CannotStopTheFirst(FakeRuntime):
+        def stop(self, run_id: str, grace_s: float, reason: Reason = Reason.STOPPED) -> None:
+            if run_id == RUN:
+                raise OSError("input/output error")
+            super().stop(run_id, grace_s, reason)
+
+    world.programs(master=FOREVER)
+    world.server.lease_s = 600.0
+    runtime = CannotStopTheFirst(world.host)
+    world.new_agent(runtime)
+    for run_id in (RUN, OTHER):
+        world.server.order(run_id, CHIEF)
+    await world.steps()
+    world.server.down = True
+    world.clock.advance(600)
+
+    with pytest.raises(OSError, match="input/output"):
+        await world.agent.step()
+
+    assert [runtime.observe(run_id)[0].exit is None for run_id in (RUN, OTHER)] == [True, False]
+
+
+async def test_agent_in_its_loops_sends_a_long_log_without_a_pause_between_its_shares(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OneLineAtATime(FakeRuntime):
+        def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+            return super().read_log(run_id, task, start, 1, max_bytes)
+
+    lines = [f"line {n}" for n in range(5 * MAX_CHUNKS)]
+    world.programs(master=Script((*((0.0, Print(line)) for line in lines), (0.0, Exit(0)))))
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+    world.server.logs.clear()
+    world.server.complete.clear()
+    running = asyncio.create_task(world.new_agent(OneLineAtATime(world.host)).run())
+
+    async with asyncio.timeout(20):
+        await until(lambda: world.server.complete)  # and the clock stands still
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert world.server.texts(RUN, CHIEF) == lines
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():
+        await asyncio.sleep(0.005)

@@ -1,0 +1,226 @@
+"""The agent as a process: its command line, its lock, its death, and what outlives it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent.host import process_tags
+from trainyard_agent.host.files import try_lock
+from trainyard_agent.main import main
+from trainyard_agent.runtimes.process.runtime import ProcessRuntime
+from trainyard_protocol.states import Reason, ReplicaState
+from unit.agent.stub_server import TOKEN, StubServer
+
+RUN, TASK, WORKER = "1" * 32, "master-replica-0", "worker-replica-0"
+DEADLINE_S = 60.0
+
+
+class Machine:
+    """A state directory, a stub server, and agents that are real processes."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.state_dir = root / "agent"
+        self.token_file = root / "token"
+        self.token_file.write_text(TOKEN + "\n")
+        self.url = url
+        self.agents: list[subprocess.Popen[bytes]] = []
+        self.modules = root / "modules"
+        self.modules.mkdir()
+
+    def module(self, source: str) -> None:
+        """The program of every run: the module `program`, which replicas find by PYTHONPATH."""
+        (self.modules / "program.py").write_text(source)
+
+    def start_agent(self, *flags: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "trainyard_agent", "--server", self.url]
+        command += [
+            "--token-file",
+            str(self.token_file),
+            "--state-dir",
+            str(self.state_dir),
+            "--runtime",
+            "process",
+        ]
+        command += ["--replica-env", f"PYTHONPATH={self.modules}", *flags]
+        with (self.state_dir.parent / "agent.log").open("ab") as log:
+            agent = subprocess.Popen(command, stderr=log, env={**os.environ, "TRAINYARD_SECRET": "s"})
+        self.agents.append(agent)
+        return agent
+
+    def stop_all(self, *flags: str) -> int:
+        return main(["--state-dir", str(self.state_dir), "--stop-all", *flags])
+
+    def clear(self) -> None:
+        for agent in self.agents:
+            agent.kill()
+            agent.wait()
+        runtime = ProcessRuntime(self.state_dir)
+        for handle in runtime.recover():
+            runtime.remove(handle.run_id)
+
+
+@pytest.fixture
+def server() -> StubServer:
+    return StubServer()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, server: StubServer) -> Iterator[Machine]:
+    with server.listening() as url:
+        machine = Machine(tmp_path, url)
+        try:
+            yield machine
+        finally:
+            machine.clear()
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.01)
+
+
+COUNTS = """
+import time
+for n in range(2000):
+    print(n)
+    time.sleep(0.002)
+raise SystemExit(3)
+"""
+WAITS = "import time\nprint('up')\ntime.sleep(1000)\n"
+
+
+def test_agent_killed_in_the_middle_of_a_run_is_followed_by_one_that_goes_on(
+    machine: Machine, server: StubServer
+) -> None:
+    machine.module(COUNTS)
+    server.order(RUN, TASK, pythonModule="program")
+    first = machine.start_agent()
+    until(lambda: len(server.texts(RUN, TASK)) > 100)
+
+    first.kill()
+    first.wait()
+    had = len(server.texts(RUN, TASK))
+    machine.start_agent()
+    until(lambda: server.complete)
+
+    assert 100 < had < 2000
+    assert server.texts(RUN, TASK) == [str(n) for n in range(2000)]
+    until(lambda: server.reports[RUN][TASK].exit)
+    ended = server.reports[RUN][TASK].exit
+    assert ended is not None
+    assert (ended.code, ended.reason) == (3, Reason.PROGRAM_ERROR)
+    assert len({request.agent.agent_id for request in server.requests}) == 1
+
+    server.orders.clear()
+    until(lambda: not list((machine.state_dir / "runs").iterdir()))
+    until(lambda: not list((machine.state_dir / "environments").iterdir()))
+
+
+def test_agent_told_to_end_exits_cleanly_and_leaves_its_replicas(
+    machine: Machine, server: StubServer
+) -> None:
+    machine.module(WAITS)
+    server.order(RUN, TASK, pythonModule="program")
+    agent = machine.start_agent()
+    until(lambda: server.texts(RUN, TASK) == ["up"])
+
+    agent.send_signal(signal.SIGTERM)
+
+    assert agent.wait(DEADLINE_S) == 0
+    assert len(process_tags.tagged(RUN)) == 1
+    assert b"secret" not in Path(f"/proc/{process_tags.tagged(RUN)[0]}/environ").read_bytes()
+    assert "Traceback" not in (machine.state_dir.parent / "agent.log").read_text()
+
+
+def test_stop_all_ends_every_replica_and_the_next_agent_reports_it(
+    machine: Machine, server: StubServer
+) -> None:
+    machine.module("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS)
+    server.order(RUN, TASK, WORKER, pythonModule="program", workerCount=1)
+    agent = machine.start_agent()
+    until(lambda: server.texts(RUN, TASK) == server.texts(RUN, WORKER) == ["up"])
+    agent.send_signal(signal.SIGTERM)
+    agent.wait(DEADLINE_S)
+
+    assert machine.stop_all("--grace", "0.2") == 0
+    assert process_tags.tagged(RUN) == []
+    assert machine.stop_all() == 0
+
+    machine.start_agent()
+    until(lambda: len(server.complete) == 2)
+    until(lambda: server.reports[RUN][TASK].state is ReplicaState.EXITED)
+    for task in (TASK, WORKER):
+        ended = server.reports[RUN][task].exit
+        assert ended is not None
+        assert (ended.code, ended.reason, ended.after_stop) == (137, Reason.HOST_SHUTDOWN, True)
+
+
+def test_stop_all_where_nothing_runs_does_nothing(tmp_path: Path) -> None:
+    assert main(["--state-dir", str(tmp_path / "new"), "--stop-all"]) == 0
+
+
+def test_second_agent_on_a_state_directory_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard_agent.main._LOCK_TIMEOUT_S", 0.0)
+    lock = try_lock(tmp_path / "agent.lock")
+    assert lock is not None
+    os.write(lock, b"4711\n")
+
+    assert main(["--state-dir", str(tmp_path), "--stop-all"]) == 1
+
+    os.close(lock)
+    assert "another worker agent (process 4711) uses the state directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "--server and --token-file are required"),
+        (["--cpus", "x", "--memory-gb", "-1"], "must be a number above 0"),
+        (["--replica-env", "novalue"], "must look like NAME=VALUE"),
+        (["--replica-env", "TRAINYARD_TOKEN=x"], "are reserved"),
+        (["--python", "/nowhere/python"], "there is no program '/nowhere/python'"),
+        (["--capacity", "huge"], "invalid choice"),
+    ],
+)
+def test_wrong_flags_are_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--state-dir", str(tmp_path), *flags])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"), [(["--cpus", "99999"], "cannot be used;"), ([], "cannot be read")]
+)
+def test_what_cannot_be_is_one_line_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    token = tmp_path / "token"
+    if flags:
+        token.write_text("t")
+    asked = ["--server", "http://127.0.0.1:1", "--token-file", str(token), "--state-dir", str(tmp_path)]
+    assert main([*asked, *flags]) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert words in line
+
+
+def test_damaged_state_is_one_line_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "agent.json").write_text("{half")
+    flags = ["--server", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token")]
+    assert main([*flags, "--state-dir", str(tmp_path)]) == 1
+    assert "agent.json is damaged" in capsys.readouterr().err

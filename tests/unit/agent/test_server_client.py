@@ -1,0 +1,79 @@
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from trainyard_agent.server_client import ChecksumMismatch, ServerClient
+from trainyard_protocol.errors import (
+    Internal,
+    NotFound,
+    TrainyardError,
+    Unauthenticated,
+    Unavailable,
+    to_body,
+)
+from trainyard_protocol.sync import LogChunk
+from unit.agent.stub_server import StubServer
+
+
+def answering(respond: Callable[[httpx.Request], httpx.Response]) -> ServerClient:
+    return ServerClient("http://stub", "t", transport=httpx.MockTransport(respond))
+
+
+def refuse(_: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("respond", "expected"),
+    [
+        (refuse, Unavailable),
+        (lambda _: httpx.Response(200, text="<html>"), Internal),
+        (lambda _: httpx.Response(502, text="<html>"), Unavailable),
+        (lambda _: httpx.Response(401, json=to_body(Unauthenticated("no"))), Unauthenticated),
+        (lambda _: httpx.Response(404, json=to_body(NotFound("no"))), NotFound),
+    ],
+)
+async def test_every_failure_is_one_of_the_error_tree(
+    respond: Callable[[httpx.Request], httpx.Response], expected: type[TrainyardError]
+) -> None:
+    async with answering(respond) as client:
+        with pytest.raises(expected):
+            await client.send_log("r", "t", LogChunk(start=0, lines=()))
+
+
+async def test_download_writes_what_was_staged(tmp_path: Path) -> None:
+    server = StubServer()
+    content = b"package" * 100_000
+    sha256 = hashlib.sha256(content).hexdigest()
+    server.packages[sha256] = content
+    async with server.client() as client:
+        await client.download(sha256, "a.whl", tmp_path / "a.whl")
+    assert (tmp_path / "a.whl").read_bytes() == content
+
+
+async def test_download_of_something_else_leaves_no_file(tmp_path: Path) -> None:
+    server = StubServer()
+    server.packages["0" * 64] = b"something else"
+    async with server.client() as client:
+        with pytest.raises(ChecksumMismatch):
+            await client.download("0" * 64, "a.whl", tmp_path / "a.whl")
+        with pytest.raises(NotFound):
+            await client.download("1" * 64, "a.whl", tmp_path / "a.whl")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_token_is_sent_and_proxies_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    seen: list[str] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["Authorization"])
+        return httpx.Response(200, text=json.dumps({"next": 0, "complete": False}))
+
+    async with answering(respond) as client:
+        await client.send_log("r", "t", LogChunk(start=0, lines=()))
+    assert seen == ["Bearer t"]

@@ -1,0 +1,479 @@
+"""The verbs as a user types them, against the real server on a real port."""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from integration.api.api_support import AGENT, Clock, ScriptedAgent, Server, line, server, serving
+from trainyard_cli.commands import tree
+from trainyard_cli.commands.shell_init import guess_shell
+from trainyard_cli.main import run
+from trainyard_cli.settings import COMPLETION_VARIABLE
+from trainyard_protocol.sync import LogChunk, LogEnd, digest
+
+CONFIG = """\
+trainingInput:
+  scaleTier: CUSTOM
+  masterType: local-1
+  pythonModule: trainer.task
+  args: [--lr, 0.1]
+labels: {team: vision}
+"""
+
+
+@dataclass
+class CommandResult:
+    code: int
+    out: str
+    err: str
+
+
+Type = Callable[..., CommandResult]
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Server]:
+    with server(tmp_path / "server", Clock()) as running:
+        yield running
+
+
+@pytest.fixture
+def typed(
+    app: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Type]:
+    """`typed("jobs list --limit 3")` in a directory with a trainer package and a config."""
+    (tmp_path / "work" / "trainer").mkdir(parents=True)
+    (tmp_path / "work" / "trainer" / "__init__.py").touch()
+    (tmp_path / "work" / "config.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path / "work")
+
+    def type_(words: str, *more: str) -> CommandResult:
+        code = run(tree.trainyard, "trainyard", [*words.split(), *more])
+        printed = capsys.readouterr()
+        return CommandResult(code, printed.out, printed.err)
+
+    with serving(app.app) as url:
+        monkeypatch.setenv("TRAINYARD_SERVER", url)
+        monkeypatch.setenv("TRAINYARD_TOKEN", "admin-secret")
+        monkeypatch.setenv("TRAINYARD_PROJECT", "p")
+        monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+        yield type_
+
+
+def staged(app: Server) -> list[Path]:
+    return [
+        path
+        for path in app.use_cases.backend.settings.data_dir.joinpath("staging").rglob("*")
+        if path.is_file()
+    ]
+
+
+def test_submit_prints_id_and_state_on_stdout_and_the_rest_on_stderr(typed: Type, app: Server) -> None:
+    printed = typed("jobs submit training first --config config.yaml --region here -- --epochs 5")
+    assert (printed.code, printed.out) == (0, "jobId: first\nstate: QUEUED\n")
+    assert "Packaging ./trainer, because the config has trainer.task and no packages." in printed.err
+    assert "Job [first] submitted successfully." in printed.err
+    assert "jobs describe first" in printed.err
+    assert "jobs stream-logs first" in printed.err
+    training_input = app.job("first")["trainingInput"]
+    (uri,) = training_input.pop("packageUris")
+    assert uri.startswith("staging://")
+    assert uri.endswith("/trainer-0.0.0.tar.gz")
+    assert training_input == {
+        "scaleTier": "CUSTOM",
+        "masterType": "local-1",
+        "pythonModule": "trainer.task",
+        "args": ["--epochs", "5"],
+        "region": "here",
+    }
+    assert app.job("first")["labels"] == {"team": "vision"}
+
+
+def test_submit_config_from_standard_input_is_the_same_job(
+    typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(CONFIG.encode())))
+    printed = typed("jobs submit training first --config -")
+    assert (printed.code, printed.out) == (0, "jobId: first\nstate: QUEUED\n")
+    assert "Packaging ./trainer" in printed.err
+    assert app.job("first")["trainingInput"]["args"] == ["--lr", "0.1"]
+    assert app.job("first")["labels"] == {"team": "vision"}
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("trainingInput:\n  scaleTier: HUGE\n", "<stdin>:2: scaleTier: must be one of"),
+        ('{"trainingInput":\n\t{"workerCount": "x"}}', "<stdin>:2: workerCount: must be"),
+        ("trainingInput: [\n", "<stdin>:2: is not YAML"),
+        ("", "<stdin>: is empty"),
+    ],
+)
+def test_validate_bad_config_from_standard_input_names_its_line(
+    typed: Type, monkeypatch: pytest.MonkeyPatch, text: str, position: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    printed = typed("jobs validate --config -")
+    assert printed.code == 1
+    assert position in printed.err
+
+
+def test_submit_makes_one_request_to_the_jobs_of_the_server(typed: Type, app: Server) -> None:
+    requests: list[tuple[str, str, str]] = []
+
+    async def counting(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            requests.append((scope["method"], scope["path"], scope["query_string"].decode()))
+        await plain(scope, receive, send)
+
+    plain, app.app.middleware_stack = app.app.middleware_stack or app.app.build_middleware_stack(), counting
+    jobs, packages = "/v1/projects/p/jobs", "/upload/trainyard/v1/projects/p/packages/trainer-0.0.0.tar.gz"
+    assert typed("jobs submit training first --config config.yaml").code == 0
+    assert requests == [("POST", packages, "jobId=first"), ("POST", jobs, "")]
+    requests.clear()
+    assert typed("jobs submit training second --config config.yaml --packages gs://b/mine.whl").code == 0
+    assert requests == [("POST", jobs, "")]
+
+
+def test_submit_the_same_source_twice_uploads_it_once(typed: Type, app: Server) -> None:
+    typed("jobs submit training a --config config.yaml")
+    typed("jobs submit training b --config config.yaml")
+    assert len(staged(app)) == 1
+
+
+def test_submit_without_a_name_twice_in_a_second_makes_two_jobs(typed: Type) -> None:
+    names = {typed("jobs submit training --config config.yaml --format value(jobId)").out for _ in range(3)}
+    assert len(names) == 3
+    assert all(name.startswith("trainer_2") for name in names)
+
+
+def test_submit_of_a_name_that_exists_is_refused_before_anything_is_uploaded(
+    typed: Type, app: Server
+) -> None:
+    app.create("taken")
+    printed = typed("jobs submit training taken --config config.yaml")
+    assert printed.code == 1
+    assert "A job with this id already exists." in printed.err
+    assert staged(app) == []
+
+
+def test_submit_of_a_bad_config_names_the_line_and_creates_nothing(typed: Type, app: Server) -> None:
+    Path("config.yaml").write_text(CONFIG.replace("local-1", "local-1\n  workerCount: two"))
+    printed = typed("jobs submit training bad --config config.yaml")
+    assert (printed.code, printed.out) == (1, "")
+    assert "config.yaml:4: workerCount: must be a whole number; this is the string 'two'." in printed.err
+    assert "      workerCount: two\n                   ^" in printed.err
+    assert app.get("/v1/projects/p/jobs") == {}
+    assert staged(app) == []
+
+
+def test_submit_of_what_only_the_server_can_refuse_names_the_line_and_creates_nothing(
+    typed: Type, app: Server
+) -> None:
+    ScriptedAgent(app).sync()
+    Path("config.yaml").write_text(
+        "trainingInput:\n  scaleTier: CUSTOM\n  masterType: local-1\n  masterConfig: {imageUri: img}\n"
+    )
+    printed = typed("jobs submit training bad --config config.yaml")
+    assert printed.code == 1
+    assert "config.yaml:4: masterConfig.imageUri: " in printed.err
+    assert app.get("/v1/projects/p/jobs") == {}
+
+
+def test_submit_of_machine_types_that_are_the_servers_business_is_asked_there(typed: Type) -> None:
+    printed = typed("jobs submit training bad --config config.yaml --master-machine-type nothing-1")
+    assert printed.code == 1
+    assert "--master-machine-type: 'nothing-1' is not a machine type of this service." in printed.err
+
+
+def test_submit_with_packages_uploads_those_and_builds_none(typed: Type, app: Server, tmp_path: Path) -> None:
+    (tmp_path / "mine-1.0.tar.gz").write_bytes(b"an archive")
+    packages = f"{tmp_path}/mine-1.0.tar.gz,gs://b/other.whl"
+    printed = typed(f"jobs submit training j --config config.yaml --packages {packages}")
+    assert printed.code == 0
+    assert "Packaging" not in printed.err
+    mine, other = app.job("j")["trainingInput"]["packageUris"]
+    assert mine.endswith("/mine-1.0.tar.gz")
+    assert other == "gs://b/other.whl"
+
+
+def test_validate_shows_the_gang_and_submits_nothing(typed: Type, app: Server) -> None:
+    printed = typed("jobs validate --config config.yaml --worker-count 2 --worker-machine-type local-2")
+    assert printed.code == 0
+    assert "Nothing was submitted." in printed.out
+    assert app.get("/v1/projects/p/jobs") == {}
+    assert staged(app) == []
+
+
+def test_validate_of_a_bad_config_exits_1(typed: Type) -> None:
+    assert typed("jobs validate --config config.yaml --scale-tier basic").code == 1
+
+
+def test_list_prints_the_columns_of_gcloud(typed: Type, app: Server) -> None:
+    app.create("a")
+    app.create("b")
+    header, *rows = typed("jobs list").out.splitlines()
+    assert header.split() == ["JOB_ID", "STATUS", "CREATED"]
+    assert sorted(row.split()[:2] for row in rows) == [["a", "QUEUED"], ["b", "QUEUED"]]
+
+
+def test_list_filters_limits_sorts_and_formats(typed: Type, app: Server) -> None:
+    for name in ("rnn_2", "rnn_10", "cnn"):
+        app.create(name)
+    assert typed("jobs list --format value(jobId) --sort-by ~jobId --limit 2").out == "rnn_2\nrnn_10\n"
+    assert typed("jobs list --format value(jobId) --filter jobId:cnn*").out == "cnn\n"
+    assert len(json.loads(typed("jobs list -o json").out)) == 3
+    assert typed("jobs list --uri --filter jobId:cnn*").out.endswith("/v1/projects/p/jobs/cnn\n")
+
+
+def test_list_of_nothing_is_reported_on_stderr(typed: Type) -> None:
+    printed = typed("jobs list")
+    assert (printed.code, printed.out, printed.err) == (0, "", "Listed 0 items.\n")
+
+
+def test_describe_prints_the_v1_job_as_yaml_and_a_summary_on_stderr(typed: Type, app: Server) -> None:
+    app.create("j")
+    printed = typed("jobs describe j")
+    assert yaml.safe_load(printed.out) == app.job("j")
+    assert "jobs stream-logs j" in printed.err
+
+
+def test_describe_shows_what_each_replica_uses_of_its_resources(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    app.create("j")
+    agent.sync()
+    app.tick()
+    agent.sync()
+    agent.start()
+    assert "cores" not in typed("jobs describe j").err
+    sample = {"run_id": agent.run.run_id, "task": "master-replica-0", "time": "2026-11-20T12:00:00Z"}
+    used = sample | {"cpu": 0.87, "memory_bytes": 1_500_000_000}
+    assert app.client.post("/agent/v1/usage", json={"samples": [used]}, headers=AGENT).status_code == 200
+    assert "0.9 of 1 cores, 1.5 GB of 2.0 GB" in typed("jobs describe j").err
+
+
+def test_describe_for_scripts_prints_nothing_else(typed: Type, app: Server) -> None:
+    app.create("j")
+    printed = typed("jobs describe j -o json")
+    assert (json.loads(printed.out), printed.err) == (app.job("j"), "")
+    assert typed("jobs describe j --format value(jobId,state)").out == "j\tQUEUED\n"
+    assert json.loads(typed("jobs describe j --all -o json").out)["events"]
+
+
+def test_describe_unknown_job_exits_1(typed: Type) -> None:
+    printed = typed("jobs describe none")
+    assert (printed.code, printed.out) == (1, "")
+    assert "none was not found" in printed.err
+
+
+def test_cancel_is_silent_and_harmless_when_repeated(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert typed("jobs cancel j") == CommandResult(0, "", "")
+    app.tick()
+    assert typed("jobs cancel j") == CommandResult(0, "", "")
+    assert app.job("j")["state"] == "CANCELLED"
+
+
+def test_cancel_unknown_job_exits_1(typed: Type) -> None:
+    assert typed("jobs cancel none").code == 1
+
+
+def test_update_labels_adds_removes_and_clears(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert typed("jobs update j --update-labels a=1,b=2").code == 0
+    assert typed("jobs update j --update-labels c=3 --remove-labels a").code == 0
+    assert app.job("j")["labels"] == {"b": "2", "c": "3"}
+    assert typed("jobs update j --clear-labels --update-labels d=4").code == 0
+    assert app.job("j")["labels"] == {"d": "4"}
+
+
+def test_update_with_a_bad_label_is_refused(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert typed("jobs update j --update-labels A=1").code == 1
+    assert app.job("j").get("labels", {}) == {}
+
+
+def test_explain_prints_what_a_replica_sees_and_how_to_repeat_it(typed: Type, app: Server) -> None:
+    app.create("j", pythonModule="trainer.task", useChiefInTfConfig=True)
+    agent = ScriptedAgent(app)
+    app.tick()
+    agent.sync()
+    app.tick()
+    agent.sync()
+    agent.sync()
+    agent.start()
+    printed = typed("jobs explain j chief")
+    assert printed.code == 0, printed.err
+    assert 'TF_CONFIG={"cluster": {"chief": ["127.0.0.1:2222"]}' in printed.out
+    assert "python3 -m trainer.task" in printed.out
+    assert json.loads(typed("jobs explain j -o json").out)["task"] == "master-replica-0"
+
+
+def test_explain_of_an_invalid_replica_name_shows_a_valid_one(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert "is not a replica name such as worker-replica-0" in typed("jobs explain j worker-one").err
+
+
+def test_stream_logs_of_a_job_that_ended_prints_its_log_and_exits_with_its_code(
+    typed: Type, app: Server
+) -> None:
+    app.create("j")
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.tick()
+    agent.sync()
+    agent.start()
+    agent.log("one", "two")
+    agent.exit(code=3)
+    app.tick()
+    printed = typed("jobs stream-logs j")
+    assert printed.code == 3
+    texts = [line.rpartition("  ")[2] for line in printed.out.splitlines()]
+    assert texts.count("one") == texts.count("two") == 1
+    assert "master-replica-0 failed first (PROGRAM_ERROR, exit code 3):" in printed.err
+    entries = [
+        json.loads(line)
+        for line in typed("jobs stream-logs j -o json --task master-replica-0").out.splitlines()
+    ]
+    assert [entry["text"] for entry in entries] == ["one", "two"]
+
+
+def test_stream_logs_shows_the_lines_that_filters_leave(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.create("j")
+    app.tick()
+    agent.sync()
+    agent.start()
+    agent.log("loss 3", "WARNING:root:Loss is high", "bye")
+    agent.exit()
+    app.tick()
+
+    def texts(words: str, *more: str) -> list[str]:
+        printed = typed(f"jobs stream-logs j -o json --task master-0 {words}", *more)
+        assert printed.code == 0
+        assert "WARNING" not in printed.err
+        return [json.loads(line)["text"] for line in printed.out.splitlines()]
+
+    assert texts("--search LOSS") == ["loss 3", "WARNING:root:Loss is high"]
+    assert texts("--severity warning --no-follow") == ["WARNING:root:Loss is high"]
+    assert texts("--since 2026-11-20T12:00:01Z") == []
+    assert texts("--since 2026-11-20T11:59:59Z", "--search", "loss 3") == ["loss 3"]
+
+
+def test_stream_logs_with_a_bad_filter_lists_what_is_allowed(typed: Type, app: Server) -> None:
+    app.create("j")
+    printed = typed("jobs stream-logs j --severity LOUD --since yesterday")
+    assert printed.code != 0
+    assert (
+        "--severity must be one of DEBUG, INFO, NOTICE, WARNING, ERROR, CRITICAL, not 'LOUD'." in printed.err
+    )
+    assert "--since must be a time such as" in printed.err
+    assert "Traceback" not in printed.err
+
+
+def test_log_that_a_quota_cut_is_reported_by_describe_and_stream_logs(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.create("j")
+    app.tick()
+    agent.sync()
+    agent.start()
+    lines = (line("one"),)
+    end = LogEnd(count=1, sha256=digest(lines), cut=True)
+    agent.ship("master-replica-0", LogChunk(start=0, lines=lines, end=end), agent.run)
+    assert "1 line, cut by the log quota" in typed("jobs describe j").err
+    agent.exit(logs=False)
+    printed = typed("jobs stream-logs j")
+    assert printed.code == 0
+    assert "NOTE: the log of master-replica-0 (run 1) is cut" in printed.err
+    assert "Lines from number 1 on were not stored." in printed.err
+    assert "WARNING" not in printed.err
+
+
+def test_status_of_a_server_with_an_agent_exits_0_and_without_one_3(typed: Type, app: Server) -> None:
+    assert typed("status").code == 3
+    ScriptedAgent(app).sync()
+    printed = typed("status")
+    assert printed.code == 0
+    assert "laptop" in printed.out
+    assert json.loads(typed("status -o json").out)["healthy"] is True
+
+
+def test_wrong_token_is_refused_with_a_message(typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_TOKEN", "wrong")
+    printed = typed("jobs list")
+    assert printed.code == 1
+    assert printed.err.startswith("ERROR: ")
+
+
+def complete(words: str) -> list[str]:
+    environment = {
+        COMPLETION_VARIABLE: "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        from click.shell_completion import BashComplete
+
+        text = BashComplete(tree.trainyard, {}, "trainyard", COMPLETION_VARIABLE).complete()
+    return [line.partition(",")[2] for line in text.splitlines()]
+
+
+def test_completion_offers_verbs_jobs_and_tasks(typed: Type, app: Server) -> None:
+    app.create("rnn_1")
+    app.create("rnn_2")
+    app.create("cnn")
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.tick()
+    assert complete("trainyard jobs s") == ["stream-logs", "submit"]
+    assert sorted(complete("trainyard jobs describe rn")) == ["rnn_1", "rnn_2"]
+    assert complete("trainyard jobs explain rnn_1 ma") == ["master-replica-0"]
+    assert "--worker-count" in complete("trainyard jobs submit training --worker")
+
+
+@pytest.mark.parametrize(
+    "environment", [{"TRAINYARD_SERVER": "http://127.0.0.1:1"}, {"TRAINYARD_TOKEN": "wrong"}]
+)
+def test_completion_of_jobs_without_a_server_is_silently_nothing(
+    typed: Type,
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert complete("trainyard jobs describe r") == []
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("parent", "login", "expected"),
+    [
+        ("bash", "/usr/bin/zsh", "bash"),
+        ("-zsh", "", "zsh"),
+        ("make", "/usr/bin/fish", "fish"),
+        ("make", "", "sh"),
+    ],
+)
+def test_shell_init_without_a_shell_speaks_that_of_whoever_called(
+    parent: str, login: str, expected: str
+) -> None:
+    assert guess_shell({"SHELL": login}, parent) == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "dash", "sh"])
+def test_shell_init_names_every_verb_of_the_tree(shell: str) -> None:
+    text = CliRunner().invoke(tree.trainyard, ["shell-init", shell]).output
+    for verb in tree.jobs_group.commands:
+        assert verb in text

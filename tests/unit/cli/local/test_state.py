@@ -1,0 +1,317 @@
+import json
+import os
+import pwd
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trainyard_cli.local import service
+from trainyard_cli.local import state as local
+from trainyard_cli.local.state import LocalState, Options
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)",
+]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> LocalState:
+    made = LocalState(tmp_path / "state")
+    made.create()
+    return made
+
+
+@contextmanager
+def running(state: LocalState, command: list[str] = SLEEP) -> Iterator[subprocess.Popen[bytes]]:
+    started = state.start("server", command, os.environ)
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait()
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_create_makes_everything_readable_by_the_owner_alone(state: LocalState) -> None:
+    assert mode(state.root) == 0o700
+    assert mode(state.token_file) == mode(state.agent_token_file) == 0o600
+    assert len(state.token_file.read_text()) > 40
+    assert state.token_file.read_text() != state.agent_token_file.read_text()
+
+
+def test_create_twice_keeps_the_tokens(state: LocalState) -> None:
+    before = state.token_file.read_text()
+    state.create()
+    assert state.token_file.read_text() == before
+
+
+def test_create_in_a_directory_full_of_something_else_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(FailedPrecondition, match=r"is not a state directory: it contains 'thesis\.tex'"):
+        LocalState(tmp_path).create()
+    assert mode(tmp_path) == 0o755
+
+
+def test_create_under_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FailedPrecondition, match="cannot be used: Not a directory"):
+        LocalState(tmp_path / "file" / "state").create()
+
+
+def test_options_are_stored_and_unknown_ones_of_a_newer_version_ignored(state: LocalState) -> None:
+    state.save(Options(server_port=1, cpus="0"))
+    path = state.root / "local.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "from_the_future": 1}))
+    assert state.options() == Options(server_port=1, cpus="0")
+
+
+def test_server_before_the_first_start_is_none(state: LocalState) -> None:
+    assert state.server() is None
+
+
+def test_process_that_was_started_is_recognized_and_stopped(state: LocalState) -> None:
+    with running(state) as started:
+        found = LocalState(state.root).process("server")
+        assert found is not None
+        assert found.pid == started.pid
+        assert os.getsid(started.pid) == started.pid
+        assert state.stop("server") == found
+        assert not psutil.pid_exists(started.pid)
+    assert state.process("server") is None
+    assert state.stop("server") is None
+
+
+def test_stop_of_a_process_that_ignores_sigterm_kills_it(
+    state: LocalState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "STOP_GRACE_S", 0.3)
+    with running(state, STUBBORN) as started:
+        while "ready" not in state.log_tail("server"):
+            assert started.poll() is None
+        state.stop("server")
+        assert not psutil.pid_exists(started.pid)
+
+
+def test_process_whose_number_belongs_to_another_one_now_is_not_ours(state: LocalState) -> None:
+    with running(state) as started:
+        path = state.root / "run" / "server.json"
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps({**record, "created": record["created"] - 60, "command": ["other"]}))
+        assert state.process("server") is None
+        assert state.stop("server") is None
+        assert started.poll() is None
+
+
+def test_process_with_a_broken_record_is_not_alive(state: LocalState) -> None:
+    (state.root / "run" / "server.json").write_text("{")
+    assert state.process("server") is None
+
+
+def test_process_that_ended_is_not_alive_even_as_a_zombie(state: LocalState) -> None:
+    with running(state, [sys.executable, "-c", ""]) as started:
+        child = psutil.Process(started.pid)
+        while child.status() != psutil.STATUS_ZOMBIE:
+            pass
+        assert state.process("server") is None
+
+
+def test_log_of_a_process_is_private_and_its_tail_is_shown(state: LocalState) -> None:
+    with running(state, [sys.executable, "-c", "print('a\\n' * 50 + 'last')"]) as started:
+        started.wait()
+    assert mode(state.log_file("server")) == 0o600
+    assert state.log_tail("server", 2) == "    a\n    last"
+
+
+def test_ports_once_chosen_stay(state: LocalState) -> None:
+    first = state.with_ports(Options())
+    assert state.with_ports(first) == first
+    assert first.server_port != first.storage_port
+
+
+def test_port_used_by_another_program_is_replaced_while_nothing_runs(state: LocalState) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = Options(server_port=listener.getsockname()[1], storage_port=local.free_port())
+        assert state.with_ports(taken).server_port != taken.server_port
+        started = state.start("agent", SLEEP, os.environ)
+        try:
+            with pytest.raises(Unavailable, match="Another program uses port"):
+                state.with_ports(taken)
+        finally:
+            started.kill()
+            started.wait()
+
+
+def test_lock_lets_one_in_at_a_time(state: LocalState) -> None:
+    order: list[str] = []
+    waiting = threading.Event()
+
+    def second() -> None:
+        with state.lock(waiting.set):
+            order.append("second")
+
+    with state.lock(lambda: None):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waiting.wait(10)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_commands_pass_tokens_as_files_and_bind_to_loopback(state: LocalState) -> None:
+    options = Options(
+        server_port=1, storage_port=2, capacity="strict", cpus="0,1", memory_gb=4, machine_types="/m"
+    )
+    made = local.commands(state, options)
+    token = state.token_file.read_text().strip()
+    assert not any(token in word for command in made.values() for word in command)
+    who = pwd.getpwuid(os.geteuid()).pw_name
+    assert f"--token-file admin:{who}={state.token_file}" in " ".join(made["server"])
+    assert "--host 127.0.0.1 --port 1" in " ".join(made["server"])
+    assert made["server"][-2:] == ["--machine-types", "/m"]
+    limited = local.commands(state, replace(options, quotas="/q"))
+    assert limited["server"] == [*made["server"], "--quotas", "/q"]
+    agent = " ".join(made["agent"])
+    assert "--capacity strict" in agent
+    assert "--cpus 0,1 --memory-gb 4" in agent
+    assert "--replica-env STORAGE_EMULATOR_HOST=http://127.0.0.1:2" in agent
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        ("alice", "alice"),
+        ("DOMAIN\\al ice", "DOMAIN-al-ice"),
+        ("_daemon", "daemon"),
+        ("é", ""),
+        ("a" * 200, "a" * 128),
+    ],
+)
+def test_local_jobs_are_owned_by_the_user(monkeypatch: pytest.MonkeyPatch, name: str, owner: str) -> None:
+    monkeypatch.setattr(
+        pwd, "getpwuid", lambda uid: pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh"))
+    )
+    assert local.user_name() == owner
+
+
+def test_user_without_a_name_owns_jobs_as_the_admin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    state = LocalState(tmp_path)
+    assert f"admin={state.token_file}" in local.commands(state, Options())["server"]
+
+
+def test_commands_for_containers_name_what_may_be_mounted_and_open_the_storage_to_them(
+    state: LocalState,
+) -> None:
+    options = Options(server_port=1, storage_port=2, runtime="docker", runtimes="/r", pull="never")
+    made = local.commands(state, options)
+    agent = " ".join(made["agent"])
+    assert "--runtime docker" in agent
+    assert "--pull never" in agent
+    assert "--runtimes /r" in agent
+    assert f"--job-dir-root {state.jobs}" in agent
+    assert made["storage"][-1] == "--for-containers"
+
+
+def test_commands_for_processes_alone_keep_the_storage_on_loopback(state: LocalState) -> None:
+    made = local.commands(state, Options(server_port=1, storage_port=2, runtime="process"))
+    assert "--job-dir-root" not in made["agent"]
+    assert "--for-containers" not in made["storage"]
+
+
+def test_environment_of_the_processes_has_no_token_and_knows_the_storage() -> None:
+    made = local.environment({"PATH": "/bin", "TRAINYARD_TOKEN": "t"}, Options(storage_port=2))
+    assert made == {"PATH": "/bin", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:2"}
+
+
+def test_up_with_a_part_that_ends_at_once_shows_the_end_of_its_log(
+    state: LocalState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [sys.executable, "-c", "import sys; print('no database'); sys.exit(7)"]
+    monkeypatch.setattr(service, "commands", lambda *_: {"server": broken})
+    with pytest.raises(Unavailable) as caught:
+        service.up(state, {}, lambda _: None)
+    assert "The local server exited at start with code 7." in caught.value.message
+    assert caught.value.message.endswith("    no database")
+
+
+def test_up_with_a_part_that_never_answers_gives_up_in_time(
+    state: LocalState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "commands", lambda *_: {"server": SLEEP})
+    try:
+        with pytest.raises(Unavailable, match=r"The local server was not ready within 0 s"):
+            service.up(state, {}, lambda _: None, timeout_s=0.2)
+    finally:
+        state.stop("server")
+
+
+def test_up_that_loses_a_port_to_another_program_uses_another(
+    state: LocalState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose, chosen, messages = LocalState.with_ports, list[Options](), list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as faster:
+        lost = faster.getsockname()[1]
+
+        def race(self: LocalState, options: Options) -> Options:
+            chosen.append(choose(self, options))
+            return replace(chosen[0], server_port=lost) if len(chosen) == 1 else chosen[-1]
+
+        monkeypatch.setattr(LocalState, "with_ports", race)
+        try:
+            assert service.up(state, {}, messages.append).healthy
+            assert state.options().server_port != lost
+            assert messages == [
+                f"Another program bound port {lost} before the local server did. Trying another port."
+            ]
+        finally:
+            service.down(state, messages.append)
+
+
+def test_down_where_nothing_was_ever_started_does_nothing(tmp_path: Path) -> None:
+    assert service.down(LocalState(tmp_path / "none"), lambda _: None) is False
+    assert not (tmp_path / "none").exists()
+
+
+def test_status_before_the_first_start_is_reported(tmp_path: Path) -> None:
+    now = service.status(LocalState(tmp_path / "none"))
+    assert not now.healthy
+    assert "was never started" in now.problem
+
+
+@pytest.mark.parametrize("text", ["0", "0,2-3", " 1 - 2 "])
+def test_cpus_that_can_be_used_are_accepted(text: str) -> None:
+    local.check_cpus(text, {0, 1, 2, 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x", "'x' is not a CPU"),
+        ("", "'' is not a CPU"),
+        ("3-1", "is reversed"),
+        ("0-9", "CPU 4 is not available"),
+    ],
+)
+def test_cpus_that_cannot_be_used_are_refused(text: str, says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        local.check_cpus(text, {0, 1, 2, 3})

@@ -1,0 +1,205 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard_cli.submission import config_file
+from trainyard_protocol.config.text import TextPosition
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.training_input import parse_job
+
+GOOD = """\
+# what to train
+labels: {team: vision}
+trainingInput:
+  scaleTier: CUSTOM
+  master_type: local-1
+  workerCount: 2
+  args:
+  - --lr
+  - 0.1
+  masterConfig:
+    acceleratorConfig: {count: 1, type: NVIDIA_TESLA_T4}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> config_file.ConfigFile:
+    return config_file.load(written(tmp_path, GOOD))
+
+
+def written(directory: Path, text: str, name: str = "config.yaml") -> Path:
+    path = directory / name
+    path.write_text(text)
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InvalidArgument) as caught:
+        config_file.load(path)
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("field", "line", "shown"),
+    [
+        ("worker_count", 6, "workerCount"),
+        ("master_type", 5, "masterType"),
+        ("args[1]", 9, "args[1]"),
+        ("master_config.accelerator_config.count", 11, "masterConfig.acceleratorConfig.count"),
+        ("job.labels", 2, "labels"),
+        ("job.training_input", 3, "trainingInput"),
+    ],
+)
+def test_explain_field_that_is_in_the_file_names_its_line(
+    config: config_file.ConfigFile, field: str, line: int, shown: str
+) -> None:
+    text = config_file.explain([Violation(field, "is wrong.")], config, {})
+    assert text.startswith(f"{config.path}:{line}: {shown}: is wrong.\n")
+
+
+def test_explain_scalar_puts_the_caret_under_the_value(config: config_file.ConfigFile) -> None:
+    text = config_file.explain([Violation("worker_count", "must be less.")], config, {})
+    _, source, caret = text.splitlines()
+    assert source == "      workerCount: 2"
+    assert caret.index("^") == source.index("2")
+
+
+def test_explain_missing_field_names_the_mapping_that_should_have_it(config: config_file.ConfigFile) -> None:
+    text = config_file.explain([Violation("python_module", "is required.")], config, {})
+    assert text.startswith(f"{config.path}:3: pythonModule: is required.")
+
+
+def test_explain_unknown_name_points_at_the_name(config: config_file.ConfigFile) -> None:
+    wrong = Violation("job.training_input", 'Did you mean "scaleTier"?', unknown="scaleTier")
+    text = config_file.explain([wrong], config, {})
+    assert text.startswith(f'{config.path}:4: "scaleTier" is not a field of trainingInput. Did you mean')
+
+
+def test_explain_value_from_a_flag_names_the_flag_and_no_line(config: config_file.ConfigFile) -> None:
+    origins = {"worker_count": "--worker-count"}
+    text = config_file.explain([Violation("worker_count", "must be 1 or more.")], config, origins)
+    assert text == "--worker-count: must be 1 or more."
+
+
+def test_explain_several_violations_come_in_the_order_of_the_file(config: config_file.ConfigFile) -> None:
+    wrong = [Violation("args[0]", "b"), Violation("job.labels", "a")]
+    lines = [line for line in config_file.explain(wrong, config, {}).splitlines() if "config.yaml:" in line]
+    assert [line.rsplit(" ", 1)[1] for line in lines] == ["a", "b"]
+
+
+def test_violations_of_the_protocol_find_their_lines_in_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "trainingInput:\n  workerCount: two\n  args: [1, {a: 1}]\n  scaleTeir: BASIC\n")
+    config = config_file.load(path)
+    with pytest.raises(InvalidArgument) as caught:
+        parse_job({"jobId": "j", **config.data})
+    text = config_file.explain(caught.value.violations, config, {})
+    assert f"{path}:2: workerCount: must be a whole number" in text
+    assert f"{path}:3: args[1]: must be a string; this is a mapping." in text
+    assert f'{path}:4: "scaleTeir" is not a field of trainingInput. Did you mean "scaleTier"?' in text
+
+
+def test_load_merged_keys_have_the_position_where_they_are_written(tmp_path: Path) -> None:
+    text = "base: &b {workerCount: 1}\ntrainingInput:\n  <<: *b\n  scaleTier: CUSTOM\n"
+    config = config_file.load(written(tmp_path, text))
+    assert config.data["trainingInput"] == {"workerCount": 1, "scaleTier": "CUSTOM"}
+    position = config.root.children["trainingInput"].child("worker_count")
+    assert position is not None
+    assert position.key == TextPosition(1, 11)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2\n", ':2: "a" is given twice; the first is in line 1.'),
+        ("a:\n  b: 1\n  b: 2\n", ':3: "b" is given twice; the first is in line 2.'),
+        ("a:\n\tb: 1\n", ":2: has a tab where YAML needs spaces"),
+        ("a: [1, 2\n", ":2: is not YAML"),
+        ("a: 'x\n", "is not YAML"),
+        ("", ": is empty"),
+        ("  \n", ": is empty"),
+        ("# nothing\n", ": holds nothing but comments"),
+        ("- a\n- b\n", ":1: must hold a mapping with trainingInput; this is a list."),
+        ("just words\n", ":1: must hold a mapping with trainingInput; this is a single value."),
+        ("a: 1\n---\nb: 2\n", ": starts a second document"),
+        ("a: &x [*x]\n", ":1: refers to itself."),
+        ("? [1]\n: 2\n", ":1: a key must be a plain name."),
+        ("a: !!python/object:os.system {}\n", ":1: is of the type 'python/object:os.system' to YAML"),
+        ("b: 1\na: 2026-01-01\n", ":2: is a date to YAML"),
+        ("1: 2\n", ":1: a key must be text; put it in quotes."),
+        ("a: !!set {x}\n", ":1: is of the type 'set' to YAML"),
+        ("a: !!int x\n", ":1: 'x' cannot be read as a number"),
+        ("a: .inf\n", ":1: '.inf' cannot be read as a number"),
+        ("a: \x01\n", ":1: holds the character U+0001"),
+        ("a: 2026-13-45\n", "put the value in quotes"),
+        ("a: " + "[" * 5000, "nested too deeply"),
+    ],
+)
+def test_load_of_an_invalid_config_reports_position_and_reason(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    assert message in refusal(written(tmp_path, text))
+
+
+def test_load_a_billion_laughs_is_refused_in_time(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    assert "has more than" in refusal(written(tmp_path, "\n".join(lines)))
+
+
+def test_load_of_a_missing_file_or_a_directory_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none.yaml").endswith("none.yaml: cannot be read: No such file or directory.")
+    assert refusal(tmp_path).endswith("cannot be read: Is a directory.")
+
+
+def test_load_of_bytes_that_are_no_text_reports_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_bytes(b"a: 1\nb: \xff\xfe\n")
+    assert refusal(path) == f"{path}:2: is not UTF-8 text."
+
+
+def test_load_json_with_tabs_has_data_and_positions(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, '{\n\t"trainingInput": {\n\t\t"workerCount": "\\ud83d\\ude00"\n\t}\n}\n', "c.json"
+    )
+    config = config_file.load(path)
+    assert config.data == {"trainingInput": {"workerCount": "\U0001f600"}}
+    assert config_file.explain([Violation("worker_count", "no.")], config, {}).startswith(f"{path}:3: ")
+
+
+def test_load_json_with_a_syntax_error_reports_the_position(tmp_path: Path) -> None:
+    assert ":2: is not JSON: " in refusal(written(tmp_path, '{"a": 1\n"b": 2}\n', "c.json"))
+
+
+def test_load_json_with_a_key_twice_is_refused(tmp_path: Path) -> None:
+    assert '"a" is given twice' in refusal(written(tmp_path, '{"a": 1, "a": 2}', "c.json"))
+
+
+@given(st.one_of(st.text(max_size=200), st.text("{}[]:,-&*!|>'\"%@`#\n\t ab1", max_size=60)))
+def test_load_any_text_is_read_or_refused_never_more(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "c.yaml"
+    path.write_text(text, encoding="utf-8", newline="")
+    try:
+        read = config_file.load(path).data
+    except InvalidArgument as error:
+        read = {"refused": error.message}
+    assert isinstance(read, dict)
+    assert str(path) in str(read.get("refused", path))
+
+
+@settings(deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=5), lambda v: st.dictionaries(st.text(max_size=5), v)
+    )
+)
+def test_load_any_json_mapping_gives_the_same_data(
+    tmp_path_factory: pytest.TempPathFactory, value: object
+) -> None:
+    path = tmp_path_factory.mktemp("json") / "c.json"
+    path.write_text(json.dumps({"a": value}), encoding="utf-8")
+    assert config_file.load(path).data == {"a": value}

@@ -1,0 +1,225 @@
+import copy
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard_cli.submission import submit
+from trainyard_cli.submission.flags import JobFlags, merge
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.machines import default_catalog
+
+NOW = time.mktime((2026, 11, 20, 14, 25, 1, 0, 0, -1))
+
+
+def flags(**given: Any) -> JobFlags:
+    return JobFlags(given)
+
+
+def merged(data: dict[str, Any], **given: Any) -> dict[str, Any]:
+    return merge(data, flags(**given))[0]
+
+
+def draft(
+    directory: Path, text: str | None = None, name: str = "", args: tuple[str, ...] = (), **given: Any
+) -> submit.JobDraft:
+    config = None
+    if text is not None:
+        config = directory / "config.yaml"
+        config.write_text(text)
+    return submit.draft(config, flags(**given), current_dir=directory, name=name, user_args=args)
+
+
+def refusal(made: submit.JobDraft) -> str:
+    with pytest.raises(InvalidArgument) as caught:
+        submit.check_locally(made, default_catalog())
+    return caught.value.message
+
+
+def package(directory: Path, name: str = "trainer") -> Path:
+    (directory / name).mkdir(parents=True)
+    (directory / name / "__init__.py").touch()
+    return directory / name
+
+
+CUSTOM = """\
+trainingInput:
+  scaleTier: CUSTOM
+  masterType: local-1
+  pythonModule: trainer.task
+  args: [--lr, 0.1]
+"""
+
+
+def test_merge_flag_overrides_its_leaf_and_keeps_the_others() -> None:
+    data = {"trainingInput": {"masterConfig": {"imageUri": "a", "containerArgs": ["x"]}, "workerCount": 1}}
+    before = copy.deepcopy(data)
+    result = merged(data, master_image_uri="b", worker_count=3, region="here")
+    assert result["trainingInput"] == {
+        "masterConfig": {"imageUri": "b", "containerArgs": ["x"]},
+        "workerCount": "3",
+        "region": "here",
+    }
+    assert data == before
+
+
+def test_merge_flag_over_a_snake_case_key_does_not_double_it() -> None:
+    data = {"training_input": {"worker_count": 1, "master_config": {"image_uri": "a"}}}
+    result = merged(data, worker_count=2, master_image_uri="b")
+    assert result == {"training_input": {"worker_count": "2", "master_config": {"image_uri": "b"}}}
+
+
+def test_merge_labels_replaces_all_labels() -> None:
+    assert merged({"labels": {"a": "1"}}, labels=({"b": "2"}, {"c": "3"}))["labels"] == {"b": "2", "c": "3"}
+
+
+def test_merge_accelerator_without_a_count_means_one() -> None:
+    result = merged({}, worker_accelerator={"type": "nvidia-tesla-t4"})
+    assert result["trainingInput"]["workerConfig"]["acceleratorConfig"] == {
+        "type": "NVIDIA_TESLA_T4",
+        "count": "1",
+    }
+
+
+def test_merge_into_a_value_that_is_no_mapping_leaves_it_for_validation() -> None:
+    assert merged({"trainingInput": "x"}, region="r") == {"trainingInput": "x"}
+
+
+def test_merge_maps_fields_to_flags() -> None:
+    _, origins = merge({}, flags(worker_count=1, labels=({"a": "b"},), master_accelerator={"type": "x"}))
+    assert origins == {
+        "worker_count": "--worker-count",
+        "job.labels": "--labels",
+        "master_config.accelerator_config.type": "--master-accelerator",
+        "master_config.accelerator_config.count": "--master-accelerator",
+    }
+
+
+def test_draft_without_user_args_keeps_the_configs(tmp_path: Path) -> None:
+    assert draft(tmp_path, CUSTOM).data["trainingInput"]["args"] == ["--lr", 0.1]
+
+
+def test_draft_with_user_args_replaces_the_configs(tmp_path: Path) -> None:
+    made = draft(tmp_path, CUSTOM, args=("--epochs", "5"))
+    assert made.data["trainingInput"]["args"] == ["--epochs", "5"]
+
+
+def test_draft_package_job_without_packages_uses_the_directory_beside_the_config(tmp_path: Path) -> None:
+    beside = package(tmp_path)
+    made = draft(tmp_path, CUSTOM)
+    assert (made.package_path, made.automatic) == (beside, True)
+
+
+def test_draft_package_job_with_package_uris_leaves_them_alone(tmp_path: Path) -> None:
+    package(tmp_path)
+    made = draft(tmp_path, CUSTOM + "  packageUris: ['gs://b/t.tar.gz']\n", region="here")
+    assert made.package_path is None
+    assert made.data["trainingInput"]["packageUris"] == ["gs://b/t.tar.gz"]
+
+
+def test_draft_module_that_is_no_local_package_is_left_to_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "trainer").mkdir()
+    assert draft(tmp_path, CUSTOM).package_path is None
+
+
+@pytest.mark.parametrize(
+    ("given", "in_config", "expected"),
+    [
+        ({"job_dir": "out"}, "", "here/out"),
+        ({"job_dir": "../out/./x"}, "", "out/x"),
+        ({"job_dir": "gs://b/d"}, "", "gs://b/d"),
+        ({}, "out", "configs/out"),
+        ({}, "gs://b/d", "gs://b/d"),
+    ],
+)
+def test_draft_relative_job_dir_becomes_absolute(
+    tmp_path: Path, given: dict[str, str], in_config: str, expected: str
+) -> None:
+    (tmp_path / "configs").mkdir()
+    config = tmp_path / "configs" / "c.yaml"
+    config.write_text(CUSTOM + (f"  jobDir: {in_config}\n" if in_config else ""))
+    made = submit.draft(config, flags(**given), current_dir=tmp_path / "here")
+    job_dir = expected if "://" in expected else str(tmp_path / expected)
+    assert made.data["trainingInput"]["jobDir"] == job_dir
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"scale_tier": "custom"}, "--master-machine-type is required if scale-tier is set to `CUSTOM`."),
+        (
+            {"master_image_uri": "i", "runtime_version": "2.1"},
+            "Only one of --master-image-uri, --runtime-version can be set.",
+        ),
+    ],
+)
+def test_draft_flags_that_exclude_each_other_are_refused_in_gclouds_words(
+    tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        draft(tmp_path, **given)
+    assert caught.value.message == message
+
+
+def test_draft_custom_tier_flag_with_the_configs_master_type_is_accepted(tmp_path: Path) -> None:
+    made = draft(tmp_path, "trainingInput: {masterType: local-1, pythonModule: m}", scale_tier="custom")
+    submit.check_locally(made, default_catalog())
+
+
+def test_draft_package_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"none\.tar\.gz cannot be read"):
+        draft(tmp_path, packages=((str(tmp_path / "none.tar.gz"),),))
+
+
+def test_check_locally_bad_values_name_flag_and_line(tmp_path: Path) -> None:
+    text = CUSTOM.replace("local-1", "local-9")
+    message = refusal(draft(tmp_path, text, name="9x", worker_count=2, worker_machine_type="local-8"))
+    assert "JOB: A name should start with a letter" in message
+    message = refusal(draft(tmp_path, text, worker_count=2, worker_machine_type="local-8"))
+    assert "config.yaml:3: masterType: 'local-9' is not a machine type of this service." in message
+    assert "--worker-machine-type: 'local-8' is not a machine type of this service." in message
+
+
+def test_check_locally_fields_outside_training_input_are_refused_with_advice(tmp_path: Path) -> None:
+    message = refusal(draft(tmp_path, "scaleTier: BASIC\n"))
+    assert 'config.yaml:1: "scaleTier" is not a field of a job. It belongs under trainingInput.' in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["trainingInput: words\n", "trainingInput: [1]\n", "trainingInput:\n  masterConfig: 5\n", "labels: 3\n"],
+)
+def test_check_locally_of_a_scalar_where_a_mapping_belongs_is_a_message(tmp_path: Path, text: str) -> None:
+    made = draft(tmp_path, text, args=("--x",), master_image_uri="i", job_dir="d")
+    assert "must be a mapping" in refusal(made)
+
+
+@pytest.mark.parametrize(
+    ("file", "module", "expected"),
+    [
+        ("quickstart.yaml", "trainer.task", "quickstart_20261120_142501"),
+        ("my-big.job.yaml", "trainer.task", "my_big_job_20261120_142501"),
+        ("9lives.yaml", "trainer.task", "job_9lives_20261120_142501"),
+        ("config.yaml", "trainer.task", "trainer_20261120_142501"),
+        ("config.yaml", "", "config_20261120_142501"),
+        ("-.yaml", "", "job_20261120_142501"),
+        (None, "trainer.task", "trainer_20261120_142501"),
+        (None, "", "job_20261120_142501"),
+    ],
+)
+def test_job_names_come_from_config_or_module_and_the_time(
+    tmp_path: Path, file: str | None, module: str, expected: str
+) -> None:
+    config = None
+    if file:
+        config = tmp_path / file
+        config.write_text("trainingInput: {}\n")
+    made = submit.draft(config, flags(module_name=module), current_dir=tmp_path)
+    names = submit.job_names(made, lambda: NOW)
+    assert [next(names), next(names)] == [expected, f"{expected}_2"]
+
+
+def test_job_names_of_a_job_with_a_name_are_that_name_alone(tmp_path: Path) -> None:
+    assert list(submit.job_names(draft(tmp_path, CUSTOM, name="mine"))) == ["mine"]
+    assert list(submit.job_names(draft(tmp_path, "jobId: theirs\n" + CUSTOM))) == ["theirs"]

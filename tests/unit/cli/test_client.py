@@ -1,0 +1,159 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard_cli.client import Client
+from trainyard_cli.settings import Server
+from trainyard_protocol.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+    Violation,
+)
+from unit.cli.scripted_server import CUT, ScriptedServer, ok, refused, scripted_server
+
+TRAINING = {"scaleTier": "BASIC", "pythonModule": "trainer.task", "workerCount": 2}
+SENT = {"jobId": "j", "trainingInput": TRAINING}
+ECHO = {"jobId": "j", "trainingInput": {**TRAINING, "workerCount": "2"}, "state": "QUEUED"}
+EXISTS = refused(AlreadyExists(Violation("job.job_id", "A job with this id already exists.")))
+BUSY = refused(Unavailable("The server is starting."))
+
+
+@pytest.fixture
+def script() -> Iterator[ScriptedServer]:
+    with scripted_server() as server:
+        yield server
+
+
+class Waits(list[float]):
+    def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+@pytest.fixture
+def waits() -> Waits:
+    return Waits()
+
+
+@pytest.fixture
+def client(script: ScriptedServer, waits: Waits) -> Iterator[Client]:
+    with Client(Server(script.url, "secret"), "my project", sleep=waits) as opened:
+        yield opened
+
+
+def test_every_call_carries_the_token_and_the_quoted_project(script: ScriptedServer, client: Client) -> None:
+    script.answers = [ok(ECHO)]
+    client.get_job("j/../k")
+    (request,) = script.requests
+    assert request.headers["Authorization"] == "Bearer secret"
+    assert request.path == "/v1/projects/my%20project/jobs/j%2F..%2Fk"
+
+
+def test_call_to_a_busy_server_is_made_again_with_growing_pauses(
+    script: ScriptedServer, client: Client, waits: Waits
+) -> None:
+    script.answers = [BUSY, (429, "text/plain", b"slow down"), CUT, ok(ECHO)]
+    assert client.get_job("j") == ECHO
+    assert waits == [0.5, 1.0, 2.0]
+
+
+def test_call_without_an_answer_reports_the_address_and_what_to_check(waits: Waits) -> None:
+    messages: list[str] = []
+    server = Server("http://127.0.0.1:1", "t")
+    with (
+        Client(server, "p", sleep=waits, notify=messages.append) as client,
+        pytest.raises(Unavailable) as caught,
+    ):
+        client.get_job("j")
+    assert "http://127.0.0.1:1 does not answer: nothing accepts connections there" in caught.value.message
+    assert len(waits) == 4
+    assert len(messages) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidArgument(Violation("region", "no.")),
+        FailedPrecondition("no"),
+        NotFound("no"),
+        Unauthenticated("no"),
+    ],
+)
+def test_refusal_is_raised_as_it_is_and_not_tried_again(
+    error: Any, script: ScriptedServer, client: Client, waits: Waits
+) -> None:
+    script.answers = [refused(error)]
+    with pytest.raises(type(error)) as caught:
+        client.get_job("j")
+    assert caught.value.violations == error.violations
+    assert waits == []
+
+
+@pytest.mark.parametrize("answer", [(200, "text/html", b"<html>"), (404, "text/html", b"<html>"), ok([1])])
+def test_answer_of_another_server_is_reported(answer: Any, script: ScriptedServer, client: Client) -> None:
+    script.answers = [answer]
+    with pytest.raises(Internal, match=r"is not a Trainyard server|not a JSON object"):
+        client.get_job("j")
+
+
+def test_status_without_the_expected_fields_is_no_trainyard(script: ScriptedServer, client: Client) -> None:
+    script.answers = [ok({"hello": "world"})]
+    with pytest.raises(Internal, match="is not a Trainyard server"):
+        client.status()
+
+
+def test_create_whose_answer_was_lost_returns_the_same_job(script: ScriptedServer, client: Client) -> None:
+    script.answers = [CUT, EXISTS, ok(ECHO)]
+    assert client.create_job(SENT) == ECHO
+    assert [request.method for request in script.requests] == ["POST", "POST", "GET"]
+
+
+def test_create_whose_answer_was_lost_does_not_adopt_another_job(
+    script: ScriptedServer, client: Client
+) -> None:
+    other = {**ECHO, "trainingInput": {"scaleTier": "BASIC"}}
+    script.answers = [CUT, EXISTS, ok(other)]
+    with pytest.raises(AlreadyExists):
+        client.create_job(SENT)
+
+
+def test_create_of_a_job_that_exists_is_refused_at_once(script: ScriptedServer, client: Client) -> None:
+    script.answers = [EXISTS, ok(ECHO)]
+    with pytest.raises(AlreadyExists):
+        client.create_job(SENT)
+    assert len(script.requests) == 1
+
+
+def test_list_jobs_reads_page_after_page_up_to_the_limit(script: ScriptedServer, client: Client) -> None:
+    first = [{"jobId": f"a{n}"} for n in range(100)]
+    script.answers = [ok({"jobs": first, "nextPageToken": "t/2"}), ok({"jobs": [{"jobId": "b"}]})]
+    found = list(client.list_jobs("state:FAILED", limit=101))
+    assert [job["jobId"] for job in found][-2:] == ["a99", "b"]
+    assert "pageSize=100" in script.requests[0].path
+    assert "filter=state%3AFAILED" in script.requests[0].path
+    assert "pageSize=1&pageToken=t%2F2" in script.requests[1].path
+
+
+def test_list_jobs_when_nothing_matches_is_empty(script: ScriptedServer, client: Client) -> None:
+    script.answers = [ok({})]
+    assert list(client.list_jobs()) == []
+
+
+def test_upload_that_was_cut_sends_the_whole_file_again(
+    script: ScriptedServer, client: Client, tmp_path: Path
+) -> None:
+    content = bytes(range(256)) * 9000
+    (tmp_path / "trainer-0.0.0.tar.gz").write_bytes(content)
+    script.answers = [BUSY, ok({"uri": "staging://x/trainer-0.0.0.tar.gz", "sha256": "x", "size": 1})]
+    staged = client.upload(tmp_path / "trainer-0.0.0.tar.gz")
+    assert staged.uri == "staging://x/trainer-0.0.0.tar.gz"
+    assert [request.body for request in script.requests] == [content, content]
+    assert (
+        script.requests[0].path == "/upload/trainyard/v1/projects/my%20project/packages/trainer-0.0.0.tar.gz"
+    )

@@ -1,0 +1,152 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from trainyard_cli.commands import tree
+from trainyard_cli.main import run
+from trainyard_protocol.errors import NotFound
+
+HEAVY = ("httpx", "rich", "pydantic", "yaml", "psutil", "jax", "google", "setuptools")
+
+
+def run_with(error: BaseException, *, output: str = "") -> int:
+    @click.command()
+    def broken() -> None:
+        click.echo(output, nl=False)
+        raise error
+
+    return run(broken, "trainyard", [])
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+    for name in ("TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_run_error_of_the_tree_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_with(NotFound("There is no job x.")) == 1
+    assert capsys.readouterr().err == "ERROR: There is no job x.\n"
+
+
+def test_run_bug_is_one_line_with_the_path_of_a_private_crash_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_with(ZeroDivisionError("by zero\nand more")) == 70
+    message = capsys.readouterr().err
+    assert message.startswith("ERROR: this is a bug in trainyard: ZeroDivisionError: by zero (details: ")
+    assert message.count("\n") == 1
+    (log,) = (tmp_path / "state" / "crash").iterdir()
+    assert str(log) in message
+    assert "Traceback" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_run_bug_whose_log_cannot_be_written_is_still_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "file"))
+    assert run_with(ZeroDivisionError()) == 70
+    assert "could not be written: Not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_run_interrupted_exits_130(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_with(error) == 130
+    assert "Interrupted." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "jobs submit training --async --stream-logs",
+            "ERROR: (trainyard.jobs.submit.training) argument --async: "
+            "At most one of --async | --stream-logs can be specified.",
+        ),
+        ("jobs submit training --no-such-flag", "No such option"),
+        ("jobs submit training a b", "unexpected extra argument"),
+        ("jobs submit training --scale-tier huge", "--scale-tier"),
+        ("jobs submit training --labels novalue", "Bad syntax for dict arg: [novalue]"),
+        ("jobs submit training --master-accelerator kind=x", "valid keys are [type, count]"),
+        ("jobs submit training --staging-bucket b", "Must be of form gs://BUCKET"),
+        ("jobs update j", "At least one of --clear-labels | --remove-labels | --update-labels"),
+        ("jobs update j --clear-labels --remove-labels a", "At most one of --clear-labels | --remove-labels"),
+        ("jobs describe", "JOB"),
+        ("jobs list --format xml", "is unknown"),
+        ("jobs list -o json --format json", "At most one of --format | --output"),
+        ("jobs nothing", "No such command"),
+        ("jobs", "Usage: trainyard jobs"),
+        ("up --capacity huge", "--capacity"),
+    ],
+)
+def test_run_wrong_usage_exits_2_with_the_reason(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tree.trainyard, "trainyard", words.split()) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize("verb", ["list", "describe j", "cancel j", "stream-logs j", "explain j"])
+def test_verb_without_a_server_explains_how_to_get_one(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tree.trainyard, "trainyard", ["jobs", *verb.split()]) == 1
+    assert "No server is configured. Start one" in capsys.readouterr().err
+
+
+def test_status_where_nothing_runs_exits_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tree.trainyard, "trainyard", ["status"]) == 3
+    assert "was never started" in capsys.readouterr().out
+
+
+def test_down_where_nothing_runs_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tree.trainyard, "trainyard", ["down"]) == 0
+    assert capsys.readouterr().out == "The local service was not running.\n"
+
+
+def test_start_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from trainyard_cli.commands import tree; from trainyard_cli.main import run;"
+        "run(tree.trainyard, 'trainyard', ['jobs', 'submit', 'training', '--help']);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+
+
+def test_output_that_nobody_reads_any_more_ends_quietly_with_141(tmp_path: Path) -> None:
+    program = (
+        "import click; from trainyard_cli.main import run;"
+        "f = click.Command('x', callback=lambda: [click.echo('y' * 100) for _ in range(10000)]);"
+        "import sys; sys.exit(run(f, 'x', []))"
+    )
+    reader, writer = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE) as child:
+        os.close(writer)
+        os.close(reader)
+        _, err = child.communicate(timeout=30)
+    assert (child.returncode, err) == (141, b"")
+
+
+def test_ctrl_c_in_a_real_process_exits_130_without_a_traceback() -> None:
+    program = (
+        "import click, time, sys; from trainyard_cli.main import run;"
+        "f = click.Command('x', callback=lambda: (print('up', flush=True), time.sleep(60)));"
+        "sys.exit(run(f, 'x', []))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=30)
+    assert (child.returncode, err) == (130, b"\nInterrupted.\n")

@@ -1,0 +1,95 @@
+from typing import Any
+
+import pytest
+
+from trainyard_protocol.config import text as config_text
+from trainyard_protocol.config.validation import check
+from trainyard_protocol.machines import default_catalog, gang
+from trainyard_protocol.training_input import TrainingInput, parse_training_input
+from trainyard_server.domain.configs import resolved
+
+
+def made(**given: Any) -> TrainingInput:
+    training_input = parse_training_input(given)
+    check(training_input, default_catalog())
+    return training_input
+
+
+def resolve(training_input: TrainingInput) -> dict[str, Any]:
+    replicas = resolved.groups(gang(training_input, default_catalog()), training_input)
+    return resolved.resolved(training_input, replicas)
+
+
+def test_resolved_tier_has_the_machines_of_the_catalogue() -> None:
+    tier = default_catalog().scale_tiers["STANDARD_1"]
+    data = resolve(made(scaleTier="STANDARD_1", pythonModule="t"))
+    assert data["masterType"] == tier["master"].machine_type
+    assert (data["workerType"], data["workerCount"]) == (tier["worker"].machine_type, tier["worker"].count)
+    assert data["parameterServerCount"] == tier["ps"].count
+    assert "evaluatorType" not in data
+
+
+def test_resolved_workers_inherit_the_image_and_keep_their_own_arguments() -> None:
+    image = "registry.example/a:1"
+    data = resolve(
+        made(
+            scaleTier="CUSTOM",
+            masterType="n1-standard-4",
+            masterConfig={"imageUri": image},
+            workerType="n1-standard-4",
+            workerCount="2",
+            workerConfig={"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": "1"}},
+        )
+    )
+    assert data["workerConfig"] == {
+        "acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": 1},
+        "imageUri": image,
+    }
+    assert data["useChiefInTfConfig"] is False
+
+
+@pytest.mark.parametrize(
+    ("given", "chief"),
+    [({}, True), ({"runtimeVersion": "1.15"}, False), ({"runtimeVersion": "2.1"}, True)],
+)
+def test_resolved_defaults_are_written_out(given: dict[str, Any], chief: bool) -> None:
+    data = resolve(made(pythonModule="t", **given))
+    assert data["scaleTier"] == "BASIC"
+    assert data["scheduling"] == {"maxRunningTime": "604800s", "priority": 0}
+    assert data["useChiefInTfConfig"] is chief
+
+
+def test_filled_lines_are_those_that_nobody_sent() -> None:
+    training_input = made(
+        pythonModule="t", scheduling={"maxRunningTime": "60s"}, masterConfig={"diskConfig": {}}
+    )
+    text = resolved.as_yaml(resolve(training_input))
+    filled = resolved.filled_lines(text, resolved.as_sent(training_input))
+    lines = text.splitlines()
+    shown = {line.strip().partition(":")[0] for number, line in enumerate(lines, 1) if number in filled}
+    assert shown == {"scaleTier", "masterType", "priority", "useChiefInTfConfig"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"args": ["--lr", "0.1", "", "yes", "a\nb", "<script>", "\u00fc", "- x", "# y"]},
+        {"jobDir": "gs://b/d", "region": "on", "scheduling": {"maxWaitTime": "1800s", "priority": 7}},
+        {"useChiefInTfConfig": "True", "runtimeVersion": "2.10"},
+    ],
+)
+def test_as_yaml_is_the_same_job_when_it_is_read_again(given: dict[str, Any]) -> None:
+    training_input = made(pythonModule="t", **given)
+    text = resolved.as_yaml(resolved.document(resolved.as_sent(training_input), {"a": "no"}))
+    data = config_text.read(text, "yaml").data
+    assert parse_training_input(data["trainingInput"]).canonical() == training_input.canonical()
+    assert data["labels"] == {"a": "no"}
+
+
+def test_as_sent_has_the_order_of_the_api_and_numbers_as_numbers() -> None:
+    training_input = made(
+        pythonModule="t", workerCount="2", workerType="local-1", masterType="local-1", scaleTier="custom"
+    )
+    data = resolved.as_sent(training_input)
+    assert list(data) == ["scaleTier", "masterType", "workerType", "workerCount", "pythonModule"]
+    assert data["workerCount"] == 2

@@ -1,0 +1,532 @@
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from trainyard_protocol.states import (
+    JOB_MOVES,
+    RUN_MOVES,
+    JobState,
+    Outcome,
+    Reason,
+    ReplicaState,
+    RunState,
+)
+from trainyard_protocol.sync import ExitReport, ReplicaReport, RunReport, Stall
+from trainyard_protocol.training_input import parse_training_input
+from trainyard_server.domain.lifecycle import decisions, messages
+from trainyard_server.domain.lifecycle.decisions import (
+    RetryPolicy,
+    decider,
+    observe,
+    step,
+    verdict_of,
+)
+from trainyard_server.domain.lifecycle.stalls import StallAction
+from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
+
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+POLICY = RetryPolicy(retries=2, backoff_first_s=1, backoff_max_s=3)
+MASTER, WORKER, PS, EVALUATOR = "master-replica-0", "worker-replica-0", "ps-replica-0", "evaluator-replica-0"
+
+
+def after(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def ended(
+    task: str,
+    reason: Reason,
+    code: int | None = None,
+    at: float = 1,
+    after_stop: bool = False,
+    log: bool = True,
+) -> ReplicaSnapshot:
+    report = ExitReport(
+        code=code, reason=reason, message="why.", finished_at=after(at), after_stop=after_stop
+    )
+    return ReplicaSnapshot(task, ReplicaState.EXITED, started_at=T0, exit=report, log_complete=log)
+
+
+def up(task: str) -> ReplicaSnapshot:
+    return ReplicaSnapshot(task, ReplicaState.RUNNING, started_at=T0)
+
+
+def done(task: str, at: float = 1) -> ReplicaSnapshot:
+    return ended(task, Reason.COMPLETED, 0, at)
+
+
+def crashed(task: str, code: int = 1, at: float = 1) -> ReplicaSnapshot:
+    return ended(task, Reason.PROGRAM_ERROR, code, at)
+
+
+def stopped(task: str, at: float = 2) -> ReplicaSnapshot:
+    return ended(task, Reason.STOPPED, 143, at, after_stop=True)
+
+
+def job(
+    *replicas: ReplicaSnapshot,
+    state: JobState = JobState.RUNNING,
+    run: RunState = RunState.STOPPING,
+    **scheduling: str,
+) -> JobSnapshot:
+    live = RunSnapshot("r", 1, "a", run, replicas) if replicas else None
+    started_at = T0 if run is RunState.RUNNING else None
+    return JobSnapshot(
+        1,
+        "p",
+        "j",
+        state,
+        parse_training_input({"scheduling": {"maxRunningTime": "3600s"} | scheduling}),
+        gang=(),
+        created_at=T0,
+        queued_at=T0,
+        started_at=started_at,
+        run=live,
+        stop_message="Stopped.",
+    )
+
+
+def test_step_of_a_queued_job_is_nothing() -> None:
+    assert step(job(state=JobState.QUEUED), T0, POLICY) is None
+
+
+@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
+def test_step_of_a_job_that_is_over_is_nothing(state: JobState) -> None:
+    assert step(job(state=state), after(10**9), POLICY) is None
+
+
+def test_step_runs_only_once_all_replicas_have_been_up() -> None:
+    waiting = job(
+        up(MASTER),
+        ReplicaSnapshot(WORKER, ReplicaState.STARTING),
+        state=JobState.PREPARING,
+        run=RunState.PREPARING,
+    )
+    assert step(waiting, T0, POLICY) is None
+    both = job(up(MASTER), done(WORKER), state=JobState.PREPARING, run=RunState.PREPARING)
+    taken = step(both, T0, POLICY)
+    assert taken is not None
+    assert (taken.run, taken.job) == (RunState.RUNNING, JobState.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "stops"),
+    [
+        ((done(MASTER), up(WORKER)), True),
+        ((up(MASTER), done(WORKER)), False),
+        ((up(MASTER), crashed(WORKER)), True),
+        ((up(MASTER), done(EVALUATOR)), False),
+        ((up(MASTER), crashed(EVALUATOR)), True),
+        ((up(MASTER), done(PS)), False),
+        ((up(MASTER), stopped(WORKER)), False),
+        ((up(MASTER), ended(WORKER, Reason.HOST_SHUTDOWN, after_stop=True)), True),
+        ((stopped(MASTER), stopped(WORKER)), True),
+        ((ReplicaSnapshot(MASTER, ReplicaState.UNKNOWN), up(WORKER)), False),
+    ],
+)
+def test_step_stops_a_run_as_soon_as_it_is_decided(
+    replicas: tuple[ReplicaSnapshot, ...], stops: bool
+) -> None:
+    taken = step(job(*replicas, run=RunState.RUNNING), T0, POLICY)
+    assert (taken is not None and taken.run is RunState.STOPPING) is stops
+
+
+@pytest.mark.parametrize(
+    "replicas",
+    [
+        (done(MASTER), up(WORKER)),
+        (done(MASTER), ReplicaSnapshot(WORKER, ReplicaState.UNKNOWN)),
+        (ended(MASTER, Reason.COMPLETED, 0, log=False),),
+    ],
+)
+def test_step_does_not_end_a_run_that_still_lives_or_logs(replicas: tuple[ReplicaSnapshot, ...]) -> None:
+    assert step(job(*replicas), T0, POLICY) is None
+
+
+@pytest.mark.parametrize(
+    ("replicas", "outcome", "reason", "replica", "exit_code"),
+    [
+        ((done(MASTER), stopped(WORKER)), Outcome.SUCCEEDED, Reason.COMPLETED, MASTER, 0),
+        ((done(MASTER, 1), crashed(WORKER, 3, 2)), Outcome.SUCCEEDED, Reason.COMPLETED, MASTER, 0),
+        ((done(MASTER, 2), crashed(WORKER, 3, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, WORKER, 3),
+        ((crashed(MASTER, 1, 2), crashed(WORKER, 3, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, WORKER, 3),
+        ((crashed(MASTER, 1, 1), crashed(WORKER, 3, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, MASTER, 1),
+        ((done(WORKER, 0), crashed(MASTER, 5, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, MASTER, 5),
+        (
+            (ended(MASTER, Reason.START_FAILED, None), stopped(WORKER)),
+            Outcome.FAILED,
+            Reason.START_FAILED,
+            MASTER,
+            1,
+        ),
+        (
+            (ended(WORKER, Reason.KILLED_BY_SIGNAL, 137), stopped(MASTER)),
+            Outcome.FAILED,
+            Reason.KILLED_BY_SIGNAL,
+            WORKER,
+            137,
+        ),
+        (
+            (ended(MASTER, Reason.HOST_LOST, at=5, after_stop=True), stopped(WORKER)),
+            Outcome.FAILED,
+            Reason.HOST_LOST,
+            MASTER,
+            1,
+        ),
+        (
+            (done(MASTER, 1), ended(WORKER, Reason.HOST_SHUTDOWN, 143, 2, after_stop=True)),
+            Outcome.SUCCEEDED,
+            Reason.COMPLETED,
+            MASTER,
+            0,
+        ),
+        ((stopped(MASTER), stopped(WORKER)), Outcome.FAILED, Reason.VANISHED, "", 1),
+    ],
+)
+def test_verdict_is_the_first_deciding_exit_by_the_replicas_clocks(
+    replicas: tuple[ReplicaSnapshot, ...], outcome: Outcome, reason: Reason, replica: str, exit_code: int
+) -> None:
+    verdict = verdict_of(job(*replicas), ("last",))
+    assert (verdict.outcome, verdict.reason, verdict.replica, verdict.exit_code) == (
+        outcome,
+        reason,
+        replica,
+        exit_code,
+    )
+
+
+@pytest.mark.parametrize(
+    ("replica", "state"),
+    [
+        (stopped(MASTER), JobState.CANCELLED),
+        (done(MASTER), JobState.SUCCEEDED),
+        (crashed(MASTER), JobState.FAILED),
+        (ended(MASTER, Reason.KILLED_BY_SIGNAL, 137), JobState.CANCELLED),
+        (ended(MASTER, Reason.HOST_SHUTDOWN, 143), JobState.CANCELLED),
+        (ended(MASTER, Reason.HOST_LOST), JobState.CANCELLED),
+    ],
+)
+def test_step_ends_a_cancelled_job_as_it_had_truly_ended(replica: ReplicaSnapshot, state: JobState) -> None:
+    taken = step(job(replica, state=JobState.CANCELLING), T0, POLICY)
+    assert taken is not None
+    assert (taken.run, taken.job) == (RunState.ENDED, state)
+    if state is JobState.CANCELLED:
+        assert taken.error_message == "Stopped."
+
+
+def test_step_of_a_cancelled_job_stops_its_run_first() -> None:
+    taken = step(job(up(MASTER), state=JobState.CANCELLING, run=RunState.RUNNING), T0, POLICY)
+    assert taken is not None
+    assert (taken.run, taken.job) == (RunState.STOPPING, None)
+    assert step(job(up(MASTER), state=JobState.CANCELLING), T0, POLICY) is None
+
+
+def test_step_of_a_cancelled_job_without_a_run_ends_it() -> None:
+    taken = step(job(state=JobState.CANCELLING), T0, POLICY)
+    assert taken is not None
+    assert (taken.job, taken.error_message) == (JobState.CANCELLED, "Stopped.")
+
+
+@pytest.mark.parametrize(("used", "pause"), [(0, 1), (1, 2)])
+def test_infrastructure_failure_gets_a_new_run_after_a_pause(used: int, pause: int) -> None:
+    lost = replace(job(ended(MASTER, Reason.VANISHED)), retries_used=used)
+    taken = step(lost, T0, POLICY)
+    assert taken is not None
+    assert (taken.job, taken.backoff_until, taken.retries_used) == (JobState.QUEUED, after(pause), used + 1)
+
+
+def test_infrastructure_failure_without_budget_fails_the_job() -> None:
+    taken = step(replace(job(ended(MASTER, Reason.VANISHED)), retries_used=2), T0, POLICY, ("x",))
+    assert taken is not None
+    assert taken.job is JobState.FAILED
+    assert taken.error_message == "The replica master 0 vanished without an exit status. why. x"
+
+
+def test_operators_stop_gets_a_new_run_always_and_at_once() -> None:
+    taken = step(replace(job(ended(MASTER, Reason.HOST_SHUTDOWN)), retries_used=99), T0, POLICY)
+    assert taken is not None
+    assert (taken.job, taken.backoff_until, taken.retries_used) == (JobState.QUEUED, None, None)
+
+
+def test_backoff_doubles_up_to_the_longest() -> None:
+    policy = RetryPolicy(9, 1, 60)
+    assert [policy.backoff_s(n) for n in (1, 2, 3, 6, 7, 10_000)] == [1, 2, 4, 32, 60, 60]
+
+
+def test_running_time_counts_from_running_and_only_while_it_runs() -> None:
+    running = job(up(MASTER), run=RunState.RUNNING)
+    assert step(running, after(3599.9), POLICY) is None
+    taken = step(running, after(3600), POLICY)
+    assert taken is not None
+    assert (taken.job, taken.run) == (JobState.CANCELLING, None)
+    assert step(job(up(MASTER)), after(3600), POLICY) is None, "it is being stopped anyway"
+
+
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PREPARING])
+def test_wait_time_counts_until_it_runs(state: JobState) -> None:
+    replicas = (ReplicaSnapshot(MASTER, ReplicaState.PENDING),) if state is JobState.PREPARING else ()
+    waiting = job(*replicas, state=state, run=RunState.PREPARING, maxWaitTime="1800s")
+    assert step(waiting, after(1799), POLICY) is None
+    taken = step(waiting, after(1800), POLICY)
+    assert taken is not None
+    assert taken.job is JobState.CANCELLING
+    assert "maxWaitTime of 1800s" in taken.stop_message
+
+
+def test_endless_time_limit_is_no_error() -> None:
+    assert step(job(up(MASTER), run=RunState.RUNNING, maxRunningTime="315576000000s"), T0, POLICY) is None
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+@pytest.mark.parametrize(
+    ("state", "run"),
+    [
+        (JobState.PREPARING, RunState.PREPARING),
+        (JobState.PREPARING, RunState.STOPPING),
+        (JobState.RUNNING, RunState.RUNNING),
+        (JobState.RUNNING, RunState.STOPPING),
+        (JobState.CANCELLING, RunState.PREPARING),
+        (JobState.CANCELLING, RunState.RUNNING),
+        (JobState.CANCELLING, RunState.STOPPING),
+    ],
+)
+def test_every_step_is_legal_and_leads_to_an_end(reason: Reason, state: JobState, run: RunState) -> None:
+    current = job(ended(MASTER, reason, 1), state=state, run=run)
+    for _ in range(6):
+        taken = step(current, T0, POLICY)
+        if taken is None:
+            break
+        assert current.run is not None
+        if taken.run is not None:
+            assert taken.run in RUN_MOVES[current.run.state]
+        if taken.job is not None:
+            assert taken.job in JOB_MOVES[current.state]
+        next_run = replace(current.run, state=taken.run or current.run.state)
+        current = replace(
+            current,
+            state=taken.job or current.state,
+            run=None if next_run.state is RunState.ENDED else next_run,
+        )
+    assert current.run is None
+    assert current.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.QUEUED)
+
+
+@pytest.mark.parametrize(
+    ("replica", "says"),
+    [
+        (crashed(WORKER, 3), "The replica worker 0 exited with a non-zero status of 3."),
+        (
+            ended(WORKER, Reason.KILLED_BY_SIGNAL, 137),
+            "The replica worker 0 was killed by signal 9 (SIGKILL).",
+        ),
+        (ended(WORKER, Reason.KILLED_BY_SIGNAL, 128 + 63), "The replica worker 0 was killed by signal 63."),
+        (
+            ended(MASTER, Reason.OUT_OF_MEMORY, 137),
+            "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL). why.",
+        ),
+        (ended(MASTER, Reason.START_FAILED), "The replica master 0 could not be started: why."),
+    ],
+)
+def test_sentence_names_the_replica_as_the_service_did(replica: ReplicaSnapshot, says: str) -> None:
+    assert replica.exit is not None
+    assert messages.sentence(replica.task, replica.exit) == says
+
+
+def test_every_reason_has_a_sentence() -> None:
+    for reason in Reason:
+        replica = ended(WORKER, reason, 1)
+        assert replica.exit is not None
+        assert messages.sentence(WORKER, replica.exit).startswith("The replica worker 0 ")
+
+
+def report(**given: object) -> RunReport:
+    return RunReport(run_id="r", replicas=(ReplicaReport.model_validate({"task": MASTER} | given),))
+
+
+@pytest.mark.parametrize(
+    ("known", "seen", "becomes"),
+    [
+        (ReplicaState.PENDING, ReplicaState.RUNNING, ReplicaState.RUNNING),
+        (ReplicaState.STARTING, ReplicaState.PENDING, None),
+        (ReplicaState.RUNNING, ReplicaState.STARTING, None),
+        (ReplicaState.RUNNING, ReplicaState.RUNNING, None),
+        (ReplicaState.UNKNOWN, ReplicaState.STARTING, ReplicaState.STARTING),
+        (ReplicaState.RUNNING, ReplicaState.UNKNOWN, None),
+    ],
+)
+def test_observe_takes_only_what_is_news(
+    known: ReplicaState, seen: ReplicaState, becomes: ReplicaState | None
+) -> None:
+    run = RunSnapshot("r", 1, "a", RunState.PREPARING, (ReplicaSnapshot(MASTER, known),))
+    changes = observe(run, report(state=seen), T0)
+    assert [change.after for change in changes] == ([becomes] if becomes else [])
+
+
+def test_observe_of_an_exit_is_final() -> None:
+    run = RunSnapshot("r", 1, "a", RunState.RUNNING, (crashed(MASTER),))
+    assert observe(run, report(state=ReplicaState.RUNNING), T0) == []
+
+
+def test_observe_takes_an_address_without_a_move() -> None:
+    run = RunSnapshot("r", 1, "a", RunState.PREPARING, (ReplicaSnapshot(MASTER, ReplicaState.PENDING),))
+    (change,) = observe(run, report(state=ReplicaState.PENDING, address="h:1"), T0)
+    assert (change.before, change.after, change.address) == (
+        ReplicaState.PENDING,
+        ReplicaState.PENDING,
+        "h:1",
+    )
+
+
+def test_observe_of_a_replica_that_is_not_ours_is_nothing() -> None:
+    run = RunSnapshot("r", 1, "a", RunState.RUNNING, ())
+    assert observe(run, report(state=ReplicaState.RUNNING), T0) == []
+
+
+def test_decider_of_a_job_without_a_run_is_nobody() -> None:
+    assert decider(job(state=JobState.QUEUED)) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "run", "gives_up"),
+    [
+        (JobState.CANCELLING, RunState.STOPPING, True),
+        (JobState.CANCELLING, RunState.RUNNING, False),
+        (JobState.RUNNING, RunState.STOPPING, False),
+    ],
+)
+def test_run_of_an_agent_without_lease_is_given_up_only_where_no_other_follows(
+    state: JobState, run: RunState, gives_up: bool
+) -> None:
+    lonely = job(up(MASTER), state=state, run=run)
+    assert lonely.run is not None
+    lost = decisions.host_lost(lonely.run, "a", 30, after(60))
+    assert decisions.may_give_up(lonely, lost, after(60), POLICY) is gives_up
+
+
+def stalled_replica(task: str, step: int = 7) -> ReplicaSnapshot:
+    stall = Stall(step=step, since=T0, limit_s=300, for_s=301, longest_s=2)
+    return replace(up(task), step=step, stall=stall)
+
+
+def stalled_run(*replicas: ReplicaSnapshot, state: JobState = JobState.RUNNING) -> JobSnapshot:
+    """A run that is being stopped because its worker stood still."""
+    before = job(up(MASTER), stalled_replica(WORKER), run=RunState.RUNNING)
+    taken = step(before, T0, POLICY)
+    assert taken is not None
+    stopping = job(*replicas, state=state)
+    assert stopping.run is not None
+    return replace(stopping, run=replace(stopping.run, stalled=taken.verdict))
+
+
+def test_step_stops_a_run_that_stands_still_and_says_who_held_it_up() -> None:
+    taken = step(
+        job(stalled_replica(MASTER, 8), stalled_replica(WORKER, 7), run=RunState.RUNNING), T0, POLICY
+    )
+    assert taken is not None
+    assert taken.run is RunState.STOPPING
+    assert taken.verdict is not None
+    assert (taken.verdict.reason, taken.verdict.replica, taken.verdict.step) == (Reason.STALLED, WORKER, 7)
+    assert "the other waits at step 8" in taken.verdict.message
+
+
+@pytest.mark.parametrize(
+    ("policy", "wish", "stops"),
+    [
+        (StallAction.RESTART, None, True),
+        (StallAction.REPORT, None, False),
+        (StallAction.RESTART, StallAction.REPORT, False),
+        (StallAction.REPORT, StallAction.RESTART, True),
+    ],
+)
+def test_step_does_what_the_job_wants_or_else_the_server(
+    policy: StallAction, wish: StallAction | None, stops: bool
+) -> None:
+    stalled = replace(job(stalled_replica(MASTER), run=RunState.RUNNING), stall_action=wish)
+    assert (step(stalled, T0, replace(POLICY, stall_action=policy)) is not None) is stops
+
+
+def test_step_does_not_stop_a_run_for_a_stall_before_all_of_it_is_up() -> None:
+    preparing = job(
+        stalled_replica(MASTER),
+        ReplicaSnapshot(WORKER, ReplicaState.STARTING),
+        state=JobState.PREPARING,
+        run=RunState.PREPARING,
+    )
+    assert step(preparing, T0, POLICY) is None
+
+
+def test_exit_that_came_before_a_stall_decides() -> None:
+    both = job(stalled_replica(MASTER), crashed(WORKER), run=RunState.RUNNING)
+    taken = step(both, T0, POLICY)
+    assert taken is not None
+    assert taken.verdict is None
+    assert decider(both) is not None
+    assert decider(both).task == WORKER  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "reason", "replica"),
+    [
+        ((stopped(MASTER), stopped(WORKER)), Reason.STALLED, WORKER),
+        ((crashed(MASTER), stopped(WORKER)), Reason.STALLED, WORKER),  # of what it waited for
+        ((ended(MASTER, Reason.KILLED_BY_SIGNAL, 134), stopped(WORKER)), Reason.STALLED, WORKER),
+        ((stopped(MASTER), done(WORKER)), Reason.STALLED, WORKER),
+        ((done(MASTER), stopped(WORKER)), Reason.COMPLETED, MASTER),  # it had ended well after all
+        (
+            (ended(MASTER, Reason.HOST_SHUTDOWN, after_stop=True), stopped(WORKER)),
+            Reason.HOST_SHUTDOWN,
+            MASTER,
+        ),
+    ],
+)
+def test_verdict_of_a_run_that_was_stopped_for_standing_still(
+    replicas: tuple[ReplicaSnapshot, ...], reason: Reason, replica: str
+) -> None:
+    run = stalled_run(*replicas)
+    verdict = verdict_of(run, ["last"])
+    assert (verdict.reason, verdict.replica) == (reason, replica)
+    taken = step(run, T0, POLICY, ["last"])
+    assert taken is not None
+    assert taken.job is (JobState.SUCCEEDED if reason is Reason.COMPLETED else JobState.QUEUED)
+    if reason is Reason.STALLED:
+        assert verdict.last_lines == ("last",)
+        assert taken.retries_used == 1
+        assert taken.backoff_until == after(1)
+
+
+def test_stall_that_spends_the_budget_fails_the_job() -> None:
+    run = replace(stalled_run(stopped(MASTER), stopped(WORKER)), retries_used=POLICY.retries)
+    taken = step(run, T0, POLICY)
+    assert taken is not None
+    assert taken.job is JobState.FAILED
+    assert taken.error_message.startswith(
+        "The replica worker 0 stalled: worker-replica-0 stands still at step 7"
+    )
+
+
+def test_cancel_is_above_a_stall() -> None:
+    run = stalled_run(stopped(MASTER), stopped(WORKER), state=JobState.CANCELLING)
+    taken = step(run, T0, POLICY)
+    assert taken is not None
+    assert taken.job is JobState.CANCELLED
+
+
+def test_notice_takes_what_is_news_and_leaves_what_is_decided_alone() -> None:
+    stall = stalled_replica(WORKER).stall
+    reported = RunReport(
+        run_id="r",
+        replicas=(
+            ReplicaReport(task=MASTER, state=ReplicaState.RUNNING, stacks="waits"),
+            ReplicaReport(task=WORKER, state=ReplicaState.RUNNING, stall=stall, stacks="hangs"),
+        ),
+    )
+    run = job(up(MASTER), up(WORKER), run=RunState.RUNNING).run
+    assert run is not None
+    changes, seen = decisions.stall_changes(run, reported)
+    assert changes == [(MASTER, None, "waits"), (WORKER, stall, "hangs")]
+    assert [(r.stall, r.stacks) for r in seen.replicas] == [(None, "waits"), (stall, "hangs")]
+    assert decisions.stall_changes(seen, reported)[0] == []
+    moved_on = RunReport(run_id="r", replicas=(ReplicaReport(task=WORKER, state=ReplicaState.RUNNING),))
+    assert decisions.stall_changes(seen, moved_on)[0] == [(WORKER, None, "")]
+    assert decisions.stall_changes(replace(seen, state=RunState.STOPPING), moved_on)[0] == []

@@ -1,0 +1,171 @@
+"""Diagnosis of stalled runs: the replica that blocks the run, and the message."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.sync import Stall, StallPolicy
+from trainyard_server.domain.lifecycle.stalls import (
+    StallAction,
+    StalledReplica,
+    check_labels,
+    diagnose,
+    main_stack,
+    policy_of,
+    requested_action,
+)
+
+CHIEF, WORKER_0, WORKER_1, PS = (
+    "master-replica-0",
+    "worker-replica-0",
+    "worker-replica-1",
+    "ps-replica-0",
+)
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+WAITS = """\
+Current thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/site-packages/jax/_src/array.py", line 70 in block_until_ready
+  File "/app/trainer/train.py", line 41 in train
+  File "/app/trainer/task.py", line 99 in main
+"""
+LOADS = """\
+Thread 0x00007f0000000002 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+Current thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/socket.py", line 706 in readinto
+  File "/app/trainer/data.py", line 88 in load
+  File "/app/trainer/train.py", line 40 in train
+"""
+LOADS_BY_PY_SPY = """\
+Process 12: /usr/bin/python3 -m trainer.task
+Thread 12 (idle)
+    readinto (/usr/lib/python3.11/socket.py:706)
+    load (/app/trainer/data.py:88)
+    <module> (<string>:1)
+Thread 13 (idle): "heartbeat"
+    wait (/usr/lib/python3.11/threading.py:320)
+"""
+
+
+def stands(
+    task: str, step: int = 120, stacks: str = "", for_s: float = 312, longest_s: float = 4.1
+) -> StalledReplica:
+    stall = Stall(step=step, since=NOW, limit_s=300, for_s=for_s, longest_s=longest_s)
+    return StalledReplica(task, stall, stacks, steps=True)
+
+
+def test_nothing_stands_still() -> None:
+    assert diagnose([StalledReplica(CHIEF, steps=True), StalledReplica(WORKER_0)]) is None
+
+
+def test_lowest_step_is_the_odd_one_and_what_it_does_is_named() -> None:
+    diagnosis = diagnose([stands(CHIEF, 121), stands(WORKER_0, 121), stands(WORKER_1, 120, LOADS)])
+    assert diagnosis is not None
+    assert diagnosis.task == WORKER_1
+    assert diagnosis.message == (
+        "worker-replica-1 stands still at step 120 for 312 s (it never took more than 4.1 s before); "
+        "the others wait at step 121. It is in trainer/data.py:88 load."
+    )
+
+
+@pytest.mark.parametrize("loads", [LOADS, LOADS_BY_PY_SPY])
+def test_at_the_same_step_the_one_that_does_something_else_is_the_odd_one(loads: str) -> None:
+    diagnosis = diagnose(
+        [stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=loads), stands(WORKER_1, stacks=WAITS)]
+    )
+    assert diagnosis is not None
+    assert diagnosis.task == WORKER_0
+    assert diagnosis.message.endswith("the others wait at the same step. It is in trainer/data.py:88 load.")
+
+
+def test_replica_that_reports_no_steps_can_be_the_odd_one() -> None:
+    silent = StalledReplica(WORKER_1, None, LOADS)
+    diagnosis = diagnose([stands(CHIEF, stacks=WAITS), StalledReplica(WORKER_0, None, WAITS), silent])
+    assert diagnosis is not None
+    assert diagnosis.task == WORKER_1
+    assert diagnosis.message.startswith(
+        "worker-replica-1 holds the run up: master-replica-0 stands still at step 120"
+    )
+
+
+def test_the_only_one_that_stands_still_among_those_that_go_on_is_the_odd_one() -> None:
+    diagnosis = diagnose(
+        [
+            StalledReplica(CHIEF, None, LOADS, steps=True),
+            stands(WORKER_0, stacks=WAITS),
+            StalledReplica(PS, None, WAITS),
+        ]
+    )
+    assert diagnosis is not None
+    assert diagnosis.task == WORKER_0
+    assert "; 1 other goes on. It is in trainer/train.py:41 train." in diagnosis.message
+
+
+def test_stopped_process_is_the_odd_one_whatever_its_stack() -> None:
+    stopped = "Process 77 is stopped, by SIGSTOP or a debugger.\n" + WAITS
+    diagnosis = diagnose([stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=stopped)])
+    assert diagnosis is not None
+    assert diagnosis.task == WORKER_0
+    assert "A process of it is stopped, by SIGSTOP or a debugger." in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [stands(CHIEF), stands(WORKER_0)],
+        [stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=LOADS)],
+        [stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=WAITS), stands(WORKER_1, stacks=WAITS)],
+    ],
+)
+def test_where_nothing_tells_them_apart_it_says_so_and_names_the_primary(
+    members: list[StalledReplica],
+) -> None:
+    diagnosis = diagnose(members)
+    assert diagnosis is not None
+    assert diagnosis.task == CHIEF
+    assert "Which replica holds it up cannot be told" in diagnosis.message
+
+
+def test_lone_replica_is_the_one() -> None:
+    diagnosis = diagnose([stands(CHIEF, stacks=LOADS, longest_s=0)])
+    assert diagnosis is not None
+    assert diagnosis.message == (
+        "master-replica-0 stands still at step 120 for 312 s. It is in trainer/data.py:88 load."
+    )
+
+
+def test_program_that_is_installed_as_a_package_is_told_from_libraries_beside_it() -> None:
+    stacks = """\
+Current thread 0x00007f0000000001 (most recent call first):
+  File "/env/lib/python3.11/site-packages/jax/_src/api.py", line 2512 in block_until_ready
+  File "/env/lib/python3.11/site-packages/trainer/report.py", line 134 in add
+  File "/env/lib/python3.11/site-packages/trainer/task.py", line 270 in <module>
+  File "<frozen runpy>", line 88 in _run_code
+"""
+    diagnosis = diagnose([stands(CHIEF, stacks=stacks)])
+    assert diagnosis is not None
+    assert diagnosis.message.endswith(" It is in trainer/report.py:134 add.")
+
+
+def test_main_stack_of_anything_else_is_empty() -> None:
+    assert main_stack("") == ()
+    assert main_stack("Its stacks cannot be read: py-spy is not installed.") == ()
+    assert main_stack('  File "/app/x.py", line 1 in f') == ()  # of no thread
+
+
+def test_labels_of_a_job_override_what_the_server_wants() -> None:
+    default = StallPolicy(least_s=300, factor=10)
+    assert policy_of({}, default) is default
+    assert policy_of({"trainyard_stall_limit": "60"}, default).limit_s == 60
+    assert requested_action({}) is None
+    assert requested_action({"trainyard_stall_action": "report"}) is StallAction.REPORT
+
+
+@pytest.mark.parametrize("limit", ["0", "10m", "-1", "", "1.5", "9999999999", "¹"])
+def test_labels_that_say_nothing_are_refused(limit: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        check_labels({"trainyard_stall_limit": limit, "trainyard_stall_action": "panic"})
+    assert "trainyard_stall_limit" in refused.value.message
+    assert "must be restart or report; this is 'panic'" in refused.value.message

@@ -1,0 +1,96 @@
+"""Curves in arrays: any order, thinned, joined over runs."""
+
+import math
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard_server.domain.metrics.series import LEAST, Curve, Points, joined
+
+VALUES = st.one_of(st.floats(), st.integers(-3, 3).map(float))
+POINTS = st.lists(st.tuples(st.integers(0, 300), VALUES, st.integers(0, 10).map(float)), max_size=300)
+
+Triple = tuple[int, float, float]
+
+
+def points(given: Iterable[Triple]) -> Points:
+    curve = Curve()
+    for one in given:
+        curve.add(*one)
+    return curve.points()
+
+
+def naive(given: Iterable[Triple]) -> list[Triple]:
+    return sorted({step: (step, value, time) for step, value, time in given}.values())
+
+
+def same(result: Iterable[Triple], expected: Iterable[Triple]) -> bool:
+    """NaN is NaN here."""
+    return list(map(repr, result)) == list(map(repr, expected))
+
+
+@given(POINTS)
+def test_points_are_in_order_and_of_those_at_one_step_the_last_counts(given: list[Triple]) -> None:
+    assert same(points(given), naive(given))
+
+
+@given(POINTS, POINTS)
+def test_points_that_come_after_a_look_count_as_well(before: list[Triple], after: list[Triple]) -> None:
+    curve = Curve()
+    for one in before:
+        curve.add(*one)
+    curve.points()
+    for one in after:
+        curve.add(*one)
+    assert same(curve.points(), naive([*before, *after]))
+
+
+@given(POINTS, st.one_of(st.none(), st.integers(0, 300)), st.one_of(st.none(), st.integers(0, 300)))
+def test_between_two_steps(given: list[Triple], first: int | None, last: int | None) -> None:
+    expected = [
+        one for one in naive(given) if (first is None or one[0] >= first) and (last is None or one[0] <= last)
+    ]
+    assert same(points(given).between(first, last), expected)
+
+
+@given(POINTS, st.integers(LEAST, 100))
+def test_thinned_keeps_the_ends_the_peaks_and_what_is_no_number(given: list[Triple], limit: int) -> None:
+    all_of_it = points(given)
+    few = all_of_it.thinned(limit)
+    assert len(few) <= limit
+    thinned = list(map(repr, few))
+    assert [one for one in map(repr, all_of_it) if one in set(thinned)] == thinned
+    if len(all_of_it) <= limit:
+        assert same(few, all_of_it)
+        return
+    assert (few.steps[0], few.steps[-1]) == (all_of_it.steps[0], all_of_it.steps[-1])
+    finite = [value for value in all_of_it.values if math.isfinite(value)]
+    if finite:
+        left = [value for value in few.values if math.isfinite(value)]
+        assert (min(left), max(left)) == (min(finite), max(finite))
+    assert all(map(math.isfinite, few.values)) == all(map(math.isfinite, all_of_it.values))
+
+
+@given(st.lists(POINTS, max_size=4))
+def test_a_step_that_was_trained_again_is_the_later_runs(runs: list[list[Triple]]) -> None:
+    expected: dict[int, list[Triple]] = {}
+    for number, one in enumerate(runs):
+        later = [[step for step, _, _ in again] for again in runs[number + 1 :] if again]
+        left = [p for p in naive(one) if not any(min(steps) <= p[0] <= max(steps) for steps in later)]
+        if left:
+            expected[number] = left
+    result = dict(joined([(number, points(one)) for number, one in enumerate(runs)]))
+    assert result.keys() == expected.keys()
+    assert all(same(result[number], expected[number]) for number in expected)
+
+
+def test_a_curve_that_is_thinned_for_good_goes_on() -> None:
+    curve = Curve()
+    for step in range(1000):
+        curve.add(step, float(step == 500), 0.0)
+    curve.thin(100)
+    curve.add(1000, 2.0, 1.0)
+    assert len(curve) <= 101
+    assert (500, 1.0, 0.0) in list(curve.points())
+    assert list(curve.points())[-1] == (1000, 2.0, 1.0)

@@ -1,0 +1,129 @@
+"""Summary of the curves of a replica: a few kilobytes, whatever the program says."""
+
+import json
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard_protocol.progress import ProgressEvent
+from trainyard_protocol.views import MetricsDigest
+from trainyard_server.domain.metrics.summary import METRICS, POINTS, CurveSummary, ordered
+
+VALUES = st.one_of(st.floats(), st.integers(-10, 10).map(float))
+EVENTS = st.builds(
+    ProgressEvent,
+    event=st.just("progress"),
+    step=st.one_of(st.none(), st.integers(0, 200)),
+    epoch=st.one_of(st.none(), st.integers(0, 5)),
+    epochs=st.one_of(st.none(), st.just(5)),
+    metrics=st.dictionaries(
+        st.sampled_from(["loss", "train_loss", "val_loss", *(f"m{n}" for n in range(12))]), VALUES
+    ),
+)
+
+
+def digest(*events: ProgressEvent) -> CurveSummary:
+    summary = CurveSummary()
+    for mark in events:
+        summary.add(mark)
+    return summary
+
+
+def curve(count: int, name: str = "loss") -> list[ProgressEvent]:
+    return [ProgressEvent("progress", step, metrics={name: float(step)}) for step in range(1, count + 1)]
+
+
+def view(summary: CurveSummary) -> MetricsDigest:
+    return MetricsDigest.model_validate(summary.json())
+
+
+def test_points_are_spread_evenly_over_all_steps_and_the_newest_value_is_there() -> None:
+    one = view(digest(*curve(1000))).curve()
+    assert one is not None
+    assert (one.step, one.value) == (1000, 1000.0)
+    assert [step for step, _ in one.points] == list(range(1, 1001, 32))
+    assert all(value == step for step, value in one.points)
+    short = view(digest(*curve(POINTS))).curve()
+    assert short is not None
+    assert len(short.points) == POINTS
+
+
+def test_a_step_that_comes_again_takes_back_what_came_after_it() -> None:
+    events = [
+        *curve(30),
+        ProgressEvent("progress", 10, metrics={"loss": 7.0}),
+        ProgressEvent("progress", 11, metrics={"loss": 8.0}),
+    ]
+    one = view(digest(*events)).curve()
+    assert one is not None
+    assert one.points == (*((step, float(step)) for step in range(1, 10)), (10, 7.0), (11, 8.0))
+
+
+def test_loss_is_the_main_metric_however_late_it_comes() -> None:
+    others = ProgressEvent("progress", 1, metrics={f"m{n}": 1.0 for n in range(20)})
+    summary = view(digest(others))
+    assert (summary.main, [one.name for one in summary.metrics]) == ("m0", [f"m{n}" for n in range(METRICS)])
+    summary = view(digest(others, *curve(1, "val_loss"), *curve(1, "train_loss"), *curve(1)))
+    names = ["loss", "train_loss", "val_loss", *(f"m{n}" for n in range(METRICS - 3))]
+    assert (summary.main, [one.name for one in summary.metrics]) == ("loss", names)
+
+
+def test_names_are_ordered_by_what_people_look_at_first() -> None:
+    assert ordered(["rate", "Val_Loss", "a", "train_loss", "loss"]) == [
+        "loss",
+        "train_loss",
+        "Val_Loss",
+        "rate",
+        "a",
+    ]
+
+
+def test_nothing_measured_is_no_digest() -> None:
+    assert digest(ProgressEvent("start"), ProgressEvent("progress", 3, 5)).json() is None
+    assert digest(ProgressEvent("progress", 3, epoch=2, epochs=5)).json() == {
+        "main": "",
+        "epoch": 2,
+        "epochs": 5,
+        "taken": 0,
+        "metrics": [],
+    }
+
+
+def test_what_is_no_number_is_a_string_in_json() -> None:
+    strange = [math.nan, math.inf, -math.inf]
+    events = [ProgressEvent("progress", step, metrics={"loss": value}) for step, value in enumerate(strange)]
+    stored = digest(*events).json()
+    assert stored is not None
+    assert stored["metrics"][0]["points"] == [[0, "NaN"], [1, "Infinity"], [2, "-Infinity"]]
+    one = MetricsDigest.model_validate(stored).curve()
+    assert one is not None
+    assert (math.isnan(one.points[0][1]), one.points[1][1], one.value) == (True, math.inf, -math.inf)
+    assert (
+        json.loads(MetricsDigest.model_validate(stored).model_dump_json())["metrics"][0]["value"]
+        == "-Infinity"
+    )
+
+
+@given(st.lists(EVENTS, max_size=200))
+def test_a_digest_is_bounded_and_goes_on_from_what_was_kept(events: list[ProgressEvent]) -> None:
+    stored = None
+    for mark in events:
+        summary = CurveSummary.of(stored)  # as after a restart of the server, at every line
+        summary.add(mark)
+        stored = json.loads(json.dumps(summary.json(), allow_nan=False))
+    assert stored == json.loads(json.dumps(digest(*events).json()))
+    for one in stored["metrics"] if stored else ():
+        assert len(one["points"]) <= POINTS
+        steps = [step for step, _ in one["points"]]
+        assert steps == sorted(set(steps))
+    assert len(stored["metrics"] if stored else ()) <= METRICS
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), VALUES), min_size=1))
+def test_the_newest_value_is_the_last_that_was_said(points: list[tuple[int, float]]) -> None:
+    one = digest(
+        *(ProgressEvent("progress", step, metrics={"loss": value}) for step, value in points)
+    ).curves["loss"]
+    step, value = points[-1]
+    assert (one.step, repr(one.value)) == (step, repr(value))

@@ -1,0 +1,147 @@
+from pathlib import Path
+
+import pytest
+
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_server.config.quota_file import load_quotas
+from trainyard_server.domain.scheduling.quotas import Quotas
+from trainyard_server.domain.scheduling.resources import Gang
+from trainyard_server.domain.scheduling.scheduler import beyond_quota, plan
+from unit.server.domain.scheduling.queue_support import NOW, agent, held, placed, queued
+
+FOUR = Quotas({}, {"p": {"vcpus": 4}})
+
+
+def test_job_above_what_is_left_of_the_quota_waits_and_says_so() -> None:
+    busy = agent(cpus=16, gb=64, gangs=(held(0, 1, 2),))
+    result = plan([queued(1, cpus=2)], [busy], NOW, FOUR)
+    assert placed(result) == []
+    assert result.waiting[1].kind == "quota"
+    assert result.waiting[1].reason == "project p uses 3 of its 4 vCPU; the job needs 2"
+
+
+def test_job_that_waits_for_its_quota_holds_back_nobody_of_another_project() -> None:
+    busy = agent(cpus=16, gb=64, gangs=(held(0, 1, 2),))
+    jobs = [queued(1, 2, cpus=1, age=9), queued(2, cpus=13, project="other")]
+    assert placed(plan(jobs, [busy], NOW, FOUR)) == [2]
+
+
+def test_smaller_job_passes_one_that_waits_for_the_same_quota_only_if_it_cannot_delay_it() -> None:
+    busy = agent(cpus=16, gb=64, gangs=(held(0, 1),))
+    passed, delayed = queued(1, cpus=3, age=9), queued(2, cpus=4, age=9)
+    assert placed(plan([passed, queued(3)], [busy], NOW, FOUR)) == [3]
+    result = plan([delayed, queued(3)], [busy], NOW, FOUR)
+    assert placed(result) == []
+    assert result.waiting[3].kind == "quota"
+    assert result.waiting[3].reason == (
+        "what is left of the quota of project p is reserved for its jobs ahead; 1 job ahead"
+    )
+
+
+def test_quota_is_kept_for_a_job_that_waits_for_room() -> None:
+    """A small job of the project would fit on the other agent, but its quota may be missing to the large one."""
+    agents = [agent("big", 4, gangs=(held(0, project="other"),)), agent("small", 1)]
+    jobs = [queued(1, cpus=4, age=9), queued(2)]
+    assert placed(plan(jobs, agents, NOW, FOUR)) == []
+    assert placed(plan(jobs, agents, NOW)) == [2]
+    assert placed(plan([jobs[0], queued(2, project="other")], agents, NOW, FOUR)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"jobs": 1}, "project p uses 1 of its 1 running jobs; the job needs 1"),
+        ({"gpus": 2}, "project p uses 2 of its 2 GPUs; the job needs 1"),
+        ({"A": 1}, "project p uses 1 of its 1 A; the job needs 1"),
+    ],
+)
+def test_jobs_and_devices_and_devices_of_a_type_are_counted(limits: dict[str, int], message: str) -> None:
+    host = agent(cpus=16, gb=64, gpus=("A", "B", "A"), gangs=(held(0, gpus=("laptop-0", "laptop-1")),))
+    job = queued(1, gpus=1, kind="A")
+    assert placed(plan([job], [host], NOW, Quotas({"B": 0}))) == [1]
+    assert plan([job], [host], NOW, Quotas(limits)).waiting[1].reason == message
+
+
+def test_gangs_are_counted_as_they_run_wherever_that_is() -> None:
+    silent = agent("far", 8, alive=False, gangs=(held(0, 1, 2, key=7),))
+    assert plan([queued(1, cpus=2)], [agent(), silent], NOW, FOUR).waiting[1].kind == "quota"
+    excess_of = agent("far", 8, gangs=(held(0, 1, 2, ended=True),))
+    assert placed(plan([queued(1, cpus=2)], [agent(), excess_of], NOW, FOUR)) == [1]
+
+
+def test_scaled_down_gang_counts_what_it_gets() -> None:
+    small = agent(cpus=3, gpus=("A",), mode="fit")
+    assert placed(plan([queued(1, 2, cpus=8, gpus=4)], [small], NOW, FOUR)) == [1]
+    assert beyond_quota(queued(1, 2, cpus=8), [small], FOUR) == ""
+    shared = queued(1, 5, cpus=8, gb=1)
+    assert placed(plan([shared], [small], NOW, FOUR)) == [1]
+    any_device = queued(1, gpus=2, kind="B")
+    assert placed(plan([any_device], [small], NOW, Quotas({"A": 1, "B": 0}))) == [1]
+    assert plan([any_device], [small], NOW, Quotas({"A": 0})).waiting[1].kind == "quota"
+
+
+def test_projects_have_limits_of_their_own() -> None:
+    limits = Quotas({"jobs": 1}, {"q": {"jobs": 2}})
+    jobs = [queued(n, project=project) for n, project in enumerate("ppqqq")]
+    assert placed(plan(jobs, [agent(cpus=8, gb=64)], NOW, limits)) == [0, 2, 3]
+
+
+def test_request_above_the_quota_is_named_with_both_numbers() -> None:
+    assert beyond_quota(queued(1, 2, cpus=4), [], FOUR) == (
+        "The request for 8 vCPU exceeds the allowed maximum of 4 vCPU."
+    )
+    assert beyond_quota(queued(1, cpus=4), [], FOUR) == ""
+    assert beyond_quota(queued(1, gpus=2, kind="a"), [], Quotas({"A": 1})) == (
+        "The request for 2 A exceeds the allowed maximum of 1 A."
+    )
+
+
+def test_job_that_was_taken_under_a_larger_quota_waits() -> None:
+    result = plan([queued(1, cpus=8, age=9), queued(2)], [agent(cpus=8)], NOW, FOUR)
+    assert placed(result) == [2]
+    assert result.waiting[1].reason == "project p may use 4 vCPU, and the job alone needs 8"
+
+
+def test_gang_without_a_project_of_ours_is_nobodys() -> None:
+    host = agent(cpus=8, gb=64, gangs=(Gang(1, "", frozenset((0, 1, 2))),))
+    assert placed(plan([queued(2, cpus=4)], [host], NOW, FOUR)) == [2]
+
+
+def test_file_lays_a_projects_limits_over_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "quotas.yaml"
+    file.write_text(
+        "default: {vcpus: 64, runningJobs: 20, accelerators: {nvidia_t4: 2}}\n"
+        "projects:\n  vision: {vcpus: 128, runningJobs: null, gpus: 4, accelerators: {NVIDIA_P4: 0}}\n"
+    )
+    quotas = load_quotas(file)
+    assert quotas.of("anybody") == {"vcpus": 64, "jobs": 20, "NVIDIA_T4": 2}
+    assert quotas.of("vision") == {"vcpus": 128, "gpus": 4, "NVIDIA_T4": 2, "NVIDIA_P4": 0}
+    file.write_text("")
+    assert load_quotas(file).of("vision") == load_quotas(None).of("vision") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("default: {vcpus: 1}\nprojects:\n  a: {vcpus: 2}\n  b:\n    gpus: -1\n", ":5: projects.b.gpus: "),
+        ("default:\n  cpus: 4\n", ":2: default.cpus: Extra inputs are not permitted."),
+        ("projects:\n  a: {accelerators: {T4: many}}\n", ":2: projects.a.accelerators.T4: "),
+        ("- 1\n", ":1: the file: "),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_mistake_in_the_file_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "quotas.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidArgument) as caught:
+        load_quotas(file)
+    assert caught.value.message.startswith(str(file))
+    assert message in caught.value.message
+
+
+def test_file_that_is_not_there_or_no_text_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="cannot be read"):
+        load_quotas(tmp_path / "none.yaml")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidArgument, match="is not UTF-8"):
+        load_quotas(tmp_path / "bytes")

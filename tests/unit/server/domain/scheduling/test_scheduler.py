@@ -1,0 +1,232 @@
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard_protocol.machines import GIGABYTE
+from trainyard_server.domain.scheduling.scheduler import plan
+from unit.server.domain.scheduling.queue_support import (
+    NOW,
+    agent,
+    held,
+    only,
+    placed,
+    queued,
+    request,
+    waiting,
+)
+
+
+def test_jobs_are_taken_by_priority_then_age() -> None:
+    jobs = [queued(1, age=1), queued(2, age=5), queued(3, priority=9), queued(4, age=5)]
+    result = plan(jobs, [agent(cpus=3)], NOW)
+    assert placed(result) == [3, 2, 4]
+    assert result.waiting[1].position == 1
+
+
+def test_priorities_from_0_to_1000_come_before_age() -> None:
+    jobs = [queued(n, priority=priority, age=1000 - priority) for n, priority in enumerate((0, 1, 999, 1000))]
+    for free in range(5):
+        result = plan(jobs, [agent(cpus=free, gb=64)], NOW)
+        assert placed(result) == [3, 2, 1, 0][:free]
+        positions = {key: waiting.position for key, waiting in result.waiting.items()}
+        assert positions == {key: n + 1 for n, key in enumerate([3, 2, 1, 0][free:])}
+
+
+def test_gang_gets_cpus_of_its_own() -> None:
+    placement = only(plan([queued(1, 2, cpus=2)], [agent(cpus=4)], NOW))
+    assert [a.cpus for a in placement.assignments] == [(0, 1), (2, 3)]
+    assert [a.task for a in placement.assignments] == ["master-replica-0", "worker-replica-0"]
+    assert [a.memory_bytes for a in placement.assignments] == [2 * GIGABYTE] * 2
+    assert placement.scaled == ""
+
+
+def test_gang_that_does_not_fit_whole_is_not_placed() -> None:
+    result = plan([queued(1, 2)], [agent(gangs=(held(1),))], NOW)
+    assert placed(result) == []
+    assert result.waiting[1].kind == "room"
+    assert result.waiting[1].reason == (
+        "needs 2 vCPU and 4.0 GB; agent laptop has 2 vCPU, of which 1 are free"
+    )
+
+
+def test_job_that_waits_for_room_holds_back_those_behind() -> None:
+    jobs = [queued(1, 2, age=3), queued(2, age=2), queued(3, age=1)]
+    result = plan(jobs, [agent(gangs=(held(0),))], NOW)
+    assert placed(result) == []
+    assert [result.waiting[key].position for key in (1, 2, 3)] == [1, 2, 3]
+    assert result.waiting[2].reason.endswith("; 1 job ahead")
+    assert result.waiting[3].reason.endswith("; 2 jobs ahead")
+
+
+def test_job_that_can_never_start_holds_back_nobody() -> None:
+    result = plan([queued(1, cpus=16, gb=60, age=9), queued(2)], [agent()], NOW)
+    assert placed(result) == [2]
+    assert result.waiting[1].kind == "never"
+    assert result.waiting[1].reason == (
+        "can never start on the agents here: needs 16 vCPU and 60.0 GB; "
+        "the largest agent, laptop, has 2 vCPU and 8.0 GB"
+    )
+
+
+def test_job_that_rests_before_a_new_run_holds_back_nobody() -> None:
+    resting = queued(1, age=9, backoff_until=NOW + timedelta(seconds=2))
+    result = plan([resting, queued(2)], [agent(cpus=1)], NOW)
+    assert placed(result) == [2]
+    assert result.waiting[1].kind == "backoff"
+    assert placed(plan([resting], [agent()], NOW + timedelta(seconds=2))) == [1]
+
+
+def test_memory_is_not_given_twice() -> None:
+    result = plan([queued(1, gb=5, age=1), queued(2, gb=5)], [agent()], NOW)
+    assert placed(result) == [1]
+    assert "8.0 GB, of which 3.0 are free" in result.waiting[2].reason
+
+
+def test_gpus_are_given_by_id_and_compared_without_case() -> None:
+    jobs = [queued(1, gpus=1, age=1), queued(2, gpus=1)]
+    host = agent(gpus=("nvidia_tesla_t4", "NVIDIA_TESLA_P4", "Nvidia_Tesla_T4"))
+    result = plan(jobs, [host], NOW)
+    assert [p.assignments[0].gpus for p in result.placements] == [("laptop-0",), ("laptop-2",)]
+
+
+def test_gpus_of_another_type_do_not_do_in_strict() -> None:
+    result = plan([queued(1, gpus=1)], [agent(gpus=("NVIDIA_TESLA_P4",))], NOW)
+    assert result.waiting[1].kind == "never"
+    assert "1 x NVIDIA_TESLA_T4" in result.waiting[1].reason
+
+
+def test_agent_that_is_left_with_least_is_chosen() -> None:
+    result = plan([queued(1)], [agent("big", 8), agent("small", 1), agent("middle", 4)], NOW)
+    assert only(result).agent_id == "small"
+
+
+def test_no_agent_is_a_reason_of_its_own() -> None:
+    assert plan([queued(1)], [], NOW).waiting[1].kind == "no-agent"
+
+
+def test_silent_agent_gets_nothing_and_holds_back_nobody() -> None:
+    agents = [agent("big", 8, alive=False), agent("small", 1)]
+    result = plan([queued(1, cpus=4, age=1), queued(2)], agents, NOW)
+    assert placed(result) == [2]
+    assert result.waiting[1].reason == "waits for agent big, which is silent at the moment"
+
+
+def test_image_goes_only_where_images_run() -> None:
+    result = plan([queued(1, needs_images=True)], [agent("a", 1), agent("b", 4, runs_images=True)], NOW)
+    assert only(result).agent_id == "b"
+    assert plan([queued(1, needs_images=True)], [agent()], NOW).waiting[1].kind == "never"
+
+
+def test_fit_scales_a_gang_down_to_the_machine() -> None:
+    placement = only(plan([queued(1, 2, cpus=8, gb=30)], [agent(mode="fit")], NOW))
+    assert [a.cpus for a in placement.assignments] == [(0,), (1,)]
+    assert [a.memory_bytes for a in placement.assignments] == [4 * GIGABYTE] * 2
+    assert placement.scaled == (
+        "Scaled down to fit agent laptop (2 vCPU and 8.0 GB): master-replica-0 to worker-replica-0 each "
+        "asked for 8 vCPU and 30.0 GB and gets 1 vCPU and 4.0 GB."
+    )
+
+
+def test_fit_scales_only_where_the_gang_is_larger() -> None:
+    placement = only(plan([queued(1, 2, cpus=1, gb=30)], [agent(cpus=4, mode="fit")], NOW))
+    assert [a.cpus for a in placement.assignments] == [(0,), (1,)]
+    assert sum(a.memory_bytes for a in placement.assignments) == 8 * GIGABYTE
+
+
+def test_fit_gives_cpus_in_proportion_and_at_least_one_each() -> None:
+    gang = (request(0, 12), request(1, 3), request(2, 1))
+    placement = only(plan([waiting(1, gang)], [agent(cpus=8, mode="fit")], NOW))
+    assert [len(a.cpus) for a in placement.assignments] == [6, 1, 1]
+    assert sorted(cpu for a in placement.assignments for cpu in a.cpus) == list(range(8))
+
+
+def test_fit_with_more_replicas_than_cpus_shares_them_in_turn() -> None:
+    placement = only(plan([queued(1, 5)], [agent(gb=20, mode="fit")], NOW))
+    assert [a.cpus for a in placement.assignments] == [(0,), (1,), (0,), (1,), (0,)]
+    assert "sharing its vCPU" in placement.scaled
+
+
+def test_fit_takes_the_gpus_there_are_of_any_type() -> None:
+    host = agent(cpus=4, gpus=("NVIDIA_TESLA_P4",), mode="fit")
+    placement = only(plan([queued(1, 2, gpus=2)], [host], NOW))
+    assert [a.gpus for a in placement.assignments] == [("laptop-0",), ()]
+    assert "1 x GPU of another type" in placement.scaled
+
+
+def test_fit_without_any_gpu_gives_none() -> None:
+    placement = only(plan([queued(1, gpus=8)], [agent(mode="fit")], NOW))
+    assert placement.assignments[0].gpus == ()
+    assert "asked for 1 vCPU, 2.0 GB and 8 x NVIDIA_TESLA_T4 and gets 1 vCPU and 2.0 GB" in placement.scaled
+
+
+def test_fit_waits_for_room_with_a_gang_that_fits_the_empty_machine() -> None:
+    result = plan([queued(1, 2)], [agent(mode="fit", gangs=(held(0),))], NOW)
+    assert placed(result) == []
+    assert result.waiting[1].kind == "room"
+
+
+def test_fit_waits_for_the_whole_machine_with_a_gang_that_is_scaled() -> None:
+    result = plan([queued(1, 5)], [agent(gb=20, mode="fit", gangs=(held(0),))], NOW)
+    assert result.waiting[1].kind == "room"
+
+
+def test_fit_prefers_to_wait_for_an_agent_that_holds_the_gang_as_asked() -> None:
+    agents = [agent("small", 1, mode="fit"), agent("big", 4, gangs=(held(0),))]
+    assert plan([queued(1, cpus=4)], agents, NOW).waiting[1].kind == "room"
+
+
+@pytest.mark.parametrize("mode", ["strict", "fit"])
+@settings(deadline=None)
+@given(data=st.data())
+def test_plan_never_gives_anything_twice_and_forgets_nobody(mode: str, data: st.DataObject) -> None:
+    kinds = ("A", "B")
+    agents = [
+        agent(f"a{n}", cpus, gb, tuple(gpus), mode)
+        for n, (cpus, gb, gpus) in enumerate(
+            data.draw(
+                st.lists(
+                    st.tuples(
+                        st.integers(1, 6), st.integers(1, 16), st.lists(st.sampled_from(kinds), max_size=3)
+                    ),
+                    max_size=3,
+                )
+            )
+        )
+    ]
+    jobs = [
+        queued(key, replicas, priority=priority, cpus=cpus, gb=gb, gpus=gpus, kind="A")
+        for key, (replicas, priority, cpus, gb, gpus) in enumerate(
+            data.draw(
+                st.lists(
+                    st.tuples(
+                        st.integers(1, 8),
+                        st.integers(0, 3),
+                        st.integers(1, 9),
+                        st.integers(1, 9),
+                        st.integers(0, 2),
+                    ),
+                    max_size=6,
+                )
+            )
+        )
+    ]
+    result = plan(jobs, agents, NOW)
+    assert sorted([*placed(result), *result.waiting]) == sorted(job.key for job in jobs)
+    assert sorted(w.position for w in result.waiting.values()) == list(range(1, len(result.waiting) + 1))
+    for host in agents:
+        mine = [p for p in result.placements if p.agent_id == host.agent_id]
+        cpus = Counter(cpu for p in mine for cpu in {c for a in p.assignments for c in a.cpus})
+        gpus = Counter(gpu for p in mine for a in p.assignments for gpu in a.gpus)
+        assert all(count == 1 for count in (cpus + gpus).values())
+        assert set(cpus) <= set(host.capacity.cpus)
+        assert sum(a.memory_bytes for p in mine for a in p.assignments) <= host.capacity.memory_bytes
+        assert all(a.cpus for p in mine for a in p.assignments)
+    by_key = {job.key: job for job in jobs}
+    for placement in result.placements:
+        assert [a.task for a in placement.assignments] == [r.task.name for r in by_key[placement.key].gang]
+        assert mode == "fit" or not placement.scaled
+    if mode == "fit" and agents:
+        assert all(waiting.kind != "never" for waiting in result.waiting.values())

@@ -1,0 +1,59 @@
+import asyncio
+import threading
+
+from trainyard_server.storage.events.notifier import Notifier
+
+
+async def test_waiter_is_woken_by_another_thread() -> None:
+    notifier = Notifier()
+    with notifier.subscribe("a", "b") as subscription:
+        thread = threading.Thread(target=notifier.publish, args=("b",))
+        thread.start()
+        async with asyncio.timeout(10):
+            assert await subscription.wait(1000) == {"b"}
+        thread.join()
+
+
+async def test_events_before_the_wait_are_returned_once() -> None:
+    notifier = Notifier()
+    with notifier.subscribe("a", "b") as subscription:
+        notifier.publish("a")
+        notifier.publish("a", "b", "c")
+        assert await subscription.wait(1000) == {"a", "b"}
+        assert await subscription.wait(0.001) == frozenset()
+
+
+async def test_event_of_another_topic_wakes_no_subscriber() -> None:
+    notifier = Notifier()
+    with notifier.subscribe("a") as subscription:
+        notifier.publish("b")
+        assert await subscription.wait(0.001) == frozenset()
+
+
+async def test_subscription_that_has_ended_leaves_nothing() -> None:
+    notifier = Notifier()
+    with notifier.subscribe("a"), notifier.subscribe("a"):
+        assert len(notifier._subscriptions["a"]) == 2
+    assert not notifier._subscriptions
+
+
+async def test_close_wakes_everyone_for_good() -> None:
+    notifier = Notifier()
+    with notifier.subscribe("a") as subscription:
+        waiting = asyncio.create_task(subscription.wait(1000))
+        await asyncio.sleep(0)
+        notifier.close()
+        async with asyncio.timeout(10):
+            assert await waiting == frozenset()
+            assert await subscription.wait(1000) == frozenset()
+    assert notifier.closed
+
+
+def test_publish_to_a_loop_that_is_gone_is_no_error() -> None:
+    notifier = Notifier()
+
+    async def leave_open() -> None:
+        notifier.subscribe("a").__enter__()
+
+    asyncio.run(leave_open())
+    notifier.publish("a")

@@ -1,0 +1,278 @@
+"""Damage on the disk: a reader gets every line that can be read, a cursor keeps its meaning, and writers go on."""
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard_protocol.sync import LogEnd, digest
+from trainyard_server.storage.files import LockTimeout, locked
+from trainyard_server.storage.logs import job_log
+from trainyard_server.storage.logs.index import SIZE
+from trainyard_server.storage.logs.records import DAMAGED
+from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogMismatch, LogStore
+from unit.server.storage.logs.test_store import MASTER, WORKER, everything, lines, shown
+
+SEGMENT, INDEX = Path("p") / "j" / "segment", Path("p") / "j" / "segment.index"
+
+Shown = list[tuple[int, str, int, str]]
+
+
+def written(directory: Path, chunks: int = 40) -> Shown:
+    """Write a log of two replicas and the service in many chunks; returns what a reader gets."""
+    store = LogStore(directory)
+    have = {MASTER: 0, WORKER: 0, SERVICE: 0}
+    dice = random.Random(7)
+    for _ in range(chunks):
+        stream = dice.choice([MASTER, WORKER, SERVICE])
+        texts = [f"{stream.task} {have[stream] + n}" for n in range(dice.randint(1, 5))]
+        have[stream] = store.append("p", "j", stream, have[stream], lines(*texts)).next
+    return shown(store)
+
+
+def texts_of(entries: Shown, task: str) -> list[str]:
+    return [text for _, owner, _, text in entries if owner == task]
+
+
+def flip(path: Path, offset: int, count: int = 1, value: int | None = None) -> None:
+    data = bytearray(path.read_bytes())
+    for at in range(offset, offset + count):
+        data[at] = data[at] ^ 0x15 if value is None else value
+    path.write_bytes(data)
+
+
+def record_at(directory: Path, cursor: int) -> tuple[int, int]:
+    """Offset and length of the record of an intact segment."""
+    records = (directory / SEGMENT).read_bytes().splitlines(keepends=True)
+    return sum(map(len, records[: cursor - 1])), len(records[cursor - 1])
+
+
+def assert_only_damaged(now: Shown, before: Shown, cursors: set[int]) -> None:
+    assert [entry[:3] for entry in now] == [entry[:3] for entry in before]
+    assert {entry[0] for entry in now if entry[3] == DAMAGED} == cursors
+    assert [entry for entry in now if entry[0] not in cursors] == [
+        entry for entry in before if entry[0] not in cursors
+    ]
+
+
+def assert_agents_complete(directory: Path, before: Shown) -> None:
+    """Agents send everything again: each stream is complete then, and the cursors that were seen keep their lines."""
+    store = LogStore(directory, durable=False)
+    seen = shown(store)
+    for stream in (MASTER, WORKER, SERVICE):
+        sent = lines(*texts_of(before, stream.task))
+        store.append("p", "j", stream, 0, sent)
+        assert store.verify("p", "j", stream, LogEnd(count=len(sent), sha256=digest(sent)))
+    assert shown(store)[: len(seen)] == seen == before[: len(seen)]
+    assert shown(LogStore(directory)) == shown(store)
+
+
+@pytest.mark.parametrize("part", [0, 3, 12, 40, -1])
+def test_damaged_record_says_so_and_everything_else_is_served(
+    tmp_path: Path, part: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = written(tmp_path)
+    offset, length = record_at(tmp_path, 9)
+    flip(tmp_path / SEGMENT, offset + part % length)
+    store = LogStore(tmp_path)
+    assert_only_damaged(shown(store), before, {9})
+    assert_only_damaged(shown(LogStore(tmp_path)), before, {9})
+    page = store.read_back("p", "j", 12)
+    assert [(e.cursor, e.task, e.number, e.text) for e in page.entries] == [
+        (*entry[:3], DAMAGED if entry[0] == 9 else entry[3]) for entry in before[:11]
+    ]
+    assert shown(store)[8][3] == DAMAGED
+    assert sum("Line 9 of the log" in message for message in caplog.messages) == 2, "once for each process"
+
+
+def test_damaged_line_keeps_its_severity_and_its_time(tmp_path: Path) -> None:
+    before = written(tmp_path)
+    flip(tmp_path / SEGMENT, record_at(tmp_path, 9)[0] + 20)
+    (entry,) = [entry for entry in everything(LogStore(tmp_path)) if entry.text == DAMAGED]
+    assert (entry.task, entry.number, entry.severity, entry.time) == (
+        *before[8][1:3],
+        "INFO",
+        "2026-11-20T12:00:00Z",
+    )
+    assert everything(LogStore(tmp_path), log_filter=LogFilter(severity="WARNING")) == []
+
+
+def test_verify_of_a_stream_with_damaged_lines_says_how_many(tmp_path: Path) -> None:
+    before = written(tmp_path)
+    mine = [cursor for cursor, task, *_ in before if task == MASTER.task]
+    for cursor in mine[3:5]:
+        flip(tmp_path / SEGMENT, record_at(tmp_path, cursor)[0])
+    sent = lines(*texts_of(before, MASTER.task))
+    end = LogEnd(count=len(sent), sha256=digest(sent))
+    store = LogStore(tmp_path)
+    for _ in range(2):
+        with pytest.raises(LogMismatch, match=f"2 of its {len(sent)} lines were damaged on the disk"):
+            store.verify("p", "j", MASTER, end)
+    assert store.count("p", "j", MASTER) == len(sent)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_index_that_was_damaged_is_rebuilt_with_every_cursor(tmp_path: Path, seed: int) -> None:
+    before = written(tmp_path)
+    whole = (tmp_path / INDEX).read_bytes()
+    dice = random.Random(seed)
+    for _ in range(dice.randint(1, 4)):
+        size = dice.choice([1, 1, 8, 100, 300])
+        at = dice.randrange(len(whole) - size)
+        flip(tmp_path / INDEX, at, size, dice.choice([None, 0, 0xFF]))
+    store = LogStore(tmp_path)
+    assert shown(store) == before
+    assert (tmp_path / INDEX).read_bytes() == whole
+    assert store.append("p", "j", MASTER, len(texts_of(before, MASTER.task)), lines("new")).new == 1
+    assert shown(LogStore(tmp_path))[:-1] == before
+
+
+@pytest.mark.parametrize(
+    "break_it", [Path.unlink, lambda path: os.truncate(path, 0), lambda path: os.truncate(path, 211)]
+)
+def test_index_that_is_lost_is_rebuilt_as_it_was(tmp_path: Path, break_it: Callable[[Path], None]) -> None:
+    before = written(tmp_path)
+    running = LogStore(tmp_path)
+    assert shown(running) == before
+    break_it(tmp_path / INDEX)
+    assert shown(LogStore(tmp_path)) == before
+    assert shown(running) == before
+
+
+def test_index_that_is_damaged_under_a_running_server_is_rebuilt_by_its_reader(tmp_path: Path) -> None:
+    before = written(tmp_path)
+    store = LogStore(tmp_path)
+    assert shown(store) == before
+    flip(tmp_path / INDEX, 10 * SIZE + 9, 30)
+    assert shown(store) == before
+
+
+def test_record_behind_a_damaged_index_entry_keeps_its_place(tmp_path: Path) -> None:
+    before = written(tmp_path)
+    flip(tmp_path / INDEX, 4 * SIZE, 3)
+    flip(tmp_path / SEGMENT, record_at(tmp_path, 40)[0] + 5, 3)
+    flip(tmp_path / SEGMENT, record_at(tmp_path, len(before))[0] + 5, 3)
+    assert_only_damaged(shown(LogStore(tmp_path)), before, {40, len(before)})
+
+
+def test_line_that_index_and_segment_lost_leaves_its_cursor_empty(tmp_path: Path) -> None:
+    before = written(tmp_path)
+    flip(tmp_path / INDEX, 20 * SIZE, 5 * SIZE)
+    offset, length = record_at(tmp_path, 23)
+    flip(tmp_path / SEGMENT, offset, length - 1)
+    store = LogStore(tmp_path)
+    assert shown(store) == [entry for entry in before if entry[0] != 23]
+    assert shown(LogStore(tmp_path)) == shown(store)
+    stream = next(stream for stream in (MASTER, WORKER, SERVICE) if stream.task == before[22][1])
+    sent = lines(*texts_of(before, stream.task))
+    with pytest.raises(LogMismatch, match="1 of its"):
+        store.verify("p", "j", stream, LogEnd(count=len(sent), sha256=digest(sent)))
+
+
+@pytest.mark.parametrize("name", [SEGMENT, INDEX])
+def test_file_torn_anywhere_is_repaired(tmp_path: Path, name: Path) -> None:
+    before = written(tmp_path, 2)
+    whole = {path: (tmp_path / path).read_bytes() for path in (SEGMENT, INDEX)}
+    for size in range(0, len(whole[name]), 3):
+        for path, data in whole.items():
+            (tmp_path / path).write_bytes(data[:size] if path == name else data)
+        assert_agents_complete(tmp_path, before)
+
+
+def test_segment_that_is_gone_is_filled_again(tmp_path: Path) -> None:
+    before = written(tmp_path)
+    running = LogStore(tmp_path)
+    shown(running)
+    (tmp_path / SEGMENT).unlink()
+    assert running.append("p", "j", MASTER, 5, lines("a")) == (0, 0, False)
+    assert_agents_complete(tmp_path, before)
+
+
+def test_zeros_and_garbage_after_a_power_failure_are_cut_off(tmp_path: Path) -> None:
+    before = written(tmp_path)
+    offset, _ = record_at(tmp_path, len(before) - 2)
+    size = (tmp_path / SEGMENT).stat().st_size
+    flip(tmp_path / SEGMENT, offset, size - offset, 0)
+    with (tmp_path / INDEX).open("ab") as file:
+        file.write(b"\0" * 57)
+    assert shown(LogStore(tmp_path)) == before[:-3]
+    assert_agents_complete(tmp_path, before)
+    with (tmp_path / SEGMENT).open("ab") as file:
+        file.write(b"\0" * 57 + b'\n01234567 [400,1,"master')
+    assert_agents_complete(tmp_path, shown(LogStore(tmp_path)))
+
+
+@pytest.mark.parametrize("fail_at", range(4))
+def test_full_disk_loses_nothing_that_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: int
+) -> None:
+    before = written(tmp_path)
+    store = LogStore(tmp_path)
+    assert shown(store) == before
+    calls = 0
+    real = os.pwrite
+
+    def full(file: int, data: bytes, offset: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls >= fail_at:
+            if calls == fail_at:
+                return real(file, bytes(data)[: len(data) // 2 + 3], offset)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, data, offset)
+
+    count = len(texts_of(before, MASTER.task))
+    monkeypatch.setattr(os, "pwrite", full)
+    if fail_at < 3:
+        with pytest.raises(OSError, match="No space"):
+            store.append("p", "j", MASTER, count, lines("a", "b", "c"))
+    seen = shown(store)
+    assert seen[: len(before)] == before
+    monkeypatch.undo()
+    assert shown(LogStore(tmp_path))[: len(seen)] == seen
+    for again in (store, LogStore(tmp_path)):
+        assert again.append("p", "j", MASTER, count, lines("a", "b", "c")).next == count + 3
+    assert texts_of(shown(store), MASTER.task)[count:] == ["a", "b", "c"]
+    assert shown(LogStore(tmp_path)) == shown(store)
+
+
+def test_segment_that_cannot_be_opened_or_read_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = written(tmp_path)
+    whole = {path: (tmp_path / path).read_bytes() for path in (SEGMENT, INDEX)}
+    real = Path.open
+
+    def fail(path: Path, mode: str = "r") -> Any:
+        if path.name == "segment":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, mode)
+
+    monkeypatch.setattr(Path, "open", fail)
+    store = LogStore(tmp_path)
+    with pytest.raises(OSError, match="Too many"):
+        shown(store)
+    with pytest.raises(OSError, match="Too many"):
+        store.append("p", "j", MASTER, 0, lines("a"))
+    monkeypatch.undo()
+    monkeypatch.setattr(job_log, "_record", lambda *_: b"")  # a disk that fails to read
+    assert {text for *_, text in shown(LogStore(tmp_path))} == {DAMAGED}
+    monkeypatch.undo()
+    assert {path: (tmp_path / path).read_bytes() for path in whole} == whole
+    assert shown(store) == before
+
+
+def test_reader_does_not_wait_for_a_writer_that_is_stopped(tmp_path: Path) -> None:
+    before = written(tmp_path)
+    store = LogStore(tmp_path, write_wait_s=0.05, read_wait_s=0.01)
+    count = len(texts_of(before, MASTER.task))
+    with locked(tmp_path / SEGMENT.parent, 1):
+        assert shown(store) == before
+        assert store.tail("p", "j", MASTER, 1) == (texts_of(before, MASTER.task)[-1],)
+        with pytest.raises(LockTimeout):
+            store.append("p", "j", MASTER, count, lines("new"))
+    assert store.append("p", "j", MASTER, count, lines("new")).new == 1

@@ -1,0 +1,232 @@
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.sync import LogEnd, LogLine, digest
+from trainyard_protocol.views import LogEntry
+from trainyard_server.storage.logs import job_log
+from trainyard_server.storage.logs.records import UNKNOWN_TIME
+from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogMismatch, LogStore, Stream
+
+MASTER, WORKER = Stream(1, "master-replica-0"), Stream(1, "worker-replica-0")
+
+
+def lines(*texts: str) -> list[LogLine]:
+    return [LogLine(time="2026-11-20T12:00:00Z", stream="stdout", text=text) for text in texts]
+
+
+def everything(store: LogStore, **given: object) -> list[LogEntry]:
+    entries: list[LogEntry] = []
+    after = 0
+    while True:
+        result = store.read("p", "j", after, **given)  # type: ignore[arg-type]
+        entries += result.entries
+        after = result.last
+        if not result.more:
+            return entries
+
+
+def shown(store: LogStore) -> list[tuple[int, str, int, str]]:
+    return [(e.cursor, e.task, e.number, e.text) for e in everything(store)]
+
+
+def test_lines_of_all_streams_have_one_order(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", SERVICE, 0, lines("queued"))
+    store.append("p", "j", MASTER, 0, lines("m0", "m1"))
+    store.append("p", "j", WORKER, 0, lines("w0"))
+    store.append("p", "j", MASTER, 2, lines("m2"))
+    assert shown(store) == [
+        (1, "service", 0, "queued"),
+        (2, "master-replica-0", 0, "m0"),
+        (3, "master-replica-0", 1, "m1"),
+        (4, "worker-replica-0", 0, "w0"),
+        (5, "master-replica-0", 2, "m2"),
+    ]
+    assert store.counts("p", "j") == {SERVICE: 1, MASTER: 3, WORKER: 1}
+
+
+def test_chunk_that_overlaps_is_added_from_where_it_continues(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 2, False)
+    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 0, False)
+    assert store.append("p", "j", MASTER, 1, lines("1", "2", "3")) == (4, 2, False)
+    assert [e.text for e in everything(store)] == ["0", "1", "2", "3"]
+
+
+def test_chunk_that_leaves_a_gap_is_skipped(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines("0"))
+    assert store.append("p", "j", MASTER, 2, lines("2")) == (1, 0, False)
+    assert [e.text for e in everything(store)] == ["0"]
+
+
+def test_read_is_bounded_by_lines_and_by_bytes_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines(*[str(n) * 100 for n in range(10)]))
+    first = store.read("p", "j", max_lines=3)
+    assert ([e.cursor for e in first.entries], first.last, first.more) == ([1, 2, 3], 3, True)
+    assert [e.cursor for e in everything(store, max_lines=4)] == list(range(1, 11))
+    monkeypatch.setattr(job_log, "_RESULT_BYTES", 400)
+    assert len(store.read("p", "j", after=3).entries) == 2
+    monkeypatch.setattr(job_log, "_RESULT_BYTES", 1)
+    assert len(store.read("p", "j", after=3).entries) == 1, "one line always comes through"
+
+
+def test_read_back_is_bounded_by_lines_and_by_bytes_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines(*[str(n) * 100 for n in range(10)]))
+    page = store.read_back("p", "j", max_lines=3)
+    assert ([e.cursor for e in page.entries], page.first, page.last) == ([8, 9, 10], 8, 10)
+    assert [e.cursor for e in store.read_back("p", "j", 99).entries] == list(range(1, 11))
+    monkeypatch.setattr(job_log, "_RESULT_BYTES", 400)
+    assert len(store.read_back("p", "j", 8).entries) == 2
+    monkeypatch.setattr(job_log, "_RESULT_BYTES", 1)
+    assert len(store.read_back("p", "j", 8).entries) == 1, "one line always comes through"
+
+
+def test_read_back_from_the_beginning_finds_nothing(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    page = store.read_back("p", "j")
+    assert (page.entries, page.first, page.last) == ((), 1, 0)
+    store.append("p", "j", MASTER, 0, lines("0"))
+    page = store.read_back("p", "j", 1)
+    assert (page.entries, page.first, page.last) == ((), 1, 0)
+
+
+def test_read_after_the_end_finds_nothing(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    assert store.read("p", "j", after=7).entries == ()
+    store.append("p", "j", MASTER, 0, lines("0"))
+    batch = store.read("p", "j", after=7)
+    assert (batch.entries, batch.last, batch.more) == ((), 7, False)
+
+
+def test_read_of_one_task_keeps_the_cursors(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    for number in range(3):
+        store.append("p", "j", MASTER, number, lines(f"m{number}"))
+        store.append("p", "j", WORKER, number, lines(f"w{number}"))
+    entries = everything(store, log_filter=LogFilter(frozenset({"worker-replica-0"})), max_lines=1)
+    assert [(e.cursor, e.text) for e in entries] == [(2, "w0"), (4, "w1"), (6, "w2")]
+
+
+def test_two_readers_see_the_same_cursors(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines("0", "1"))
+    early = everything(store)
+    store.append("p", "j", WORKER, 0, lines("2"))
+    assert everything(store)[:2] == early
+    assert everything(LogStore(tmp_path)) == everything(store)
+
+
+def test_tail_is_the_last_lines_across_blocks(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    texts = [f"{n} " + "x" * 20_000 for n in range(20)]
+    store.append("p", "j", MASTER, 0, lines(*texts))
+    assert store.tail("p", "j", MASTER, 5) == tuple(texts[-5:])
+    assert store.tail("p", "j", MASTER, 100) == tuple(texts)
+    assert store.tail("p", "j", WORKER, 5) == ()
+
+
+def test_verify_says_whether_the_stream_is_whole(tmp_path: Path) -> None:
+    store, all_lines = LogStore(tmp_path), lines("0", "ü", "")
+    end = LogEnd(count=3, sha256=digest(all_lines))
+    assert not store.verify("p", "j", MASTER, end)
+    store.append("p", "j", MASTER, 0, all_lines[:2])
+    assert not store.verify("p", "j", MASTER, end)
+    store.append("p", "j", MASTER, 2, all_lines[2:])
+    assert store.verify("p", "j", MASTER, end)
+    assert LogStore(tmp_path).verify("p", "j", MASTER, end), "also when it was opened anew"
+
+
+def test_verify_of_an_empty_stream_is_whole(tmp_path: Path) -> None:
+    assert LogStore(tmp_path).verify("p", "j", MASTER, LogEnd(count=0, sha256=digest([])))
+
+
+def test_verify_of_a_stream_with_too_many_lines_raises(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines("0", "1"))
+    with pytest.raises(LogMismatch) as caught:
+        store.verify("p", "j", MASTER, LogEnd(count=1, sha256=digest(lines("0"))))
+    assert caught.value.have == 2
+
+
+def test_verify_of_a_stream_with_another_digest_raises(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, lines("0", "1"))
+    with pytest.raises(LogMismatch, match="do not have the digest") as caught:
+        store.verify("p", "j", MASTER, LogEnd(count=2, sha256="0" * 64))
+    assert caught.value.have == 2
+
+
+def test_line_whose_time_cannot_be_read_is_stored_with_an_unknown_time(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append("p", "j", MASTER, 0, [LogLine(time="yesterday", stream="stdout", text="a")])
+    (entry,) = everything(store, log_filter=LogFilter(since=datetime(2026, 1, 1, tzinfo=UTC)))
+    assert (entry.time, entry.text) == (UNKNOWN_TIME, "a")
+
+
+def test_quota_counts_records_and_never_cuts_the_service(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    texts = [f"{number} " + "x" * 100 for number in range(20)]
+    appended = store.append("p", "j", MASTER, 0, lines(*texts), 1000)
+    assert appended.full
+    assert 0 < appended.new < 20
+    assert (tmp_path / "p" / "j" / "segment").stat().st_size <= 1000
+    assert store.append("p", "j", MASTER, 0, lines(*texts), 1000) == (appended.next, 0, True)
+    assert store.append("p", "j", WORKER, 0, lines("y" * 100), 1000) == (0, 0, True), "one quota for the job"
+    assert store.append("p", "j", SERVICE, 0, lines("z" * 2000), 1000) == (1, 1, False)
+    assert len(everything(store)) == appended.new + 1
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../x", ".hidden", "a\0b"])
+def test_names_cannot_escape_the_directory(tmp_path: Path, name: str) -> None:
+    store = LogStore(tmp_path / "logs")
+    with pytest.raises(InvalidArgument):
+        store.append(name, "j", MASTER, 0, lines("x"))
+    with pytest.raises(InvalidArgument):
+        store.append("p", name, MASTER, 0, lines("x"))
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+@settings(deadline=None)
+@given(
+    chunks=st.lists(
+        st.tuples(st.sampled_from([MASTER, WORKER, SERVICE]), st.integers(0, 8), st.integers(0, 8)),
+        max_size=25,
+    ),
+    reopen_every=st.integers(1, 6),
+)
+def test_any_chunks_in_any_order_make_each_stream_a_prefix_without_gaps(
+    tmp_path_factory: pytest.TempPathFactory,
+    chunks: list[tuple[Stream, int, int]],
+    reopen_every: int,
+) -> None:
+    directory = tmp_path_factory.mktemp("logs")
+    store, have = LogStore(directory), {MASTER: 0, WORKER: 0, SERVICE: 0}
+    seen: list[tuple[int, str, int, str]] = []
+    for step, (stream, start, count) in enumerate(chunks):
+        texts = [f"{stream.task} {n}" for n in range(start, start + count)]
+        before = have[stream]
+        have[stream], new, _ = store.append("p", "j", stream, start, lines(*texts))
+        assert have[stream] == (max(before, start + count) if start <= before else before)
+        assert new == have[stream] - before
+        if step % reopen_every == 0:
+            store = LogStore(directory)
+        now = shown(store)
+        assert now[: len(seen)] == seen
+        seen = now
+    for stream, count in have.items():
+        numbers = [number for _, task, number, _ in seen if task == stream.task]
+        assert numbers == list(range(count))
+    shutil.rmtree(directory)

@@ -1,0 +1,80 @@
+"""Transient failures: their reason, and the log that reports each once."""
+
+import errno
+import logging
+import sqlite3
+
+import pytest
+from sqlalchemy import exc
+
+from trainyard_server.storage.failures import FailureLog, failure_detail, failure_reason, is_database_failure
+
+
+def of_sqlite(message: str, kind: type[exc.DBAPIError] = exc.OperationalError) -> exc.DBAPIError:
+    return kind("SELECT secret FROM jobs", {}, sqlite3.OperationalError(message))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOSPC, "x"), "the disk of the data directory is full"),
+        (OSError(errno.EDQUOT, "x"), "the disk of the data directory is full"),
+        (OSError(errno.EROFS, "x"), "the data directory cannot be written"),
+        (OSError(errno.EIO, "x"), "the disk of the data directory fails"),
+        (OSError(errno.ENOENT, "x"), None),
+        (of_sqlite("database is locked"), "the database is locked by another process"),
+        (of_sqlite("database or disk is full"), "the disk of the database is full"),
+        (of_sqlite("attempt to write a readonly database"), "the database is read-only"),
+        (of_sqlite("disk I/O error"), "the disk of the database fails"),
+        (of_sqlite("database disk image is malformed", exc.DatabaseError), "the database is damaged"),
+        (of_sqlite("server closed the connection unexpectedly"), "the database does not answer"),
+        (of_sqlite("no such column: x", exc.ProgrammingError), None),
+        (of_sqlite("UNIQUE constraint failed", exc.IntegrityError), None),
+        (exc.TimeoutError(), "every connection to the database is in use"),
+        (exc.NoResultFound(), None),
+        (ValueError("x"), None),
+    ],
+)
+def test_reason_of_a_transient_failure_has_no_path_and_no_statement(
+    error: Exception, reason: str | None
+) -> None:
+    assert failure_reason(error) == reason
+    assert is_database_failure(error) == (reason is not None and not isinstance(error, OSError))
+
+
+def test_detail_is_one_line_without_the_statement() -> None:
+    assert failure_detail(of_sqlite("connection refused\nIs the server running?")) == "connection refused"
+
+
+def test_repeated_failure_is_logged_once_until_resolved(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    failures = FailureLog(logging.getLogger("test"), lambda: now)
+    full, locked = OSError(errno.ENOSPC, "No space left"), of_sqlite("database is locked")
+
+    def logged() -> int:
+        count = len(caplog.records)
+        caplog.clear()
+        return count
+
+    failures.resolved("It stands still", "It goes on.")
+    assert logged() == 0
+    for _ in range(10):
+        failures.record("It stands still", full)
+        failures.record("It stands still", locked)
+        now += 50
+    assert logged() == 2
+    failures.resolved("It stands still", "It goes on.")
+    assert [record.getMessage() for record in caplog.records] == ["It goes on."]
+    assert logged() == 1
+    failures.record("It stands still", full)
+    assert logged() == 1
+    now += 61
+    failures.record("It stands still", full)
+    assert logged() == 1
+
+
+def test_other_error_is_logged_each_time_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    failures = FailureLog(logging.getLogger("test"))
+    for _ in range(2):
+        failures.record("It stands still", KeyError("x"))
+    assert [bool(record.exc_info) for record in caplog.records] == [True, True]

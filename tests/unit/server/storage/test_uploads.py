@@ -1,0 +1,76 @@
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge
+from trainyard_protocol.views import Staged
+from trainyard_server.storage.uploads import UploadStore
+
+
+def upload(staging: UploadStore, *parts: bytes, filename: str = "trainer-0.0.0.tar.gz") -> Staged:
+    with staging.receive(filename) as one:
+        for part in parts:
+            one.write(part)
+        return one.finish()
+
+
+def test_upload_is_stored_by_its_content(tmp_path: Path) -> None:
+    staging = UploadStore(tmp_path, limit=100)
+    first = upload(staging, b"ab", b"c")
+    sha256 = hashlib.sha256(b"abc").hexdigest()
+    assert first == Staged(uri=f"staging://{sha256}/trainer-0.0.0.tar.gz", sha256=sha256, size=3)
+    assert upload(staging, b"abc") == first
+    assert staging.path(sha256, "trainer-0.0.0.tar.gz").read_bytes() == b"abc"
+    assert staging.has(first.uri)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_upload_that_is_too_large_leaves_nothing(tmp_path: Path) -> None:
+    staging = UploadStore(tmp_path, limit=5)
+    assert upload(staging, b"12345").size == 5
+    with pytest.raises(TooLarge, match="larger than the limit of 5 bytes"):
+        upload(staging, b"123", b"456")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_aborted_upload_leaves_nothing(tmp_path: Path) -> None:
+    staging = UploadStore(tmp_path, limit=5)
+    with staging.receive("a.whl") as one:
+        one.write(b"1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_empty_upload_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="is empty"):
+        upload(UploadStore(tmp_path, limit=5))
+
+
+def test_incomplete_upload_of_a_killed_server_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".upload-1234").write_bytes(b"x")
+    UploadStore(tmp_path, limit=5)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "filename", ["a.txt", "../a.tar.gz", "a/b.zip", ".tar.gz", "", "-x.whl", "a\n.zip", "x" * 300 + ".zip"]
+)
+def test_upload_with_an_invalid_file_name_is_refused(tmp_path: Path, filename: str) -> None:
+    with pytest.raises(InvalidArgument, match="not a package's file name"):
+        UploadStore(tmp_path, limit=5).receive(filename)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "staging://",
+        "staging://abc/x.whl",
+        f"staging://{'0' * 64}/x.whl",
+        f"staging://{'0' * 64}",
+        "staging://../../x",
+    ],
+)
+def test_unknown_uri_is_not_found(tmp_path: Path, uri: str) -> None:
+    assert not UploadStore(tmp_path, limit=5).has(uri)
+    with pytest.raises(NotFound):
+        UploadStore(tmp_path, limit=5).path("..", "x.whl")

@@ -1,0 +1,109 @@
+"""Names and docstrings: a few words that say nothing to a newcomer may not come back."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = (
+    "benchmarks",
+    "cli",
+    "docker",
+    "protocol",
+    "scripts",
+    "server",
+    "tests",
+    "trainer_template",
+    "worker_agent",
+)
+
+REFUSED = {
+    "conductor": "controller",
+    "hear": "record_heartbeat",
+    "heard": "heartbeat, last_contact",
+    "hearing": "liveness",
+    "leftover": "orphan",
+    "leftovers": "orphans",
+    "mend": "repair",
+    "news": "event, change",
+    "said": "message",
+    "sought": "found, result",
+    "spent": "used",
+    "stray": "orphan",
+    "strays": "orphans",
+    "take": "add, ingest, consume, claim: what it does",
+    "takes": "accepts, parameters",
+    "tell": "report, notify",
+    "told": "requested, reported, message",
+    "trouble": "failure, error",
+    "troubles": "failures, errors",
+    "unsaid": "unreported",
+}
+"""Words that are no part of a name, and what to write instead."""
+
+NOT_FIRST = {"Everybody", "How", "Nobody", "Somebody", "What", "Who", "Whoever", "Whose", "Why"}
+"""Words that a docstring does not begin with: it opens with a noun phrase or an imperative."""
+
+RELEASED = ROOT / "server" / "trainyard_server" / "migrations" / "versions"
+
+
+def _files(folder: str) -> Iterator[Path]:
+    return (path for path in sorted((ROOT / folder).rglob("*.py")) if RELEASED not in path.parents)
+
+
+def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every name that the module itself gives: functions, classes, parameters, variables, attributes, aliases."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.lineno, node.name
+            case ast.arg():
+                yield node.lineno, node.arg
+            case ast.Name(ctx=ast.Store()):
+                yield node.lineno, node.id
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.lineno, node.attr
+            case ast.alias(asname=str(name)):
+                yield node.lineno, name
+
+
+def _words(name: str) -> set[str]:
+    return set(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_are_in_standard_terms(folder: str) -> None:
+    refused = [
+        f"{path.relative_to(ROOT)}:{line}: {name}: instead of {word!r} write {REFUSED[word]}"
+        for path in _files(folder)
+        for line, name in _names(ast.parse(path.read_text(encoding="utf-8")))
+        if not name.startswith("test_")
+        for word in sorted(_words(name) & REFUSED.keys())
+    ]
+    assert not refused, "\n".join(refused)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_open_with_a_noun_phrase_or_an_imperative(folder: str) -> None:
+    refused = []
+    for path in _files(folder):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                if text and text.split(maxsplit=1)[0].strip(",.:;") in NOT_FIRST:
+                    refused.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: {text[:60]!r}")
+    assert not refused, "\n".join(refused)
+
+
+def test_class_names_mean_one_thing() -> None:
+    """Public classes of the product; the template is copied by users and has its own names."""
+    places: dict[str, list[str]] = {}
+    for folder in ("protocol", "cli", "server", "worker_agent"):
+        for path in _files(folder):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

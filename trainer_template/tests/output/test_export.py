@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lazy import export, models, optax, predict, state, tiny
+from trainer.output.saving import Saver
+from trainer.storage import open_folder
+
+TEMPLATE = Path(__file__).resolve().parents[2]
+
+
+def class_names(model: models.Model) -> tuple[str, ...]:
+    return tuple(f"{model.name} {n}" for n in range(model.classes))
+
+
+def saved(model: models.Model, job_dir: str) -> tuple[state.State, str]:
+    """A model in job_dir, and its state."""
+    drawn = state.initial_state(model, optax.sgd(0.1), seed=5)
+    where = Saver(job_dir, 0, 3).save_model(export.export(model, drawn, class_names(model), {"steps": 12}))
+    return drawn, where
+
+
+@pytest.fixture
+def cnn_dir(tmp_path: Path) -> str:
+    return saved(tiny.cnn(), str(tmp_path))[1]
+
+
+def test_loaded_model_predicts_like_the_saved_one(model: models.Model, job_dir: str) -> None:
+    drawn, where = saved(model, job_dir)
+    loaded = export.load(where)
+    for count in (1, 5):
+        inputs, _ = tiny.examples(model, count)
+        expected = tiny.infer(model, model.params.ravel_on_host(drawn.params), drawn.statistics, inputs)
+        outputs = loaded(inputs)
+        np.testing.assert_allclose(outputs["logits"], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(np.sum(outputs["probabilities"], axis=-1), 1, rtol=1e-5)
+
+
+def test_saved_model_describes_inputs_and_outputs_but_no_cluster(cnn_dir: str) -> None:
+    about = json.loads((Path(cnn_dir) / export.METADATA).read_text())
+    assert about["input"] == {"shape": ["B", 8, 8, 1], "dtype": "float32", "range": [0, 1]}
+    assert about["outputs"]["logits"] == {"shape": ["B", 10], "dtype": "float32"}
+    assert about["labels"] == list(class_names(tiny.cnn()))
+    assert about["steps"] == 12
+    assert not [key for key in about if "replica" in key or "cluster" in key or "process" in key]
+    assert sorted(path.name for path in Path(cnn_dir).iterdir()) == sorted(
+        [export.METADATA, about["function"], about["parameters"]]
+    )
+
+
+# The lines of export.py's docstring, as a program that has nothing of this package.
+JAX_ONLY = """
+import json, pathlib, sys
+import jax, jax.export, numpy as np, safetensors.numpy
+folder = pathlib.Path(sys.argv[1])
+about = json.loads((folder / "model.json").read_text())
+function = jax.export.deserialize(bytearray((folder / about["function"]).read_bytes()))
+parameters = safetensors.numpy.load_file(folder / about["parameters"])
+outputs = function.call(parameters, np.zeros((2, 8, 8, 1), np.float32))
+assert not [name for name in sys.modules if name.partition(".")[0] in ("trainer", "flax", "optax")]
+print(np.shape(outputs["probabilities"]), sorted(parameters)[0])
+"""
+
+
+def test_process_without_this_package_loads_and_calls_the_model(cnn_dir: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", JAX_ONLY, cnn_dir], cwd=tmp_path, env={"PATH": ""}, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout == "(2, 10) params/Conv_0/bias\n", done.stderr
+
+
+def test_load_of_a_missing_model_names_the_folder(job_dir: str) -> None:
+    with pytest.raises(FileNotFoundError, match=f"no model in {job_dir}"):
+        export.load(job_dir)
+
+
+@pytest.mark.parametrize("part", ["function", "parameters"])
+def test_load_of_a_model_with_missing_or_damaged_files_is_refused(cnn_dir: str, part: str) -> None:
+    (path,) = Path(cnn_dir).glob(f"{part}-*")
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(ValueError, match=f"{path.name} is damaged"):
+        export.load(cnn_dir)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=f"{path.name} is missing"):
+        export.load(cnn_dir)
+
+
+def ask(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, Any]]:
+    assert predict.main(argv) == 0, capsys.readouterr().err
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_predict_of_files_predicts_each_example_in_order(
+    job_dir: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, where = saved(tiny.cnn(), job_dir)
+    images, _ = tiny.examples(tiny.cnn(), 300)
+    np.savez(tmp_path / "a.npz", images=images[..., 0])
+    np.save(tmp_path / "b.npy", images)
+    (tmp_path / "c.jsonl").write_text(
+        "".join(json.dumps({"inputs": image.tolist()}) + "\n" for image in images)
+    )
+    predictions = ask(capsys, "--model", where, str(tmp_path / "a.npz"))
+    assert len(predictions) == 300
+    assert predictions == ask(capsys, "--model", where, str(tmp_path / "b.npy"))
+    expected = np.argmax(export.load(where)(images)["logits"], axis=-1)
+    assert [answer["class"] for answer in predictions] == expected.tolist()
+    assert [answer["label"] for answer in predictions] == [f"cnn {label}" for label in expected]
+    from_lines = ask(capsys, "--model", where, str(tmp_path / "c.jsonl"))
+    assert [answer["class"] for answer in from_lines] == expected.tolist()
+
+
+def test_predict_reads_examples_where_the_model_is(job_dir: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, where = saved(tiny.transformer(), job_dir)
+    open_folder(job_dir).write("inputs.jsonl", b"[1, 2, 3, 4, 5, 6]\n\n[6, 5, 4, 3, 2, 1]\n")
+    predictions = ask(capsys, "--model", where, f"{job_dir}/inputs.jsonl")
+    assert len(predictions) == 2
+    assert all(answer["label"].startswith("transformer ") for answer in predictions)
+
+
+def test_predict_of_an_image_resizes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from PIL import Image
+
+    _, where = saved(tiny.resnet(), str(tmp_path / "job"))
+    picture = np.random.default_rng(0).integers(256, size=(40, 20), dtype=np.uint8)
+    Image.fromarray(picture).save(tmp_path / "grey.png")
+    (answer,) = ask(capsys, "--model", where, str(tmp_path / "grey.png"))
+    assert answer["label"] in class_names(tiny.resnet())
+
+
+def test_predict_from_stdin(cnn_dir: str) -> None:
+    lines = json.dumps(tiny.examples(tiny.cnn(), 1)[0][0].tolist())
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.predict", "--model", cnn_dir],
+        cwd=TEMPLATE, input=lines, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)) == {"label", "class", "probability"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"[1, 2]\n", r"a.jsonl, line 1 is int64 \[2\]; the model takes float32 \[8, 8, 1\]"),
+        ("a.jsonl", b"\nhello\n", "a.jsonl, line 2 is not an example"),
+        ("a.jsonl", b'{"pixels": []}\n', "a.jsonl, line 1 is not an example"),
+        ("a.jsonl", b'["a"]\n', r"line 1 is <U1 \[1\]"),
+        ("a.csv", b"1,2\n", "a.csv is of no known kind"),
+    ],
+)
+def test_predict_of_invalid_input_names_the_problem(
+    cnn_dir: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert predict.main(["--model", cnn_dir, str(tmp_path / name)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(captured.err)
+
+
+def test_predict_of_floats_for_a_uint8_model_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, where = saved(tiny.resnet(), str(tmp_path / "job"))
+    np.save(tmp_path / "a.npy", np.full((1, 16, 16, 3), 0.5))
+    assert predict.main(["--model", where, str(tmp_path / "a.npy")]) == 1
+    assert "has 0.5 to 0.5; the model takes uint8" in capsys.readouterr().err
+
+
+def test_predict_without_a_model_is_one_line_and_1(job_dir: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict.main(["--model", job_dir]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"python -m trainer.predict: there is no model in {job_dir}\n"
+
+
+def test_predict_of_a_file_that_is_not_there_is_one_line_and_1(
+    cnn_dir: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict.main(["--model", cnn_dir, "nowhere/a.npz"]) == 1
+    assert capsys.readouterr().err == "python -m trainer.predict: there is no file nowhere/a.npz\n"

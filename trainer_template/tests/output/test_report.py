@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lazy import jnp, models, report
+from trainer.output import summaries
+from trainer.output.summaries import NoSummaries, TensorBoard, report_to_tuning_service
+from trainer.storage import open_folder
+
+
+def sums(loss: float, correct: float, examples: float) -> models.Sums:
+    return models.Sums(*(jnp.array(value) for value in (loss, correct, examples)))
+
+
+def progress(every: int, done: int = 0, to: Any = None) -> report.Progress:
+    return report.Progress(done, 10, 2, every, 0, to or NoSummaries())
+
+
+class Remembers(NoSummaries):
+    def __init__(self) -> None:
+        self.points: list[tuple[str, int, dict[str, float]]] = []
+
+    def scalars(self, run: str, step: int, **values: float) -> None:
+        self.points.append((run, step, values))
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_progress_reports_means_since_the_previous_line(capsys: pytest.CaptureFixture[str]) -> None:
+    remembers = Remembers()
+    reported = progress(every=2, to=remembers)
+    reported.start_epoch()
+    for step, step_sums in enumerate([sums(6, 1, 4), sums(2, 3, 4), sums(1, 1, 2)], start=1):
+        reported.add(step, 1, 8, step_sums)
+    reported.flush()
+    reported.flush()
+    first, second = lines(capsys)
+    position = {"event": "progress", "steps": 10, "epoch": 1, "epochs": 2}
+    assert first.items() >= {**position, "step": 2, "loss": 1.0, "accuracy": 0.5}.items()
+    assert second.items() >= {**position, "step": 3, "loss": 0.5, "accuracy": 0.5}.items()
+    assert second["examples_per_second"] > 0
+    assert [(run, step) for run, step, _ in remembers.points] == [("train", 2), ("train", 3)]
+    assert remembers.points[0][2].items() >= {"loss": 1.0, "accuracy": 0.5}.items()
+
+
+def test_progress_of_interleaved_steps_reports_at_each_multiple_of_ten(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reported = progress(every=10, done=3)
+    for step, staleness in ((6, 2), (9, 2), (12, 5), (15, 0)):
+        reported.add(step, 1, 8, sums(1, 1, 1), staleness)
+    (line,) = lines(capsys)
+    assert (line["step"], line["staleness_mean"], line["staleness_max"]) == (12, 3.0, 5)
+
+
+def test_progress_with_a_loss_that_is_not_finite_fails() -> None:
+    reported = progress(every=1)
+    reported.add(1, 1, 8, sums(float("nan"), 0, 4))
+    with pytest.raises(
+        report.DivergenceError, match="The loss is nan at step 1: try a lower --learning-rate"
+    ):
+        reported.add(2, 1, 8, sums(float("nan"), 0, 4))
+
+
+def test_progress_fetches_a_step_only_when_the_next_is_under_way(capsys: pytest.CaptureFixture[str]) -> None:
+    reported = progress(every=2)
+    for step in (1, 2):
+        reported.add(step, 1, 8, sums(1, 1, 1))
+    assert lines(capsys) == []
+    reported.add(3, 1, 8, sums(5, 1, 1))
+    (line,) = lines(capsys)
+    assert (line["step"], line["loss"]) == (2, 1.0)
+    reported.flush()
+    (line,) = lines(capsys)
+    assert (line["step"], line["loss"]) == (3, 5.0)
+
+
+def test_heartbeat_reports_the_step_of_a_process_without_other_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[dict[str, Any]] = []
+    twice = threading.Event()
+
+    def record(event: str, **fields: Any) -> None:
+        events.append({"event": event, **fields})
+        if len(of_step(4)) == 2:
+            twice.set()
+
+    def of_step(step: int) -> list[dict[str, Any]]:
+        return [one for one in events if one["step"] == step]
+
+    monkeypatch.setattr("trainer.output.report.report", record)
+    heartbeat = report.HeartbeatThread(0.01, step=3)
+    heartbeat.update(4)
+    assert twice.wait(60)
+    heartbeat.stop()
+    assert {one["event"] for one in events} == {"heartbeat"}
+    first, second = of_step(4)[:2]
+    assert 0 <= first["seconds"] <= second["seconds"]
+
+
+def test_periodic_report_is_limited_to_its_interval(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    periodic, never = (report.PeriodicReport(seconds, "evaluating", step=7) for seconds in (30, 0))
+    for now in (29.0, 30.0, 59.0, 61.0, 500.0):  # noqa: B007 - the clock reads it
+        periodic()
+        never()
+    assert lines(capsys) == [{"event": "evaluating", "step": 7}] * 3
+
+
+def curves(folder: str) -> dict[str, list[tuple[int, float]]]:
+    """The scalars in a directory of event files."""
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
+
+    read = EventAccumulator(folder)
+    read.Reload()
+    return {tag: [(e.step, e.value) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def download(url: str, to: Path) -> str:
+    folder = open_folder(url)
+    to.mkdir()
+    for name in folder.children():
+        content = folder.read(name)
+        assert content is not None
+        (to / name).write_bytes(content)
+    return str(to)
+
+
+def test_tensorboard_writes_curves_by_run(job_dir: str, tmp_path: Path) -> None:
+    board = TensorBoard(job_dir, 0)
+    board.scalars("train", 1, loss=2.0, accuracy=0.5)
+    board.scalars("held_out", 1, held_out_loss=3.0)
+    board.flush()
+    assert curves(download(f"{job_dir}/logs/train", tmp_path / "a")) == {
+        "loss": [(1, 2.0)],
+        "accuracy": [(1, 0.5)],
+    }
+    board.scalars("train", 2, loss=1.0, accuracy=1.0)
+    board.close()
+    assert curves(download(f"{job_dir}/logs/train", tmp_path / "b"))["loss"] == [(1, 2.0), (2, 1.0)]
+    assert curves(download(f"{job_dir}/logs/held_out", tmp_path / "c")) == {"held_out_loss": [(1, 3.0)]}
+
+
+def test_tensorboard_of_a_resumed_training_voids_later_points(tmp_path: Path) -> None:
+    for start, steps in ((0, (1, 2, 3)), (2, (3, 4))):
+        board = TensorBoard(str(tmp_path), start)
+        for step in steps:
+            board.scalars("train", step, loss=float(start))
+        board.close()
+    assert curves(str(tmp_path / "logs/train"))["loss"] == [(1, 0.0), (2, 0.0), (3, 2.0), (4, 2.0)]
+
+
+def test_tensorboard_that_cannot_be_uploaded_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bucket: Any
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.endpoint)
+    board = TensorBoard("gs://no-such-bucket/job", 0)
+    board.scalars("train", 1, loss=2.0)
+    board.close()
+    assert "could not be uploaded to gs://no-such-bucket/job/logs/train; training continues" in caplog.text
+
+
+@pytest.fixture
+def no_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CLOUD_ML_HP_METRIC_FILE", "CLOUD_ML_HP_METRIC_TAG", "CLOUD_ML_TRIAL_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_tuning")
+def test_tuning_metric_is_written_to_the_file_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "deep" / "output.metrics"
+    monkeypatch.setenv("CLOUD_ML_HP_METRIC_FILE", str(file))
+    monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", "acc")
+    monkeypatch.setenv("CLOUD_ML_TRIAL_ID", "7")
+    for step in range(120):
+        report_to_tuning_service(0.5, step)
+    reports = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(reports) == 100
+    assert reports[-1].pop("timestamp") > 1e9
+    assert reports[-1] == {"acc": "0.5", "checkpoint_path": "", "global_step": "119", "trial": "7"}
+
+
+@pytest.mark.usefixtures("no_tuning")
+def test_tuning_metric_is_not_written_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summaries, "DEFAULT_METRIC_FILE", str(tmp_path / "output.metrics"))
+    report_to_tuning_service(0.5, 1)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", "")
+    report_to_tuning_service(0.5, 1)
+    assert '"training/hptuning/metric": "0.5"' in (tmp_path / "output.metrics").read_text()

@@ -1,0 +1,95 @@
+"""Training with parameter servers, in real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from lazy import experiment, strategy, tiny, training
+from trainer.cluster import ClusterError, ClusterSpec
+from trainer.data.datasets import Arrays, Dataset, Shard, Split
+from trainer.task import parse_arguments
+
+if TYPE_CHECKING:
+    from conftest import Launcher
+
+
+def test_two_servers_and_three_workers_learn_the_digits_while_a_worker_is_restarted(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    gang = launcher.gang("--job-dir", str(tmp_path), "--epochs", "15", workers=3, ps=2)
+    gang["worker-1"].wait_for("progress")
+    gang["worker-1"].kill()
+    others = [gang["chief-0"], gang["worker-0"], gang["worker-2"]]
+    for trainer in others:  # else they would finish before it has restarted
+        trainer.freeze()
+    gang.restart("worker-1")
+    gang["worker-1"].wait_for("progress")
+    for trainer in others:
+        trainer.thaw()
+    gang.succeed()
+    chief = gang["chief-0"]
+    assert chief.held_out_accuracy >= 0.95
+    assert all(worker.events("done") for worker in (gang[f"worker-{index}"] for index in range(3)))
+
+    steps = chief.events("done")[0]["step"]
+    assert steps >= 15 * 90
+    for server in (gang["ps-0"], gang["ps-1"]):
+        updates = server.events("updates")
+        assert updates[-1]["step"] >= steps
+        assert max(line["staleness_max"] for line in updates) > 0  # workers do not wait
+    for line in gang["worker-0"].events("progress"):
+        assert line["staleness_max"] >= line["staleness_mean"] >= 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "logs", "model"]
+
+
+def test_sigterm_to_all_saves_and_the_same_command_resumes_with_another_number_of_servers(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    flags = ("--job-dir", str(tmp_path), "--epochs", "4", "--log-every", "1")
+    gang = launcher.gang(*flags[:2], "--epochs", "4000", *flags[4:], workers=1, ps=2)
+    gang["chief-0"].wait_for("evaluation")
+    for trainer in gang:
+        trainer.terminate()
+    gang.succeed()
+    (at,) = gang["chief-0"].events("stopped")
+    assert 90 <= at["step"] < at["steps"] == 4000 * 90
+    assert not (tmp_path / "model").exists()
+
+    resumed = launcher.gang(*flags, workers=1, ps=1)
+    resumed.succeed()
+    assert resumed["chief-0"].events("progress")[0]["step"] > at["step"]
+    assert resumed["chief-0"].held_out_accuracy >= 0.9
+    assert (tmp_path / "model" / "model.json").exists()
+
+
+def test_sharding_that_needs_replicas_in_sync_is_refused() -> None:
+    with pytest.raises(ClusterError, match="--sharding data is for synchronous training"):
+        training.train(parse_arguments(["--sharding", "data"]), ClusterSpec(), strategy.OneDevice())
+
+
+def epoch_counter(steps: int, **flags: Any) -> training.EpochCounter:
+    """For 100 examples and a batch size of 10: 10 steps per epoch."""
+    words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
+    split = Split((Arrays(np.zeros((100, 8, 8, 1), np.float32), np.zeros(100, np.int32)),), (100,))
+    dataset = Dataset(split, split, (8, 8, 1), np.dtype(np.float32), (), "off")
+    arguments = parse_arguments(["--batch-size", "10", *words])
+    parts = arguments, ClusterSpec(), strategy.OneDevice(), Shard(0, 1, 1), dataset, tiny.cnn()
+    return training.EpochCounter(steps, experiment.Experiment(*parts))
+
+
+@pytest.mark.parametrize(
+    ("step", "epochs", "examples"),
+    [(0, 0, 0), (1, 0, 10), (9, 0, 90), (10, 1, 0), (29, 2, 90), (30, 3, 0), (33, 3, 0)],
+)
+def test_epoch_counter_counts_epochs_by_the_steps_of_all_workers(
+    step: int, epochs: int, examples: int
+) -> None:
+    assert epoch_counter(30, epochs=3).position(step) == (step, epochs, examples)
+
+
+def test_epoch_counter_after_a_checkpoint_with_other_steps_is_counted_from_the_end() -> None:
+    assert epoch_counter(125, epochs=3).position(105) == (105, 1, 0)

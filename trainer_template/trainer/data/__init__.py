@@ -1,0 +1,1 @@
+"""Training and held-out examples: loading, reading files, and dividing them between processes."""

@@ -1,0 +1,1 @@
+"""The networks, and what every model has in common."""

@@ -1,0 +1,55 @@
+"""A small decoder-only transformer (Vaswani et al., arXiv:1706.03762) with pre-layer normalization.
+
+A name ends in its tensor's shape: B batch, T tokens, D width, K classes (the vocabulary).
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+
+
+class Block(nn.Module):
+    """Causal self-attention, then two dense layers at each token."""
+
+    heads: int
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array, mask_1TT: jax.Array) -> jax.Array:
+        width = x_BTD.shape[-1]
+        attention = nn.MultiHeadDotProductAttention(self.heads, dtype=self.dtype)
+        x_BTD = x_BTD + attention(nn.LayerNorm(dtype=self.dtype)(x_BTD), mask=mask_1TT)
+        hidden = nn.gelu(nn.Dense(4 * width, dtype=self.dtype)(nn.LayerNorm(dtype=self.dtype)(x_BTD)))
+        out_BTD: jax.Array = x_BTD + nn.Dense(width, dtype=self.dtype)(hidden)
+        return out_BTD
+
+
+class Transformer(nn.Module):
+    """Predicts the next token at each position.
+
+    Attributes:
+        classes: size of the vocabulary; 256 for bytes.
+        width: of the embeddings.
+        layers, heads: number of each.
+        dtype: of the computation; parameters are float32.
+    """
+
+    classes: int
+    width: int = 128
+    layers: int = 4
+    heads: int = 4
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, tokens_BT: jax.Array, train: bool) -> jax.Array:  # noqa: ARG002 - the signature of every model
+        """Tokens [B, T] -> logits [B, T, K] of the next tokens."""
+        positions_TD = self.param("positions", nn.initializers.normal(0.02), (tokens_BT.shape[1], self.width))
+        x_BTD = nn.Embed(self.classes, self.width, dtype=self.dtype)(tokens_BT)
+        x_BTD = x_BTD + positions_TD.astype(self.dtype)
+        mask_1TT = nn.make_causal_mask(tokens_BT[:1])
+        for _ in range(self.layers):
+            x_BTD = Block(self.heads, self.dtype)(x_BTD, mask_1TT)
+        x_BTD = nn.LayerNorm(dtype=self.dtype)(x_BTD)
+        logits_BTK: jax.Array = nn.Dense(self.classes, dtype=self.dtype)(x_BTD)
+        return logits_BTK

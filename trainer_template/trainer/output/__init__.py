@@ -1,0 +1,1 @@
+"""Output of a training: metrics, checkpoints and the exported model."""

@@ -1,0 +1,127 @@
+"""TensorBoard summaries, and the metric file of hyperparameter tuning.
+
+Event files are in job-dir/logs/<run>: `tensorboard --logdir JOB_DIR/logs`. On gs:// they are written to a local
+directory first and uploaded at each flush, since objects cannot be appended to.
+"""
+
+import json
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainer.storage import Folder, open_folder
+
+log = logging.getLogger("trainer")
+
+LOGS = "logs"
+DEFAULT_METRIC_TAG = "training/hptuning/metric"
+DEFAULT_METRIC_FILE = "/tmp/hypertune/output.metrics"  # noqa: S108 - of cloudml-hypertune
+MAX_METRICS = 100
+
+
+class Summaries(Protocol):
+    """Destination of scalars by step."""
+
+    def scalars(self, run: str, step: int, **values: float) -> None:
+        """Add a point to each of a run's scalars."""
+
+    def flush(self) -> None:
+        """Write buffered points."""
+
+    def close(self) -> None: ...
+
+
+class NoSummaries:
+    """For processes that are not the chief."""
+
+    def scalars(self, run: str, step: int, **values: float) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class TensorBoard:
+    """An event file for each run. A failed upload is only a warning."""
+
+    def __init__(self, job_dir: str, step: int) -> None:
+        """`step`: training resumes from it; later points of a start that was killed are void."""
+        self._logs = open_folder(job_dir).folder(LOGS)
+        self._step = step
+        self._local = tempfile.TemporaryDirectory() if job_dir.startswith("gs://") else None
+        self._writers: dict[str, Any] = {}
+
+    def scalars(self, run: str, step: int, **values: float) -> None:
+        # A slow import (0.5 s) that only the writing processes need.
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
+        writer = self._writers.get(run) or self._open(run)
+        for name, value in values.items():
+            writer.write_event(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
+
+    def flush(self) -> None:
+        for run, writer in self._writers.items():
+            writer.flush()
+            if self._local is not None:
+                self._upload(Path(self._local.name, run), self._logs.folder(run))
+
+    def close(self) -> None:
+        self.flush()
+        for writer in self._writers.values():
+            writer.close()
+        if self._local is not None:
+            self._local.cleanup()
+
+    def _open(self, run: str) -> Any:
+        # Not SummaryWriter: it writes in a thread and cannot be flushed reliably.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        directory = Path(self._local.name, run) if self._local else Path(self._logs.folder(run).url)
+        directory.mkdir(parents=True, exist_ok=True)
+        # Makes names unique that have the same second and host.
+        suffix = f".{os.getpid()}.{self._step}"
+        writer = self._writers[run] = EventsWriter(str(directory / "events"), suffix)
+        if self._step:
+            start = SessionLog(status=SessionLog.START)
+            writer.write_event(Event(wall_time=time.time(), step=self._step + 1, session_log=start))
+        return writer
+
+    @staticmethod
+    def _upload(directory: Path, folder: Folder) -> None:
+        for file in directory.iterdir():
+            try:
+                folder.write(file.name, file.read_bytes())
+            except Exception as error:  # noqa: BLE001 - any error of the storage client
+                log.warning(
+                    "The event files could not be uploaded to %s; training continues. (%s)", folder.url, error
+                )
+
+
+def report_to_tuning_service(metric: float, step: int) -> None:
+    """Write the metric of hyperparameter tuning, if CLOUD_ML_HP_METRIC_FILE or CLOUD_ML_HP_METRIC_TAG is set.
+
+    The format is cloudml-hypertune's: the last 100 reports, one JSON object per line, values and steps as strings.
+    """
+    file = os.environ.get("CLOUD_ML_HP_METRIC_FILE")
+    if not file and "CLOUD_ML_HP_METRIC_TAG" not in os.environ:
+        return
+    path = Path(file or DEFAULT_METRIC_FILE)
+    line = {
+        "timestamp": time.time(),
+        "trial": os.environ.get("CLOUD_ML_TRIAL_ID", "0"),
+        os.environ.get("CLOUD_ML_HP_METRIC_TAG") or DEFAULT_METRIC_TAG: str(metric),
+        "global_step": str(step),
+        "checkpoint_path": "",
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    earlier = path.read_text().splitlines() if path.exists() else []
+    newest = [*earlier, json.dumps(line, sort_keys=True)][-MAX_METRICS:]
+    path.write_text("\n".join(newest) + "\n")

@@ -1,0 +1,209 @@
+"""Asynchronous training: each worker pulls variables from parameter servers and pushes gradients at its own pace.
+
+Workers do not wait for each other: a slow or dead worker does not delay the others, and a restarted one pulls the
+variables and continues. The cost is staleness: a gradient is computed on variables that other workers have updated
+since. Every worker, the chief included, reads all examples in its own order. A step is one update by any worker; an
+epoch is the number of steps that read as many examples as the data has. The chief saves, evaluates and ends training.
+"""
+
+import itertools
+import logging
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from trainer import distribute, state
+from trainer.cluster import ClusterError, ClusterSpec
+from trainer.data.datasets import Shard
+from trainer.data.sharding import Batch, read
+from trainer.experiment import Experiment, prepare
+from trainer.models.model import Sums
+from trainer.output.report import Progress, report
+from trainer.output.saving import Saver
+from trainer.output.summaries import NoSummaries, Summaries, TensorBoard
+from trainer.parameter_servers.client import ParameterServerClient
+from trainer.parameter_servers.server import run_server
+from trainer.state import State, TrainingPosition
+from trainer.steps import make_evaluation_step, make_gradient_step, make_optimizer
+from trainer.strategy import Strategy
+
+if TYPE_CHECKING:
+    from trainer.task import Arguments
+
+log = logging.getLogger("trainer")
+
+
+def serve(arguments: "Arguments", cluster: ClusterSpec, strategy: str) -> None:
+    """Run a parameter server until training ends, or SIGTERM."""
+    if strategy != "parameter-server":
+        log.warning("--strategy %s does not use this parameter server; it waits for SIGTERM.", strategy)
+    run_server(
+        cluster.parameter_servers[cluster.index],
+        make_optimizer,
+        cluster.index,
+        len(cluster.parameter_servers),
+        report=lambda **fields: report("updates", **fields),
+        every=arguments.log_every,
+    )
+
+
+def train(arguments: "Arguments", cluster: ClusterSpec, strategy: Strategy) -> None:
+    """Run a worker, from the newest checkpoint if there is one, to the end or until SIGTERM."""
+    if arguments.sharding not in ("auto", "off"):
+        raise ClusterError(
+            f"--sharding {arguments.sharding} is for synchronous training. With parameter servers each worker reads "
+            "all examples in its own order: choose auto or off."
+        )
+    should_stop = distribute.make_stop_check()
+    shard = Shard(cluster.process_id, 1, strategy.local_replicas)
+    experiment = prepare(arguments, cluster, strategy, shard, "off")
+    saver = Saver(arguments.job_dir, cluster.process_id, arguments.keep)
+    saver.prepare()
+    # The random part distinguishes a restarted worker from the one that died.
+    name = f"process-{cluster.process_id}/{secrets.token_hex(4)}"
+    client = ParameterServerClient(cluster.parameter_servers, name)
+    client.wait_until_ready(distribute.START_TIMEOUT)
+    chief = _Chief(experiment, saver, client) if cluster.is_chief else None
+    if chief:
+        chief.initialize_variables()
+    settings = client.wait_until_initialized(distribute.START_TIMEOUT)
+    counter = EpochCounter(int(settings["steps"]) - int(settings["ahead"]), experiment)
+
+    gradient_step = make_gradient_step(experiment.model, strategy)
+
+    def gradient(values: Any, statistics: Any, batch: Batch) -> tuple[Any, Any, Sums]:
+        parts = (strategy.put(part) for part in (batch.inputs, batch.labels, batch.weights))
+        variables = strategy.replicate((experiment.model.params.unravel(values), statistics))
+        computed, statistics, sums = gradient_step(variables, *parts)
+        return strategy.to_host(computed), strategy.to_host(statistics), sums
+
+    statistics = chief.statistics if chief else experiment.model.initial_statistics()
+    pulled = client.pull()
+    if chief:
+        chief.last_step = pulled.version
+    batches = _batches(experiment, counter.position(pulled.version).epochs)
+    if pulled.version < counter.steps:
+        # Compile first, then pull again: other workers update the variables in the meantime.
+        gradient(pulled.values, statistics, next(batches))
+        pulled = client.pull()
+    log.info("Worker %d of %d: step %d.", cluster.index, cluster.num_processes, pulled.version)
+    report("begin", step=pulled.version, steps=counter.steps)
+    summaries: Summaries = TensorBoard(arguments.job_dir, pulled.version) if chief else NoSummaries()
+    progress = Progress(
+        pulled.version, counter.steps, arguments.epochs, arguments.log_every, arguments.heartbeat, summaries
+    )
+    while pulled.version < counter.steps and not should_stop(pulled.version):
+        batch = next(batches)
+        computed, statistics, sums = gradient(pulled.values, statistics, batch)
+        pushed = client.push(computed, pulled)
+        epoch = 1 + counter.position(pushed.version - 1).epochs
+        progress.add(pushed.version, min(epoch, arguments.epochs), batch.examples, sums, pushed.staleness)
+        if chief and chief.after_step(counter, pushed.version, statistics, summaries):
+            progress.start_epoch()
+        pulled = client.pull()
+    progress.flush()
+    progress.close()
+    if chief:
+        chief.end(counter, statistics, summaries, stopped=pulled.version < counter.steps)
+    else:
+        client.leave()
+        ended = "done" if pulled.version >= counter.steps else "stopped"
+        report(ended, step=pulled.version, steps=counter.steps)
+    client.close()
+
+
+class EpochCounter:
+    """Converts the steps of all workers to epochs."""
+
+    def __init__(self, steps: int, experiment: Experiment) -> None:
+        """`steps`: number of steps of the whole training."""
+        self.steps = steps
+        self._epochs = experiment.arguments.epochs
+        self._epoch_steps = experiment.steps_per_epoch
+        self._batch_size = experiment.batch_size * experiment.shard.local_devices
+        self._examples = len(experiment.dataset.train)
+
+    def position(self, step: int) -> TrainingPosition:
+        """Counted from the end, because a checkpoint of synchronous training has other steps per epoch."""
+        left = max(0, self.steps - step)
+        examples = -left % self._epoch_steps * self._batch_size
+        return TrainingPosition(
+            step, self._epochs - -(-left // self._epoch_steps), min(examples, self._examples)
+        )
+
+
+class _Chief:
+    """The chief's duties: initializes the variables, saves and evaluates them at the end of each epoch."""
+
+    statistics: Any  # of the checkpoint that training resumes from
+    last_step: int  # as of the last check
+
+    def __init__(self, experiment: Experiment, saver: Saver, client: ParameterServerClient) -> None:
+        self._experiment, self._saver, self._client = experiment, saver, client
+        self._evaluation_step = make_evaluation_step(experiment.model, experiment.strategy)
+        self._optimizer_structure: Any = None
+
+    def initialize_variables(self) -> None:
+        restored, position, _ = self._experiment.restore_or_initialize(self._saver)
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(restored.optimizer)]
+        self._optimizer_structure = jax.tree.structure(restored.optimizer)
+        self.statistics = restored.statistics
+        settings = self._experiment.optimizer_settings(position)
+        values = self._experiment.model.params.ravel_on_host(restored.params)
+        if not self._client.initialize(values, leaves, position.steps, settings):
+            log.info("The parameter servers already have variables; training continues with those.")
+
+    def after_step(self, counter: EpochCounter, step: int, statistics: Any, summaries: Summaries) -> bool:
+        """Save or evaluate if it is due, after each step of the chief; returns whether it did."""
+        arguments, before, self.last_step = self._experiment.arguments, self.last_step, step
+        if step >= counter.steps:
+            return False
+        epochs = counter.position(step).epochs
+        new_epoch = epochs > counter.position(before).epochs
+        every = arguments.checkpoint_every
+        evaluation = new_epoch and arguments.evaluate_every and epochs % arguments.evaluate_every == 0
+        if not (evaluation or (step // every > before // every if every else new_epoch)):
+            return False
+        current, position = self._save(counter, statistics)
+        if evaluation:
+            self._evaluate(current, position, summaries)
+        return True
+
+    def end(self, counter: EpochCounter, statistics: Any, summaries: Summaries, stopped: bool) -> None:
+        current, position = self._save(counter, statistics)
+        if stopped:
+            report("stopped", step=position.steps, steps=counter.steps)
+        else:
+            accuracy = self._evaluate(current, position, summaries)
+            self._experiment.save_model(self._saver, current, position, accuracy)
+            sha256 = state.parameters_sha256(current)
+            report("done", step=position.steps, steps=counter.steps, parameters_sha256=sha256)
+        summaries.close()
+        self._saver.close()
+        self._client.finish()
+
+    def _save(self, counter: EpochCounter, statistics: Any) -> tuple[State, TrainingPosition]:
+        snapshot = self._client.snapshot()
+        position = counter.position(snapshot.version)
+        optimizer = jax.tree.unflatten(self._optimizer_structure, snapshot.leaves)
+        current = State(self._experiment.model.params.unravel(snapshot.values), statistics, optimizer)
+        self._saver.save_checkpoint(
+            position.steps, state.checkpoint(self._experiment.model, current, position)
+        )
+        report("checkpoint", step=position.steps)
+        return current, position
+
+    def _evaluate(self, current: State, position: TrainingPosition, summaries: Summaries) -> float:
+        variables = self._experiment.strategy.replicate((current.params, current.statistics))
+        return self._experiment.evaluate(self._evaluation_step, variables, position, summaries)
+
+
+def _batches(experiment: Experiment, epoch: int) -> Iterator[Batch]:
+    """Batches of all examples in this worker's own order, epoch after epoch without end."""
+    for number in itertools.count(epoch):
+        yield from read(
+            experiment.epoch_batches(TrainingPosition(epochs=number)), experiment.dataset.train.in_memory
+        )

@@ -1,0 +1,528 @@
+"""The supervisor of one replica: starts its program, writes its log and exit status, kills its descendants.
+
+It is a process of its own (`python -I -S supervisor.py REPLICA_DIR`), outlives the agent and communicates with it
+through files. It imports only the standard library, to start fast. In the replica's directory:
+
+    launch.json   read:    command, environment, directory, cpus, log_quota
+    alive         locked (flock, inherited open from the agent) for as long as this process lives
+    started.json  written: the program's pid and start time
+    log.jsonl     written: one line of JSON for each line of the program's output
+    cut.json      written when the log has reached its quota: later output is read and dropped
+    exit.json     written when the program ends: status (-n for signal n) or failure, and time
+    done.json     written last: no descendant lives and the log is complete
+    reserve       disk space that is released to write the last two on a full disk
+
+and in the run's directory above it: `gate` (locked by the agent until every supervisor of the run has started),
+run.json (`launched`: whether the run may begin) and stop.json (the run is stopped: why, and when to kill).
+Descendants that called setsid or were orphaned are found too: this process adopts them (PR_SET_CHILD_SUBREAPER) and
+kills until it has no child.
+"""
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+MAX_LINE_BYTES = 1 << 20
+"""A longer line is split into several, each but the last marked `partial`."""
+
+PROGRESS_BYTES = 1 << 12
+"""Bytes that are dropped between two logged states of a line that is overwritten repeatedly: tqdm writes about 1 KB per
+second. Not a time: a container's output must give the same lines whenever it is read."""
+
+CUT = "cut.json"
+
+RESERVE = "reserve"
+
+_BLOCK = 1 << 16
+_DEFAULT_GRACE_S = 10.0  # for a SIGTERM without a stop.json: from outside, or the disk was full
+_RETRY_S = 0.5  # between attempts to write to a full disk
+_RESERVE_BYTES = 1 << 16
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_MAX_FDS = 1 << 20
+_REAP_S = 0.01  # between two rounds of killing descendants
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_quoted = json.encoder.encode_basestring_ascii  # json.dumps of a string, three times as fast
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class LineSplitter:
+    """Splits the bytes of one stream into lines, independent of how the bytes are chunked.
+
+    A line ends at `\\n` or at the end of the stream. A `\\r` restarts it, as on a terminal: the text before is dropped;
+    `\\r` right before the end is ignored. So a progress bar becomes its last state, and a long one also a state for
+    every PROGRESS_BYTES, so that followers of the log see it move. A line longer than `max_line` bytes is split between
+    two characters, each piece but the last `partial`. Bytes that are not UTF-8 become U+FFFD.
+
+    `feed` and `end` return (text, partial) pairs.
+    """
+
+    def __init__(self, max_line: int = MAX_LINE_BYTES, progress: int = PROGRESS_BYTES) -> None:
+        self._max_line = max_line
+        self._progress = progress
+        self._reset()
+
+    def _reset(self) -> None:
+        self._line = b""
+        self._returned = False  # a `\r` came: the next byte overwrites the line
+        self._begun = False  # its beginning was returned as partial
+        self._dropped = 0  # bytes overwritten since the line began or a state was returned
+
+    def feed(self, data: bytes) -> list[tuple[str, bool]]:
+        *whole, rest = data.split(b"\n")
+        lines: list[tuple[str, bool]] = []
+        for line in whole:
+            if not self._line and not self._returned and b"\r" not in line and len(line) <= self._max_line:
+                lines.append((_text(line), False))  # the fast path, for nearly all lines
+                continue
+            self._feed_part(line, lines)
+            lines.append((_text(self._line), False))
+            self._reset()
+        self._feed_part(rest, lines)
+        return lines
+
+    def end(self) -> list[tuple[str, bool]]:
+        """The last line, if the stream ended without a newline."""
+        rest = self._line
+        self._reset()
+        return [(_text(rest), False)] if rest else []
+
+    def _feed_part(self, data: bytes, lines: list[tuple[str, bool]]) -> None:
+        """Add a part of one line."""
+        for number, piece in enumerate(data.split(b"\r")):
+            self._returned |= number > 0
+            if not piece:
+                continue
+            if self._returned:
+                self._overwrite(lines)
+            self._line += piece
+            while len(self._line) > self._max_line:
+                at = _character_start(self._line, self._max_line)
+                lines.append((_text(self._line[:at]), True))
+                self._line, self._begun = self._line[at:], True
+
+    def _overwrite(self, lines: list[tuple[str, bool]]) -> None:
+        self._dropped += len(self._line)
+        shown = self._dropped >= self._progress and self._line.strip()
+        if shown or self._begun:  # a partial line needs an end
+            lines.append((_text(self._line), False))
+            self._dropped = 0
+        self._line, self._begun, self._returned = b"", False, False
+
+
+def _character_start(data: bytes, at: int) -> int:
+    """The last index up to `at` that does not split a UTF-8 character."""
+    for back in range(4):
+        if at - back > 0 and data[at - back] & 0xC0 != 0x80:
+            return at - back
+    return at
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def entries(time: str, stream: str, lines: list[tuple[str, bool]]) -> list[str]:
+    """The lines of log.jsonl, with newlines, for (text, partial) pairs."""
+    head = f'{{"time": "{time}", "stream": "{stream}", "text": '
+    tails = ("}\n", ', "partial": true}\n')
+    return [head + _quoted(text) + tails[partial] for text, partial in lines]
+
+
+def fitting(sizes: list[int], room: int) -> int:
+    """The number of first sizes that fit into `room` together."""
+    for number, size in enumerate(sizes):
+        room -= size
+        if room < 0:
+            return number
+    return len(sizes)
+
+
+class SupervisorLog:
+    """Writer of log.jsonl. What a full disk refuses stays in `pending`; the owner reads no more until it is empty.
+
+    With a `quota` (in bytes; 0: none) lines that would exceed it are dropped: `is_cut`.
+    """
+
+    def __init__(self, path: str, quota: int = 0) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._splitters = {"stdout": LineSplitter(), "stderr": LineSplitter()}
+        self._refused = False
+        self._quota = quota
+        self._size = 0
+        self.is_cut = False
+        self.pending = b""
+        self.count = 0
+
+    def feed(self, stream: str, data: bytes) -> None:
+        if not self.is_cut:
+            self._add(stream, self._splitters[stream].feed(data))
+
+    def end(self, stream: str) -> None:
+        if not self.is_cut:
+            self._add(stream, self._splitters[stream].end())
+
+    def flush(self) -> None:
+        """Write what is pending, as far as the disk accepts it."""
+        try:
+            while self.pending:
+                self.pending = self.pending[os.write(self._fd, self.pending) :]
+            self._refused = False
+        except OSError as error:
+            if not self._refused:  # logged once, not at each retry
+                _log_error(f"the log cannot be written, trying again: {error}")
+            self._refused = True
+
+    def _add(self, stream: str, lines: list[tuple[str, bool]]) -> None:
+        if not lines:
+            return
+        new = entries(rfc3339(time.time_ns()), stream, lines)
+        if self._quota:
+            count = fitting([len(line) for line in new], self._quota - self._size)  # they are ASCII
+            self.is_cut, new = count < len(new), new[:count]
+        data = "".join(new).encode()
+        self.count += len(new)
+        self._size += len(data)
+        self.pending += data
+        self.flush()
+
+
+def rfc3339(time_ns: int) -> str:
+    seconds, rest = divmod(time_ns, 10**9)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:06d}Z"
+
+
+class ExitFiles:
+    """Writer of the small files that report the program's start and end, in the order in which they are added.
+
+    Each is written atomically. What a full disk refuses stays in `pending`: a lost exit status is worse than a late
+    one. For a `vital` note the reserve is released first, and it is written durably.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._reserve = f"{directory}/{RESERVE}"
+        self._refused = False
+        self.pending: list[tuple[str, dict[str, object], bool]] = []
+        try:
+            fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, _RESERVE_BYTES)  # a sparse file would reserve no space
+            finally:
+                os.close(fd)
+        except OSError as error:
+            _log_error(f"no disk space for the reserve: {error}")
+
+    def add(self, name: str, note: dict[str, object], vital: bool = True) -> None:
+        self.pending.append((name, note, vital))
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending, as far as the disk accepts it."""
+        while self.pending:
+            name, note, vital = self.pending[0]
+            try:
+                _write_json(f"{self._directory}/{name}", note, durable=vital)
+            except FileNotFoundError:
+                self.pending.clear()  # the directory was removed with its run
+            except OSError as error:
+                if error.errno in _NO_ROOM and self._release_reserve():
+                    continue
+                if not self._refused:
+                    _log_error(f"{name} cannot be written, trying again: {error}")
+                self._refused = True
+                return
+            else:
+                self.pending.pop(0)
+
+    def close(self) -> None:
+        _unlink(self._reserve)
+
+    def _release_reserve(self) -> bool:
+        """Release the reserve for a vital note. True if there is more space now."""
+        return any(vital for _, _, vital in self.pending) and _unlink(self._reserve)
+
+
+def _write_json(path: str, value: dict[str, object], durable: bool) -> None:
+    with open(path + ".new", "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
+        json.dump(value, file)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    os.replace(path + ".new", path)  # noqa: PTH105
+
+
+def _unlink(path: str) -> bool:
+    try:
+        os.unlink(path)  # noqa: PTH108
+    except OSError:
+        return False
+    return True
+
+
+class Supervisor:
+    """Runs one program from its start to the death of its last descendant."""
+
+    def __init__(self, directory: str, launch: dict[str, object]) -> None:
+        self._directory = directory
+        self._launch = launch
+        self._notes = ExitFiles(directory)
+        self._log = SupervisorLog(f"{directory}/log.jsonl", int(str(launch.get("log_quota", 0))))
+        self._cut_reported = False
+        self._streams: dict[int, str] = {}
+        self._program = 0  # its pid
+        self._ended = False
+        self._stopping = False
+        self._kill_at = float("inf")
+        self._wake_fd = _wake_on_signals()
+
+    def run(self) -> None:
+        if _read_json(f"{self._directory}/../stop.json"):
+            self._record_exit({"never_started": True})
+        elif failure := self._start():
+            self._record_exit({"failure": failure})
+        while not self._ended:
+            self._wait_and_read(self._kill_at - time.monotonic())
+            self._reap()
+            if time.monotonic() >= self._kill_at and not self._ended:
+                self._kill_at = float("inf")
+                self._kill_descendants()
+        while not self._reap():
+            self._kill_descendants()
+            self._wait_and_read(_REAP_S)
+        self._drain()
+        self._settle()
+        self._notes.add("done.json", {"lines": self._log.count})
+        self._settle()
+        self._notes.close()
+
+    def stop(self) -> None:
+        """Send SIGTERM and schedule SIGKILL. Again: the earlier SIGKILL applies."""
+        stop = _read_json(f"{self._directory}/../stop.json")
+        requested_at = float(stop.get("monotonic", time.monotonic()))
+        kill_at = float(stop.get("kill_at", requested_at + _DEFAULT_GRACE_S))
+        self._kill_at = min(self._kill_at, kill_at)
+        if not self._stopping and not self._ended and self._program:
+            self._stopping = True
+            _signal_group(self._program, signal.SIGTERM)
+
+    def _start(self) -> str:
+        """Start the program. Returns the error, or ""."""
+        out, err, failure = (os.pipe() for _ in range(3))
+        pid = os.fork()
+        if pid == 0:
+            _become_program(self._launch, os.getppid(), out[1], err[1], failure[1])
+        for end in (out[1], err[1], failure[1]):
+            os.close(end)
+        self._streams = {out[0]: "stdout", err[0]: "stderr"}
+        with os.fdopen(failure[0], "rb") as pipe:
+            error_text = pipe.read().decode("utf-8", "replace")  # empty once exec has closed the other end
+        if not error_text:
+            self._program = pid
+            self._notes.add("started.json", {"pid": pid, "time": rfc3339(time.time_ns())}, vital=False)
+        return error_text
+
+    def _wait_and_read(self, timeout: float) -> None:
+        if not self._flush():
+            timeout = min(timeout, _RETRY_S)
+        # While a full disk delays the log nothing is read: the program blocks in its write.
+        readable = [self._wake_fd] if self._log.pending else [self._wake_fd, *self._streams]
+        ready, _, _ = select.select(readable, [], [], max(0.0, min(timeout, 3600.0)))
+        for fd in ready:
+            if fd == self._wake_fd:
+                if signal.SIGTERM in os.read(fd, 512):
+                    self.stop()
+            else:
+                self._read(fd)
+
+    def _read(self, fd: int) -> bool:
+        data = os.read(fd, _BLOCK)
+        if data:
+            self._log.feed(self._streams[fd], data)
+        else:
+            self._log.end(self._streams.pop(fd))
+            os.close(fd)
+        self._report_cut()
+        return bool(data)
+
+    def _report_cut(self) -> None:
+        """Write cut.json at once: this process may be killed."""
+        if self._log.is_cut and not self._cut_reported:
+            self._cut_reported = True
+            self._notes.add(CUT, {"lines": self._log.count}, vital=False)
+
+    def _reap(self) -> bool:
+        """Reap dead children. True once there is no child, dead or alive."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            if pid == self._program:
+                self._record_exit({"status": os.waitstatus_to_exitcode(status)})
+
+    def _record_exit(self, how: dict[str, object]) -> None:
+        now: dict[str, object] = {"time": rfc3339(time.time_ns()), "monotonic": time.monotonic()}
+        self._ended = True
+        self._notes.add("exit.json", {**how, **now})
+
+    def _kill_descendants(self) -> None:
+        for pid in descendants(os.getpid()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            except PermissionError as error:
+                _log_error(f"process {pid} cannot be killed: {error}")
+
+    def _drain(self) -> None:
+        """Read what is left in the pipes: no descendant writes any more."""
+        for fd, stream in list(self._streams.items()):
+            os.set_blocking(fd, False)
+            try:
+                while self._read(fd):
+                    pass
+            except BlockingIOError:  # a process outside the replica has the pipe: not our output
+                self._log.end(stream)
+                self._report_cut()
+
+    def _settle(self) -> None:
+        """Wait until a full disk has accepted everything."""
+        while not self._flush():
+            time.sleep(_RETRY_S)
+
+    def _flush(self) -> bool:
+        """Write what is pending. True once nothing is."""
+        self._notes.flush()
+        self._log.flush()
+        return not self._notes.pending and not self._log.pending
+
+
+def descendants(root: int) -> list[int]:
+    """The pids of all descendants of `root`, from /proc."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, IndexError):
+                continue  # it has ended
+            children.setdefault(parent, []).append(int(name))
+    pids = list(children.get(root, ()))
+    for pid in pids:
+        pids += children.get(pid, ())
+    return pids
+
+
+def _become_program(launch: dict[str, object], parent: int, out: int, err: int, failure: int) -> None:
+    """Execute the program in the forked child. Never returns: an error before exec is written to `failure`."""
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, which programs do not expect
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)  # the supervisor died before it could be watched
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        command = launch["command"]
+        cpus = launch["cpus"]
+        assert isinstance(command, list)
+        assert isinstance(cpus, list)
+        if cpus:
+            try:
+                os.sched_setaffinity(0, cpus)
+            except (OSError, ValueError) as error:
+                raise OSError(f"the CPUs {', '.join(map(str, cpus))} cannot be used ({error})") from error
+        os.chdir(str(launch["directory"]))
+        environment = launch["environment"]
+        assert isinstance(environment, dict)
+        os.execve(command[0], command, environment)  # noqa: S606 - a list, and no shell
+    except BaseException as error:  # noqa: BLE001 - a child that returned would be a second supervisor
+        os.write(failure, str(error).encode("utf-8", "replace")[:4000] or b"unknown error")
+    os._exit(127)
+
+
+def _wake_on_signals() -> int:
+    """A file descriptor that gets a byte, the signal's number, for each signal."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    return read_end
+
+
+def _signal_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        return  # it has ended: SIGCHLD follows
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
+
+
+def _read_json(path: str) -> dict[str, float]:
+    """The JSON object in a file; empty for a missing or damaged one, which must not end the program."""
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            value = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _log_error(message: str) -> None:
+    """Write to stderr. Never fails: supervisor.err may be on the full disk."""
+    try:
+        os.write(2, f"{message}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        return
+
+
+def _pass_gate(directory: str) -> bool:
+    """Wait until the agent lets the run begin. False if it died, or removed the run, before that."""
+    try:
+        gate = os.open(f"{directory}/../gate", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    fcntl.flock(gate, fcntl.LOCK_SH)
+    os.close(gate)
+    return bool(_read_json(f"{directory}/../run.json").get("launched"))
+
+
+def main(directory: str, lock: int) -> None:
+    """`lock` is the open, locked `alive` file: the program must not inherit it."""
+    os.set_inheritable(lock, False)
+    os.closerange(lock + 1, _MAX_FDS)  # inherited from the agent's parent
+    if not _pass_gate(directory):
+        return
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    with open(f"{directory}/launch.json", encoding="utf-8") as file:  # noqa: PTH123
+        launch = json.load(file)
+    supervisor = Supervisor(directory, launch)
+    # Blocked since this process was spawned: a stop may come before the handlers are installed.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    supervisor.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

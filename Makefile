@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Many tests wait for processes, so a few run beside each other. 0: one after the other, in this process.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 
 .DEFAULT_GOAL := help
 # make chaos: histories with processes and with containers, on each database; SEED is the first of them, KILLS how

@@ -96,7 +96,7 @@ def _live_twice(outcome: Outcome) -> None:
 
 
 def _live_unknown(outcome: Outcome) -> None:
-    path = next(outcome.root.glob("jobs/job_0/truth/*.worker-replica-0.*.jsonl"))
+    path = next(outcome.root.glob("jobs/job_0/truth/*.master-replica-0.*.jsonl"))
     run = next(truths(outcome.root)).run
     path.with_name("stranger.jsonl").write_text(path.read_text().replace(run, "0123456789"))
 

@@ -249,7 +249,7 @@ def test_histories(every_database: str) -> None:
     run_state_machine_as_test(
         TrainyardMachine,
         settings=settings(
-            max_examples=30 if every_database == "sqlite" else 8,  # each one has a database of its own
+            max_examples=20 if every_database == "sqlite" else 8,  # each one has a database of its own
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

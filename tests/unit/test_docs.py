@@ -45,9 +45,9 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 
 def test_architecture_has_a_row_for_each_package() -> None:
-    roots = [*(ROOT / name for name in ("protocol", "cli", "server", "worker_agent"))]
+    roots = [*(ROOT / name for name in ("protocol", "sdk", "cli", "server", "worker_agent"))]
     folders = {path.parent for root in roots for path in root.rglob("__init__.py")}
-    modules = {folder for folder in folders if any(path.name[0] != "_" for path in folder.glob("*.py"))}
+    modules = {f for f in folders if f.parent in roots or any(p.name[0] != "_" for p in f.glob("*.py"))}
     packages = {str(folder.relative_to(ROOT)) for folder in modules} - {VERSIONS}
     rows = re.findall(r"^\| `([a-z_/]+/[a-z_/]+)` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(packages)
@@ -66,7 +66,7 @@ def test_how_to_names_files_that_exist(page: Path) -> None:
 
 def _exists(name: str) -> bool:
     """A path from the top, or the end of one: `control/launch.py`."""
-    folders = ("cli", "protocol", "server", "tests", "worker_agent")
+    folders = ("cli", "protocol", "sdk", "server", "tests", "worker_agent")
     return (ROOT / name).exists() or any(next((ROOT / top).rglob(name), None) for top in folders)
 
 

@@ -31,6 +31,7 @@ from trainyard_protocol.views import (
     JobDetail,
     LogEntry,
     LogSummary,
+    MetricsView,
     QueueExplanationView,
     ServerStatus,
     SignInCode,
@@ -49,6 +50,7 @@ PAGE_SIZE = 100
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)  # the server sends something every 15 s
 _CHUNK = 2**20
+_INCOMPLETE_PAUSE_S = 0.05  # the server reads the next part of the log for each request
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,14 @@ class Client:
     def why(self, job: str) -> QueueExplanationView:
         return self._read(QueueExplanationView, "GET", f"{self._extensions}/{quote(job, safe='')}/why")
 
+    def metrics(self, job: str, *, names: Sequence[str] = (), task: str = "", points: int) -> MetricsView:
+        """The job's curves, each with at most `points` points; waits until the server has read its whole log."""
+        params: dict[str, Any] = {"name": list(names), "task": task, "points": str(points)}
+        path = f"{self._extensions}/{quote(job, safe='')}/metrics"
+        while not (view := self._read(MetricsView, "GET", path, params=params)).complete:
+            self._sleep(_INCOMPLETE_PAUSE_S)
+        return view
+
     def status(self) -> ServerStatus:
         return self._read(ServerStatus, "GET", "/trainyard/v1/status")
 
@@ -219,9 +229,10 @@ class Client:
         return self._read(Staged, "POST", address, params=params, content=chunks)
 
     def logs(
-        self, job: str, *, query: LogQuery = ALL_LINES, follow: bool = True
+        self, job: str, *, query: LogQuery = ALL_LINES, follow: bool = True, with_lines: bool = True
     ) -> Generator[LogEvent, None, None]:
-        """Iterate over the job's log from its first line, each line once; ends with a LogSummary.
+        """Iterate over the job's log from its first line, each line once; ends with a LogSummary. A JobDetail comes
+        first and after each change of the job's state; without `with_lines` there are no lines between them.
 
         StreamLost comes once for each loss of the connection, StreamResumed after it. Raises the server's refusal
         (NotFound for an unknown job).
@@ -230,7 +241,7 @@ class Client:
         while True:
             reason = "it ended the stream"
             try:
-                for event in self._stream(job, query, follow, cursor):
+                for event in self._stream(job, query, follow, cursor, with_lines):
                     if lost:
                         lost = False
                         yield StreamResumed()
@@ -253,10 +264,10 @@ class Client:
             self._sleep(pause)
 
     def _stream(
-        self, job: str, query: LogQuery, follow: bool, cursor: int
+        self, job: str, query: LogQuery, follow: bool, cursor: int, with_lines: bool
     ) -> Iterator[LogEntry | JobDetail | LogSummary]:
         filters = {name: value for name, value in asdict(query).items() if value}
-        params = {"follow": str(follow).lower(), **filters}
+        params = {"follow": str(follow).lower(), **({} if with_lines else {"lines": "false"}), **filters}
         headers = {"Last-Event-ID": str(cursor)} if cursor else {}
         path = f"{self._extensions}/{quote(job, safe='')}/logs"
         with httpx_sse.connect_sse(
@@ -288,7 +299,7 @@ class Client:
         method: str,
         path: str,
         *,
-        params: Mapping[str, str] | None = None,
+        params: Mapping[str, str | list[str]] | None = None,
         json: Any = None,
         content: Callable[[], Iterator[bytes]] | None = None,
         retried: Callable[[TrainyardError], None] = lambda _: None,

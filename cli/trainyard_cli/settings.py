@@ -16,6 +16,9 @@ RUNTIMES = ("auto", "process", "docker")
 PULL_POLICIES = ("missing", "always", "never")
 """Values of --runtime and --pull of the local agent."""
 
+WAIT_STATES = ("PREPARING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
+"""Values of --for-state of `jobs wait`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -1,5 +1,6 @@
-"""`jobs submit training` typed in each shell runs a job."""
+"""Jobs typed in each shell, and driven by a pipeline."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -40,3 +41,30 @@ def test_submit_typed_in_each_shell_runs_a_job(service: Service, shell: str) -> 
     assert printed["state"] == "QUEUED"
     service.wait_for(printed["jobId"], "SUCCEEDED")
     assert "epochs 5" in service.ok("jobs", "stream-logs", printed["jobId"])
+
+
+def test_pipeline_submits_once_waits_with_a_limit_and_reads_metrics_and_exit_code(service: Service) -> None:
+    service.program(
+        """
+        import json, pathlib, sys, time
+        for step in (1, 2, 3):
+            print(json.dumps({"event": "progress", "step": step, "accuracy": 0.5 + step / 10}), flush=True)
+        while not pathlib.Path(sys.argv[1]).exists():
+            time.sleep(0.05)
+        sys.exit(3)
+        """
+    )
+    service.config(**local())
+    go_on = service.work / "go-on"
+    submit = ("jobs", "submit", "training", "nightly", "--config", "config.yaml", "--if-not-exists", "--")
+    for _ in range(2):
+        assert service.ok(*submit, str(go_on)).startswith("jobId: nightly\n")
+    other = service.run(*submit, "elsewhere")
+    assert other.returncode == 1
+    assert f"  args: the job has {go_on}; this submission has elsewhere\n" in other.stderr
+    service.ok("jobs", "wait", "nightly", "--for-state", "running", "--timeout", "90s")
+    assert service.run("jobs", "wait", "nightly", "--timeout", "0s").returncode == 124
+    go_on.touch()
+    assert service.run("jobs", "wait", "nightly", "--timeout", "90s").returncode == 3
+    (accuracy,) = json.loads(service.ok("jobs", "metrics", "nightly", "--format", "json"))
+    assert (accuracy["name"], accuracy["step"], accuracy["value"]) == ("accuracy", 3, 0.8)

@@ -3,6 +3,7 @@
 Each returns text for stdout; `notify` prints to stderr.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from trainyard_cli.client import Client, LogQuery
 from trainyard_cli.local.connect import notify
 from trainyard_cli.output import formats, progress
 from trainyard_cli.output.formats import Output
-from trainyard_cli.output.log_screen import elapsed, parse_rfc3339
+from trainyard_cli.output.log_screen import elapsed, parse_rfc3339, without_control
 from trainyard_protocol.cluster import TASK_TYPES
 from trainyard_protocol.config.fields import rfc3339
 from trainyard_protocol.errors import Aborted, InvalidArgument, Violation
@@ -21,7 +22,15 @@ from trainyard_protocol.machines import GIGABYTE, Catalog, gang, replicas_of
 from trainyard_protocol.states import JobState, ReplicaState
 from trainyard_protocol.time_parsing import parse_time
 from trainyard_protocol.training_input import TrainingInput
-from trainyard_protocol.views import SEVERITIES, Explanation, JobDetail, ReplicaView, RunView
+from trainyard_protocol.views import (
+    SEVERITIES,
+    Explanation,
+    JobDetail,
+    MetricsView,
+    ReplicaView,
+    RunView,
+    number,
+)
 
 _LABEL_ATTEMPTS = 5
 _COUNTS = ("worker_count", "parameter_server_count", "evaluator_count")
@@ -159,6 +168,50 @@ def explanation_text(explanation: Explanation) -> str:
     packages = [uri.rpartition("/")[2] for uri in explanation.packages]
     needs = f" (needs {', '.join(packages)} installed)" if packages else ""
     return "\n".join([*lines, f"# Command to run it by hand{needs}", explanation.reproduce])
+
+
+def metrics_rows(view: MetricsView, *, curves: bool) -> list[dict[str, Any]]:
+    """One row for each metric, replica and run: its last value and its extremes; with `curves` also its points. Pure.
+
+    Values that are no numbers of JSON are strings, as in the API. NaN is no extreme.
+    """
+    rows = []
+    for series in view.metrics:
+        known = [value for value in series.values if not math.isnan(value)]
+        row: dict[str, Any] = {
+            "name": series.name,
+            "task": series.task,
+            "run": series.run,
+            "step": series.steps[-1],
+            "value": number(series.values[-1]),
+            "min": number(min(known, default=math.nan)),
+            "max": number(max(known, default=math.nan)),
+            "points": series.total,
+        }
+        if curves:
+            row["steps"] = list(series.steps)
+            row["values"] = list(map(number, series.values))
+            row["times"] = list(series.times)
+        rows.append(row)
+    return rows
+
+
+def metrics_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as a table."""
+    shown = [
+        [
+            without_control(row["name"]),
+            row["task"],
+            str(row["run"]),
+            str(row["step"]),
+            *(
+                value if isinstance(value, str) else f"{value:.6g}"
+                for value in (row["value"], row["min"], row["max"])
+            ),
+        ]
+        for row in rows
+    ]
+    return formats.table(["METRIC", "REPLICA", "RUN", "STEP", "LAST", "MIN", "MAX"], shown)
 
 
 def gang_of(training_input: TrainingInput, catalog: Catalog) -> list[dict[str, Any]]:

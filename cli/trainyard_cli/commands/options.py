@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from trainyard_cli.commands.suggestions import unknown_option
 from trainyard_cli.settings import DEFAULT_PROJECT, Target, default_state_dir
 
 Command = Callable[..., Any]
@@ -35,6 +36,20 @@ class JobName(click.ParamType[str]):
                 ctx,
             )
         return text
+
+
+class Duration(click.ParamType[float]):
+    """Parameter type of a duration such as 10m; the value is in seconds."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from trainyard_protocol.time_parsing import parse_duration
+
+        try:
+            return parse_duration(str(value)).total_seconds()
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
 
 
 def state_options(function: Command) -> Command:
@@ -108,11 +123,15 @@ class WithUserArgs(click.Command):
     """Command that passes the words after the first `--` on as `user_args`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
         user_args: tuple[str, ...] = ()
         if "--" in args:
             at = args.index("--")
             args, user_args = args[:at], tuple(args[at + 1 :])
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(unknown_option(ctx.command_path, error, self, given), ctx) from error
         ctx.params["user_args"] = user_args
         return rest
 

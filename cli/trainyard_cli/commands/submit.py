@@ -1,6 +1,7 @@
 """`jobs submit training` and `jobs validate`, from flags to exit code."""
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,17 @@ from trainyard_cli.output.formats import Output
 from trainyard_cli.output.log_screen import screen_for
 from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission import submit as submission
+from trainyard_cli.submission.existing import check_same
 from trainyard_cli.submission.flags import JobFlags, get
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
-from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
+from trainyard_protocol.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
 from trainyard_protocol.machines import Catalog, load_catalog
 
 
@@ -33,9 +42,19 @@ def submit(
     config: Path | None,
     user_args: tuple[str, ...],
     stream_logs: bool,
+    if_not_exists: bool = False,
 ) -> int:
-    """Submit one job; with `stream_logs` follow it and return its exit code."""
+    """Submit one job; with `stream_logs` follow it and return its exit code.
+
+    With `if_not_exists` a job of that name with the same content counts as the submitted one; with another content it
+    is an AlreadyExists with the differences.
+    """
     draft = submission.draft(config, flags, current_dir=_current_dir(), name=name, user_args=user_args)
+    if if_not_exists and not draft.name:
+        raise click.UsageError(
+            "argument --if-not-exists: give the job a name, as JOB or as the config's jobId. The default name has the "
+            "time in it, so that no such job ever exists."
+        )
     state = LocalState(target.state_dir)
     server = find_server(target)
     submission.check_locally(draft, _catalog(server, state))
@@ -50,7 +69,15 @@ def submit(
                 ensure_bucket(job_dir, storage, notify)
             return _own_directory(state, job_id, made) if server.local and not job_dir else ""
 
+        def same(requested: Mapping[str, Any]) -> dict[str, Any]:
+            ignored = (
+                frozenset() if job_dir else frozenset({"jobDir"})
+            )  # without --job-dir any default is right
+            existing.append(existing_job(client, draft.name, requested, ignored))
+            return existing[0]
+
         made: list[Path] = []
+        existing: list[dict[str, Any]] = []
         try:
             job = submission.submit(
                 draft,
@@ -58,13 +85,28 @@ def submit(
                 upload=to_bucket(bucket, storage, notify) if bucket else to_server(client),
                 job_dir=directory,
                 notify=notify,
+                if_exists=same if if_not_exists else None,
             )
         except (InvalidArgument, FailedPrecondition, ResourceExhausted):
             for path in made:  # the job was refused
                 with suppress(OSError):
                     path.rmdir()
             raise
-        return _after(client, job, output, stream_logs=stream_logs)
+        return _after(client, job, output, stream_logs=stream_logs, is_new=not existing)
+
+
+def existing_job(
+    client: Client, name: str, requested: Mapping[str, Any], ignored: frozenset[str]
+) -> dict[str, Any]:
+    """The job of that name. Raises AlreadyExists if its content is another one, or if it was deleted."""
+    try:
+        job = client.get_job(name)
+    except NotFound as error:
+        raise AlreadyExists(
+            f"A job {name} existed and was deleted. A name is never used again: give the job another one."
+        ) from error
+    check_same(job, requested, ignore=ignored)
+    return job
 
 
 def validate(
@@ -101,10 +143,15 @@ def validate(
         click.echo(f"\n{jobs.gang_text(groups)}")
 
 
-def _after(client: Client, job: dict[str, Any], output: Output, *, stream_logs: bool) -> int:
+def _after(
+    client: Client, job: dict[str, Any], output: Output, *, stream_logs: bool, is_new: bool = True
+) -> int:
     job_id = job["jobId"]
-    notify(f"Job [{job_id}] submitted successfully.")
-    if not stream_logs:
+    if is_new:
+        notify(f"Job [{job_id}] submitted successfully.")
+    else:
+        notify(f"Job [{job_id}] exists with the same content: it is {job['state']}. Nothing was submitted.")
+    if is_new and not stream_logs:
         notify(
             "Your job is still active. You may view the status of your job with the command\n\n"
             f"  $ jobs describe {job_id}\n\n"

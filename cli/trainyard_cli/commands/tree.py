@@ -13,13 +13,15 @@ import click
 
 from trainyard_cli.commands.completion import job_names, task_names
 from trainyard_cli.commands.options import (
+    Duration,
     JobName,
     WithUserArgs,
     output_options,
     server_options,
     state_options,
 )
-from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, Target
+from trainyard_cli.commands.suggestions import CommandGroup
+from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, WAIT_STATES, Target
 from trainyard_cli.submission.flags import CommaSeparated, JobFlags, KeyValues, job_flags, pop_flags
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ NOT_HEALTHY = 3
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 job_argument = click.argument("job", type=JobName(), shell_complete=job_names)
+jobs_argument = click.argument(
+    "names", type=JobName(), shell_complete=job_names, nargs=-1, required=True, metavar="JOB..."
+)
 runtimes_option = click.option(
     "--runtimes",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -43,7 +48,7 @@ config_option = click.option(
 )
 
 
-@click.group(context_settings=_CONTEXT)
+@click.group(cls=CommandGroup, context_settings=_CONTEXT)
 @click.version_option(package_name="trainyard", message="trainyard %(version)s")
 def trainyard() -> None:
     """Run AI Platform Training jobs on your own machines."""
@@ -233,6 +238,11 @@ def submit() -> None:
 @click.option(
     "--stream-logs", is_flag=True, help="Show the log until the job ends, and exit with the job's exit code."
 )
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="Accept a job of this name that exists with the same content; with another one, show the differences.",
+)
 @server_options
 @output_options
 def submit_training(target: Target, output: "Output", **parameters: Any) -> int | None:
@@ -253,6 +263,7 @@ def submit_training(target: Target, output: "Output", **parameters: Any) -> int 
         config=parameters["config"],
         user_args=parameters["user_args"],
         stream_logs=parameters["stream_logs"],
+        if_not_exists=parameters["if_not_exists"],
     )
 
 
@@ -365,6 +376,41 @@ def stream_logs(
 
 
 @jobs_group.command()
+@jobs_argument
+@click.option(
+    "--timeout",
+    type=Duration(),
+    help="Stop waiting after 90s, 10m, 2h, ..., with exit code 124.  [default: no limit]",
+)
+@click.option(
+    "--for-state",
+    type=click.Choice(WAIT_STATES, case_sensitive=False),
+    help="Wait until each job has reached this state.  [default: until it has ended]",
+)
+@server_options
+@output_options
+def wait(
+    target: Target, output: "Output", names: tuple[str, ...], timeout: float | None, for_state: str | None
+) -> int:
+    """Wait for jobs to end, without their logs. Exits with the exit code of the job, as stream-logs does.
+
+    With several jobs: 0 if all succeeded, else the exit code of the first in the given order that did not. With
+    --for-state: 0 if all have reached it, and not 0 once one of them no longer can. 124 if the time was over first.
+    """
+    from trainyard_cli.local.connect import notify
+    from trainyard_cli.output import formats
+    from trainyard_cli.output import wait as waiting
+    from trainyard_protocol.states import JobState
+
+    wanted = JobState(for_state) if for_state else None
+    with _connect(target) as client:
+        result = waiting.wait(client, names, notify, target=wanted, timeout_s=timeout)
+    if not output.for_people:
+        click.echo(formats.render(output, [detail.job for detail in result.jobs]))
+    return result.code
+
+
+@jobs_group.command()
 @job_argument
 @click.option("--update-labels", type=KeyValues(), multiple=True, help="Set these labels.")
 @click.option(
@@ -395,6 +441,36 @@ def update(target: Target, output: "Output", job: str, **parameters: Any) -> Non
         click.echo(f"Updated job [{job}].", err=True)
     else:
         click.echo(formats.render(output, updated))
+
+
+@jobs_group.command()
+@job_argument
+@click.option(
+    "--name", "names", multiple=True, metavar="METRIC", help="Only this metric. May be given several times."
+)
+@click.option("--task", "--task-name", default="", shell_complete=task_names, help="Only of this replica.")
+@click.option("--curves", is_flag=True, help="With -o json: also every curve as steps, values and times.")
+@click.option(
+    "--points", type=click.IntRange(10, 10_000), default=1000, help="Points of each curve.  [default: 1000]"
+)
+@server_options
+@output_options
+def metrics(target: Target, output: "Output", job: str, **parameters: Any) -> None:
+    """Show the metrics of a job: the last value of each, its minimum and its maximum."""
+    from trainyard_cli.commands import jobs
+    from trainyard_cli.local.connect import notify
+    from trainyard_cli.output import formats
+
+    task = jobs.task_name(parameters["task"]) if parameters["task"] else ""
+    with _connect(target) as client:
+        view = client.metrics(job, names=parameters["names"], task=task, points=parameters["points"])
+    rows = jobs.metrics_rows(view, curves=parameters["curves"])
+    if not output.for_people:
+        click.echo(formats.render(output, rows))
+    elif rows:
+        click.echo(jobs.metrics_text(rows))
+    else:
+        notify("The job has no such metrics so far.")
 
 
 @jobs_group.command()

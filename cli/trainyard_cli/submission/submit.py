@@ -112,11 +112,13 @@ def submit(
     job_dir: Callable[[str], str],
     notify: Notify,
     clock: Callable[[], float] = time.time,
+    if_exists: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Package, upload, create. Returns the created job.
 
     A draft without a name gets one from the config and the time. `job_dir` returns the default jobDir of a job id,
-    or "".
+    or "". `if_exists` gets the training input that was to be created, where the server has a job of that name, and
+    returns that job, or raises; without it AlreadyExists is raised.
     """
     with ExitStack() as scratch:
         archives: list[packaging.Archive] | None = None
@@ -134,6 +136,8 @@ def submit(
                         notify(f"The job writes to {directory} (--job-dir sets another directory).")
                     return created
             except AlreadyExists:
+                if if_exists is not None and archives is not None:
+                    return if_exists(_requested(body, made, archives))
                 if made.name:
                     raise
     raise AlreadyExists(f"{_MAX_NAMES} jobs with the default name of this second exist. Give the job a name.")
@@ -219,6 +223,13 @@ def _archives(made: JobDraft, scratch: ExitStack, notify: Notify) -> list[packag
             notify(f"Packaging {made.package_path}.")
         archives.append(scratch.enter_context(packaging.build(made.package_path)))
     return archives
+
+
+def _requested(body: dict[str, Any], made: JobDraft, archives: list[packaging.Archive]) -> Mapping[str, Any]:
+    """The training input that was to be created, each built package by its hash."""
+    _add_packages(body, made, [f"staging://{one.sha256}/{one.path.name}" for one in archives])
+    requested: Mapping[str, Any] = parse_job(body).canonical()[_TRAINING]
+    return requested
 
 
 def _add_packages(body: dict[str, Any], made: JobDraft, uploaded: list[str]) -> None:

@@ -52,16 +52,25 @@ async def logs(
     key: JobKey,
     follow: bool = False,
     batch: bool = False,
+    lines: bool = True,
     after: int = 0,
     last_event_id: Annotated[str, Header(alias="Last-Event-ID")] = "",
 ) -> Response:
-    """Resumes after the cursor in `Last-Event-ID`, else in `after`. With `batch` many lines are one event."""
+    """Resumes after the cursor in `Last-Event-ID`, else in `after`. With `batch` many lines are one event; without
+    `lines` only the states of the job are sent."""
     cursor = _cursor(last_event_id) if last_event_id else after
     if cursor < 0:
         raise InvalidArgument(Violation("after", f"must be 0 or more; this is {cursor}."))
     form = LogFormat.BATCH if batch else LogFormat.EACH
     events = cases.log_streaming.stream(
-        project, job_id, key=key, after=cursor, follow=follow, log_filter=log_filter, form=form
+        project,
+        job_id,
+        key=key,
+        after=cursor,
+        follow=follow,
+        log_filter=log_filter,
+        form=form,
+        with_lines=lines,
     )
     return StreamingResponse(_until_failure(events), media_type="text/event-stream", headers=_NO_STORE)
 

@@ -49,15 +49,16 @@ class LogStreaming:
         follow: bool,
         log_filter: LogFilter = EVERYTHING,
         form: LogFormat = LogFormat.EACH,
+        with_lines: bool = True,
     ) -> AsyncGenerator[bytes, None]:
         """Server-sent events: the job, at first and after each change of a state; the lines after the cursor `after`;
         at the end the summary. A comment after `ping_s` without an event. Cut without the summary when the server
-        shuts down or the status of the job cannot be read.
+        shuts down or the status of the job cannot be read. Without `with_lines` no line is read or sent.
 
         The next lines are read only when the last ones were sent, so a slow client costs a batch of memory.
         """
         request = LogRequest(project, job_id, after, None, log_filter, form)
-        reader = _Reader(self._batches, self._backend, request, shared=follow)
+        reader = _Reader(self._batches, self._backend, request, shared=follow, with_lines=with_lines)
         if not follow:
             status = await self._executors.run(partial(self._statuses.once, project, job_id, key))
             async for part in _events(reader, status, b""):
@@ -90,11 +91,15 @@ async def _events(reader: "_Reader", status: JobStatus, job: bytes) -> AsyncIter
 
 
 class _Reader:
-    """Position of one client in the log. `shared`: reads the batches that other followers of the job read."""
+    """Position of one client in the log. `shared`: reads the batches that other followers of the job read; without
+    `with_lines` it reads none."""
 
-    def __init__(self, batches: LogBatches, backend: Backend, request: LogRequest, *, shared: bool) -> None:
+    def __init__(
+        self, batches: LogBatches, backend: Backend, request: LogRequest, *, shared: bool, with_lines: bool
+    ) -> None:
         self._batches = batches
         self._shared = shared
+        self._with_lines = with_lines
         self._notifier = backend.notifier
         self._ping_s = backend.settings.ping_s
         self._request = request
@@ -108,7 +113,7 @@ class _Reader:
     async def lines(self, status: JobStatus) -> AsyncIterator[bytes]:
         """All lines up to `status.until`; without it all that were there at the status, and maybe some more."""
         until = status.until
-        while not self.closed and (until is None or self._request.after < until):
+        while self._with_lines and not self.closed and (until is None or self._request.after < until):
             request = self._request._replace(until=until)
             if self._shared:
                 batch = await self._batches.next(request, status.changed_at, behind=self._behind)

@@ -82,6 +82,11 @@ def texts(events: list[ServerSentEvent]) -> list[str]:
     return [event.json()["text"] for event in events if event.event == "log"]
 
 
+def test_stream_without_lines_has_the_states_alone(api: Server, agent: ScriptedAgent) -> None:
+    agent.log("one", "two")
+    assert [kind for kind, _, _ in api.stream(lines="false")] == ["job", "end"]
+
+
 def test_stream_without_follow_is_everything_there_is(api: Server, agent: ScriptedAgent) -> None:
     agent.log("one", "two")
     events = api.stream()

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,16 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from integration.api.api_support import AGENT, Clock, ScriptedAgent, Server, line, server, serving
+from integration.api.api_support import (
+    AGENT,
+    Clock,
+    ScriptedAgent,
+    Server,
+    line,
+    running_agent,
+    server,
+    serving,
+)
 from trainyard_cli.commands import tree
 from trainyard_cli.commands.shell_init import guess_shell
 from trainyard_cli.main import run
@@ -162,6 +172,47 @@ def test_submit_of_a_name_that_exists_is_refused_before_anything_is_uploaded(
     assert printed.code == 1
     assert "A job with this id already exists." in printed.err
     assert staged(app) == []
+
+
+def test_submit_if_not_exists_the_same_content_again_is_the_same_job(typed: Type, app: Server) -> None:
+    words = "jobs submit training nightly --config config.yaml --if-not-exists"
+    assert "Job [nightly] submitted successfully." in typed(words).err
+    created = app.job("nightly")
+    again = typed(words)
+    assert (again.code, again.out) == (0, "jobId: nightly\nstate: QUEUED\n")
+    assert "Job [nightly] exists with the same content: it is QUEUED. Nothing was submitted." in again.err
+    assert app.job("nightly") == created
+    assert json.loads(typed(f"{words} -o json").out)["jobId"] == "nightly"
+
+
+def test_submit_if_not_exists_other_content_fails_with_the_differences(typed: Type, app: Server) -> None:
+    words = "jobs submit training nightly --config config.yaml --if-not-exists"
+    typed(words)
+    created = app.job("nightly")
+    Path("trainer/task.py").write_text("print('changed')")
+    printed = typed(f"{words} -- --lr 0.2")
+    assert (printed.code, printed.out) == (1, "")
+    assert (
+        "ERROR: The job nightly exists (QUEUED) with other content; nothing was submitted.\n" in printed.err
+    )
+    assert "  args: the job has --lr 0.1; this submission has --lr 0.2\n" in printed.err
+    assert "  packageUris[0]: the job has trainer-0.0.0.tar.gz (SHA-256 " in printed.err
+    assert app.job("nightly") == created
+
+
+def test_submit_if_not_exists_by_two_pipelines_at_once_is_one_job(typed: Type, app: Server) -> None:
+    typed("jobs list")
+    words = "jobs submit training nightly --config config.yaml --packages gs://b/t.whl --if-not-exists"
+    with ThreadPoolExecutor(4) as pool:
+        codes = list(pool.map(lambda _: run(tree.trainyard, "trainyard", words.split()), range(4)))
+    assert codes == [0, 0, 0, 0]
+    assert len(app.get("/v1/projects/p/jobs")["jobs"]) == 1
+
+
+def test_submit_if_not_exists_without_a_name_is_wrong_usage(typed: Type) -> None:
+    printed = typed("jobs submit training --config config.yaml --if-not-exists")
+    assert printed.code == 2
+    assert "argument --if-not-exists: give the job a name, as JOB or as the config's jobId." in printed.err
 
 
 def test_submit_of_a_bad_config_names_the_line_and_creates_nothing(typed: Type, app: Server) -> None:
@@ -477,3 +528,35 @@ def test_shell_init_names_every_verb_of_the_tree(shell: str) -> None:
     text = CliRunner().invoke(tree.trainyard, ["shell-init", shell]).output
     for verb in tree.jobs_group.commands:
         assert verb in text
+
+
+def test_metrics_as_a_table_and_as_json(typed: Type, app: Server) -> None:
+    agent = running_agent(app)
+    assert typed("jobs metrics job").err == "The job has no such metrics so far.\n"
+    values = [("0.5", "0.1"), ("0.9", "0.2"), ("NaN", "0.3")]
+    agent.log(
+        *(
+            f'{{"event": "progress", "step": {10 * n}, "loss": {a}, "rate": {b}}}'
+            for n, (a, b) in enumerate(values, 1)
+        )
+    )
+    header, loss, _ = typed("jobs metrics job").out.splitlines()
+    assert header.split() == ["METRIC", "REPLICA", "RUN", "STEP", "LAST", "MIN", "MAX"]
+    assert loss.split() == ["loss", "master-replica-0", "1", "30", "NaN", "0.5", "0.9"]
+    (row,) = json.loads(typed("jobs metrics job --name loss --task master -o json --curves").out)
+    (times,) = [row.pop("times")]
+    assert len(times) == 3
+    assert row == {
+        "name": "loss",
+        "task": "master-replica-0",
+        "run": 1,
+        "step": 30,
+        "value": "NaN",
+        "min": 0.5,
+        "max": 0.9,
+        "points": 3,
+        "steps": [10, 20, 30],
+        "values": [0.5, 0.9, "NaN"],
+    }
+    assert typed("jobs metrics job --name rate --format", "value(name,value)").out == "rate\t0.3\n"
+    assert typed("jobs metrics nothing").code == 1

@@ -1,0 +1,73 @@
+from typing import Any
+
+import pytest
+
+from trainyard_cli.submission.existing import check_same, differences
+from trainyard_protocol.errors import AlreadyExists
+
+OLD, NEW = "a" * 64, "b" * 64
+BASE: dict[str, Any] = {
+    "scaleTier": "CUSTOM",
+    "workerCount": "2",
+    "masterConfig": {"imageUri": "img:1"},
+    "args": ["--lr", "0.1 "],
+    "packageUris": [f"staging://{OLD}/trainer-0.0.0.tar.gz"],
+    "hyperparameters": {"params": [{"parameterName": "lr", "maxValue": 1.0}]},
+}
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in BASE.items() if key != name}
+
+
+def test_differences_name_each_field_with_both_values() -> None:
+    table: list[tuple[dict[str, Any], list[str]]] = [
+        (BASE, []),
+        # The same content at another place is the same package.
+        (BASE | {"packageUris": [f"gs://bucket/job/{OLD}/trainer-0.0.0.tar.gz"]}, []),
+        (
+            BASE | {"packageUris": [f"staging://{NEW}/trainer-0.0.0.tar.gz", "gs://b/x.whl"]},
+            [
+                "packageUris[0]: the job has trainer-0.0.0.tar.gz (SHA-256 aaaaaaaaaaaa); "
+                "this submission has trainer-0.0.0.tar.gz (SHA-256 bbbbbbbbbbbb)",
+                'packageUris[1]: the job has none; this submission has "gs://b/x.whl"',
+            ],
+        ),
+        (
+            BASE | {"args": ["--lr", "0.2", "\x1b[31m"], "workerCount": "3"},
+            [
+                "args: the job has --lr '0.1 '; this submission has --lr 0.2 '\N{REPLACEMENT CHARACTER}[31m'",
+                'workerCount: the job has "2"; this submission has "3"',
+            ],
+        ),
+        (without("args"), ["args: the job has --lr '0.1 '; this submission has none"]),
+        (
+            BASE | {"masterConfig": {"imageUri": "img:2"}},
+            ['masterConfig.imageUri: the job has "img:1"; this submission has "img:2"'],
+        ),
+        (
+            BASE | {"hyperparameters": {"params": [{"parameterName": "lr", "maxValue": 2.0}]}},
+            ["hyperparameters.params[0].maxValue: the job has 1.0; this submission has 2.0"],
+        ),
+    ]
+    wrong = [
+        (found, expected)
+        for requested, expected in table
+        if (found := differences(BASE, requested)) != expected
+    ]
+    assert not wrong
+
+
+def test_differences_leave_out_ignored_fields() -> None:
+    assert differences(BASE, BASE | {"jobDir": "/x"}, frozenset({"jobDir"})) == []
+
+
+def test_check_of_other_content_says_what_to_do() -> None:
+    job = {"jobId": "nightly", "state": "SUCCEEDED", "trainingInput": BASE}
+    with pytest.raises(AlreadyExists) as caught:
+        check_same(job, BASE | {"workerCount": "3"})
+    assert caught.value.message == (
+        "The job nightly exists (SUCCEEDED) with other content; nothing was submitted.\n"
+        '  workerCount: the job has "2"; this submission has "3"\n'
+        "Give the new content a name of its own."
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trainyard_cli.client import Client
+from trainyard_cli.client import NO_RETRIES, Client
 from trainyard_cli.commands import jobs
 from trainyard_cli.local.connect import client_of, find_server, notify, running_server
 from trainyard_cli.local.service import ensure_up
@@ -28,9 +28,11 @@ from trainyard_protocol.errors import (
     InvalidArgument,
     NotFound,
     ResourceExhausted,
+    TrainyardError,
     Unavailable,
 )
 from trainyard_protocol.machines import Catalog, load_catalog
+from trainyard_protocol.training_input import Job
 
 
 def submit(
@@ -57,7 +59,7 @@ def submit(
         )
     state = LocalState(target.state_dir)
     server = find_server(target)
-    submission.check_locally(draft, _catalog(server, state))
+    _check(draft, target, server, _catalog(server, state))
     server = _ready(target, server, state)
     with client_of(server, target) as client:
         bucket = flags.text("staging_bucket")
@@ -121,8 +123,9 @@ def validate(
     """Run the checks of submit, locally and at a running server, and print the gang."""
     draft = submission.draft(config, flags, current_dir=_current_dir(), name=name, user_args=user_args)
     state = LocalState(target.state_dir)
-    catalog = _catalog(find_server(target), state)
-    job = submission.check_locally(draft, catalog)
+    found = find_server(target)
+    catalog = _catalog(found, state)
+    job = _check(draft, target, found, catalog)
     server = running_server(target)
     if server is not None:
         with client_of(server, target) as client, submission.in_users_terms(draft):
@@ -166,6 +169,31 @@ def _after(
         return 0
     sys.stdout.flush()
     return stream(client, job_id, screen_for(sys.stderr, sys.stderr))
+
+
+def _check(draft: submission.JobDraft, target: Target, server: Server | None, catalog: Catalog | None) -> Job:
+    """Check locally. Raises InvalidArgument with every violation, also those that only a running server knows."""
+    try:
+        return submission.check_locally(draft, catalog)
+    except InvalidArgument as error:
+        if catalog is None and server is not None:
+            raise _refusal(draft, target, server) or error from None
+        raise
+
+
+def _refusal(draft: submission.JobDraft, target: Target, server: Server) -> InvalidArgument | None:
+    """The server's refusal of the job; None if it does not answer, or refuses for another reason."""
+    try:
+        with (
+            Client(server, target.project, retry_delays=NO_RETRIES) as client,
+            submission.in_users_terms(draft),
+        ):
+            client.validate_job(draft.named(draft.name or "job"))
+    except InvalidArgument as error:
+        return error
+    except TrainyardError:
+        return None
+    return None
 
 
 def _catalog(server: Server | None, state: LocalState) -> Catalog | None:

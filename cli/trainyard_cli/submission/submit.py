@@ -16,7 +16,7 @@ from trainyard_cli.client import Client
 from trainyard_cli.submission import config_file, packaging
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
-from trainyard_protocol.config.validation import check
+from trainyard_protocol.config.validation import checked_job
 from trainyard_protocol.errors import AlreadyExists, InvalidArgument
 from trainyard_protocol.machines import Catalog
 from trainyard_protocol.training_input import Job, parse_job
@@ -97,11 +97,9 @@ def check_locally(made: JobDraft, catalog: Catalog | None) -> Job:
 
     Without a catalog only the schema is checked.
     """
+    body = made.named(made.name or "job")
     with in_users_terms(made):
-        job = parse_job(made.named(made.name or "job"))
-        if catalog is not None:
-            check(job.training_input, catalog)
-    return job
+        return parse_job(body) if catalog is None else checked_job(body, catalog)
 
 
 def submit(

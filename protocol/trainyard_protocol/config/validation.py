@@ -3,13 +3,17 @@
 Each violation has the field, its value and what is allowed. All violations are reported at once.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel, to_snake
 
 from trainyard_protocol.cluster import TASK_TYPES, TaskType
 from trainyard_protocol.config.fields import did_you_mean
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.machines import Catalog, config_of, replicas_of
-from trainyard_protocol.training_input import ScaleTier, TrainingInput
+from trainyard_protocol.training_input import Job, ScaleTier, TrainingInput, parse_job
 
 MAX_REPLICAS = 1000
 """Of all task types together. The largest tier of the real service has 31."""
@@ -23,18 +27,64 @@ _FIELDS: dict[TaskType, str] = {
 """The proto prefix of each task type's fields: `<prefix>_type`, `<prefix>_count`, `<prefix>_config`."""
 
 
+def checked_job(data: object, catalog: Catalog) -> Job:
+    """Parse the job of a create request and check it. Raises InvalidArgument with every violation: where values cannot
+    be parsed, also those of the rules for the others."""
+    try:
+        job = parse_job(data)
+    except InvalidArgument as error:
+        raise InvalidArgument([*error.violations, *_of_the_rest(data, catalog)]) from None
+    check(job.training_input, catalog)
+    return job
+
+
 def check(training_input: TrainingInput, catalog: Catalog) -> None:
     """Raises InvalidArgument with every violation."""
-    violations = [
-        *_program(training_input),
-        *_tuning(training_input),
-        *_tier(training_input),
-        *_size(training_input, catalog),
-        *_machines(training_input, catalog),
-        *_containers(training_input),
-    ]
+    violations = list(_violations(training_input, catalog))
     if violations:
         raise InvalidArgument(violations)
+
+
+def _violations(
+    ti: TrainingInput, catalog: Catalog, unreadable: Collection[str] = frozenset()
+) -> Iterator[Violation]:
+    """`unreadable`: fields that were sent and are not in the training input. Rules that need them are left out."""
+    if "master_config" not in unreadable:
+        yield from _program(ti)
+    yield from _tuning(ti)
+    if "scale_tier" not in unreadable:
+        yield from _tier(ti)
+    yield from _size(ti, catalog)
+    yield from _machines(ti, catalog)
+    if "master_config" not in unreadable:
+        yield from _containers(ti)
+
+
+def _of_the_rest(data: object, catalog: Catalog) -> Iterator[Violation]:
+    """Violations of the rules by the fields of a training input that can be parsed, of which others cannot. A missing
+    field is not reported: what cannot be parsed may stand for it."""
+    body = data if isinstance(data, Mapping) else {}
+    sent = body.get("trainingInput", body.get("training_input"))
+    if not isinstance(sent, Mapping):
+        return
+    rest = {to_camel(str(key)): value for key, value in sent.items() if _is_readable(key, value)}
+    ti = TrainingInput.model_validate(rest)
+    unreadable = {to_snake(str(key)) for key in sent} - ti.model_fields_set
+    if not unreadable <= TrainingInput.model_fields.keys():  # a misspelt name may stand for any field
+        unreadable |= TrainingInput.model_fields.keys() - ti.model_fields_set
+    if "scale_tier" in unreadable:  # CUSTOM is the tier that implies no machines
+        ti = ti.model_copy(update={"scale_tier": ScaleTier.CUSTOM})
+    for violation in _violations(ti, catalog, unreadable):
+        if re.split(r"[.\[]", violation.field)[0] in ti.model_fields_set:
+            yield violation
+
+
+def _is_readable(key: object, value: object) -> bool:
+    try:
+        TrainingInput.model_validate({key: value})
+    except ValidationError:
+        return False
+    return True
 
 
 def _program(ti: TrainingInput) -> Iterator[Violation]:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.config.fields import rfc3339
-from trainyard_protocol.config.validation import check
+from trainyard_protocol.config.validation import checked_job
 from trainyard_protocol.errors import (
     Aborted,
     AlreadyExists,
@@ -27,7 +27,7 @@ from trainyard_protocol.errors import (
 from trainyard_protocol.machines import gang
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.sync import AgentInfo
-from trainyard_protocol.training_input import Job, LabelsPatch, TrainingInput, parse, parse_job
+from trainyard_protocol.training_input import Job, LabelsPatch, TrainingInput, parse
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.snapshots import idle_agents, snapshot_of
@@ -71,9 +71,8 @@ class Jobs:
             raise InvalidArgument(
                 Violation("parent", f"{project!r} is not a project: letters, digits, '_', '.', ':' and '-'.")
             )
-        job = parse_job(body)
+        job = checked_job(body, self._backend.catalog)
         check_labels(job.labels)
-        check(job.training_input, self._backend.catalog)
         self._check_packages(job.training_input)
         now = self._backend.clock()
         parsed = job.training_input, tuple(gang(job.training_input, self._backend.catalog))

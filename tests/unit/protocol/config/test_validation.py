@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard_protocol.config.validation import check
+from trainyard_protocol.config.validation import check, checked_job
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.machines import default_catalog
 from trainyard_protocol.training_input import parse_training_input
@@ -136,3 +136,33 @@ def test_check_refuses_with_the_field_and_what_is_allowed(
         check(parse_training_input(fields), default_catalog())
     assert [v.field for v in caught.value.violations] == [where]
     assert says in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "violated"),
+    [
+        (
+            {**CUSTOM, "masterType": "n1-standrd-8", "workerCount": "two", "workerTyp": "x"},
+            ["job.training_input", "master_type", "worker_count"],
+        ),
+        ({**CUSTOM, "scaleTier": "CUSTM", "workerCount": 2}, ["scale_tier"]),  # is it CUSTOM?
+        (
+            {"scaleTier": "CUSTOM", "pythonModul": "a"},
+            ["job.training_input"],
+        ),  # pythonModule, masterType: misspelt?
+        (
+            {**PACKAGE, "args": "x", "runtimeVersion": 2.1, "jobDir": "gs://"},
+            ["args", "job_dir", "runtime_version"],
+        ),
+        (
+            {**CUSTOM, "masterConfig": {"imageUri": 3}, "workerConfig": {"imageUri": "i"}},
+            ["master_config.image_uri"],  # whether it has an image is not known
+        ),
+    ],
+)
+def test_checked_job_reports_rules_beside_values_that_cannot_be_parsed(
+    fields: dict[str, object], violated: list[str]
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        checked_job({"jobId": "j", "trainingInput": fields}, default_catalog())
+    assert sorted(violation.field for violation in caught.value.violations) == violated

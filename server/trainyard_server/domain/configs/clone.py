@@ -8,17 +8,18 @@ from typing import Any
 from trainyard_protocol.config.views import CloneView, CommandView
 from trainyard_server.domain.configs import resolved
 
-_COUNTED = re.compile(r"(.*[A-Za-z0-9])_([1-9]\d{0,2})")
+_COUNTED = re.compile(r"(.*[A-Za-z0-9])_([2-9]|[1-9]\d{1,2})")
 _MAX_ID = 128
 
 
 def next_id(like: str, is_taken: Callable[[str], bool]) -> str:
     """A free id that follows `like`: `NAME_2` after `NAME`, `NAME_3` after `NAME_2`.
 
-    Calls `is_taken` a few times only, however many clones there are.
+    A number at the end counts clones only where the id without it exists: `lr0_1` has no original `lr0`, so its clone
+    is `lr0_1_2`. Calls `is_taken` a few times only, however many clones there are.
     """
     match = _COUNTED.fullmatch(like)
-    base, count = (match[1], int(match[2])) if match else (like, 1)
+    base, count = (match[1], int(match[2])) if match and is_taken(match[1]) else (like, 1)
 
     def numbered(number: int) -> str:
         ending = f"_{number}"

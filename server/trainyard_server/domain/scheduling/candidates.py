@@ -6,7 +6,16 @@ from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.views import CandidateView
 from trainyard_server.domain.scheduling.placement import Candidate, Cluster, Node
 from trainyard_server.domain.scheduling.quotas import Quotas
-from trainyard_server.domain.scheduling.resources import AgentSnapshot, by_type, describe, has
+from trainyard_server.domain.scheduling.resources import (
+    AgentSnapshot,
+    asked,
+    by_type,
+    cpus_of,
+    describe,
+    gpus_of,
+    has,
+    memory_of,
+)
 from trainyard_server.domain.snapshots import JobSnapshot
 
 
@@ -38,7 +47,7 @@ def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
     if job.needs_images and not agent.runs_images:
         return "cannot run container images"
     if candidate is None:
-        return "too small for it, also when nothing else runs there"
+        return _too_small(job, agent)
     if not agent.alive:
         return "silent: nothing is started there until it reports again"
     missing = [
@@ -50,3 +59,21 @@ def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
     parts = [f"{cpus} vCPU"] * bool(cpus) + [f"{memory / GIGABYTE:.1f} GB"] * bool(memory)
     parts += types or [f"{devices} GPUs"] * bool(devices)
     return f"lacks {', '.join(parts)}" if parts else ""
+
+
+def _too_small(job: JobSnapshot, agent: AgentSnapshot) -> str:
+    """The resources of which the whole machine has less than the gang needs."""
+    shares, capacity = asked(job.gang), agent.capacity
+    there = by_type(capacity.gpus)
+    vcpus, memory = cpus_of(shares, capacity), memory_of(shares)
+    parts = []
+    if vcpus > len(capacity.cpus):
+        parts.append(f"only {len(capacity.cpus)} of {vcpus} vCPU")
+    if memory > capacity.memory_bytes:
+        parts.append(f"only {capacity.memory_bytes / GIGABYTE:.1f} of {memory / GIGABYTE:.1f} GB")
+    parts += [
+        f"only {there[kind]} of {count} x {kind}" if there[kind] else f"no {kind}"
+        for kind, count in gpus_of(shares).items()
+        if kind is not None and count > there[kind]
+    ]
+    return f"has {', '.join(parts)}"

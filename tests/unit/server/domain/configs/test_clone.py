@@ -14,7 +14,10 @@ from trainyard_server.domain.configs import clone as cloning
     [
         ("train", {"train"}, "train_2"),
         ("train", {"train", "train_2"}, "train_3"),
-        ("train_2", {"train_2"}, "train_3"),
+        ("train_2", {"train", "train_2"}, "train_3"),
+        ("resnet50_lr0_1", {"resnet50_lr0_1"}, "resnet50_lr0_1_2"),
+        ("lr_0_01_1", {"lr_0_01", "lr_0_01_1"}, "lr_0_01_1_2"),  # clones begin at 2
+        ("sweep_3", {"sweep_3"}, "sweep_3_2"),
         ("train_20261120_142501", {"train_20261120_142501"}, "train_20261120_142501_2"),
         ("train_", {"train_"}, "train_2"),
         ("a" * 128, {"a" * 128}, "a" * 126 + "_2"),

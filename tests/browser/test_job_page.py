@@ -32,18 +32,24 @@ def test_failed_job_shows_why_on_top(
     assert axe(page, viewport) == []
 
 
-def test_running_job_is_followed(
+def test_running_job_is_followed_until_its_result(
     dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
 ) -> None:
+    name = "resnet50_imagenet_lr0_1_baseline"
     agent = dashboard.agent(cpus=2)
-    dashboard.submit("digits")
-    page = open_page("/projects/p/jobs/digits")
-    run = dashboard.placed(agent, "digits")
+    dashboard.submit(name, args=["--epochs", "90", "--note", "two words"])
+    page = open_page(f"/projects/p/jobs/{name}")
+    run = dashboard.placed(agent, name)
     agent.start(run)
     expect(page.locator("#live-head")).to_contain_text("Running")
-    agent.log('{"event": "progress", "step": 1200, "steps": 5000, "loss": 0.31}', run=run)
+    line = '{{"event": "progress", "step": {}, "steps": 5000, "loss": {}}}'
+    agent.log(*(line.format(n * 100, 3 / n) for n in range(1, 13)), run=run)
     expect(page.locator("#live-progress")).to_contain_text("1,200 of 5,000 steps")
     shot(page, "job-running-light")
+    cut = "all => all.filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.textContent)"
+    assert page.locator(".command pre").evaluate_all(cut) == []
     agent.exit(run=run)
-    expect(page.locator("#live-head")).to_contain_text("Succeeded")
+    expect(page.get_by_role("heading", name="Result")).to_be_visible()
+    expect(page.get_by_role("img", name="loss over the steps, between 0.25 and 3")).to_be_visible()
+    shot(page, "job-succeeded-light")
     assert axe(page) == []

@@ -226,6 +226,7 @@ def test_example_is_a_job_that_the_server_would_accept(open_page: Open, name: st
     page = open_page("/new")
     page.get_by_label("Start from an example").select_option(name)
     expect_taken(page)
+    assert page.locator("#editor").evaluate("it => it.scrollLeft") == 0  # the numbers cover nothing
     page.keyboard.press("Control+z")
     expect(page.get_by_role("textbox", name="Config")).to_have_value("")
 

@@ -19,6 +19,7 @@ PAGES = {
     "jobs": "/",
     "trouble": "/?trouble=1",
     "job": f"{RESEARCH}/{RUNNING}",
+    "job-succeeded": f"{RESEARCH}/{WITH_FILES}",
     "job-failed": f"{RESEARCH}/{FAILED}",
     "job-stalled": f"{RESEARCH}/translator_de_en",
     "logs": f"{RESEARCH}/{FAILED}/logs",

@@ -41,6 +41,7 @@ class Rendering:
             count=count,
             duration=duration,
             number=number,
+            sentence=sentence,
             spark=spark,
             time=time,
             to_json=to_json,
@@ -159,6 +160,11 @@ def number(value: float | None) -> str:
     if abs(value) < 1e6 and (value == int(value) or abs(value) >= 1000):
         return f"{value:,.0f}"
     return f"{value:.4g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+
+
+def sentence(text: str) -> str:
+    """The text with a capital first letter. The rest stays: Jinja's `capitalize` turns T4 into t4."""
+    return text[:1].upper() + text[1:]
 
 
 _SPARK_WIDTH, _SPARK_HEIGHT, _MARGIN = 72.0, 18.0, 1.5

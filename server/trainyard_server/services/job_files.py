@@ -31,7 +31,7 @@ _MAX_MODEL_LENGTH = 1024
 
 
 class JobFiles:
-    """Blocking, with a timeout of ten seconds."""
+    """Blocking, with a timeout."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -42,7 +42,14 @@ class JobFiles:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def listing(self, project: str, job_id: str, path: str = "", page_token: str = "") -> FileListing:
+    def listing(
+        self,
+        project: str,
+        job_id: str,
+        path: str = "",
+        page_token: str = "",
+        timeout_s: float | None = None,
+    ) -> FileListing:
         """One page of a directory; `path` is relative to the job-dir, "" for the job-dir itself.
 
         Raises NotFound for a missing job, directory or bucket, InvalidArgument for an invalid path, FailedPrecondition
@@ -64,7 +71,7 @@ class JobFiles:
                 job_dir=job_dir, path=path, entries=page.entries, next_page_token=page.more, model=model
             )
 
-        return self._with_timeout(read, job_dir)
+        return self._with_timeout(read, job_dir, timeout_s)
 
     def content(self, project: str, job_id: str, path: str) -> Content:
         """The content of a file, to be read by the caller. Raises what `listing` raises."""
@@ -86,19 +93,18 @@ class JobFiles:
             )
         return BucketTree(job_dir, emulator)
 
-    def _with_timeout(self, read: Callable[[], _T], job_dir: str) -> _T:
+    def _with_timeout(self, read: Callable[[], _T], job_dir: str, timeout_s: float | None = None) -> _T:
+        limit_s = timeout_s or _TIMEOUT_S
         if not self._slots.acquire(blocking=False):
             raise Unavailable("Too many requests for files at the moment: try again.")
         pending = self._pool.submit(read)
         try:
-            return pending.result(_TIMEOUT_S)
+            return pending.result(limit_s)
         except TimeoutError as error:
             if pending.done():  # raised by `read`
                 raise
             pending.cancel()
-            raise Unavailable(
-                f"No answer for {job_dir} within {_TIMEOUT_S:.0f} s. Try again later."
-            ) from error
+            raise Unavailable(f"No answer for {job_dir} within {limit_s:.0f} s. Try again later.") from error
         finally:
             self._slots.release()
 

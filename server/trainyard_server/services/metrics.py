@@ -11,6 +11,7 @@ from trainyard_protocol.cluster import TASK_TYPES, Task
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.views import MetricSeries, MetricsView, number
 from trainyard_server.context import Backend
+from trainyard_server.domain.metrics.results import MetricResult, result
 from trainyard_server.domain.metrics.series import LEAST, Points, joined
 from trainyard_server.domain.metrics.summary import ordered
 from trainyard_server.services.curves import JobCurves, utc_time
@@ -21,6 +22,8 @@ MOST_POINTS = 10_000
 ANSWER_POINTS = 200_000
 """Limit of points in one answer; with many series each has fewer."""
 
+_RESULTS = 8
+_RESULT_POINTS = 300
 _CACHED_POINTS = 4_000_000  # of all jobs, 24 bytes each
 _CACHED_JOBS = 256
 _BLOCK = 64 * 1024  # characters of CSV
@@ -80,6 +83,16 @@ class Metrics:
         with job.lock:
             job.catch_up(self._backend.logs)
             return job.version, bool(job.curves)
+
+    def results(self, project: str, job_id: str) -> tuple[MetricResult, ...]:
+        """The last and the best value of the job's most important metrics, each of its first replica.
+
+        Raises NotFound; OSError.
+        """
+        job = self._job(project, job_id)
+        with job.lock:
+            job.catch_up(self._backend.logs)
+            return tuple(_results(job))
 
     def rows(self, project: str, job_id: str) -> Iterator[Row]:
         """Every point, sorted, with steps that a later run trained again: run, task, name, step, time, value.
@@ -165,6 +178,16 @@ def _view(job: JobCurves, query: MetricsQuery) -> MetricsView:
         thinned=job.thinned,
         left_out=job.left_out,
     )
+
+
+def _results(job: JobCurves) -> Iterator[MetricResult]:
+    tasks: dict[str, dict[str, list[tuple[int, Points]]]] = {}
+    for (name, stream), curve in job.curves.items():
+        tasks.setdefault(name, {}).setdefault(stream.task, []).append((stream.run, curve.points()))
+    for name in ordered(tasks)[:_RESULTS]:
+        task = min(tasks[name], key=_task_order)
+        if (one := result(name, task, tasks[name][task], _RESULT_POINTS)) is not None:
+            yield one
 
 
 def _series(name: str, task: str, run: int, points: Points, limit: int, start: float) -> MetricSeries:

@@ -1,24 +1,21 @@
 """Files page of a job: its job-dir, one directory at a time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Request
 
-from trainyard_protocol.errors import TrainyardError
-from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views import FileListing, JobDetail
+from trainyard_protocol.states import FINAL_JOB_STATES
+from trainyard_protocol.views import JobDetail
 from trainyard_server.api.dependencies import Cases
-from trainyard_server.context import Clock
+from trainyard_server.dashboard.cached_listing import CachedListing
 from trainyard_server.dashboard.pages.job_header import JOB, job_view
 from trainyard_server.dashboard.rendering import job_path
 from trainyard_server.dashboard.views import View, add_page
 
 router = APIRouter()
-
-_CACHED_S = 10.0  # a bucket is not listed at each step of the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +26,10 @@ class Crumb:
     query: str
 
 
-class _CachedListing:
-    """Listing of a directory, read again after a while and when the job's state changes."""
-
-    def __init__(self, read: Callable[[], FileListing], clock: Clock) -> None:
-        self._read = read
-        self._clock = clock
-        self._result: tuple[FileListing | None, TrainyardError | None] = (None, None)
-        self._state: JobState | None = None
-        self._read_at = self._clock()
-
-    def __call__(self, state: JobState) -> tuple[FileListing | None, TrainyardError | None]:
-        age_s = (self._clock() - self._read_at).total_seconds()
-        is_final = state in FINAL_JOB_STATES
-        if state is not self._state or (not is_final and not 0 <= age_s < _CACHED_S):
-            try:
-                self._result = (self._read(), None)
-            except TrainyardError as error:
-                self._result = (None, error)
-            self._state, self._read_at = state, self._clock()
-        return self._result
-
-
 def files_view(
     request: Request, cases: Cases, project: str, job_id: str, path: str = "", after: str = ""
 ) -> View:
-    cached = _CachedListing(
-        lambda: cases.job_files.listing(project, job_id, path, after), cases.backend.clock
-    )
+    cached = CachedListing(lambda: cases.job_files.listing(project, job_id, path, after), cases.backend.clock)
 
     def more(detail: JobDetail) -> Mapping[str, Any]:
         listing, problem = cached(detail.state)

@@ -1,5 +1,6 @@
-"""Overview page of a job: its state and why, progress, usage, runs, replicas and events."""
+"""Overview page of a job: its state and why, its result, progress, usage, runs, replicas and events."""
 
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -9,7 +10,9 @@ from fastapi import APIRouter, Request
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views import JobDetail, ReplicaView, RunView
 from trainyard_server.api.dependencies import Cases, UseCases
+from trainyard_server.dashboard.cached_listing import CachedListing
 from trainyard_server.dashboard.pages.job_header import JOB, job_view
+from trainyard_server.dashboard.result_chart import result_chart
 from trainyard_server.dashboard.usage_charts import UsageCharts, usage_charts
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.lifecycle.timeline import bars, spans
@@ -20,9 +23,14 @@ router = APIRouter()
 _SHOWN_EVENTS = 400
 _CHARTED_REPLICAS = 12  # on one page of the usage charts
 _CHART_POINTS = 150  # of each replica
+_FILES_TIMEOUT_S = 2.0  # a storage that hangs does not hold up the page
 
 
 def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
+    files = CachedListing(
+        lambda: cases.job_files.listing(project, job_id, timeout_s=_FILES_TIMEOUT_S), cases.backend.clock
+    )
+
     def more(detail: JobDetail) -> Mapping[str, Any]:
         now = cases.backend.clock()
         latest = detail.runs[-1] if detail.runs else None
@@ -37,7 +45,7 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
             "ended_at": _time(detail, "endTime"),
             "events": [event for event in detail.events if event.message or event.after][-_SHOWN_EVENTS:],
             "latest": latest,
-            "left_s": None if is_final or primary is None else seconds_left(primary, now),
+            "left_s": None if is_final or primary is None else seconds_left(primary),
             "steps_at_risk": _steps_at_risk(latest),
             "is_final": is_final,
             "primary": primary,
@@ -50,6 +58,8 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
             "started_at": _time(detail, "startTime"),
             "training_input": detail.job["trainingInput"],
             "waits": detail.state is JobState.QUEUED,
+            **_program(detail.job["trainingInput"]),
+            **_result(cases, project, job_id, detail.state, files),
             **_usage(request, cases, project, job_id, latest),
         }
 
@@ -66,8 +76,9 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
     )
 
 
-def seconds_left(replica: ReplicaView, now: datetime) -> float | None:
-    """Time for the remaining steps at the pace so far; None where that is unknown."""
+def seconds_left(replica: ReplicaView) -> float | None:
+    """Time from the last step to the end at the pace so far; None where that is unknown. It does not count down while
+    no step comes."""
     if replica.state is not ReplicaState.RUNNING or None in (replica.steps, replica.step, replica.step_at):
         return None
     assert replica.steps is not None
@@ -76,9 +87,8 @@ def seconds_left(replica: ReplicaView, now: datetime) -> float | None:
     first = replica.first_step or 0
     if replica.started_at is None or replica.step <= first or replica.step >= replica.steps:
         return None
-    pace = (replica.step_at - replica.started_at).total_seconds() / (replica.step - first)
-    since = (now - replica.step_at).total_seconds()
-    return max(0.0, pace * (replica.steps - replica.step) - since)
+    passed = (replica.step_at - replica.started_at).total_seconds()
+    return max(0.0, passed) / (replica.step - first) * (replica.steps - replica.step)
 
 
 def _steps_at_risk(run: RunView | None) -> int | None:
@@ -103,14 +113,50 @@ def _usage(
     return {"usage": charts, "usage_page": page, "usage_pages": pages}
 
 
+def _program(training_input: Mapping[str, Any]) -> Mapping[str, str]:
+    """The program of the job: its image or module, and its arguments as shell words."""
+    return {
+        "image": training_input.get("masterConfig", {}).get("imageUri", ""),
+        "module": training_input.get("pythonModule", ""),
+        "arguments": shlex.join(training_input.get("args", ())),
+    }
+
+
+def _result(
+    cases: UseCases, project: str, job_id: str, state: JobState, files: CachedListing
+) -> Mapping[str, Any]:
+    """The result of a job that succeeded: its metrics, the chart of the main one, and its model with the directory on
+    the page of its files."""
+    if state is not JobState.SUCCEEDED:
+        return {"results": (), "chart": None, "model": "", "model_directory": None}
+    results = cases.metrics.results(project, job_id)
+    listing, _ = files(state)
+    model = listing.model if listing is not None else ""
+    return {
+        "results": results,
+        "chart": result_chart(results),
+        "model": model,
+        "model_directory": _directory(model, listing.job_dir) if listing is not None and model else None,
+    }
+
+
+def _directory(model: str, job_dir: str) -> str | None:
+    """The directory of a model below the job-dir; a model whose name has a dot is a file in it. None elsewhere."""
+    root = f"{job_dir.rstrip('/')}/"
+    if not model.startswith(root):
+        return None
+    parent, _, name = model.removeprefix(root).rstrip("/").rpartition("/")
+    return parent if "." in name else f"{parent}/{name}".lstrip("/")
+
+
 def _commands(project: str, job_id: str, primary: ReplicaView | None) -> Mapping[str, str]:
     """Commands for a terminal, by title."""
     job = f"{job_id} --project {project}"
     task = f" {primary.task}" if primary else ""
     return {
-        "describe": f"trainyard jobs describe {job}",
-        "stream its log": f"trainyard jobs stream-logs {job}",
-        "reproduce a replica by hand": f"trainyard jobs explain {job_id}{task} --project {project}",
+        "Describe": f"trainyard jobs describe {job}",
+        "Stream its log": f"trainyard jobs stream-logs {job}",
+        "Reproduce a replica by hand": f"trainyard jobs explain {job_id}{task} --project {project}",
     }
 
 

@@ -6,6 +6,7 @@ import { colour, paint } from "./yaml.js";
 const INDENT = "  ";
 
 export class Editor {
+  #root;
   #area;
   #sheet;
   #numbers;
@@ -15,6 +16,7 @@ export class Editor {
 
   /** @param {HTMLElement} root an .editor with a textarea in it @param {() => void} changed after every change */
   constructor(root, changed) {
+    this.#root = root;
     this.#area = root.querySelector("textarea");
     this.#sheet = root.querySelector(".sheet");
     this.#numbers = root.querySelector(".numbers");
@@ -47,7 +49,8 @@ export class Editor {
     this.#area.select();
     this.#insert(text);
     this.#area.setSelectionRange(0, 0);
-    this.#area.scrollIntoView({ block: "nearest" });
+    this.#root.scrollTo(0, 0); // the inserted text has scrolled to its end, and the numbers cover what is to the left
+    this.#root.scrollIntoView({ block: "nearest" });
   }
 
   /** Marks problems: {line, column, end_column, severity}, as the server counts, in characters from 1. */

@@ -1,0 +1,73 @@
+"""Chart of a job's main metric, and of its variants such as `val_loss`, as SVG paths. Pure."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainyard_server.domain.metrics.results import MetricResult
+
+WIDTH, HEIGHT = 600.0, 150.0
+"""View box of the chart; the page stretches it."""
+
+_MARGIN = 4.0
+_LINES = 3
+# As in curves.js.
+_VARIANT = re.compile(
+    r"(held_out|validation|val|valid|eval|test|dev|training|train)[_/.-](.+)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLine:
+    """One curve. `number` picks its colour."""
+
+    name: str
+    path: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultChart:
+    """Curves from `low` to `high`, over the steps from `first` to `last`."""
+
+    name: str
+    lines: Sequence[ResultLine]
+    low: float
+    high: float
+    first: int
+    last: int
+
+
+def result_chart(results: Sequence[MetricResult]) -> ResultChart | None:
+    """The chart of the first metric; None where it has fewer than two finite points."""
+    if not results:
+        return None
+    base = _base(results[0].name)
+    drawn = [one for one in results if _base(one.name) == base and len(_finite(one)) > 1][:_LINES]
+    if results[0] not in drawn:
+        return None
+    points = [point for one in drawn for point in _finite(one)]
+    steps, values = [step for step, _ in points], [value for _, value in points]
+    low, high, first, last = min(values), max(values), min(steps), max(steps)
+
+    def path(one: MetricResult) -> str:
+        across = WIDTH / ((last - first) or 1)
+        up = (HEIGHT - 2 * _MARGIN) / ((high - low) or 1.0)
+        return "M" + "L".join(
+            f"{(step - first) * across:.1f} {HEIGHT - _MARGIN - (value - low) * up:.1f}"
+            for step, value in _finite(one)
+        )
+
+    lines = [ResultLine(one.name, path(one), number) for number, one in enumerate(drawn, start=1)]
+    return ResultChart(results[0].name, lines, low, high, first, last)
+
+
+def _finite(one: MetricResult) -> list[tuple[int, float]]:
+    points = zip(one.points.steps, one.points.values, strict=True)
+    return [(step, value) for step, value in points if math.isfinite(value)]
+
+
+def _base(name: str) -> str:
+    match = _VARIANT.fullmatch(name)
+    return match[2] if match else name

@@ -1,0 +1,73 @@
+"""Overview page of a job, as HTML."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from integration.api.api_support import VERA, Clock, ScriptedAgent, Server, running_agent, server
+from trainyard_protocol.sync import LogChunk, LogLine
+
+JOB = "/projects/p/jobs/job"
+
+
+def overview(api: Server) -> str:
+    """The text of the page, without markup."""
+    page = api.client.get(JOB, headers=VERA)
+    assert page.status_code == 200, page.text
+    return " ".join(re.sub(r"<[^>]+>", " ", page.text).split())
+
+
+def report(api: Server, agent: ScriptedAgent, *events: dict[str, Any]) -> None:
+    time = api.clock().isoformat()
+    lines = tuple(LogLine(time=time, stream="stdout", text=json.dumps(event)) for event in events)
+    agent.ship("master-replica-0", LogChunk(start=0, lines=lines), agent.run)
+    api.use_cases.backend.progress.flush()
+
+
+def test_names_in_the_reason_of_a_waiting_job_keep_their_letters(api: Server) -> None:
+    ScriptedAgent(api, "n1-Box-T4", cpus=1).sync()
+    api.create("first")
+    api.create("job")
+    api.tick()
+    assert "Needs 1 vCPU and 2.0 GB; agent n1-Box-T4 has 1 vCPU, of which 0 are free" in overview(api)
+
+
+def test_time_left_does_not_count_down_while_no_step_comes(api: Server) -> None:
+    agent = running_agent(api)
+    api.clock.advance(60)
+    report(api, agent, *({"event": "progress", "step": step, "steps": 30} for step in (0, 10)))
+    assert "2m 00s left" in overview(api)
+    api.clock.advance(90)
+    agent.sync()
+    assert "2m 00s left" in overview(api)
+
+
+def test_job_that_succeeded_shows_its_result_on_top(tmp_path: Path) -> None:
+    job_dir = tmp_path / "job"
+    (job_dir / "model").mkdir(parents=True)
+    with server(tmp_path / "server", Clock(), job_dir_roots=(tmp_path,)) as api:
+        agent = ScriptedAgent(api)
+        agent.sync()
+        api.create("job", args=["--note", "two words"], jobDir=str(job_dir))
+        api.tick()
+        agent.sync()
+        agent.start()
+        report(
+            api,
+            agent,
+            *(
+                {"event": "progress", "step": step, "loss": loss, "rate": 7}
+                for step, loss in ((1, 3.0), (2, 0.5), (3, 0.75))
+            ),
+        )
+        agent.exit()
+        page = api.client.get(JOB, headers=VERA).text
+        assert '<path class="curve series-1"' in page
+        assert f'<a href="{JOB}/files?path=model">{job_dir}/model</a>' in page
+        text = overview(api)
+    top = text[text.index("Result") : text.index("Time")]
+    assert "loss 0.75 0.5 2" in top  # last, best, its step
+    assert "rate 7" in top
+    assert "Arguments --note &#39;two words&#39;" in top
+    assert "Module trainer.task" in top

@@ -182,6 +182,15 @@ class Client:
     def cancel_job(self, job: str) -> None:
         self._call("POST", f"{self._jobs}/{quote(job, safe='')}:cancel", json={})
 
+    def delete_job(self, job: str) -> None:
+        """Delete a job that has ended. Raises NotFound, unless an earlier attempt of this call has deleted it."""
+        lost: list[TrainyardError] = []
+        try:
+            self._call("DELETE", f"{self._extensions}/{quote(job, safe='')}", retried=lost.append)
+        except NotFound:
+            if not lost:
+                raise
+
     def detail(self, job: str) -> JobDetail:
         return self._read(JobDetail, "GET", f"{self._extensions}/{quote(job, safe='')}")
 

@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from browser.browser_support import DashboardServer, Viewport, axe
+from integration.api.api_support import ADMIN
 
 Open = Callable[..., Page]
 GANG = {"workerCount": "2", "workerType": "local-1"}
@@ -53,3 +54,19 @@ def test_running_job_is_followed_until_its_result(
     expect(page.get_by_role("img", name="loss over the steps, between 0.25 and 3")).to_be_visible()
     shot(page, "job-succeeded-light")
     assert axe(page) == []
+
+
+def test_job_that_is_deleted_leaves_a_message_on_its_open_page(
+    dashboard: DashboardServer, open_page: Open
+) -> None:
+    dashboard.submit("digits")
+    dashboard.api.cancel("digits")
+    page = open_page("/projects/p/jobs/digits")
+    answer = dashboard.api.client.request("DELETE", "/trainyard/v1/projects/p/jobs/digits", headers=ADMIN)
+    assert answer.status_code == 200
+    expect(page.locator("#banner")).to_contain_text("This job was deleted.")
+    page.get_by_role("button", name="All jobs").click()
+    expect(page.get_by_text("digits")).to_have_count(0)
+    errors: list[str] = page.errors  # type: ignore[attr-defined]
+    assert all("404 (Not Found)" in error for error in errors)
+    errors.clear()

@@ -329,6 +329,23 @@ def cancel(target: Target, job: str) -> None:
         client.cancel_job(job)
 
 
+@jobs_group.command()
+@jobs_argument
+@click.option("--yes", "--quiet", "confirmed", is_flag=True, help="Do not ask.")
+@server_options
+def delete(target: Target, names: tuple[str, ...], confirmed: bool) -> None:
+    """Delete jobs that have ended: record, log, curves, resource usage. Asks before.
+
+    The local service's own directory of a job goes with it; a --job-dir, also on gs://, stays. A name is never used
+    again.
+    """
+    from trainyard_cli.commands import delete as removal
+    from trainyard_cli.local.state import LocalState
+
+    with _connect(target) as client:
+        removal.delete(client, names, LocalState(target.state_dir), confirmed=confirmed)
+
+
 @jobs_group.command("stream-logs")
 @job_argument
 @click.option(

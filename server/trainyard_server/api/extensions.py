@@ -69,6 +69,13 @@ def detail(project: str, job_id: str, cases: Cases) -> JobDetail:
     return cases.job_details.detail(project, job_id)
 
 
+@router.delete("/projects/{project}/jobs/{job_id}")
+def delete_job(project: str, job_id: str, cases: Cases, caller: AuthenticatedCaller) -> dict[str, str]:
+    """Delete a job that has ended: its record, its log and its usage."""
+    cases.jobs.delete(caller, project, job_id)
+    return {}
+
+
 @router.get("/projects/{project}/jobs/{job_id}/why")
 def why(project: str, job_id: str, cases: Cases) -> QueueExplanationView:
     return cases.queue_explanation.explain(project, job_id)

@@ -152,7 +152,9 @@ class Controller:
         """
         backend = self._backend
         with backend.store.read() as reader:
-            job = reader.job_by_key(key)
+            job = reader.find_job(key)
+            if job is None:
+                return  # it was deleted
             have = backend.logs.count(job.project, job.job_id, SERVICE)
             events = reader.service_lines(key, skip=have)
             lines = [LogLine(time=rfc3339(e.time), stream="stdout", text=e.message) for e in events]

@@ -60,7 +60,7 @@ class Caller:
         return _PEOPLE.index(self.role) >= _PEOPLE.index(role)
 
     def may_change(self, owner: str) -> bool:
-        """Whether it may cancel and relabel a job of that owner."""
+        """Whether it may cancel, relabel and delete a job of that owner."""
         return self.may(Role.ADMIN) or (self.may(Role.SUBMITTER) and self.name == owner)
 
     def __str__(self) -> str:

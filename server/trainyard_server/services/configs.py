@@ -153,7 +153,7 @@ class Configs:
         with self._backend.store.read() as reader:
 
             def is_taken(name: str) -> bool:
-                return reader.job(project, name) is not None
+                return reader.is_used(project, name)
 
             return SuggestedId(job_id=clone.next_id(like, is_taken) if is_taken(like) else like)
 

@@ -30,6 +30,7 @@ from trainyard_protocol.sync import AgentInfo
 from trainyard_protocol.training_input import Job, LabelsPatch, TrainingInput, parse
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
+from trainyard_server.control.removal import remove_job
 from trainyard_server.control.snapshots import idle_agents, snapshot_of
 from trainyard_server.domain.lifecycle.decisions import CANCELLED_BY_USER
 from trainyard_server.domain.lifecycle.stalls import check_labels
@@ -160,6 +161,21 @@ class Jobs:
             )
         return {}
 
+    def delete(self, caller: Caller, project: str, job_id: str) -> None:
+        """Delete a job that has ended: its record, its log and its usage. Its id is never used again.
+
+        Raises PermissionDenied for a job that the caller may not change, FailedPrecondition for one that has not ended,
+        NotFound.
+        """
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+        _check_change(caller, job)
+        if job.state not in FINAL_JOB_STATES:
+            raise FailedPrecondition(
+                f"The job {job_id} is {job.state}. Only a job that has ended can be deleted: cancel it first."
+            )
+        remove_job(self._backend, job, str(caller))
+
     def patch(
         self, caller: Caller, project: str, job_id: str, body: object, update_mask: str
     ) -> dict[str, Any]:
@@ -220,9 +236,15 @@ class Jobs:
 def known_job(reader: Reader, project: str, job_id: str) -> JobRow:
     """Raises NotFound."""
     job = reader.job(project, job_id)
-    if job is None:
-        raise NotFound(f"Field: name Error: The job projects/{project}/jobs/{job_id} was not found.")
-    return job
+    if job is not None:
+        return job
+    deleted = reader.deleted_job(project, job_id)
+    when = (
+        ""
+        if deleted is None
+        else f" It was deleted on {deleted.deleted_at:%Y-%m-%d} by {deleted.deleted_by}."
+    )
+    raise NotFound(f"Field: name Error: The job projects/{project}/jobs/{job_id} was not found.{when}")
 
 
 def _check_change(caller: Caller, job: JobRow) -> None:
@@ -301,6 +323,9 @@ def _check_installation(reader: Reader, project: str, job: Job) -> None:
 def _check_free(reader: Reader, project: str, job_id: str) -> None:
     if reader.job(project, job_id) is not None:
         raise AlreadyExists(Violation("job.job_id", "A job with this id already exists."))
+    if reader.deleted_job(project, job_id) is not None:
+        message = "A job with this id existed and was deleted. An id is never used again."
+        raise AlreadyExists(Violation("job.job_id", message))
 
 
 def _patchable_fields(body: object) -> object:

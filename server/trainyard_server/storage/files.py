@@ -2,9 +2,10 @@
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trainyard_protocol.errors import InvalidArgument
@@ -59,6 +60,12 @@ def sync(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def remove_directory(directory: Path, wait_s: float) -> None:
+    """Remove a directory under its lock; does nothing if there is none. Raises LockTimeout, OSError."""
+    with suppress(FileNotFoundError), locked(directory, wait_s):
+        shutil.rmtree(directory)
 
 
 @contextmanager

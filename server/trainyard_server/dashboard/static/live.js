@@ -99,6 +99,11 @@ function watch(stream, lost) {
         toSignIn();
         return;
       }
+      if (answer.ok && (await fetch(location.href, { cache: "no-store" })).status === 404) {
+        forget(stream);
+        setBanner("deleted", "This job was deleted.", "bad", { label: "All jobs", run: () => location.assign("/") });
+        return; // there is nothing to connect to any more
+      }
     } catch {
       // The server is away: the banner is shown, and the next attempt comes by itself.
     }

@@ -1,6 +1,6 @@
 """Database tables, for SQLite and PostgreSQL.
 
-`events` is append-only: rows are inserted and read, never updated or deleted.
+`events` is append-only: rows are inserted and read, never updated; they are deleted with their job.
 """
 
 from datetime import UTC, datetime
@@ -78,7 +78,7 @@ def _lower_job_id(context: DefaultExecutionContext) -> str:
 
 
 class JobRow(Table):
-    """A job. Ids are unique in a project, and jobs are never deleted."""
+    """A job. Ids are unique in a project for ever: see DeletedJobRow."""
 
     __tablename__ = "jobs"
     __table_args__ = (
@@ -120,6 +120,20 @@ class JobRow(Table):
     waiting_kind: Mapped[str] = mapped_column(String(32), default="")
     position: Mapped[int] = mapped_column(default=0)
     verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    log_removed_at: Mapped[datetime | None]  # by the retention; its record stays
+
+
+class DeletedJobRow(Table):
+    """The id and the key of a deleted job, so that neither is ever used again."""
+
+    __tablename__ = "deleted_jobs"
+    __table_args__ = (UniqueConstraint("project", "job_id"),)
+
+    key: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    project: Mapped[str] = mapped_column(String(128))
+    job_id: Mapped[str] = mapped_column(String(128))
+    deleted_at: Mapped[datetime]
+    deleted_by: Mapped[str] = mapped_column(String(128))
 
 
 class JobLabelRow(Table):

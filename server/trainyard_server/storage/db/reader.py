@@ -10,6 +10,7 @@ from trainyard_protocol.states import FINAL_JOB_STATES, RUN_MOVES, JobState
 from trainyard_server.storage.db.job_inputs import JobInput, JobInputs
 from trainyard_server.storage.db.models import (
     AgentRow,
+    DeletedJobRow,
     EventRow,
     InstallationRow,
     JobRow,
@@ -34,6 +35,17 @@ class Reader:
 
     def job(self, project: str, job_id: str) -> JobRow | None:
         return self._session.scalar(select(JobRow).filter_by(project=project, job_id=job_id))
+
+    def find_job(self, key: int) -> JobRow | None:
+        """The job with that key, unless it was deleted."""
+        return self._session.get(JobRow, key)
+
+    def deleted_job(self, project: str, job_id: str) -> DeletedJobRow | None:
+        return self._session.scalar(select(DeletedJobRow).filter_by(project=project, job_id=job_id))
+
+    def is_used(self, project: str, job_id: str) -> bool:
+        """Whether the project has, or has ever had, a job with that id."""
+        return self.job(project, job_id) is not None or self.deleted_job(project, job_id) is not None
 
     def job_by_key(self, key: int) -> JobRow:
         return self._session.get_one(JobRow, key)

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import Update
 
 from trainyard_protocol.states import (
+    FINAL_JOB_STATES,
     JOB_MOVES,
     REPLICA_MOVES,
     RUN_MOVES,
@@ -34,6 +35,7 @@ from trainyard_server.storage.db import engine
 from trainyard_server.storage.db.job_inputs import JobInput, JobInputs
 from trainyard_server.storage.db.models import (
     AgentRow,
+    DeletedJobRow,
     EventRow,
     InstallationRow,
     JobLabelRow,
@@ -113,6 +115,10 @@ class Writer(Reader):
 
     def add_job(self, job: JobRow, parsed: JobInput, now: datetime, events: Iterable[Event]) -> None:
         """Add a job in QUEUED; `parsed` is its input. The caller has checked that its id is free."""
+        if self._session.get_bind().dialect.name == "sqlite":
+            # SQLite would give the key of the newest job again after that was deleted.
+            newest = [self._session.scalar(select(func.max(row.key))) or 0 for row in (JobRow, DeletedJobRow)]
+            job.key = max(newest) + 1
         self._session.add(job)
         self._session.flush()
         self.new_inputs[job.key] = parsed
@@ -302,6 +308,25 @@ class Writer(Reader):
         ]
         if rows:
             self._session.connection().execute(statement, rows)
+
+    def delete_job(self, job: JobRow, now: datetime, by: str) -> None:
+        """Delete a job that has ended with everything that belongs to it. Its id and its key stay used."""
+        if job.state not in FINAL_JOB_STATES:
+            raise ConcurrentUpdate
+        runs = select(RunRow.run_id).where(RunRow.job_key == job.key)
+        for statement in (
+            delete(ReplicaRow).where(ReplicaRow.run_id.in_(runs)),
+            delete(RunRow).where(RunRow.job_key == job.key),
+            delete(EventRow).where(EventRow.job_key == job.key),
+            delete(JobLabelRow).where(JobLabelRow.job_key == job.key),
+            delete(JobRow).where(JobRow.key == job.key),
+        ):
+            self._session.execute(statement.execution_options(synchronize_session=False))
+        self._session.expunge(job)
+        self._session.add(
+            DeletedJobRow(key=job.key, project=job.project, job_id=job.job_id, deleted_at=now, deleted_by=by)
+        )
+        self._session.flush()
 
     def set_labels(self, job: JobRow, labels: dict[str, str], now: datetime) -> None:
         """Replace the labels, if they have not changed since they were read."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
+from trainyard_protocol.errors import NotFound
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.failures import FailureLog
 
@@ -70,6 +71,8 @@ class Broadcaster(Generic[_T]):
                 while not self._notifier.closed:
                     await channel.publish(await poll(channel.value, published))
                     published = await subscription.wait(every_s)
+        except NotFound:
+            logger.info("%s: what it shows was deleted", self._failure)
         except Exception as error:  # noqa: BLE001 - logged; subscribers see that the channel is closed
             self._failures.record(self._failure, error)
         channel.close()

@@ -14,7 +14,7 @@ from threading import Lock
 
 from trainyard_protocol.sync import LogEnd, LogLine
 from trainyard_protocol.views import LogEntry
-from trainyard_server.storage.files import LockTimeout, job_directory, locked, sync
+from trainyard_server.storage.files import LockTimeout, job_directory, locked, remove_directory, sync
 from trainyard_server.storage.logs import legacy
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter
 from trainyard_server.storage.logs.index import IndexDamaged
@@ -72,6 +72,18 @@ class LogStore:
             if is_complete and end.count and self._durable:
                 sync(log.segment)
         return is_complete
+
+    def remove(self, project: str, job_id: str) -> None:
+        """Remove the log of a job that has ended; does nothing without one. Raises OSError, also LockTimeout."""
+        log = self._job(project, job_id)
+        if not log.writing.acquire(timeout=self._write_wait_s):
+            raise LockTimeout(f"The log in {log.directory} is locked by another thread.")
+        try:
+            remove_directory(log.directory, self._write_wait_s)
+            with log.view:
+                log.reset()
+        finally:
+            log.writing.release()
 
     def read(
         self,

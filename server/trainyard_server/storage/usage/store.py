@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from threading import Lock
 
-from trainyard_server.storage.files import job_directory, locked, write_at
+from trainyard_server.storage.files import job_directory, locked, remove_directory, write_at
 from trainyard_server.storage.streams import Stream
 from trainyard_server.storage.usage.records import UsagePoint, packed, size_of, thinned, unpacked
 
@@ -37,6 +37,10 @@ class UsageStore:
             for stream, new_points in points.items():
                 for point in new_points:
                     self._append(directory / stream.name.replace("/", "."), point)
+
+    def remove(self, project: str, job_id: str) -> None:
+        """Remove all points of a job. Raises OSError (also LockTimeout)."""
+        remove_directory(job_directory(self._directory, project, job_id), _WAIT_S)
 
     def newest(self, project: str, job_id: str, stream: Stream, gpus: int) -> UsagePoint | None:
         """The last point of a replica with that number of GPUs, or None."""

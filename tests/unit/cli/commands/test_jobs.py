@@ -23,10 +23,13 @@ from integration.api.api_support import (
     serving,
 )
 from trainyard_cli.commands import tree
+from trainyard_cli.commands.delete import own_directory
 from trainyard_cli.commands.shell_init import guess_shell
 from trainyard_cli.main import run
 from trainyard_cli.settings import COMPLETION_VARIABLE
+from trainyard_protocol.states import JobState
 from trainyard_protocol.sync import LogChunk, LogEnd, digest
+from trainyard_protocol.views import JobDetail
 
 CONFIG = """\
 trainingInput:
@@ -560,3 +563,67 @@ def test_metrics_as_a_table_and_as_json(typed: Type, app: Server) -> None:
     }
     assert typed("jobs metrics job --name rate --format", "value(name,value)").out == "rate\t0.3\n"
     assert typed("jobs metrics nothing").code == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_delete_asks_at_a_terminal_and_names_what_goes_and_what_stays(
+    typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.create("old", jobDir="gs://models/old")
+    app.cancel("old")
+    monkeypatch.setattr("sys.stdin", Terminal("n\ny\n"))
+    refused = typed("jobs delete old")
+    assert refused.code == 1
+    assert (
+        "This deletes 1 job with record, log, curves and resource usage:\n"
+        "  old (CANCELLED); gs://models/old stays\n"
+        "This cannot be undone. The names are never used again.\n"
+    ) in refused.err
+    assert "Nothing was deleted." in refused.err
+    assert typed("jobs delete old").code == 0
+    assert app.get("/v1/projects/p/jobs") == {}
+
+
+def test_delete_without_a_terminal_needs_yes(typed: Type, app: Server) -> None:
+    for name in ("a", "b"):
+        app.create(name)
+        app.cancel(name)
+    refused = typed("jobs delete a b")
+    assert refused.code == 2
+    assert "There is no terminal to confirm it at: add --yes." in refused.err
+    deleted = typed("jobs delete a b a --yes")
+    assert (deleted.code, deleted.out, deleted.err) == (0, "", "Deleted the job [a].\nDeleted the job [b].\n")
+    again = typed("jobs submit training a --config config.yaml --if-not-exists")
+    assert again.code == 1
+    assert (
+        "A job a existed and was deleted. A name is never used again: give the job another one." in again.err
+    )
+
+
+def test_delete_of_a_job_that_has_not_ended_deletes_none_of_them(typed: Type, app: Server) -> None:
+    app.create("ended")
+    app.cancel("ended")
+    app.create("active")
+    printed = typed("jobs delete ended active --yes")
+    assert printed.code == 1
+    assert printed.err == (
+        "ERROR: Only jobs that have ended can be deleted: active is QUEUED. Nothing was deleted.\n"
+        "To end it first:  jobs cancel active\n"
+    )
+    assert app.job("ended")["state"] == "CANCELLED"
+
+
+def test_own_directory_is_the_default_one_and_never_a_job_dir_or_a_link(tmp_path: Path) -> None:
+    detail = JobDetail(job={"jobId": "j", "trainingInput": {}}, state=JobState.FAILED)
+    with_job_dir = detail.model_copy(update={"job": {"trainingInput": {"jobDir": str(tmp_path / "j")}}})
+    (tmp_path / "j").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "j")
+    assert own_directory(detail, tmp_path, "j") == tmp_path / "j"
+    assert own_directory(with_job_dir, tmp_path, "j") is None
+    assert own_directory(detail, tmp_path, "link") is None
+    assert own_directory(detail, tmp_path, "other") is None
+    assert own_directory(detail, None, "j") is None

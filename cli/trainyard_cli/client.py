@@ -103,6 +103,7 @@ class Client:
         self._retry_delays = tuple(retry_delays)
         self._notify = notify
         self._sleep = sleep
+        self._timeout = timeout
         self._http = httpx.Client(
             base_url=server.url,
             headers={"Authorization": f"Bearer {server.token}"},
@@ -123,6 +124,16 @@ class Client:
 
     def close(self) -> None:
         self._http.close()
+
+    def another(self) -> "Client":
+        """A second client of the same server, for another thread."""
+        return Client(
+            self.server,
+            self.project,
+            retry_delays=self._retry_delays,
+            notify=self._notify,
+            timeout=self._timeout,
+        )
 
     def answers(self) -> bool:
         """Whether a server answers now, healthy or not."""

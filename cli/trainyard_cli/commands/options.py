@@ -97,6 +97,24 @@ def server_options(function: Command) -> Command:
     return wrapped
 
 
+def follow_options(function: Command) -> Command:
+    """--raw and --cancel-on-interrupt of the commands that follow a job."""
+    for option in (
+        click.option(
+            "--cancel-on-interrupt",
+            is_flag=True,
+            help="Ctrl-C cancels the job; a second Ctrl-C stops waiting for its end.",
+        ),
+        click.option(
+            "--raw",
+            is_flag=True,
+            help="On a terminal: every line as it was printed, as in a pipe, with colours.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 def output_options(function: Command) -> Command:
     """-o and --format; the command receives one `output: formats.Output`."""
 

@@ -16,7 +16,7 @@ from trainyard_cli.local.state import LocalState
 from trainyard_cli.output import formats
 from trainyard_cli.output.follow import stream
 from trainyard_cli.output.formats import Output
-from trainyard_cli.output.log_screen import screen_for
+from trainyard_cli.output.screens import is_live, screen_for
 from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.existing import check_same
@@ -45,6 +45,8 @@ def submit(
     user_args: tuple[str, ...],
     stream_logs: bool,
     if_not_exists: bool = False,
+    raw: bool = False,
+    cancel_on_interrupt: bool = False,
 ) -> int:
     """Submit one job; with `stream_logs` follow it and return its exit code.
 
@@ -94,7 +96,11 @@ def submit(
                 with suppress(OSError):
                     path.rmdir()
             raise
-        return _after(client, job, output, stream_logs=stream_logs, is_new=not existing)
+        _announce(job, output, stream_logs=stream_logs, is_new=not existing)
+        if not stream_logs:
+            return 0
+        screen = screen_for(sys.stderr, sys.stderr, raw=raw)
+        return stream(client, job["jobId"], screen, cancel_on_interrupt=cancel_on_interrupt)
 
 
 def existing_job(
@@ -146,9 +152,7 @@ def validate(
         click.echo(f"\n{jobs.gang_text(groups)}")
 
 
-def _after(
-    client: Client, job: dict[str, Any], output: Output, *, stream_logs: bool, is_new: bool = True
-) -> int:
+def _announce(job: dict[str, Any], output: Output, *, stream_logs: bool, is_new: bool = True) -> None:
     job_id = job["jobId"]
     if is_new:
         notify(f"Job [{job_id}] submitted successfully.")
@@ -162,13 +166,11 @@ def _after(
             f"  $ jobs stream-logs {job_id}\n"
         )
     if output.for_people:
-        click.echo(f"jobId: {job_id}\nstate: {job.get('state', 'QUEUED')}")
+        if not (stream_logs and is_live(sys.stdout)):  # the live view follows, and says the same
+            click.echo(f"jobId: {job_id}\nstate: {job.get('state', 'QUEUED')}")
     else:
         click.echo(formats.render(output, job))
-    if not stream_logs:
-        return 0
     sys.stdout.flush()
-    return stream(client, job_id, screen_for(sys.stderr, sys.stderr))
 
 
 def _check(draft: submission.JobDraft, target: Target, server: Server | None, catalog: Catalog | None) -> Job:

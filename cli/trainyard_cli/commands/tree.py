@@ -16,6 +16,7 @@ from trainyard_cli.commands.options import (
     Duration,
     JobName,
     WithUserArgs,
+    follow_options,
     output_options,
     server_options,
     state_options,
@@ -243,6 +244,7 @@ def submit() -> None:
     is_flag=True,
     help="Accept a job of this name that exists with the same content; with another one, show the differences.",
 )
+@follow_options
 @server_options
 @output_options
 def submit_training(target: Target, output: "Output", **parameters: Any) -> int | None:
@@ -252,6 +254,9 @@ def submit_training(target: Target, output: "Output", **parameters: Any) -> int 
     """
     if parameters["asynchronous"] and parameters["stream_logs"]:
         raise click.UsageError("argument --async: At most one of --async | --stream-logs can be specified.")
+    for flag in ("raw", "cancel_on_interrupt"):
+        if parameters[flag] and not parameters["stream_logs"]:
+            raise click.UsageError(f"argument --{flag.replace('_', '-')}: It needs --stream-logs.")
     flags = _checked(pop_flags(parameters))
     from trainyard_cli.commands import submit as job_commands
 
@@ -264,6 +269,8 @@ def submit_training(target: Target, output: "Output", **parameters: Any) -> int 
         user_args=parameters["user_args"],
         stream_logs=parameters["stream_logs"],
         if_not_exists=parameters["if_not_exists"],
+        raw=parameters["raw"],
+        cancel_on_interrupt=parameters["cancel_on_interrupt"],
     )
 
 
@@ -369,6 +376,7 @@ def delete(target: Target, names: tuple[str, ...], confirmed: bool) -> None:
 )
 @click.option("--search", default="", metavar="TEXT", help="Only lines with this text, ignoring case.")
 @click.option("--follow/--no-follow", default=True, help="Wait for new lines.  [default: follow]")
+@follow_options
 @server_options
 @output_options
 def stream_logs(
@@ -380,16 +388,24 @@ def stream_logs(
     since: str,
     search: str,
     follow: bool,
+    raw: bool,
+    cancel_on_interrupt: bool,
 ) -> int:
-    """Show a job's log until the job ends, and exit with the job's exit code."""
+    """Show a job's log until the job ends, and exit with the job's exit code.
+
+    On a terminal the steps and metrics are one live line, with a line for each epoch and evaluation.
+    """
     from trainyard_cli.commands import jobs
     from trainyard_cli.output.follow import stream
-    from trainyard_cli.output.log_screen import screen_for
+    from trainyard_cli.output.screens import screen_for
 
     query = jobs.log_query(task, severity, since, search)
     with _connect(target) as client:
-        screen = screen_for(sys.stdout, sys.stderr, as_json=output.kind == "json")
-        return stream(client, job, screen, query=query, follow=follow)
+        raw = raw or bool(search)  # what was searched for is shown, also in lines of progress
+        screen = screen_for(sys.stdout, sys.stderr, as_json=output.kind == "json", raw=raw)
+        return stream(
+            client, job, screen, query=query, follow=follow, cancel_on_interrupt=cancel_on_interrupt
+        )
 
 
 @jobs_group.command()

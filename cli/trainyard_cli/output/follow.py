@@ -1,11 +1,12 @@
 """Follows a job to its end: its log, each line once, then the verdict and the exit code."""
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from types import MappingProxyType
 
 from trainyard_cli.client import ALL_LINES, Client, LogQuery, StreamLost, StreamResumed
+from trainyard_cli.output.interrupt import CancelOnInterrupt
 from trainyard_cli.output.log_screen import Screen, elapsed, parse_rfc3339
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
@@ -19,12 +20,34 @@ _SHOWN = 8
 
 
 def stream(
-    client: Client, job: str, screen: Screen, *, query: LogQuery = ALL_LINES, follow: bool = True
+    client: Client,
+    job: str,
+    screen: Screen,
+    *,
+    query: LogQuery = ALL_LINES,
+    follow: bool = True,
+    cancel_on_interrupt: bool = False,
 ) -> int:
     """Show the job's log until the job has ended; without `follow`, the lines so far.
 
-    Returns the job's exit code (0 if it has none yet), or 130 after Ctrl-C, which leaves the job running. Raises
-    NotFound if the job has no such task. Missing or damaged lines are warnings and do not change the exit code."""
+    Returns the job's exit code (0 if it has none yet), or 130 after Ctrl-C, which leaves the job running. With
+    `cancel_on_interrupt` the first Ctrl-C cancels it, and its end is shown. Raises NotFound if the job has no such
+    task. Missing or damaged lines are warnings and do not change the exit code."""
+    if not cancel_on_interrupt:
+        return _stream(client, job, screen, query, follow, resume_hint)
+    with CancelOnInterrupt(job, client.another, screen.note) as interrupt:
+        return _stream(client, job, screen, query, follow, lambda job: cancel_hint(job, interrupt.cancelled))
+
+
+def _stream(
+    client: Client,
+    job: str,
+    screen: Screen,
+    query: LogQuery,
+    follow: bool,
+    hint: Callable[[str], str],
+) -> int:
+    """`hint` is the message after Ctrl-C."""
     received: defaultdict[str, LogDigest] = defaultdict(LogDigest)
     task = query.task
     tails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
@@ -55,7 +78,7 @@ def stream(
             _check_replica(detail, job, task)
     except KeyboardInterrupt:
         screen.close()
-        screen.note(resume_hint(job))
+        screen.note(hint(job))
         return INTERRUPTED
     finally:
         screen.close()
@@ -75,6 +98,13 @@ def resume_hint(job: str) -> str:
         f"\nThe job goes on. To see its log again:  jobs stream-logs {job}\n"
         f"To end it:                             jobs cancel {job}"
     )
+
+
+def cancel_hint(job: str, cancelled: bool) -> str:
+    """Message after the second Ctrl-C: whether the job is being cancelled, and how to see its end."""
+    if cancelled:
+        return f"\nThe job is being cancelled. To see its end:  jobs stream-logs {job}"
+    return f"\nThe server has not confirmed yet that it cancels the job. To make sure:  jobs cancel {job}"
 
 
 def log_warnings(

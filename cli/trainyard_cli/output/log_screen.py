@@ -1,10 +1,9 @@
-"""Log output: columns of severity, time, task and message.
+"""Log output with every line as it is: columns of severity, time, task and message.
 
-Plain lines in a pipe or file; on a terminal colours and a live status line at the bottom.
+Plain lines in a pipe or file; with `--raw` on a terminal colours and a live status line at the bottom.
 """
 
 import json
-import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,15 +18,15 @@ if TYPE_CHECKING:
 SEVERITY_WIDTH = 8
 TASK_WIDTH = len("worker-replica-0")
 
-_SEVERITY_STYLES = {
+SEVERITY_STYLES = {
     "DEBUG": "dim",
     "NOTICE": "bold",
     "WARNING": "yellow",
     "ERROR": "red",
     "CRITICAL": "bold red",
 }
-_TASK_STYLES = ("cyan", "green", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
-_STATE_STYLES = {
+TASK_STYLES = ("cyan", "green", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
+STATE_STYLES = {
     JobState.SUCCEEDED: "bold green",
     JobState.FAILED: "bold red",
     JobState.CANCELLED: "bold yellow",
@@ -95,7 +94,7 @@ class JsonScreen(PlainScreen):
 
 
 class LiveScreen:
-    """Terminal output: colours by severity and task, and a status line at the bottom."""
+    """Every line on a terminal: colours by severity and task, and a status line at the bottom."""
 
     def __init__(self, out: IO[str], clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         from rich.console import Console
@@ -124,7 +123,7 @@ class LiveScreen:
         self._width = max(self._width, len(task))
         self._progress |= progress_of(entry.text)
         text = self._text.assemble(
-            (f"{entry.severity:<{SEVERITY_WIDTH}}", _SEVERITY_STYLES.get(entry.severity, "dim")),
+            (f"{entry.severity:<{SEVERITY_WIDTH}}", SEVERITY_STYLES.get(entry.severity, "dim")),
             "  ",
             (local_time(entry.time, short=True), "dim"),
             "  ",
@@ -147,26 +146,17 @@ class LiveScreen:
         self._live.stop()
 
     def _style_of(self, task: str) -> str:
-        return self._styles.setdefault(task, _TASK_STYLES[(len(self._styles) - 1) % len(_TASK_STYLES)])
+        return self._styles.setdefault(task, TASK_STYLES[(len(self._styles) - 1) % len(TASK_STYLES)])
 
     def _status_line(self) -> "Text":
         if self._detail is None:
             return self._text("")
         words = status_words(self._detail, self._progress, self._clock())
         text = self._text(no_wrap=True, overflow="ellipsis")
-        text.append(words[0], _STATE_STYLES.get(self._detail.state, "bold cyan"))
+        text.append(words[0], STATE_STYLES.get(self._detail.state, "bold cyan"))
         for word in words[1:]:
             text.append(" · ", "dim").append(word)
         return text
-
-
-def screen_for(out: IO[str], err: IO[str], *, as_json: bool = False) -> Screen:
-    """Choose the screen for `out`: live on a terminal that can move its cursor, else plain."""
-    if as_json:
-        return JsonScreen(out, err)
-    if out.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
-        return LiveScreen(out)
-    return PlainScreen(out, err)
 
 
 def status_words(detail: JobDetail, progress: dict[str, str], now: datetime) -> list[str]:

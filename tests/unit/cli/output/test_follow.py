@@ -1,18 +1,20 @@
 import io
+import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from trainyard_cli.client import Client, LogQuery
-from trainyard_cli.output.follow import exit_code, log_warnings, stream, summary_lines
+from trainyard_cli.output.follow import cancel_hint, exit_code, log_warnings, stream, summary_lines
 from trainyard_cli.output.log_screen import PlainScreen
 from trainyard_cli.settings import Server
-from trainyard_protocol.errors import NotFound, Unavailable
+from trainyard_protocol.errors import NotFound, PermissionDenied, Unavailable
 from trainyard_protocol.states import JobState, Outcome, Reason
 from trainyard_protocol.sync import LogDigest, LogLine, digest
 from trainyard_protocol.views import JobDetail, LogEntry, LogSummary, Verdict
-from unit.cli.scripted_server import CUT, ScriptedServer, events, ok, refused, scripted_server
+from unit.cli.scripted_server import CUT, Answer, ScriptedServer, events, ok, refused, scripted_server
 
 WORKER = "worker-replica-0"
 
@@ -236,3 +238,47 @@ def test_conclusion_without_last_lines_in_the_verdict_uses_those_that_were_seen(
     assert verdict is not None
     bare = FAILED[1].model_copy(update={"verdict": verdict.model_copy(update={"last_lines": ()})})
     assert "    seen" in summary_lines(bare, {WORKER: ["seen"]})
+
+
+class _Interrupted(PlainScreen):
+    """A screen whose reader presses Ctrl-C at these lines, and waits a moment for what follows."""
+
+    def __init__(self, script: ScriptedServer, at: set[str]) -> None:
+        self.err = io.StringIO()
+        super().__init__(io.StringIO(), self.err)
+        self._script = script
+        self._at = at
+
+    def line(self, entry: LogEntry) -> None:
+        super().line(entry)
+        if entry.text in self._at:
+            requests = len(self._script.requests)
+            signal.raise_signal(signal.SIGINT)
+            deadline = time.monotonic() + 5
+            while len(self._script.requests) == requests and time.monotonic() < deadline:
+                time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("answer", "at", "code", "messages"),
+    [
+        (ok({}), {"line 1"}, 1, ["Cancelling job [j]. A second Ctrl-C stops", "Job [j] was cancelled after 01:05."]),
+        (ok({}), {"line 1", "line 2"}, 130, ["Cancelling job [j]."]),
+        (refused(PermissionDenied("no")), {"line 1"}, 1, ["Job [j] was not cancelled: no"]),
+    ],
+)  # fmt: skip
+def test_stream_that_cancels_on_interrupt_shows_the_end_of_the_job(
+    script: ScriptedServer, answer: Answer, at: set[str], code: int, messages: list[str]
+) -> None:
+    script.answers = [events(line(1), line(2), job(JobState.CANCELLED), end(2, JobState.CANCELLED)), answer]
+    screen = _Interrupted(script, at)
+    with Client(Server(script.url, "t"), "p") as client:
+        assert stream(client, "j", screen, cancel_on_interrupt=True) == code
+    for message in messages:
+        assert message in screen.err.getvalue()
+    assert [r.path for r in script.requests if r.method == "POST"] == ["/v1/projects/p/jobs/j:cancel"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_second_interrupt_before_the_server_has_confirmed_says_so() -> None:
+    assert "has not confirmed yet" in cancel_hint("j", False)

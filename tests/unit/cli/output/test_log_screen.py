@@ -108,13 +108,6 @@ def test_live_screen_with_no_color_has_no_colours(monkeypatch: pytest.MonkeyPatc
     assert "\x1b[3" not in out.getvalue()
 
 
-def test_screen_for_a_pipe_or_a_dumb_terminal_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    assert type(log_screen.screen_for(io.StringIO(), io.StringIO())) is PlainScreen
-    monkeypatch.setenv("TERM", "dumb")
-    assert type(log_screen.screen_for(Terminal(), Terminal())) is PlainScreen
-
-
 def test_status_words_of_a_running_job_count_replicas_time_and_steps() -> None:
     words = log_screen.status_words(detail(JobState.RUNNING), {"epoch": "2", "step": "40"}, NOON)
     assert words == ["RUNNING", "1 of 2 replicas running", "01:00", "epoch 2", "step 40"]

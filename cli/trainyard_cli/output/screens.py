@@ -1,0 +1,21 @@
+"""Choice of the screen for a job's log."""
+
+import os
+from typing import IO
+
+from trainyard_cli.output.log_screen import JsonScreen, LiveScreen, PlainScreen, Screen
+from trainyard_cli.output.terminal_screen import TerminalScreen
+
+
+def screen_for(out: IO[str], err: IO[str], *, as_json: bool = False, raw: bool = False) -> Screen:
+    """The live view on a terminal that can move its cursor, with every line if `raw`; elsewhere plain lines."""
+    if as_json:
+        return JsonScreen(out, err)
+    if not is_live(out):
+        return PlainScreen(out, err)
+    return LiveScreen(out) if raw else TerminalScreen(out)
+
+
+def is_live(out: IO[str]) -> bool:
+    """Whether `out` is a terminal that can move its cursor."""
+    return out.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")

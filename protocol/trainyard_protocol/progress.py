@@ -8,13 +8,14 @@
     {"event": "done", "step": 5000}, {"event": "stopped", "step": 120}      no more steps
 
 The contract is in `docs/reliability-of-training.md` and `docs/metrics.md`. `parse` runs on every line of every program,
-so it rejects most by their first character.
+so it rejects most by their first character. `progress_reader` reads other lines too.
 """
 
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 MAX_LINE = 4096
 """Longer lines, in characters, are ignored."""
@@ -37,7 +38,8 @@ _NO_METRICS = frozenset({"event", "step", "steps", "epoch", "epochs", "stacks"})
 @dataclass(frozen=True, slots=True)
 class ProgressEvent:
     """A parsed line. `stacks` is a signal's name or ""; `metrics` has the other numbers of a line with a step, NaN and
-    infinities included."""
+    infinities included. `event` is "" for a line without one. `is_position`: whether the program is at `step` now;
+    false for metrics of an epoch or an evaluation, which only belong to that step."""
 
     event: str
     step: int | None = None
@@ -46,18 +48,28 @@ class ProgressEvent:
     epoch: float | None = None
     epochs: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    is_position: bool = True
 
 
 def parse(text: str) -> ProgressEvent | None:
     """Parse a line of stdout; None if it is not a progress event. Never raises."""
     if not text.startswith("{") or len(text) > MAX_LINE or '"event"' not in text:
         return None
+    fields = json_fields(text)
+    return None if fields is None else event_of(fields)
+
+
+def json_fields(text: str) -> Mapping[str, Any] | None:
+    """The JSON object in a line; None if it is none."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, Mapping):
-        return None
+    return fields if isinstance(fields, Mapping) else None
+
+
+def event_of(fields: Mapping[str, Any]) -> ProgressEvent | None:
+    """The progress event in a JSON object; None if it has no `event`, or no valid `step` in it."""
     event, stacks = fields.get("event"), fields.get("stacks", "")
     if not isinstance(event, str) or not event:
         return None
@@ -70,9 +82,9 @@ def parse(text: str) -> ProgressEvent | None:
         step,
         steps if _is_step(steps) else None,
         stacks if isinstance(stacks, str) else "",
-        _epoch(fields.get("epoch")),
-        _epoch(fields.get("epochs")),
-        _metrics(fields) if step is not None and event != HEARTBEAT else {},
+        epoch_number(fields.get("epoch")),
+        epoch_number(fields.get("epochs")),
+        metrics_of(fields) if step is not None and event != HEARTBEAT else {},
     )
 
 
@@ -80,14 +92,15 @@ def _is_step(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_STEP
 
 
-def _epoch(value: object) -> float | None:
+def epoch_number(value: object) -> float | None:
     """A whole or fractional epoch; None for any other value."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_STEP:
         return value
     return None
 
 
-def _metrics(fields: Mapping[str, object]) -> dict[str, float]:
+def metrics_of(fields: Mapping[str, object]) -> dict[str, float]:
+    """The numbers of an object that are neither step nor epoch."""
     metrics: dict[str, float] = {}
     for name, value in fields.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in _NO_METRICS:

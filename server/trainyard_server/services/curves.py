@@ -2,11 +2,11 @@
 
 import math
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Lock
 
-from trainyard_protocol.progress import ProgressEvent, parse
+from trainyard_protocol.progress import ProgressEvent
+from trainyard_protocol.progress_reader import ProgressReader
 from trainyard_protocol.views import LogEntry
 from trainyard_server.domain.metrics.series import LEAST, Curve
 from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogStore, Stream
@@ -18,7 +18,7 @@ POINTS = 2_000_000
 """Limit of one job, 24 bytes each. If there are more, all its curves are thinned to half."""
 
 _LINES_PER_CALL = 500_000
-_OBJECTS = LogFilter(objects=True)
+_REPORTS = LogFilter(reports=True)
 _EPOCHS = 10_000
 
 Key = tuple[str, Stream]
@@ -26,15 +26,12 @@ Key = tuple[str, Stream]
 
 
 class JobCurves:
-    """Hold `lock` for everything else. `parsed` reads a line. A damaged line is left out."""
+    """Hold `lock` for everything else. A damaged line is left out."""
 
-    def __init__(
-        self, project: str, job_id: str, parsed: Callable[[str], ProgressEvent | None] = parse
-    ) -> None:
+    def __init__(self, project: str, job_id: str) -> None:
         self.lock = Lock()
         self._project = project
         self._job_id = job_id
-        self._parsed = parsed
         self._begin()
 
     def _begin(self) -> None:
@@ -56,6 +53,7 @@ class JobCurves:
         self.left_out = False
         self._of: dict[Stream, dict[str, Curve]] = {}  # the same curves, by stream first
         self._touched: dict[Stream, set[str]] = {}
+        self._readers: dict[Stream, ProgressReader] = {}
         self._after = 0  # the cursor up to which the log was read
         self._is_new = False
         self._newest = -math.inf
@@ -74,7 +72,7 @@ class JobCurves:
         self._is_new = bool(self._touched)  # read by a call that failed
         limit = min(total, self._after + _LINES_PER_CALL)
         while self._after < limit:
-            result = logs.read(self._project, self._job_id, self._after, _OBJECTS, limit)
+            result = logs.read(self._project, self._job_id, self._after, _REPORTS, limit)
             for entry in result.entries:
                 self._add(entry)
             self._after = result.last
@@ -88,8 +86,9 @@ class JobCurves:
 
     def _add(self, line: LogEntry) -> None:
         stream = Stream(line.run, line.task)
-        is_output = stream != SERVICE and line.stream == "stdout" and not line.partial
-        event = self._parsed(line.text) if is_output else None
+        if stream == SERVICE or line.partial:
+            return
+        event = self._readers.setdefault(stream, ProgressReader()).read(line.text)
         if event is None or event.step is None:
             return
         try:
@@ -100,7 +99,8 @@ class JobCurves:
             return
         time = at.timestamp()
         self._is_new = True
-        self._note(stream, event, event.step, time)
+        if event.is_position:
+            self._note(stream, event, event.step, time)
         if not event.metrics:
             return
         self.start = time if self.start is None else min(self.start, time)

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from trainyard_protocol.progress import CHECKPOINT, ProgressEvent, parse
+from trainyard_protocol.progress import CHECKPOINT, ProgressEvent
+from trainyard_protocol.progress_reader import ProgressReader
 from trainyard_protocol.sync import LogLine
 from trainyard_protocol.views import LogEntry
 from trainyard_server.domain.metrics.summary import CurveSummary
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.logs.store import LogFilter, LogStore, Stream
+
+_READER = "reader"  # the state of a replica's ProgressReader, in the JSON of its digest
 
 _REMEMBERED = 10_000  # replicas; the log of one that is forgotten is read once more at its end
 
@@ -33,7 +36,7 @@ class ReplicaProgress:
 
     def after(self, event: ProgressEvent, at: datetime) -> "ReplicaProgress":
         """The progress after an event at a time. `step_at`: the time of the first event of the step. Pure."""
-        if event.step is None:
+        if event.step is None or not event.is_position:
             return self
         progress = self
         if event.step != self.step:
@@ -54,10 +57,11 @@ class _ReplicaLog:
     progress: ReplicaProgress = field(default_factory=ReplicaProgress)
     written: ReplicaProgress = field(default_factory=ReplicaProgress)
     digest: CurveSummary = field(default_factory=CurveSummary)
+    reader: ProgressReader = field(default_factory=ProgressReader)
     is_digest_new: bool = False
 
     def add(self, line: LogLine | LogEntry) -> None:
-        event = parse(line.text) if line.stream == "stdout" and not line.partial else None
+        event = self.reader.read(line.text) if not line.partial else None
         if event is None:
             return
         try:
@@ -74,7 +78,8 @@ class _ReplicaLog:
     def values(self) -> dict[str, object]:
         """Values of the replica's row."""
         values: dict[str, object] = {name: getattr(self.progress, name) for name in ReplicaProgress.__slots__}
-        return values | {"metrics": self.digest.json()}
+        digest = self.digest.json()
+        return values | {"metrics": digest and digest | {_READER: self.reader.state()}}
 
 
 def _no_digest() -> None:
@@ -103,11 +108,13 @@ class ProgressTracker:
         with self._lock:
             known = self._replicas.get((run_id, task))
             seen = start == 0 if known is None else known.next == start
-        before = CurveSummary() if seen else CurveSummary.of(stored())
+        digest = None if seen else stored()
+        before = CurveSummary.of(digest)
         with self._lock:
             known = self._replicas.setdefault((run_id, task), _ReplicaLog())
             if before.taken > known.digest.taken:
                 known.digest = before
+                known.reader = ProgressReader.of((digest or {}).get(_READER))
             known.next = start + len(lines) if known.next == start else None
             for line in lines:
                 known.add(line)
@@ -152,7 +159,7 @@ class ProgressTracker:
             known = self._replicas.pop((run_id, stream.task), _ReplicaLog())
         if known.next != count:
             known = _ReplicaLog()
-            objects = LogFilter(frozenset((stream.task,)), run=stream.run, objects=True)
-            for line in self._logs.entries(project, job_id, objects):
+            reports = LogFilter(frozenset((stream.task,)), run=stream.run, reports=True)
+            for line in self._logs.entries(project, job_id, reports):
                 known.add(line)
         return known.values()

@@ -112,9 +112,10 @@ def ordered(names: Iterable[str]) -> list[str]:
 
 
 def _rank(name: str) -> int:
-    if name in _FIRST:
-        return _FIRST.index(name)
-    return len(_FIRST) if "loss" in name.casefold() else len(_FIRST) + 1
+    folded = name.casefold()
+    if folded in _FIRST:
+        return _FIRST.index(folded)
+    return len(_FIRST) if "loss" in folded else len(_FIRST) + 1
 
 
 def _curve_json(name: str, curve: _Curve) -> dict[str, Any]:

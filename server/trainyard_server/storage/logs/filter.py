@@ -18,7 +18,7 @@ class LogFilter:
     """Conditions that a line must all meet; an empty one passes every line.
 
     `tasks`: of one of these replicas; `severity`: at least this one; `since`: printed then or later; `search`: has this
-    text, in any case; `run`: of this run, or of the service; `objects`: begins with a brace.
+    text, in any case; `run`: of this run, or of the service; `reports`: may report progress.
     """
 
     tasks: frozenset[str] = frozenset()
@@ -26,7 +26,7 @@ class LogFilter:
     since: datetime | None = None
     search: str = ""
     run: int | None = None
-    objects: bool = False
+    reports: bool = False
 
     def passes_stream(self, stream: Stream) -> bool:
         """Whether lines of this stream can pass."""

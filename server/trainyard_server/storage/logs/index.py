@@ -13,6 +13,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from trainyard_protocol.cluster import TASK_TYPES, Task
+from trainyard_protocol.progress_reader import may_report
 from trainyard_protocol.views import SERVICE_TASK, SEVERITIES, LogEntry
 from trainyard_server.storage.logs.filter import LogFilter
 from trainyard_server.storage.logs.records import NO_TIME, instant, microseconds
@@ -21,9 +22,9 @@ from trainyard_server.storage.streams import SERVICE, Stream
 _KEY = struct.Struct("<IHB")  # run, index of the task, kind of the task
 _FIELDS = struct.Struct(
     "<qQII7sBB"
-)  # time, offset, length, number, key, severity, whether the text is an object
+)  # time, offset, length, number, key, severity, whether it may report progress
 _CRC = struct.Struct("<I")
-_SEVERITY_AT, _OBJECT_AT = _FIELDS.size - 2, _FIELDS.size - 1
+_SEVERITY_AT, _REPORT_AT = _FIELDS.size - 2, _FIELDS.size - 1
 _KEY_AT = slice(_SEVERITY_AT - _KEY.size, _SEVERITY_AT)
 _KINDS = (SERVICE_TASK, *TASK_TYPES)
 
@@ -40,7 +41,8 @@ class IndexDamaged(OSError):
 
 class IndexEntry(NamedTuple):
     """`time`: microseconds since 1970. `offset`, `length`: of the record in the segment. `key`: of the stream.
-    `severity`: its number in SEVERITIES. `is_object`: whether the text begins with a brace."""
+    `severity`: its number in SEVERITIES. `may_report`: whether the text may report progress; in entries
+    of older versions, whether it begins with a brace."""
 
     time: int
     offset: int
@@ -48,7 +50,7 @@ class IndexEntry(NamedTuple):
     number: int
     key: bytes
     severity: int
-    is_object: int
+    may_report: int
 
     @property
     def end(self) -> int:
@@ -57,9 +59,9 @@ class IndexEntry(NamedTuple):
 
 def index_entry(entry: LogEntry, offset: int, length: int) -> IndexEntry:
     """The index entry of a line whose record lies at `offset`."""
-    level, is_object = SEVERITIES.index(entry.severity), entry.text.startswith("{")
+    level, reports = SEVERITIES.index(entry.severity), may_report(entry.text)
     key = key_of(Stream(entry.run, entry.task))
-    return IndexEntry(microseconds(entry.time), offset, length, entry.number, key, level, is_object)
+    return IndexEntry(microseconds(entry.time), offset, length, entry.number, key, level, reports)
 
 
 @lru_cache(1024)
@@ -112,7 +114,7 @@ def select(
     for position in _positions(block, log_filter, back):
         if block[position * SIZE + _KEY_AT.start : position * SIZE + _KEY_AT.stop] in keys:
             entry = unpack(block, position)
-            if entry.time >= since and (entry.is_object or not log_filter.objects):
+            if entry.time >= since and (entry.may_report or not log_filter.reports):
                 yield position, entry
 
 
@@ -122,8 +124,8 @@ def _positions(block: bytes, log_filter: LogFilter, back: bool) -> Iterable[int]
     if log_filter.severity:
         least = SEVERITIES.index(log_filter.severity)
         column, pattern = block[_SEVERITY_AT::SIZE], b"[%c-\xff]" % least
-    elif log_filter.objects:
-        column, pattern = block[_OBJECT_AT::SIZE], b"\x01"
+    elif log_filter.reports:
+        column, pattern = block[_REPORT_AT::SIZE], b"\x01"
     else:
         return range(total)[::step]
     matches = (match.start() for match in re.finditer(pattern, column[::step]))

@@ -33,6 +33,7 @@ from trainyard_protocol.views import (
     LogSummary,
     MetricsView,
     QueueExplanationView,
+    QuotasView,
     ServerStatus,
     SignInCode,
     Staged,
@@ -231,6 +232,10 @@ class Client:
     def repair(self) -> ServerHealth:
         """Have the server repair its own data where that is safe; the findings list the repairs."""
         return self._read(ServerHealth, "POST", "/trainyard/v1/health:mend")
+
+    def reload_quotas(self) -> QuotasView:
+        """Have the server read its quota file again. Raises InvalidArgument with its mistake; the old quotas stay."""
+        return self._read(QuotasView, "POST", "/trainyard/v1/quotas:reload")
 
     def sign_in_code(self) -> SignInCode:
         """A one-time code for signing in with a browser."""

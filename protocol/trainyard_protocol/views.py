@@ -314,6 +314,14 @@ class ServerStatus(Wire):
     jobs: dict[JobState, int]
 
 
+class QuotasView(Wire):
+    """The limits in force by name (`jobs`, `vcpus`, `gpus`, accelerator types): of each project that is listed, and of
+    all others."""
+
+    default: dict[str, int] = Field(default_factory=dict)
+    projects: dict[str, dict[str, int]] = Field(default_factory=dict)
+
+
 class Me(Wire):
     """The caller: role and name of the request's token."""
 

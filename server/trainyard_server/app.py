@@ -16,7 +16,7 @@ from trainyard_server.api.authentication import Authentication
 from trainyard_server.api.dependencies import UseCases
 from trainyard_server.api.security_headers import SecurityHeaders
 from trainyard_server.background import flush_forever, tick_forever
-from trainyard_server.config.quota_file import load_quotas
+from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
 from trainyard_server.context import Backend, Clock, system_clock
 from trainyard_server.control.controller import Controller
@@ -179,7 +179,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
     """Build the use cases on an opened data directory. The caller closes `backend.store`."""
     check_tokens(settings.tokens)
     catalog = load_catalog(settings.machine_types)
-    quotas = load_quotas(settings.quotas)
+    quota_file = QuotaFile(settings.quotas)
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = _store(settings)
     try:
@@ -197,7 +197,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         uploads=UploadStore(settings.data_dir / "staging", settings.upload_limit),
         notifier=Notifier(),
         catalog=catalog,
-        quotas=quotas,
+        quota_file=quota_file,
         clock=clock,
         agent_liveness=AgentLiveness(clock, stopwatch, settings.silent_after_s),
     )

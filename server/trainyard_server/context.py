@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from trainyard_protocol.machines import Catalog
+from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.storage.agent_liveness import AgentLiveness
@@ -35,6 +36,11 @@ class Backend:
     uploads: UploadStore
     notifier: Notifier
     catalog: Catalog
-    quotas: Quotas
+    quota_file: QuotaFile
     clock: Clock
     agent_liveness: AgentLiveness
+
+    @property
+    def quotas(self) -> Quotas:
+        """The quotas in force."""
+        return self.quota_file.quotas

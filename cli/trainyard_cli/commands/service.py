@@ -13,6 +13,7 @@ from trainyard_cli.local.state import LocalState
 from trainyard_cli.output import formats
 from trainyard_cli.output.formats import Output
 from trainyard_cli.settings import Server, Target, remote_server
+from trainyard_cli.submission.proposal import proposed_line
 from trainyard_protocol.health import Check
 from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.states import FINAL_JOB_STATES
@@ -29,7 +30,7 @@ def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
     click.echo(f"State and logs:            {state.root}")
     if len(program := this_program()) == 1:
         click.echo(f'Add `jobs` to this shell:  eval "$({program[0]} shell-init)"')
-    click.echo("Submit a job:              jobs submit training --config config.yaml --stream-logs")
+    click.echo(f"Submit a job:              {proposed_line()}")
     click.echo("Stop everything:           trainyard down")
 
 

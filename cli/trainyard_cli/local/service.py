@@ -174,6 +174,7 @@ def _start_missing(state: LocalState, changes: Mapping[str, Any], notify: Notify
     before = state.options()
     requested = replace(before, **changes)
     _check(state, requested, changes)
+    apply_quotas(state, before, requested, notify, changed="quotas" in changes)
     options = state.with_ports(requested)
     state.save(options)
     started: dict[ProcessName, subprocess.Popen[bytes]] = {}
@@ -208,6 +209,29 @@ def _check(state: LocalState, options: Options, changes: Mapping[str, Any]) -> N
         check_cpus(options.cpus, os.sched_getaffinity(0))
     if options.machine_types and ("machine_types" in changes or state.process("server") is None):
         load_catalog(Path(options.machine_types))
+
+
+def apply_quotas(
+    state: LocalState, before: Options, requested: Options, notify: Notify, *, changed: bool
+) -> None:
+    """Have a running server read the requested quota file; one that is to start reads it then.
+
+    Raises InvalidArgument, with file and line, for a file that the server refuses; the old one stays in force.
+    """
+    running, server = state.process("server"), state.server()
+    if running is None or server is None:
+        state.link_quotas(requested.quotas)
+        return
+    if not changed or str(state.quota_file) not in running.command:
+        return
+    state.link_quotas(requested.quotas)
+    with Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES) as client:
+        try:
+            client.reload_quotas()
+        except TrainyardError:
+            state.link_quotas(before.quotas)
+            raise
+    notify(f"The quotas of {requested.quotas} are in force. Running jobs go on.")
 
 
 def _answers(state: LocalState) -> bool:

@@ -81,6 +81,7 @@ class LocalState:
         self.agent_token_file = self.root / "agent-token"
         self.user = user_name()
         self.jobs = self.root / "jobs"
+        self.quota_file = self.root / "quotas.yaml"
         self._options_file = self.root / "local.json"
 
     def exists(self) -> bool:
@@ -125,6 +126,17 @@ class LocalState:
 
     def save(self, options: Options) -> None:
         _write_private(self._options_file, json.dumps(asdict(options), indent=2))
+
+    def link_quotas(self, path: str) -> None:
+        """Make the server's quota file a link to `path`; without one it is empty."""
+        if not path:
+            self.quota_file.unlink(missing_ok=True)  # not its target
+            _write_private(self.quota_file, "{}")
+            return
+        link = self.root / f".{self.quota_file.name}.{os.getpid()}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
+        link.replace(self.quota_file)
 
     def server(self) -> Server | None:
         """The local server's address and token, running or not; None before the first start."""
@@ -253,6 +265,7 @@ class LocalState:
     def _refuse_if_foreign(self) -> None:
         """Raises FailedPrecondition if the directory has files that are not the service's, crash logs included."""
         ours = {"crash", "run", "log", "jobs", "lock", "token", "agent-token", "server", "agent", "gcs"}
+        ours.add(self.quota_file.name)
         foreign = sorted(path.name for path in self.root.iterdir() if path.name not in ours)
         if foreign:
             raise FailedPrecondition(
@@ -306,8 +319,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
     ]  # a local server runs as its only user, so it may read what that user may
     if options.machine_types:
         server += ["--machine-types", options.machine_types]
-    if options.quotas:
-        server += ["--quotas", options.quotas]
+    server += ["--quotas", str(state.quota_file)]
     agent = [
         *(sys.executable, "-m", "trainyard_agent"),
         *("--server", f"http://{loopback}:{options.server_port}"),

@@ -16,6 +16,7 @@ from trainyard_protocol.views import (
     JobDetail,
     Me,
     QueueExplanationView,
+    QuotasView,
     ServerStatus,
     SignInCode,
 )
@@ -49,6 +50,12 @@ async def health(cases: Cases, deep: bool = False) -> ServerHealth:
 async def repair(cases: Cases) -> ServerHealth:
     """Repair the findings that can be repaired safely; the answer has the results."""
     return await _server_health(cases, cases.diagnosis.repair)
+
+
+@router.post("/quotas:reload")
+def reload_quotas(cases: Cases) -> QuotasView:
+    """Read this server's quota file again. A file with a mistake is refused, and the quotas stay as they were."""
+    return cases.cluster.reload_quotas()
 
 
 @router.post("/sign-in-codes")

@@ -7,6 +7,7 @@
 The limits of a project override the default ones individually; `null` removes one.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -15,8 +16,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS, Quotas
+
+logger = logging.getLogger(__name__)
 
 _Limit = Annotated[int, Field(ge=0)] | None
 
@@ -45,10 +48,31 @@ class _File(_Data):
     projects: dict[str, _Limits] = {}
 
 
+class QuotaFile:
+    """The quota file of a server, and the quotas in force: those of its last valid content."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Raises InvalidArgument with file, line and entry."""
+        self._path = path
+        self.quotas = load_quotas(path)
+
+    def reload(self) -> Quotas:
+        """Read the file again and put its quotas in force. Raises InvalidArgument, and FailedPrecondition without a
+        file; the quotas then stay as they were."""
+        if self._path is None:
+            raise FailedPrecondition(
+                "The server was started without --quotas, so it has no file to read again."
+            )
+        self.quotas = load_quotas(self._path)
+        logger.info("Quotas of %s are in force", self._path.resolve())
+        return self.quotas
+
+
 def load_quotas(path: Path | None) -> Quotas:
     """The quotas of a file; without a file, none. Raises InvalidArgument with file, line and entry."""
     if path is None:
         return Quotas()
+    path = path.resolve()  # messages name the file that a link leads to
     try:
         text = path.read_text(encoding="utf-8")
         file = _File.model_validate(yaml.safe_load(text) or {})
@@ -57,7 +81,10 @@ def load_quotas(path: Path | None) -> Quotas:
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{path}: is not UTF-8 text.") from error
     except yaml.YAMLError as error:
-        raise InvalidArgument(f"{path}: is not YAML: {error}") from error
+        mark = getattr(error, "problem_mark", None)
+        position = "" if mark is None else f":{mark.line + 1}"
+        problem = getattr(error, "problem", None) or error
+        raise InvalidArgument(f"{path}{position}: is not YAML: {problem}.") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         entry = ".".join(str(step) for step in first["loc"])

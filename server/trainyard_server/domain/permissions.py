@@ -40,6 +40,7 @@ _PEOPLE = (Role.VIEWER, Role.SUBMITTER, Role.ADMIN)
 # Requests that need another role than their method implies.
 _EXCEPTIONS = {
     ("POST", "/trainyard/v1/health:mend"): Role.ADMIN,
+    ("POST", "/trainyard/v1/quotas:reload"): Role.ADMIN,
     ("POST", "/trainyard/v1/sign-in-codes"): Role.VIEWER,
     ("POST", SIGN_OUT): Role.VIEWER,
 }

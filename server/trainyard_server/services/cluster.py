@@ -8,7 +8,7 @@ from datetime import datetime
 from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.sync import AgentInfo, Gpu
 from trainyard_protocol.usage import GpuUsage, UsageSample
-from trainyard_protocol.views import AgentView
+from trainyard_protocol.views import AgentView, QuotasView
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import agents_now, live_runs
 from trainyard_server.domain.scheduling.quotas import used_by
@@ -16,6 +16,7 @@ from trainyard_server.services.usage import newest
 from trainyard_server.storage.db.job_queries import JobList, JobListEntry
 from trainyard_server.storage.db.models import AgentRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.reader import Reader
+from trainyard_server.storage.events.notifier import QUEUE_TOPIC
 
 QUEUE_PAGE = 50
 """Jobs of the queue on a page."""
@@ -97,6 +98,16 @@ class ClusterView:
 class ClusterOverview:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+
+    def reload_quotas(self) -> QuotasView:
+        """Read the quota file again. Running jobs go on; what waits is planned anew.
+
+        Raises InvalidArgument for a file with a mistake, and FailedPrecondition without a file; the quotas then stay.
+        """
+        quotas = self._backend.quota_file.reload()
+        self._backend.notifier.publish(QUEUE_TOPIC)
+        projects = {name: dict(limits) for name, limits in quotas.projects.items()}
+        return QuotasView(default=dict(quotas.default), projects=projects)
 
     def page(self, page: int = 1) -> ClusterView:
         """The cluster with a page of the queue, at most the last one."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import httpx
 import pytest
 
 from databases import on_every_database
@@ -57,3 +58,44 @@ def test_mistake_in_the_file_of_quotas_is_said_at_the_start(
     arguments = ["--data-dir", tmp_path / "data", "--port", 0, "--quotas", tmp_path / "quotas.yaml"]
     assert main(list(map(str, arguments))) == 1
     assert "quotas.yaml:1: default.vcpu: Extra inputs are not permitted." in capsys.readouterr().err
+
+
+def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: Path) -> None:
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("default: {runningJobs: 1}")
+    with server(tmp_path / "data", Clock(), quotas=quotas) as one:
+
+        def reload() -> httpx.Response:
+            return one.client.post("/trainyard/v1/quotas:reload", headers=ADMIN)
+
+        ScriptedAgent(one, cpus=4).sync()
+        for name in ("first", "second", "third"):
+            one.create(name)
+        one.tick()
+        quotas.write_text("default:\n  runningJobs: 2\n  vcpu: 1\n")
+        refused = reload()
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"] == (
+            f"{quotas}:3: default.vcpu: Extra inputs are not permitted."
+        )
+        one.tick()
+        assert one.job("second")["state"] == "QUEUED"
+        quotas.write_text("default: {runningJobs: 2}\nprojects: {q: {gpus: 1}}")
+        assert reload().json() == {"default": {"jobs": 2}, "projects": {"q": {"jobs": 2, "gpus": 1}}}
+        one.tick()
+        assert [one.job(name)["state"] for name in ("first", "second", "third")] == [
+            "PREPARING",
+            "PREPARING",
+            "QUEUED",
+        ]
+        quotas.write_text("default: {runningJobs: 0}")
+        assert reload().status_code == 200
+        one.tick()
+        assert one.job("first")["state"] == "PREPARING"
+
+
+def test_quotas_cannot_be_read_again_without_a_file(tmp_path: Path) -> None:
+    with server(tmp_path / "data", Clock()) as one:
+        refused = one.client.post("/trainyard/v1/quotas:reload", headers=ADMIN)
+        assert refused.status_code == 400
+        assert "The server was started without --quotas" in refused.text

@@ -17,6 +17,7 @@ from trainyard_cli.local import service
 from trainyard_cli.local import state as local
 from trainyard_cli.local.state import LocalState, Options
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
+from unit.cli.scripted_server import ScriptedServer, ok, refused, scripted_server
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 STUBBORN = [
@@ -184,9 +185,7 @@ def test_commands_pass_tokens_as_files_and_bind_to_loopback(state: LocalState) -
     who = pwd.getpwuid(os.geteuid()).pw_name
     assert f"--token-file admin:{who}={state.token_file}" in " ".join(made["server"])
     assert "--host 127.0.0.1 --port 1" in " ".join(made["server"])
-    assert made["server"][-2:] == ["--machine-types", "/m"]
-    limited = local.commands(state, replace(options, quotas="/q"))
-    assert limited["server"] == [*made["server"], "--quotas", "/q"]
+    assert made["server"][-4:] == ["--machine-types", "/m", "--quotas", str(state.quota_file)]
     agent = " ".join(made["agent"])
     assert "--capacity strict" in agent
     assert "--cpus 0,1 --memory-gb 4" in agent
@@ -285,6 +284,47 @@ def test_up_that_loses_a_port_to_another_program_uses_another(
             ]
         finally:
             service.down(state, messages.append)
+
+
+@pytest.fixture
+def quotas(state: LocalState, tmp_path: Path) -> Iterator[tuple[ScriptedServer, Options]]:
+    """A local server that runs with the quota file old.yaml, and its options."""
+    (tmp_path / "old.yaml").write_text("default: {vcpus: 1}")
+    with scripted_server() as script:
+        options = Options(server_port=int(script.url.rpartition(":")[2]), quotas=str(tmp_path / "old.yaml"))
+        state.save(options)
+        service.apply_quotas(state, Options(), options, lambda _: None, changed=True)
+        with running(state, [*SLEEP, str(state.quota_file)]):
+            yield script, options
+
+
+def test_up_gives_a_running_server_its_new_quotas(
+    state: LocalState, tmp_path: Path, quotas: tuple[ScriptedServer, Options]
+) -> None:
+    script, before = quotas
+    script.answers = [ok({"default": {"vcpus": 2}})]
+    messages: list[str] = []
+    requested = replace(before, quotas=str(tmp_path / "new.yaml"))
+    service.apply_quotas(state, before, requested, messages.append, changed=False)
+    assert (script.requests, messages) == ([], [])
+    service.apply_quotas(state, before, requested, messages.append, changed=True)
+    assert [request.path for request in script.requests] == ["/trainyard/v1/quotas:reload"]
+    assert messages == [f"The quotas of {tmp_path / 'new.yaml'} are in force. Running jobs go on."]
+    assert state.quota_file.readlink() == tmp_path / "new.yaml"
+
+
+def test_up_with_quotas_that_the_server_refuses_leaves_the_old_file(
+    state: LocalState, tmp_path: Path, quotas: tuple[ScriptedServer, Options]
+) -> None:
+    script, before = quotas
+    script.answers = [refused(InvalidArgument("/new.yaml:1: default.vcpu: Extra inputs are not permitted."))]
+    requested = replace(before, quotas=str(tmp_path / "new.yaml"))
+    with pytest.raises(InvalidArgument, match=r"/new.yaml:1: default.vcpu"):
+        service.apply_quotas(state, before, requested, lambda _: None, changed=True)
+    assert state.quota_file.readlink() == tmp_path / "old.yaml"
+    state.link_quotas("")
+    assert (state.quota_file.is_symlink(), state.quota_file.read_text()) == (False, "{}\n")
+    assert (tmp_path / "old.yaml").read_text() == "default: {vcpus: 1}"
 
 
 def test_down_where_nothing_was_ever_started_does_nothing(tmp_path: Path) -> None:

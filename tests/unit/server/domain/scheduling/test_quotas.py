@@ -127,7 +127,7 @@ def test_file_lays_a_projects_limits_over_the_default(tmp_path: Path) -> None:
         ("default:\n  cpus: 4\n", ":2: default.cpus: Extra inputs are not permitted."),
         ("projects:\n  a: {accelerators: {T4: many}}\n", ":2: projects.a.accelerators.T4: "),
         ("- 1\n", ":1: the file: "),
-        ("a: [", "is not YAML"),
+        ("a: 1\nb: [", ":2: is not YAML: expected the node content, but found '<stream end>'."),
     ],
 )
 def test_mistake_in_the_file_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:

@@ -28,6 +28,8 @@ from trainyard_protocol.health import Health, ServerHealth
 from trainyard_protocol.training_input import parse_job
 from trainyard_protocol.views import (
     Explanation,
+    FileEntry,
+    FileListing,
     JobDetail,
     LogEntry,
     LogSummary,
@@ -214,13 +216,55 @@ class Client:
     def why(self, job: str) -> QueueExplanationView:
         return self._read(QueueExplanationView, "GET", f"{self._extensions}/{quote(job, safe='')}/why")
 
-    def metrics(self, job: str, *, names: Sequence[str] = (), task: str = "", points: int) -> MetricsView:
-        """The job's curves, each with at most `points` points; waits until the server has read its whole log."""
+    def metrics(
+        self,
+        job: str,
+        *,
+        names: Sequence[str] = (),
+        task: str = "",
+        from_step: int | None = None,
+        to_step: int | None = None,
+        points: int,
+    ) -> MetricsView:
+        """The job's curves between two steps, each with at most `points` points; waits until the server has read its
+        whole log."""
         params: dict[str, Any] = {"name": list(names), "task": task, "points": str(points)}
+        ends = {"from_step": from_step, "to_step": to_step}
+        params |= {name: str(step) for name, step in ends.items() if step is not None}
         path = f"{self._extensions}/{quote(job, safe='')}/metrics"
         while not (view := self._read(MetricsView, "GET", path, params=params)).complete:
             self._sleep(_INCOMPLETE_PAUSE_S)
         return view
+
+    def files(self, job: str, path: str = "") -> Iterator[FileEntry]:
+        """Iterate over a directory below the job-dir, page by page."""
+        token = ""
+        while True:
+            params = {name: value for name, value in (("path", path), ("pageToken", token)) if value}
+            address = f"{self._extensions}/{quote(job, safe='')}/files"
+            page = self._read(FileListing, "GET", address, params=params)
+            yield from page.entries
+            token = page.next_page_token
+            if not token:
+                return
+
+    def download(self, job: str, path: str, to: Path) -> None:
+        """Download a file below the job-dir. `to` appears when it is complete."""
+        part = to.with_name(f".{to.name}.part")
+        address = f"{self._extensions}/{quote(job, safe='')}/files/content"
+        try:
+            with self._http.stream("GET", address, params={"path": path}) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _error(response)
+                with part.open("wb") as file:
+                    for chunk in response.iter_bytes(_CHUNK):
+                        file.write(chunk)
+            part.replace(to)
+        except httpx.TransportError as error:
+            raise Unavailable(f"{path} was not downloaded: {_reason(error)}. Try again.") from error
+        finally:
+            part.unlink(missing_ok=True)
 
     def status(self) -> ServerStatus:
         return self._read(ServerStatus, "GET", "/trainyard/v1/status")

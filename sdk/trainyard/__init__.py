@@ -6,10 +6,20 @@
 
 It works anywhere: outside of a job these are lines like any other. Where this package is not installed, copy this file
 as `trainyard.py` beside the program. It needs Python 3.8 and nothing else.
+
+`from trainyard import Client` submits jobs and reads their results (docs/python.md); it is imported when it is used.
 """
 
 import json
 import sys
+
+TYPE_CHECKING = False  # importing typing would take longer than everything else here
+if TYPE_CHECKING:
+    from trainyard.client import Client, Job, JobFailed, WaitTimeout
+    from trainyard.metrics import Metric, Metrics
+    from trainyard_protocol.errors import TrainyardError
+
+__all__ = ["Client", "Job", "JobFailed", "Metric", "Metrics", "TrainyardError", "WaitTimeout", "log"]
 
 
 def log(step: object = None, *, event: str = "progress", **values: object) -> None:
@@ -39,3 +49,11 @@ def _number(value: object) -> "int | float | None":
         return value if isinstance(value, int) else float(value)  # type: ignore[arg-type]
     except Exception:  # noqa: BLE001 - an array, None, or a tensor of another device
         return None
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from trainyard import client
+
+    return getattr(client, name)

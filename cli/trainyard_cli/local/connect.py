@@ -1,5 +1,7 @@
 """Selects the server from flags and environment, and connects to it."""
 
+from collections.abc import Callable
+
 import click
 
 from trainyard_cli.client import RETRY_DELAYS, Client
@@ -21,8 +23,9 @@ def running_server(target: Target) -> Server | None:
     return server
 
 
-def connect(target: Target) -> Client:
-    """Client for a command that needs a server. Raises FailedPrecondition or Unavailable without one."""
+def connect(target: Target, report: Callable[[str], None] | None = None) -> Client:
+    """Client for what needs a server; `report` gets one line when a call is retried, by default on stderr. Raises
+    FailedPrecondition or Unavailable without a server."""
     server = find_server(target)
     if server is None:
         raise FailedPrecondition(
@@ -33,11 +36,11 @@ def connect(target: Target) -> Client:
         raise Unavailable(
             "The local server is not running. Start it with `trainyard up`. Running jobs are not affected."
         )
-    return client_of(server, target)
+    return client_of(server, target, report)
 
 
-def client_of(server: Server, target: Target) -> Client:
-    return Client(server, target.project, retry_delays=RETRY_DELAYS, notify=notify)
+def client_of(server: Server, target: Target, report: Callable[[str], None] | None = None) -> Client:
+    return Client(server, target.project, retry_delays=RETRY_DELAYS, notify=report or notify)
 
 
 def notify(text: str) -> None:

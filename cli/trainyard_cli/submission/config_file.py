@@ -3,6 +3,7 @@
 Errors look like a compiler's: `config.yaml:7: workerCount: must be ...`, with the line and a caret.
 """
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,10 +40,23 @@ class ConfigFile:
 
 def load(path: Path) -> ConfigFile:
     """Read a config file. Raises InvalidArgument, with the line, unless it is one mapping."""
-    text = _read(path)
     form: config_text.Format | None = "json" if path.suffix == ".json" else "yaml"
+    return _parsed(path, _read(path), None if path == STDIN else form)
+
+
+def of(data: Mapping[str, Any]) -> ConfigFile:
+    """A config that is a mapping and no file. Relative paths in it count from the current directory. Raises
+    InvalidArgument unless its values are those of JSON."""
     try:
-        read = config_text.read(text, None if path == STDIN else form)
+        text = json.dumps(data, indent=2)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"The config has a value that JSON does not have: {error}.") from error
+    return _parsed(Path("config"), text, "json")
+
+
+def _parsed(path: Path, text: str, form: config_text.Format | None) -> ConfigFile:
+    try:
+        read = config_text.read(text, form)
     except NotReadable as error:
         if error.span is None:
             raise InvalidArgument(f"{_shown(path)}: {error.text}") from error

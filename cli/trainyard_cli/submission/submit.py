@@ -56,7 +56,7 @@ class JobDraft:
 
 
 def draft(
-    config_path: Path | None,
+    source: Path | ConfigFile | None,
     flags: JobFlags,
     *,
     current_dir: Path,
@@ -67,7 +67,7 @@ def draft(
 
     Raises InvalidArgument when the config cannot be read or a local package does not exist.
     """
-    config = config_file.load(config_path) if config_path else None
+    config = config_file.load(source) if isinstance(source, Path) else source
     data, origins = merge(config.data if config else {}, flags)
     if data.get(spelling(data, _TRAINING)) is None:
         data[spelling(data, _TRAINING)] = {}

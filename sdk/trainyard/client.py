@@ -1,0 +1,288 @@
+"""Python client: submits jobs, waits for them, and reads their logs, metrics and files.
+
+It finds the server as the command line does and sends the same requests. What it does meanwhile (packaging, lost
+connections) it reports to the logger `trainyard`.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain, repeat
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from trainyard import metrics, notebook
+from trainyard.metrics import Metric, Metrics
+from trainyard_cli import client as http
+from trainyard_cli.commands.jobs import log_query, task_name
+from trainyard_cli.local.connect import connect
+from trainyard_cli.local.state import LocalState
+from trainyard_cli.settings import DEFAULT_PROJECT, Target, default_state_dir
+from trainyard_cli.submission import config_file
+from trainyard_cli.submission import submit as submission
+from trainyard_cli.submission.flags import JobFlags, get
+from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
+from trainyard_protocol.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    TrainyardError,
+    Unavailable,
+)
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_protocol.views import FileEntry, JobDetail, LogEntry, MetricsView
+
+__all__ = ["Client", "Job", "JobFailed", "Metric", "Metrics", "TrainyardError", "WaitTimeout"]
+
+logger = logging.getLogger("trainyard")
+
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+_LONGEST_PAUSE_S = 1.5
+"""Between two looks at a job that is waited for."""
+
+StrPath = str | os.PathLike[str]
+
+
+class JobFailed(TrainyardError):
+    """The job ended in another state than SUCCEEDED. `detail.verdict` has the first failure with its last lines."""
+
+    def __init__(self, detail: JobDetail) -> None:
+        cause = detail.job.get("errorMessage") or "The cause is not known."
+        super().__init__(f"The job {detail.job['jobId']} ended as {detail.state}. {cause}")
+        self.detail = detail
+
+
+class WaitTimeout(TrainyardError, TimeoutError):
+    """The job had not ended when the time was over. It goes on."""
+
+
+class Client:
+    """Connection to a server: the one at `server`, else at $TRAINYARD_SERVER, else the local service of `state_dir`.
+
+    The token comes from `token_file` or $TRAINYARD_TOKEN; the local service needs none. Raises FailedPrecondition or
+    Unavailable without a server. Close it, or use it as a context manager.
+    """
+
+    def __init__(
+        self,
+        server: str = "",
+        *,
+        project: str = DEFAULT_PROJECT,
+        token_file: StrPath | None = None,
+        state_dir: StrPath | None = None,
+    ) -> None:
+        target = Target(
+            state_dir=Path(state_dir).expanduser().absolute() if state_dir else default_state_dir(),
+            project=project,
+            server=server,
+            token_file=Path(token_file).expanduser() if token_file else None,
+            local=state_dir is not None,
+        )
+        self.project = project
+        self._http = connect(target, logger.warning)
+        state = LocalState(target.state_dir)
+        self._storage = state.storage_url() if self._http.server.local else ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._http.server.url}, project {self.project}>"
+
+    def close(self) -> None:
+        self._http.close()
+
+    def submit(
+        self,
+        config: StrPath | Mapping[str, Any] | None = None,
+        *,
+        job_id: str = "",
+        args: Sequence[object] = (),
+        package_path: StrPath | None = None,
+        module_name: str = "",
+        packages: Sequence[StrPath] = (),
+        image: str = "",
+        job_dir: StrPath = "",
+        labels: Mapping[str, str] | None = None,
+        staging_bucket: str = "",
+    ) -> "Job":
+        """Submit a job: a config, as a file or as a mapping, with these values in place of its own.
+
+        Each parameter is the flag of `jobs submit training` with its name; `image` is --master-image-uri. A package
+        directory is built and uploaded. Raises InvalidArgument with every violation, AlreadyExists for a taken id.
+        """
+        given: dict[str, Any] = {
+            "package_path": os.fspath(package_path) if package_path else "",
+            "module_name": module_name,
+            "packages": (tuple(os.fspath(package) for package in packages),) if packages else (),
+            "master_image_uri": image,
+            "job_dir": os.fspath(job_dir),
+            "labels": (dict(labels),) if labels else (),
+        }
+        draft = submission.draft(
+            config_file.of(config) if isinstance(config, Mapping) else Path(config) if config else None,
+            JobFlags({name: value for name, value in given.items() if value}),
+            current_dir=Path.cwd(),
+            name=job_id,
+            user_args=tuple(map(str, args)),
+        )
+        with submission.in_users_terms(draft):  # before anything is built and uploaded
+            self._http.validate_job(draft.named(next(submission.job_names(draft))))
+        directory = str(get(draft.data, "trainingInput.jobDir") or "")
+        if self._storage and directory.startswith("gs://"):
+            ensure_bucket(directory, self._storage, logger.info)
+        upload = (
+            to_bucket(staging_bucket, self._storage, logger.info) if staging_bucket else to_server(self._http)
+        )
+        created = submission.submit(
+            draft, self._http, upload=upload, job_dir=lambda _: "", notify=logger.info
+        )
+        return Job(self._http, created)
+
+    def job(self, job_id: str) -> "Job":
+        """A job by its id. Raises NotFound."""
+        return Job(self._http, self._http.get_job(job_id))
+
+    def jobs(self, filter: str = "", limit: int | None = None) -> list["Job"]:  # noqa: A002 - the API's word
+        """The jobs that match a filter of the API, such as `state:FAILED AND jobId:digits*`; the newest first."""
+        return [Job(self._http, job) for job in self._http.list_jobs(filter, limit)]
+
+
+class Job:
+    """A job. Each method and property asks the server, except `id`, `address` and `repr`."""
+
+    def __init__(self, connection: http.Client, job: Mapping[str, Any]) -> None:
+        self._http = connection
+        self._last = JobState(job["state"])
+        self.id: str = job["jobId"]
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id}, last seen {self._last}>"
+
+    def _repr_html_(self) -> str:
+        """The job's state, progress and main curve, for notebooks."""
+        try:
+            return notebook.html(self.detail(), self.address)
+        except TrainyardError as error:
+            return notebook.failure(self.id, error.message)
+
+    @property
+    def address(self) -> str:
+        """The job's page in the dashboard."""
+        project = quote(self._http.project, safe="")
+        return f"{self._http.server.url}/projects/{project}/jobs/{quote(self.id, safe='')}"
+
+    @property
+    def state(self) -> JobState:
+        return self.detail().state
+
+    @property
+    def error(self) -> str:
+        """The reason of a failure or a cancellation; "" otherwise."""
+        return str(self.detail().job.get("errorMessage", ""))
+
+    def detail(self) -> JobDetail:
+        """Everything that is known of the job: the v1 Job, its verdict, runs, replicas and events."""
+        detail = self._http.detail(self.id)
+        self._last = detail.state
+        return detail
+
+    def wait(self, timeout: float | None = None, *, check: bool = False) -> JobState:
+        """Wait until the job has ended and return its state.
+
+        Raises WaitTimeout after `timeout` seconds; with `check` JobFailed unless it has SUCCEEDED.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for pause in chain(_PAUSES_S, repeat(_LONGEST_PAUSE_S)):
+            with self._patiently():
+                self._last = JobState(self._http.get_job(self.id)["state"])
+            if self._last in FINAL_JOB_STATES:
+                break
+            left = pause if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise WaitTimeout(f"The job {self.id} is still {self._last} after {timeout:g} s. It goes on.")
+            time.sleep(min(pause, left))
+        if check and self._last is not JobState.SUCCEEDED:
+            raise JobFailed(self.detail())
+        return self._last
+
+    @contextmanager
+    def _patiently(self) -> Iterator[None]:
+        """Let a server that does not answer come back: the job goes on without it."""
+        try:
+            yield
+        except Unavailable as error:
+            logger.warning("%s", error.message)
+
+    def logs(
+        self,
+        *,
+        follow: bool = True,
+        task: str = "",
+        severity: str = "",
+        since: str = "",
+        search: str = "",
+    ) -> Iterator[LogEntry]:
+        """Iterate over the lines of its log, with `follow` until the job ends; resumes after a lost connection.
+
+        Filters are those of `jobs stream-logs`: a replica, the least severity, a start time (`10m`), a text.
+        """
+        for event in self._http.logs(self.id, query=log_query(task, severity, since, search), follow=follow):
+            match event:
+                case LogEntry():
+                    yield event
+                case http.StreamLost():
+                    logger.warning("Lost the connection to the server (%s). Reconnecting...", event.reason)
+
+    def metrics(
+        self,
+        *names: str,
+        task: str = "",
+        from_step: int | None = None,
+        to_step: int | None = None,
+    ) -> Metrics:
+        """The curves of all metrics, or of these: of this replica, or each of the first one that reports it."""
+        replica = task_name(task) if task else ""
+
+        def fetch(first: int | None, last: int | None) -> MetricsView:
+            return self._http.metrics(
+                self.id, names=names, task=replica, from_step=first, to_step=last, points=metrics.POINTS
+            )
+
+        return metrics.read(fetch, from_step, to_step)
+
+    def files(self, path: str = "") -> list[FileEntry]:
+        """The entries of a directory below its job-dir."""
+        return list(self._http.files(self.id, path))
+
+    def download(self, path: str = "", to: StrPath = ".") -> Path:
+        """Download a file or a directory below its job-dir, or all of it, into the directory `to`. Returns where it is
+        then."""
+        name = path.rstrip("/").rpartition("/")[2] or self.id
+        if name in (".", ".."):
+            raise InvalidArgument(f"{path!r} is no path below the job-dir.")
+        target = Path(to).expanduser() / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._http.download(self.id, path, target)
+        except (FailedPrecondition, NotFound):  # a directory?
+            entries = self.files(path)
+            if not entries:
+                raise
+            for entry in entries:
+                if entry.kind != "other":
+                    self.download(f"{path}/{entry.name}".lstrip("/"), target)
+        return target
+
+    def cancel(self) -> None:
+        """Ask its replicas to stop. Does nothing to a job that has ended."""
+        self._http.cancel_job(self.id)

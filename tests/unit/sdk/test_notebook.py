@@ -1,0 +1,42 @@
+"""A job in a notebook: what a program wrote is text, and nothing runs."""
+
+from trainyard.notebook import html
+from trainyard_protocol.states import JobState, ReplicaState, RunState
+from trainyard_protocol.views import CurveDigest, JobDetail, MetricsDigest, ReplicaView, RunView
+
+BAD = "<script>alert(1)</script>\"'&"
+
+
+def detail(state: JobState, name: str = "loss", error: str = "") -> JobDetail:
+    curve = CurveDigest(name=name, step=4, value=0.25, points=((0, 1.0), (2, float("nan")), (3, 0.5)))
+    replica = ReplicaView(
+        task="master-replica-0",
+        state=ReplicaState.RUNNING,
+        machine_type="local-1",
+        step=4,
+        steps=1000,
+        metrics=MetricsDigest(main=name, metrics=(curve,)),
+    )
+    run = RunView(
+        run_id="r",
+        number=1,
+        state=RunState.RUNNING,
+        agent="a",
+        created_at="2026-11-22T10:00:00Z",
+        replicas=(replica,),
+    )
+    return JobDetail(job={"jobId": "digits", "errorMessage": error}, state=state, runs=(run,))
+
+
+def test_job_shows_its_state_its_step_and_the_finite_points_of_its_main_curve() -> None:
+    shown = html(detail(JobState.RUNNING), "http://yard/projects/p/jobs/digits")
+    assert '<a href="http://yard/projects/p/jobs/digits"><b>digits</b></a>' in shown
+    assert ">RUNNING</span>, step 4 of 1,000</p>" in shown
+    assert '<polyline points="4.0,4.0 358.0,78.7 476.0,116.0"' in shown
+    assert "<p>loss 0.25</p>" in shown
+
+
+def test_text_of_programs_is_escaped() -> None:
+    shown = html(detail(JobState.FAILED, BAD, BAD), BAD)
+    assert "<script" not in shown
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown

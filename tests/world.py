@@ -11,13 +11,20 @@ from fastapi import FastAPI
 
 import databases
 from trainyard_agent.agent import Agent
+from trainyard_agent.control.runtime_choice import Machine as OfferedMachine
+from trainyard_agent.control.runtime_choice import choose
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.lease.lease import Lease
+from trainyard_agent.runtime_selection import offer
 from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.docker.probe import EngineState
 from trainyard_agent.runtimes.fake import FakeHost, FakeRuntime, Programs
+from trainyard_agent.runtimes.runtime_set import Choices, RuntimeSet
 from trainyard_agent.server_client import ServerClient
-from trainyard_agent.staging.base import ReadyAtOnce
-from trainyard_protocol.sync import AgentInfo, Capacity
+from trainyard_agent.staging.base import ReadyAtOnce, Stager
+from trainyard_agent.staging.stager_set import StagerSet
+from trainyard_protocol.runtimes import load_runtimes
+from trainyard_protocol.sync import AgentInfo, Capacity, RuntimeName
 from trainyard_protocol.views import JobDetail, LogEntry
 from trainyard_server.app import create_app
 from trainyard_server.config.settings import Settings
@@ -46,12 +53,21 @@ class LossyTransport(httpx.ASGITransport):
 
 
 class Machine:
-    """One host and the agent on it, which may die and come back."""
+    """One host and the agent on it, which may die and come back. With `engine` it has processes and containers."""
 
-    def __init__(self, world: "World", name: str, programs: Programs, cpus: int, mode: str) -> None:
+    def __init__(
+        self,
+        world: "World",
+        name: str,
+        programs: Programs,
+        cpus: int,
+        mode: str,
+        engine: EngineState | None = None,
+    ) -> None:
         self.world = world
         self.name = name
         self.host = FakeHost(world.clock, programs)
+        self.engine = engine
         self.runtime: Runtime = FakeRuntime(self.host)
         self.info = AgentInfo(
             agent_id=f"agent-{name}",
@@ -72,7 +88,22 @@ class Machine:
     def boot(self) -> None:
         """A new agent on the same machine: it knows nothing but what it finds there."""
         self._client = ServerClient("http://server", TOKENS[Role.AGENT], self.network)
-        self.agent = Agent(self.runtime, self._client, ReadyAtOnce(), self.world.clock, self.info, self.lease)
+        stager: Stager = ReadyAtOnce()
+        if self.engine is not None:
+            choices = Choices(lambda order: choose(order, self._with_engine()))
+            kinds: tuple[RuntimeName, ...] = ("process", "docker")
+            self.runtime = RuntimeSet({kind: FakeRuntime(self.host, kind) for kind in kinds}, choices)
+            stager = StagerSet({kind: ReadyAtOnce() for kind in kinds}, choices)
+        self.agent = Agent(self.runtime, self._client, stager, self.world.clock, self.offered, self.lease)
+
+    def offered(self) -> AgentInfo:
+        if self.engine is None:
+            return self.info
+        environment = self.info.replica_environment
+        return offer(self.info, self._with_engine(), self.engine, environment, {"process", "docker"})
+
+    def _with_engine(self) -> OfferedMachine:
+        return OfferedMachine(frozenset({"process", "docker"}), load_runtimes(), has_engine=True)
 
     async def step(self, rounds: int = 1) -> None:
         assert self.agent is not None
@@ -98,8 +129,15 @@ class World:
         self.app = create_app(self.settings, self.clock.now, self.clock.monotonic)
         self.machines: dict[str, Machine] = {}
 
-    def machine(self, name: str, programs: Programs, cpus: int = 4, mode: str = "strict") -> Machine:
-        self.machines[name] = Machine(self, name, programs, cpus, mode)
+    def machine(
+        self,
+        name: str,
+        programs: Programs,
+        cpus: int = 4,
+        mode: str = "strict",
+        engine: EngineState | None = None,
+    ) -> Machine:
+        self.machines[name] = Machine(self, name, programs, cpus, mode, engine)
         return self.machines[name]
 
     def restart_server(self) -> None:

@@ -7,6 +7,7 @@ the agent's Python instead.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,6 +15,8 @@ from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.machines import configs_dir
+
+PackageJobs = Literal["process", "container"]
 
 ANY_VERSION = "*"
 """Key of the default entry, for versions not in the table and jobs without a version."""
@@ -45,14 +48,17 @@ class RuntimeVersion(_Data):
 class _RuntimesFile(_Data):
     images: dict[str, RuntimeImage] = {}
     versions: dict[str, RuntimeVersion] = {}
+    package_jobs: PackageJobs | None = None
 
 
 @dataclass(frozen=True)
 class Runtimes:
-    """The table: `images` by short name, `versions` by runtime version."""
+    """The table: `images` by short name, `versions` by runtime version. `package_jobs` is how package jobs run on a
+    machine that has both: as processes or in containers."""
 
     images: Mapping[str, RuntimeImage]
     versions: Mapping[str, RuntimeVersion]
+    package_jobs: PackageJobs = "process"
 
     def image_for(self, runtime_version: str, gpus: bool) -> str:
         """The image of a runtime version ("": the job names none). Raises InvalidArgument if it is unknown."""
@@ -61,6 +67,13 @@ class Runtimes:
             known = ", ".join(sorted(self.versions))
             raise InvalidArgument(f"The runtime version {runtime_version!r} is unknown; known: {known}.")
         return self.images[version.gpu if gpus and version.gpu else version.cpu].image
+
+    def own_image(self, runtime_version: str, gpus: bool) -> RuntimeImage | None:
+        """The image of a version that has a line of its own; None for those of "*", and for jobs without a version."""
+        version = self.versions.get(runtime_version) if runtime_version != ANY_VERSION else None
+        if version is None:
+            return None
+        return self.images[version.gpu if gpus and version.gpu else version.cpu]
 
     def dockerfile_of(self, image: str) -> str:
         """The Dockerfile of an image; "" if it is pulled."""
@@ -77,7 +90,9 @@ def load_runtimes(site_file: Path | None = None) -> Runtimes:
     if site_file is not None:
         site = _read(site_file)
         table = _RuntimesFile(
-            images={**table.images, **site.images}, versions={**table.versions, **site.versions}
+            images={**table.images, **site.images},
+            versions={**table.versions, **site.versions},
+            package_jobs=site.package_jobs or table.package_jobs,
         )
     return _checked(site_file or path, table)
 
@@ -94,7 +109,9 @@ def _checked(path: Path, table: _RuntimesFile) -> Runtimes:
             if name not in table.images:
                 known = ", ".join(table.images)
                 raise InvalidArgument(f"{path}: versions.{version}: unknown image {name!r}; known: {known}.")
-    return Runtimes(images=table.images, versions=table.versions)
+    return Runtimes(
+        images=table.images, versions=table.versions, package_jobs=table.package_jobs or "process"
+    )
 
 
 def _read(path: Path) -> _RuntimesFile:

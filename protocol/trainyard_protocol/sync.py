@@ -47,12 +47,25 @@ class Capacity(Wire):
     gpus: tuple[Gpu, ...] = ()
 
 
+class RuntimeOffer(Wire):
+    """A runtime of an agent. `replica_environment` is added to the environment of every replica there (such as
+    STORAGE_EMULATOR_HOST); it must not contain secrets. `about` says on what it runs ("Docker engine 20.10.24"),
+    `problem` why it starts nothing now. `retiring`: it ends the runs that it has, and never starts another."""
+
+    name: RuntimeName
+    replica_environment: dict[str, str] = {}
+    about: str = ""
+    problem: str = ""
+    retiring: bool = False
+
+
 class AgentInfo(Wire):
     """An agent. `agent_id` survives restarts.
 
     `capacity_mode`: `strict` places a gang only where it fits as asked; `fit` scales one down that is larger
-    than the whole machine. `replica_environment` is added to every replica's environment (such as
-    STORAGE_EMULATOR_HOST); it must not contain secrets.
+    than the whole machine. `runtimes` has every runtime of the agent, all on the one `capacity`. `runtime` is that of
+    package jobs, with its `replica_environment`; `runs_images`: a job with an image can start now. Agents before
+    `runtimes` have `runtime` alone.
     """
 
     agent_id: str
@@ -63,6 +76,28 @@ class AgentInfo(Wire):
     runs_images: bool
     capacity: Capacity
     replica_environment: dict[str, str] = {}
+    runtimes: tuple[RuntimeOffer, ...] = ()
+
+    def offer(self, runtime: str) -> RuntimeOffer | None:
+        """The runtime of that name, if the agent has it."""
+        return next((offer for offer in self.runtimes if offer.name == runtime), None)
+
+    def environment_in(self, runtime: str) -> dict[str, str]:
+        """The variables that the agent adds to a replica in that runtime ("": not known which)."""
+        offer = self.offer(runtime)
+        return self.replica_environment if offer is None else offer.replica_environment
+
+    @property
+    def runs_packages(self) -> bool:
+        """Whether a package job can start now."""
+        offer = self.offer(self.runtime)
+        return offer is None or not offer.problem
+
+    @property
+    def engine_problem(self) -> str:
+        """The reason why its container engine starts nothing now; "" if it does, or is not expected to."""
+        offer = self.offer("docker")
+        return "" if offer is None or offer.retiring else offer.problem
 
 
 class ExitReport(Wire):
@@ -107,11 +142,15 @@ class ReplicaReport(Wire):
 
 
 class RunReport(Wire):
-    """`activity` is the present step of the preparation of a run ("installing trainer-0.0.0.tar.gz")."""
+    """`activity` is the present step of the preparation of a run ("installing trainer-0.0.0.tar.gz"). `runtime` is the
+    runtime that the agent chose for it, None before (and from older agents); `runtime_reason` is why, where there was a
+    choice ("the job brings its image")."""
 
     run_id: str
     replicas: tuple[ReplicaReport, ...]
     activity: str = ""
+    runtime: RuntimeName | None = None
+    runtime_reason: str = ""
 
 
 class SyncRequest(Wire):

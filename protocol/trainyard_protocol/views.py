@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer
 
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.sync import Capacity, Stall, Stream, Wire
+from trainyard_protocol.sync import Capacity, RuntimeOffer, Stall, Stream, Wire
 from trainyard_protocol.usage import GpuUsage
 
 SERVICE_TASK = "service"
@@ -144,6 +144,9 @@ class ReplicaView(Wire):
 
 
 class RunView(Wire):
+    """`runtime` is where its replicas run, "" before that was chosen; `runtime_reason` is why, where there was a
+    choice."""
+
     run_id: str
     number: int
     state: RunState
@@ -153,6 +156,8 @@ class RunView(Wire):
     activity: str = ""
     verdict: Verdict | None = None
     replicas: tuple[ReplicaView, ...] = ()
+    runtime: str = ""
+    runtime_reason: str = ""
 
 
 class EventView(Wire):
@@ -184,7 +189,8 @@ class JobDetail(Wire):
 
 class Explanation(Wire):
     """The environment of one replica, its command, and a shell line that starts it by hand, in a Python environment
-    with `packages` (addresses as in packageUris; none for a container image)."""
+    with `packages` (addresses as in packageUris; none for a container image). `runtime` and `runtime_reason` are those
+    of its RunView."""
 
     task: str
     run: int
@@ -192,6 +198,8 @@ class Explanation(Wire):
     command: tuple[str, ...]
     packages: tuple[str, ...] = ()
     reproduce: str
+    runtime: str = ""
+    runtime_reason: str = ""
 
 
 class CandidateView(Wire):
@@ -233,14 +241,16 @@ class QueuedAheadView(Wire):
 
 
 class SuggestionView(Wire):
-    """A change that would start a waiting job now. `kind`: priority, replicas, machine-type, quota, agent, end-job."""
+    """A change that would start a waiting job now. `kind`: priority, replicas, machine-type, quota, engine, agent,
+    end-job."""
 
     kind: str
     message: str
 
 
 class QueueExplanationView(Wire):
-    """The explanation of a waiting job; for another job, `summary` alone. `kind` is room, quota, never or no-agent.
+    """The explanation of a waiting job; for another job, `summary` alone. `kind` is room, quota, never, no-agent or
+    no-engine.
 
     `changes` has the smallest first. Where no single change is enough, `nothing` is a sentence about what is.
     """
@@ -288,8 +298,9 @@ class LogSummary(Wire):
 
 
 class AgentView(Wire):
-    """`cpus_given`, `memory_given_bytes` and `gpus_given` are held by its runs. `cpu_used` (cores),
-    `memory_used_bytes` and `gpus_used` are the sums of the newest samples of its running replicas."""
+    """`runtime` is that of package jobs, `runtimes` are all. `cpus_given`, `memory_given_bytes` and `gpus_given` are
+    held by its runs. `cpu_used` (cores), `memory_used_bytes` and `gpus_used` are the sums of the newest samples of its
+    running replicas."""
 
     agent_id: str
     name: str
@@ -306,6 +317,35 @@ class AgentView(Wire):
     cpu_used: float = 0.0
     memory_used_bytes: int = 0
     gpus_used: tuple[GpuUsage, ...] = ()
+    runtimes: tuple[RuntimeOffer, ...] = ()
+
+    @property
+    def runtime_names(self) -> str:
+        """Its runtimes that start runs, as `process + docker`."""
+        return " + ".join(one.name for one in self.runtimes if not one.retiring) or self.runtime
+
+    @property
+    def runtimes_summary(self) -> str:
+        """Which jobs run in what, and what waits for an engine, as a sentence; "" for an agent that reports neither."""
+        offers = {one.name: one for one in self.runtimes if not one.retiring}
+        engine, process = offers.get("docker"), offers.get("process")
+        if engine is None:
+            return (
+                ""
+                if process is None
+                else "All jobs run as processes; image jobs need --runtime auto or docker."
+            )
+        packages = "in containers" if self.runtime == "docker" else "as processes"
+        problem = f"{engine.problem[:1].upper()}{engine.problem[1:]}"
+        if self.runtime == "docker":
+            return (
+                f"{problem}: jobs wait until one does."
+                if problem
+                else f"{engine.about}: jobs run in containers."
+            )
+        if problem:
+            return f"{problem}: image jobs wait until one does; package jobs run {packages}."
+        return f"{engine.about}: image jobs run in containers; package jobs {packages}."
 
 
 class ServerStatus(Wire):

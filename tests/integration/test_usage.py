@@ -119,7 +119,7 @@ async def real_agent(world: World, state_dir: Path, programs: Path) -> AsyncIter
         replica_environment={"PYTHONPATH": str(programs)},
     )
     async with ServerClient("http://server", TOKENS[Role.AGENT], httpx.ASGITransport(world.app)) as client:
-        agent = Agent(runtime, client, ReadyAtOnce(), SystemClock(), info, usage_s=0.2)
+        agent = Agent(runtime, client, ReadyAtOnce(), SystemClock(), lambda: info, usage_s=0.2)
         running = asyncio.create_task(agent.run())
         try:
             yield

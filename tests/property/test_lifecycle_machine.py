@@ -1,12 +1,14 @@
 """Random histories of submit, sync, loss, death, restart and time over the real store, the real lifecycle, the
-real agent and the fake runtime. After every step nothing may be true that must never be true; in the end
-everything has ended, and every line that a program wrote is there once.
+real agent and fake runtimes: processes and containers beside each other, with an engine that comes and goes. After
+every step nothing may be true that must never be true; in the end everything has ended, and every line that a program
+wrote is there once.
 """
 
 import asyncio
 import json
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from hypothesis.stateful import (
 
 from history_checks import check_ending, check_history
 from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.runtimes.docker.engine import EngineInfo
+from trainyard_agent.runtimes.docker.probe import EngineState
 from trainyard_agent.runtimes.fake import FOREVER, Exit, Print, Script
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views import SERVICE_TASK, JobDetail
@@ -42,7 +46,15 @@ PROGRAMS = {
         tuple((0.3 * n, Print(json.dumps({"event": "progress", "step": n}))) for n in range(1, 4))
     ),
 }
+ENGINE = EngineState(EngineInfo("engine", "20.10", cpus=3, memory_bytes=1 << 40, live_restore=False))
+AWAY = replace(ENGINE, problem="no Docker engine answers")
 ENDLESS = ("stubborn.task", "forever.task")
+
+
+def in_container(module: str) -> dict[str, Any]:
+    """The fields of a job that runs the module in an image."""
+    container = {"imageUri": "image:1", "containerArgs": ["-m", module]}
+    return {"pythonModule": "", "masterConfig": container, "workerConfig": container}
 
 
 def program(launch: Launch) -> Script:
@@ -66,17 +78,27 @@ class TrainyardMachine(RuleBasedStateMachine):
     @initialize(machines=st.integers(1, 2))
     def start(self, machines: int) -> None:
         for number in range(machines):
-            self.world.machine(f"m{number}", program, cpus=3)
+            self.world.machine(f"m{number}", program, cpus=3, engine=ENGINE)
         self.do(self.world.settle(1))
 
-    @rule(target=jobs, module=st.sampled_from(sorted(PROGRAMS)), workers=st.sampled_from([0, 0, 1, 1, 2, 3]))
-    def submit(self, module: str, workers: int) -> Any:
+    @rule(
+        target=jobs,
+        module=st.sampled_from(sorted(PROGRAMS)),
+        workers=st.sampled_from([0, 0, 1, 1, 2, 3]),
+        image=st.booleans(),
+    )
+    def submit(self, module: str, workers: int, image: bool) -> Any:
         if len(self.modules) >= 5:
             return multiple()
         job_id = f"job_{len(self.modules)}"
-        self.do(self.world.submit(job_id, workers, module))
+        self.do(self.world.submit(job_id, workers, module, **(in_container(module) if image else {})))
         self.modules[job_id] = module
         return job_id
+
+    @rule(which=st.integers(0, 1))
+    def engine_goes_away_or_comes_back(self, which: int) -> None:
+        machine = self.machine_number(which)
+        machine.engine = AWAY if machine.engine is ENGINE else ENGINE
 
     @rule(job=jobs)
     def cancel(self, job: str) -> None:
@@ -149,13 +171,25 @@ class TrainyardMachine(RuleBasedStateMachine):
         assert all(len(runs) == 1 for runs in owners.values()), owners
 
     @invariant()
-    def no_cpu_belongs_to_two_runs(self) -> None:
+    def no_resource_belongs_to_two_runs_of_either_runtime(self) -> None:
         for machine in self.world.machines.values():
             alive = alive_runs(machine)
             held: dict[int, str] = {}
+            memory = 0
             for run_id, launch in machine.host.launches:
-                for cpu in launch.cpus if run_id in alive else ():
-                    assert held.setdefault(cpu, run_id) == run_id
+                if run_id in alive:
+                    memory += launch.memory_bytes
+                    for cpu in launch.cpus:
+                        assert held.setdefault(cpu, run_id) == run_id
+            assert memory <= machine.info.capacity.memory_bytes
+
+    @invariant()
+    def only_jobs_with_an_image_run_in_containers(self) -> None:
+        for machine in self.world.machines.values():
+            images = {run_id: launch.image for run_id, launch in machine.host.launches}
+            for run_id, run in machine.host.runs.items():
+                if run_id in images:
+                    assert run.handle.runtime == ("docker" if images[run_id] else "process")
 
     @invariant()
     def histories_are_legal_and_replay_to_the_state(self) -> None:
@@ -186,6 +220,7 @@ class TrainyardMachine(RuleBasedStateMachine):
         """Heal everything, cancel what would never end, and let time do the rest."""
         for machine in self.world.machines.values():
             machine.network.cut, machine.network.lose = False, 0
+            machine.engine = ENGINE
         await self.world.settle()  # by now every job that can never start knows it
         for job_id, module in self.modules.items():
             if module in ENDLESS or impossible(await self.world.detail(job_id)):

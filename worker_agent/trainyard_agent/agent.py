@@ -62,6 +62,8 @@ _FIRST_BACKOFF_S = 0.2
 _MAX_BACKOFF_S = 3.0
 _MIN_SYNC_PAUSE_S = 0.01  # between two syncs, in case the server never holds an answer
 
+_NOTHING_STAGED = Staging("stale")
+
 _log = logging.getLogger(__name__)
 _jitter = random.SystemRandom()
 
@@ -83,11 +85,12 @@ class Agent:
         control_plane: ServerClient,
         stager: Stager,
         clock: Clock,
-        info: AgentInfo,
+        info: Callable[[], AgentInfo],
         lease: Lease | None = None,
         usage_s: float = USAGE_S,
     ) -> None:
-        """`usage_s`: seconds between two usage measurements; 0: none."""
+        """`info`: what the agent offers now, which may change. `usage_s`: seconds between two usage measurements; 0:
+        none."""
         self._runtime = runtime
         self._control_plane = control_plane
         self._stager = stager
@@ -95,7 +98,7 @@ class Agent:
         self._info = info
         self._lease = lease or Lease(clock)
         self._stall_monitor = StallMonitor(runtime, clock, StackDumper(runtime))
-        driver = NvidiaSmi() if info.capacity.gpus else None
+        driver = NvidiaSmi() if info().capacity.gpus else None
         self._usage_reporter = UsageReporter(runtime, control_plane, clock, driver)
         self._usage_s = usage_s
         self._shipper = LogShipper(control_plane, runtime, watch=self._stall_monitor.ingest)
@@ -107,7 +110,7 @@ class Agent:
         self._unobservable: set[str] = set()
         self._retries: dict[tuple[str, type[Action]], _Retry] = {}
         self._version = ""
-        self._reported: tuple[RunReport, ...] | None = None
+        self._reported: SyncRequest | None = None
         self._changed = asyncio.Event()
         self._hold_s = 0.0
         self._last_error = ""
@@ -185,8 +188,15 @@ class Agent:
     async def _watch_round(self) -> None:
         await self._enforce_lease()
         retry = any(retry.at <= self._clock.monotonic() for retry in self._retries.values())
-        if retry or (self._reported is not None and await self._reports() != self._reported):
+        if retry or await self._has_changed():
             self._changed.set()
+
+    async def _has_changed(self) -> bool:
+        """Whether a report would differ from the last one that the server has answered."""
+        before = self._reported
+        if before is None:
+            return False
+        return self._info() != before.agent or await self._reports() != before.runs
 
     # Sync.
 
@@ -226,11 +236,11 @@ class Agent:
             self._lease.renew(sent, response.lease_s)
         except OSError as error:  # renewed in memory: the watchdog acts earlier
             _log.warning("the lease is not saved or has no watchdog: %s", error)
-        self._reported = request.runs
+        self._reported = request
         await self._act(response)
 
     async def _request(self, wait_s: float) -> SyncRequest:
-        return SyncRequest(agent=self._info, runs=await self._reports(), wait_s=wait_s, seen=self._version)
+        return SyncRequest(agent=self._info(), runs=await self._reports(), wait_s=wait_s, seen=self._version)
 
     async def _ship(self) -> bool:
         """True if more can be sent at once."""
@@ -251,8 +261,14 @@ class Agent:
         observed = await self._observe()
         staging = self._stager.status()
         reports = [
-            RunReport(run_id=run_id, replicas=self._stall_monitor.annotate(run_id, replicas))
+            RunReport(
+                run_id=run_id,
+                replicas=self._stall_monitor.annotate(run_id, replicas),
+                runtime=self._handles[run_id].runtime,
+                runtime_reason=staging[run_id].runtime_reason if run_id in staging else "",
+            )
             for run_id, replicas in observed.items()
+            if run_id in self._handles
         ]
         for run_id, order in self._orders.items():
             if run_id in observed or run_id in self._given_up:
@@ -260,8 +276,16 @@ class Agent:
             pending = tuple(
                 ReplicaReport(task=replica.task, state=ReplicaState.PENDING) for replica in order.replicas
             )
-            activity = staging[run_id].activity if run_id in staging else ""
-            reports.append(RunReport(run_id=run_id, replicas=pending, activity=activity))
+            prepared = staging.get(run_id, _NOTHING_STAGED)
+            reports.append(
+                RunReport(
+                    run_id=run_id,
+                    replicas=pending,
+                    activity=prepared.activity,
+                    runtime=prepared.runtime,
+                    runtime_reason=prepared.runtime_reason,
+                )
+            )
         reports += [RunReport(run_id=run_id, replicas=exits) for run_id, exits in self._given_up.items()]
         return tuple(sorted(reports, key=lambda report: report.run_id))
 
@@ -303,7 +327,7 @@ class Agent:
             local,
             self._stager.status(),
             self._given_up.keys(),
-            runs_images=self._runtime.runs_images,
+            no_images=_why_no_images(self._info()),
         )
         retries, self._retries = self._retries, {}
         for action in actions:
@@ -349,7 +373,8 @@ class Agent:
         def place_and_start() -> Handle:
             try:
                 placed = self._runtime.place(order)
-                gang = launches(order, placed.addresses, staging, self._info.replica_environment)
+                environment = self._info().environment_in(placed.runtime)
+                gang = launches(order, placed.addresses, staging, environment)
                 return self._runtime.start(order.run_id, gang)
             except StartFailed:
                 raise
@@ -404,6 +429,11 @@ class Agent:
         for outcome in await asyncio.gather(*stops, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+
+
+def _why_no_images(info: AgentInfo) -> str:
+    """The reason why no job with an image can start now; "" if one can."""
+    return "" if info.runs_images else info.engine_problem or "this agent starts no containers"
 
 
 def _run_of(action: Action) -> str:

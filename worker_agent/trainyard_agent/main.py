@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trainyard_agent import capacity, runtime_selection
@@ -86,24 +86,42 @@ def stop_expired(state_dir: Path) -> None:
 
 
 def _stop_everything(state_dir: Path, grace_of: Callable[[Handle], float], reason: Reason) -> None:
+    """Stop the runs of every runtime at once, so that each ends within its own grace. An engine that does not answer
+    delays no process: it is raised when they have ended."""
     kill_orphaned_installers(state_dir / runtime_selection.ENVIRONMENTS)
-    _stop_runs(ProcessRuntime(state_dir), grace_of, reason)
-    if DockerRuntime.has_runs(state_dir):
-        with contextlib.closing(Engine()) as engine:
-            engine.about()
-            docker = DockerRuntime(state_dir, engine, Owner(_agent_id(state_dir)))
-            with contextlib.closing(docker):
-                _stop_runs(docker, grace_of, reason)
+    processes = ProcessRuntime(state_dir)
+    deadlines = _stop_runs(processes, grace_of, reason)
+    try:
+        if DockerRuntime.has_runs(state_dir):
+            _stop_containers(state_dir, grace_of, reason)
+    finally:
+        _wait_for_ends(processes, deadlines)
+
+
+def _stop_containers(state_dir: Path, grace_of: Callable[[Handle], float], reason: Reason) -> None:
+    with contextlib.closing(Engine()) as engine:
+        engine.about()
+        docker = DockerRuntime(state_dir, engine, Owner(_agent_id(state_dir)))
+        with contextlib.closing(docker):
+            _wait_for_ends(docker, _stop_runs(docker, grace_of, reason))
 
 
 def _stop_runs(
     runtime: ProcessRuntime | DockerRuntime, grace_of: Callable[[Handle], float], reason: Reason
-) -> None:
-    graces = {handle.run_id: grace_of(handle) for handle in runtime.recover()}
-    for run_id, grace_s in graces.items():
-        runtime.stop(run_id, grace_s, reason)
-    give_up_at = time.monotonic() + max(graces.values(), default=0.0) + _KILL_TIMEOUT_S
-    while alive := [run_id for run_id in graces if not runtime.has_ended(run_id)]:
+) -> dict[str, float]:
+    """Stop every run. Returns when (monotonic) each must have ended."""
+    deadlines = {}
+    for handle in runtime.recover():
+        grace_s = grace_of(handle)
+        runtime.stop(handle.run_id, grace_s, reason)
+        deadlines[handle.run_id] = time.monotonic() + grace_s + _KILL_TIMEOUT_S
+    return deadlines
+
+
+def _wait_for_ends(runtime: ProcessRuntime | DockerRuntime, deadlines: Mapping[str, float]) -> None:
+    """Raises StillAlive."""
+    give_up_at = max(deadlines.values(), default=0.0)
+    while alive := [run_id for run_id in deadlines if not runtime.has_ended(run_id)]:
         if time.monotonic() > give_up_at:
             raise StillAlive(f"the replicas of the runs {', '.join(alive)} survive SIGKILL")
         time.sleep(_PAUSE_S)
@@ -115,28 +133,33 @@ async def _serve(options: argparse.Namespace) -> None:
     clock = SystemClock()
     async with ServerClient(options.server, _token(options.token_file)) as control_plane:
         agent_id = _agent_id(state_dir)
-        with runtime_selection.open_runtime(options, agent_id, control_plane) as selected:
-            info = AgentInfo(
-                agent_id=agent_id,
-                name=options.name or socket.gethostname(),
-                version=__version__,
-                runtime=selected.runtime.name,
-                capacity_mode=options.capacity,
-                runs_images=selected.runtime.runs_images,
-                capacity=selected.capacity,
-                replica_environment=selected.replica_environment,
-            )
+        me = AgentInfo(
+            agent_id=agent_id,
+            name=options.name or socket.gethostname(),
+            version=__version__,
+            runtime="process",
+            capacity_mode=options.capacity,
+            runs_images=False,
+            capacity=capacity.detect(options.cpus, options.memory_gb),
+        )
+        with runtime_selection.open_runtimes(options, agent_id, control_plane) as opened:
             lease = Lease(
                 clock, state_dir / lease_file.NAME, watchdog_files.WatchdogKeeper(state_dir).ensure_running
             )
             agent = Agent(
-                selected.runtime, control_plane, selected.stager, clock, info, lease, options.usage_every
+                opened.runtime,
+                control_plane,
+                opened.stager,
+                clock,
+                lambda: opened.info(me),
+                lease,
+                options.usage_every,
             )
             running = asyncio.create_task(agent.run())
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, running.cancel)
             log = logging.getLogger(__name__)
-            log.info("agent %s (%s runtime) connects to %s", agent_id, info.runtime, options.server)
+            log.info("agent %s (--runtime %s) connects to %s", agent_id, options.runtime, options.server)
             with contextlib.suppress(asyncio.CancelledError):
                 await running
 

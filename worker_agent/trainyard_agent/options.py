@@ -25,8 +25,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--runtime",
         choices=["auto", "process", "docker"],
         default="auto",
-        help="how replicas run; auto (the default): in containers if an engine answers and has the image of the "
-        "default runtime version, else as processes",
+        help="how replicas of new runs may run; auto (the default): jobs with an image in containers, while an engine "
+        "answers, and package jobs as processes (but see packageJobs and versions of --runtimes)",
     )
     _add_container_options(parser)
     parser.add_argument(

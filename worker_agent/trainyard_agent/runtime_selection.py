@@ -1,32 +1,45 @@
-"""Selection of the runtime, processes or containers, and of the stager that belongs to it."""
+"""All runtimes of the machine, each with the stager that belongs to it, and what the agent offers of them.
+
+`--runtime` narrows what new runs may use. A runtime that still holds runs is always opened, so that none is lost.
+"""
 
 import argparse
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
 
 from trainyard_agent import capacity
+from trainyard_agent.control.runtime_choice import Machine, choose, default_runtime
 from trainyard_agent.host import machine_id
 from trainyard_agent.runtimes.base import Runtime
-from trainyard_agent.runtimes.docker.engine import Engine, EngineError
+from trainyard_agent.runtimes.docker.engine import Engine
+from trainyard_agent.runtimes.docker.probe import ANSWER_S, EngineProbe, EngineState
 from trainyard_agent.runtimes.docker.runtime import DockerRuntime
 from trainyard_agent.runtimes.docker.spec import HOST, Owner
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
+from trainyard_agent.runtimes.runtime_set import Choices, RuntimeSet
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import Stager
 from trainyard_agent.staging.container_environment import ContainerSettings, ContainerStager
 from trainyard_agent.staging.package_fetcher import PackageFetcher
 from trainyard_agent.staging.python_environment import PackageStager
-from trainyard_protocol.runtimes import load_runtimes
-from trainyard_protocol.sync import Capacity
+from trainyard_agent.staging.stager_set import StagerSet
+from trainyard_protocol.runtimes import Runtimes, load_runtimes
+from trainyard_protocol.sync import AgentInfo, RuntimeName, RuntimeOffer
 
 ENVIRONMENTS, _STAGING = "environments", "staging"
 _ENGINE_TIMEOUT_S, _ENGINE_PAUSE_S = 30.0, 0.5
 _EMULATOR = "STORAGE_EMULATOR_HOST"
+_OFFERED: Mapping[str, frozenset[RuntimeName]] = {
+    "auto": frozenset({"process", "docker"}),
+    "process": frozenset({"process"}),
+    "docker": frozenset({"docker"}),
+}
+"""The runtimes of new runs, by `--runtime`."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,40 +49,85 @@ class RuntimeRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class SelectedRuntime:
-    """The runtime with its stager and capacity. `replica_environment` is set for every replica, valid where it runs."""
+class OpenRuntimes:
+    """The runtimes as one, with their stager. `info` adds to an agent's own fields what it offers now."""
 
     runtime: Runtime
     stager: Stager
-    capacity: Capacity
-    replica_environment: dict[str, str]
+    info: Callable[[AgentInfo], AgentInfo]
 
 
 @contextmanager
-def open_runtime(
+def open_runtimes(
     options: argparse.Namespace, agent_id: str, control_plane: ServerClient
-) -> Iterator[SelectedRuntime]:
-    """Open the runtime for these options. Raises RuntimeRefused, EngineError, BadCapacity, InvalidArgument."""
+) -> Iterator[OpenRuntimes]:
+    """Open the runtimes for these options. Raises RuntimeRefused, InvalidArgument."""
+    state_dir: Path = options.state_dir
+    offered, table = _OFFERED[options.runtime], load_runtimes(options.runtimes)
     environment = dict(options.replica_env)
     fetcher = PackageFetcher(control_plane, environment.get(_EMULATOR, ""))
-    offered = capacity.detect(options.cpus, options.memory_gb)
-    with closing(Engine()) as engine:
-        if _choose(options, engine) == "process":
-            stager = PackageStager(options.state_dir / ENVIRONMENTS, fetcher, options.python)
-            yield SelectedRuntime(ProcessRuntime(options.state_dir), stager, offered, environment)
-            return
-        owner = Owner(agent_id, options.server, str(options.state_dir), machine_id.identity())
-        settings = ContainerSettings(
-            runtimes=load_runtimes(options.runtimes),
-            pull=options.pull,
-            job_dir_roots=tuple(options.job_dir_root),
+    with (
+        closing(Engine()) as engine,
+        closing(Engine(timeout_s=ANSWER_S)) as polled,
+        closing(EngineProbe(polled, _built_images(table))) as probe,
+    ):
+        if "docker" in offered:
+            _poll_first(probe, demanded=offered == {"docker"})
+            probe.start()
+
+        def machine() -> Machine:
+            state = probe.state
+            return Machine(offered, table, state.info is not None, state.images)
+
+        runtimes: dict[RuntimeName, Runtime] = {}
+        stagers: dict[RuntimeName, Stager] = {}
+        if "process" in offered or ProcessRuntime.has_runs(state_dir):
+            runtimes["process"] = ProcessRuntime(state_dir)
+            stagers["process"] = PackageStager(state_dir / ENVIRONMENTS, fetcher, options.python)
+        if "docker" in offered or DockerRuntime.has_runs(state_dir):
+            owner = Owner(agent_id, options.server, str(state_dir), machine_id.identity())
+            settings = ContainerSettings(table, options.pull, job_dir_roots=tuple(options.job_dir_root))
+            runtimes["docker"] = DockerRuntime(state_dir, engine, owner, options.pids_limit)
+            stagers["docker"] = ContainerStager(state_dir / _STAGING, engine, owner, fetcher, settings)
+        choices = Choices(lambda order: choose(order, machine()))
+        yield OpenRuntimes(
+            RuntimeSet(runtimes, choices),
+            StagerSet(stagers, choices),
+            lambda info: offer(info, machine(), probe.state, environment, runtimes.keys()),
         )
-        yield SelectedRuntime(
-            runtime=DockerRuntime(options.state_dir, engine, owner, options.pids_limit),
-            stager=ContainerStager(options.state_dir / _STAGING, engine, owner, fetcher, settings),
-            capacity=capacity.of_engine(offered, engine.about()),
-            replica_environment={name: from_containers(value) for name, value in environment.items()},
+
+
+def offer(
+    info: AgentInfo,
+    machine: Machine,
+    engine: EngineState,
+    environment: Mapping[str, str],
+    opened: Set[RuntimeName],
+) -> AgentInfo:
+    """The agent with what it offers now. `info.capacity` is the machine's: an engine may have a part of it, which is
+    then the capacity for all runs. Pure."""
+    offers = {
+        name: RuntimeOffer(
+            name=name,
+            replica_environment=_environment_in(name, environment),
+            about=engine.about if name == "docker" else "",
+            problem=engine.problem if name == "docker" else "",
+            retiring=name not in machine.offered,
         )
+        for name in sorted(opened, key=("process", "docker").index)
+    }
+    docker, runtime = offers.get("docker"), default_runtime(machine)
+    containers = docker is not None and not docker.retiring
+    here = info.capacity
+    return info.model_copy(
+        update={
+            "runtime": runtime,
+            "runtimes": tuple(offers.values()),
+            "replica_environment": _environment_in(runtime, environment),
+            "runs_images": containers and not engine.problem,
+            "capacity": capacity.of_engine(here, engine.info) if containers and engine.info else here,
+        }
+    )
 
 
 def from_containers(value: str) -> str:
@@ -77,57 +135,22 @@ def from_containers(value: str) -> str:
     return re.sub(r"(?<=://)(127\.0\.0\.1|localhost|\[::1\])(?=[:/]|$)", HOST, value)
 
 
-def _choose(options: argparse.Namespace, engine: Engine) -> Literal["process", "docker"]:
-    """The runtime for `--runtime`. Existing runs decide, so that none is lost."""
-    runs: list[Literal["process", "docker"]] = []
-    if ProcessRuntime.has_runs(options.state_dir):
-        runs.append("process")
-    if DockerRuntime.has_runs(options.state_dir):
-        runs.append("docker")
-    for kind in runs:
-        if options.runtime not in ("auto", kind):
-            raise RuntimeRefused(
-                f"--runtime {options.runtime}: {options.state_dir} still has replicas of the {kind} runtime. "
-                f"Wait for their end, or stop them with --stop-all and start an agent with --runtime {kind} "
-                "once to report it."
-            )
-    chosen = runs[0] if runs else options.runtime if options.runtime != "auto" else _detect(options, engine)
-    if chosen == "docker":
-        _wait_for_engine(engine)
-    return chosen
+def _environment_in(runtime: RuntimeName, environment: Mapping[str, str]) -> dict[str, str]:
+    if runtime != "docker":
+        return dict(environment)
+    return {name: from_containers(value) for name, value in environment.items()}
 
 
-def _detect(options: argparse.Namespace, engine: Engine) -> Literal["process", "docker"]:
-    """Containers if there is an engine with the default runtime image, which package jobs need; else processes."""
-    try:
-        engine.about()
-        image = load_runtimes(options.runtimes).image_for("", gpus=False)
-        if engine.image(image) is not None:
-            return "docker"
-    except EngineError as error:
-        _log.info("jobs run as processes: %s", error)
-    else:
-        _log.info(
-            "the container engine has no image %s: jobs run as processes until `trainyard runtimes build` has "
-            "built it and the agent was restarted",
-            image,
-        )
-    return "process"
+def _built_images(table: Runtimes) -> frozenset[str]:
+    """Images whose presence decides where a job runs: of versions with a line of their own, if they are built."""
+    own = (table.own_image(version, gpus) for version in table.versions for gpus in (False, True))
+    return frozenset(image.image for image in own if image is not None and image.dockerfile)
 
 
-def _wait_for_engine(engine: Engine) -> None:
-    """Wait for an engine that starts with the machine. Raises RuntimeRefused."""
+def _poll_first(probe: EngineProbe, demanded: bool) -> None:
+    """Ask the engine once; or wait for one that starts with the machine, and raise RuntimeRefused without."""
     give_up_at = time.monotonic() + _ENGINE_TIMEOUT_S
-    warned = False
-    while True:
-        try:
-            engine.about()
-        except EngineError as error:
-            if time.monotonic() > give_up_at:
-                raise RuntimeRefused(f"--runtime docker: {error}.") from error
-            if not warned:
-                _log.warning("%s; waiting for it", error)
-            warned = True
-            time.sleep(_ENGINE_PAUSE_S)
-        else:
-            return
+    while (problem := probe.poll().problem) and demanded:
+        if time.monotonic() > give_up_at:
+            raise RuntimeRefused(f"--runtime docker: {problem}. Start Docker, or leave --runtime out.")
+        time.sleep(_ENGINE_PAUSE_S)

@@ -65,6 +65,7 @@ def _run_lines(run: RunView, count: int, now: datetime) -> list[str]:
     number = f"Run {run.number} of {count}" if count > 1 else "Run 1"
     took = elapsed(run.created_at.isoformat(), ended)
     headline = f"{number} on {run.agent}: {run.state}, {took}" + (f", {run.activity}" if run.activity else "")
+    where = _where(run)
     rows = []
     for replica in run.replicas:
         exited = replica.state is ReplicaState.EXITED
@@ -81,7 +82,16 @@ def _run_lines(run: RunView, count: int, now: datetime) -> list[str]:
                 + (", cut by the log quota" if replica.log_kept is not None else ""),
             ]
         )
-    return [headline, formats.table([], rows)] if rows else [headline]
+    lines = [headline, *([f"{where[0].upper()}{where[1:]}."] if where else [])]
+    return [*lines, formats.table([], rows)] if rows else lines
+
+
+def _where(run: RunView | Explanation) -> str:
+    """Where the replicas run and why: `in containers: the job brings its image`; "" before that is known."""
+    if not run.runtime:
+        return ""
+    where = "in containers" if run.runtime == "docker" else "as processes"
+    return f"{where}: {run.runtime_reason}" if run.runtime_reason else where
 
 
 def _used(replica: ReplicaView) -> str:
@@ -164,7 +174,9 @@ def update_labels(
 def explanation_text(explanation: Explanation) -> str:
     """Environment and command of one replica, to be read and pasted."""
     variables = [f"{name}={value}" for name, value in explanation.environment.items()]
-    lines = [f"# {explanation.task}, run {explanation.run}", "", "# Environment", *variables, ""]
+    where = _where(explanation)
+    title = f"# {explanation.task}, run {explanation.run}" + (f", {where}" if where else "")
+    lines = [title, "", "# Environment", *variables, ""]
     packages = [uri.rpartition("/")[2] for uri in explanation.packages]
     needs = f" (needs {', '.join(packages)} installed)" if packages else ""
     return "\n".join([*lines, f"# Command to run it by hand{needs}", explanation.reproduce])

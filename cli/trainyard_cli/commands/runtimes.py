@@ -72,6 +72,8 @@ def build(
             with progress_on(sys.stderr, recipe.name) as progress:
                 size = images.build(client, recipe, progress)
             click.echo(f"Built {recipe.image}: {_gigabytes(size)}, in {time.monotonic() - since:.0f} s.")
+            if use := images.use_of(table, recipe.name):
+                notify(use)
 
 
 @contextmanager

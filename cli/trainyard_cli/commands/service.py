@@ -1,6 +1,6 @@
 """Output of `trainyard up`, `down` and `status`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +96,21 @@ def _status_text(now: service.Status) -> str:
     if now.server.agents:
         headers = ["AGENT", "STATE", "RUNTIME", "CAPACITY", "CPUS", "MEMORY", "GPUS", "RUNS", "USED"]
         blocks.append(formats.table(headers, [_agent_row(agent) for agent in now.server.agents]))
+        blocks += _runtimes(now.server.agents)
     else:
         blocks.append("No agent has registered yet. Jobs stay queued.")
     blocks.append(f"Jobs: {_counts(now.server)}")
     return "\n\n".join(blocks)
+
+
+def _runtimes(agents: Sequence[AgentView]) -> list[str]:
+    """Which jobs run in what, one line for each agent."""
+    alive = [agent for agent in agents if agent.alive and agent.runtimes_summary]
+    names = len(agents) > 1
+    lines = [
+        f"{agent.name}: {agent.runtimes_summary}" if names else agent.runtimes_summary for agent in alive
+    ]
+    return ["\n".join(lines)] if lines else []
 
 
 def _latency(check: Check) -> str:
@@ -110,7 +121,7 @@ def _agent_row(agent: AgentView) -> list[str]:
     return [
         agent.name,
         "alive" if agent.alive else "silent",
-        agent.runtime,
+        agent.runtime_names,
         agent.capacity_mode,
         str(len(agent.capacity.cpus)),
         f"{agent.capacity.memory_bytes / GIGABYTE:.1f} GB",

@@ -86,8 +86,8 @@ def jobs_group() -> None:
 @click.option(
     "--runtime",
     type=click.Choice(RUNTIMES),
-    help="Run replicas as processes or in containers. auto: containers if a Docker engine answers and "
-    "`trainyard runtimes build` has built the image of package jobs, else processes.  [default: auto]",
+    help="Narrow how jobs run. auto: jobs with an image in containers, while a Docker engine answers, and package jobs "
+    "as processes. docker: all in containers. process: no containers.  [default: auto]",
 )
 @runtimes_option
 @click.option(

@@ -21,7 +21,7 @@ from trainyard_protocol.errors import (
     PermissionDenied,
     Unavailable,
 )
-from trainyard_protocol.runtimes import RuntimeImage, Runtimes, constraints_file
+from trainyard_protocol.runtimes import ANY_VERSION, RuntimeImage, Runtimes, constraints_file
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -138,6 +138,26 @@ def images_to_build(runtimes: Runtimes, names: Sequence[str]) -> list[str]:
                 "is pulled when a job needs it."
             )
     return list(dict.fromkeys(names))
+
+
+def use_of(runtimes: Runtimes, name: str) -> str:
+    """Which package jobs run in an image that was built. Pure."""
+    using = {version for version, names in runtimes.versions.items() if name in (names.cpu, names.gpu)}
+    versions = sorted(using - {ANY_VERSION})
+    if runtimes.package_jobs == "container" and ANY_VERSION in using:
+        return "Package jobs run in it."
+    lines = (
+        [f"Package jobs with runtimeVersion {' or '.join(versions)} run in it from now on."]
+        if versions
+        else []
+    )
+    others = "Other package jobs" if versions else "Package jobs"
+    if ANY_VERSION in using:
+        lines.append(
+            f"{others} run as processes, as before: only `packageJobs: container` in a runtimes file, or "
+            "`trainyard up --runtime docker`, makes them run in it."
+        )
+    return " ".join(lines)
 
 
 def recipe(

@@ -118,6 +118,8 @@ def _agent(row: AgentRow, gangs: Iterable[Gang], alive: bool) -> AgentSnapshot:
         capacity=info.capacity,
         mode=info.capacity_mode,
         runs_images=info.runs_images,
+        runs_packages=info.runs_packages,
+        engine_problem=info.engine_problem,
         alive=alive,
         gangs=tuple(gangs),
     )

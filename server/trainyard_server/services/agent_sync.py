@@ -120,6 +120,9 @@ class AgentSync:
                         run, report.activity, now, _preparation_events(run, report.activity)
                     )
                     touched.add(run.job_key)
+                if report.runtime is not None and run.runtime != report.runtime:
+                    writer.record_runtime(run, report.runtime, report.runtime_reason, now)
+                    touched.add(run.job_key)
                 for change in changes:
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)

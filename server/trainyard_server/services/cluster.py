@@ -170,6 +170,7 @@ def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLin
         agent_id=info.agent_id,
         name=info.name,
         runtime=info.runtime,
+        runtimes=info.runtimes,
         capacity_mode=info.capacity_mode,
         version=info.version,
         capacity=info.capacity,

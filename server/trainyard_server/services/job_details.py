@@ -128,7 +128,7 @@ class JobDetails:
             raise _not_placed(job)
         info = AgentInfo.model_validate(agent.info) if agent is not None else None
         # The service's own variables win over the agent's, as they do where the replica is started.
-        variables = dict(info.replica_environment) if info is not None else {}
+        variables = dict(info.environment_in(run.runtime)) if info is not None else {}
         variables |= environment(snapshot, addresses, task)
         command = _command(snapshot.training_input, task)
         return Explanation(
@@ -138,6 +138,8 @@ class JobDetails:
             command=tuple(command),
             packages=snapshot.training_input.package_uris,
             reproduce=reproduce(variables, command),
+            runtime=run.runtime,
+            runtime_reason=run.runtime_reason,
         )
 
 
@@ -178,6 +180,8 @@ def _run_view(
         created_at=run.created_at,
         ended_at=run.ended_at,
         activity=run.activity,
+        runtime=run.runtime,
+        runtime_reason=run.runtime_reason,
         verdict=Verdict.model_validate(run.verdict) if run.verdict else None,
         replicas=tuple(
             ReplicaView(

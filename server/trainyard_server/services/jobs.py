@@ -308,14 +308,14 @@ def _check_installation(reader: Reader, project: str, job: Job) -> None:
     if not job.training_input.image_uri:
         return
     agents = [AgentInfo.model_validate(agent.info) for agent in reader.agents()]
-    if agents and not any(agent.runs_images for agent in agents):
+    if agents and not any(agent.runs_images or agent.engine_problem for agent in agents):
         names = ", ".join(f"{agent.name} ({agent.runtime} runtime)" for agent in agents)
         raise InvalidArgument(
             Violation(
                 "master_config.image_uri",
                 f"no agent here can run container images: {names}. Submit a Python package "
                 "(packageUris and pythonModule), or add an agent with a container engine (on one machine: "
-                "`trainyard down`, then `trainyard up --runtime docker`).",
+                "`trainyard down`, then `trainyard up --runtime auto`, and start Docker).",
             )
         )
 

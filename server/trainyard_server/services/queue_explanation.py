@@ -162,6 +162,8 @@ def _nothing(waiting: Waiting, job: JobSnapshot) -> str:
     match waiting.kind:
         case "no-agent":
             return "Nothing short of an agent that it can run on (on one machine: `trainyard up`)."
+        case "no-engine":
+            return "Nothing short of a container engine that answers: start Docker on an agent's machine."
         case "never":
             return f"Nothing short of an agent that has {needs(job.gang)}."
         case "quota":

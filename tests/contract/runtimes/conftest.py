@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.runtimes.runtime_labs import DockerLab, Driver, FakeLab, Lab, process_lab
+from contract.runtimes.runtime_labs import DockerLab, Driver, FakeLab, Lab, SetLab, process_lab
 
 
 def _process(_request: pytest.FixtureRequest, tmp_path: Path) -> AbstractContextManager[Driver]:
@@ -23,16 +23,20 @@ def _docker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
 SCRIPTED: dict[str, Callable[[], Lab]] = {"fake": FakeLab}
 """Labs of runtimes that start no programs."""
 
+SETS: dict[str, Callable[[], Lab]] = {"set": SetLab}
+"""Labs of several runtimes as one."""
+
 REAL = {"process": (_process, pytest.mark.slow), "docker": (_docker, pytest.mark.containers)}
 """Drivers of runtimes that start programs, and the marks of their tests."""
 
 _REAL_PARAMETERS = [pytest.param(name, marks=mark) for name, (_, mark) in REAL.items()]
 
 
-@pytest.fixture(params=[*SCRIPTED, *_REAL_PARAMETERS])
+@pytest.fixture(params=[*SCRIPTED, *SETS, *_REAL_PARAMETERS])
 def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
-    if request.param in SCRIPTED:
-        yield Driver(SCRIPTED[request.param]())
+    scripted = {**SCRIPTED, **SETS}
+    if request.param in scripted:
+        yield Driver(scripted[request.param]())
         return
     with REAL[request.param][0](request, tmp_path) as driver:
         yield driver

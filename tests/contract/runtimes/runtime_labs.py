@@ -22,6 +22,7 @@ from trainyard_agent.runtimes.docker.runtime import DockerRuntime
 from trainyard_agent.runtimes.docker.spec import Owner
 from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Print, Script
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
+from trainyard_agent.runtimes.runtime_set import Choice, Choices, RuntimeSet
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RunOrder
 
@@ -244,14 +245,14 @@ class FakeLab:
         self._clock = ManualClock()
         self._scripts: dict[tuple[str, ...], Program] = {}
         self._host = FakeHost(self._clock, self._play)
-        self.runtime = FakeRuntime(self._host)
+        self.runtime: Runtime = FakeRuntime(self._host)
 
     def launch(self, task: str, program: Program) -> Launch:
         command = ("/bin/sh", "-c", f"{len(self._scripts)}")
         self._scripts[command] = program
         return Launch(task=task, command=command, environment={}, cpus=(), memory_bytes=0)
 
-    def reopen(self) -> FakeRuntime:
+    def reopen(self) -> Runtime:
         self.runtime = FakeRuntime(self._host)
         return self.runtime
 
@@ -273,6 +274,22 @@ class FakeLab:
         if code is not None:
             steps.append((0.05, Exit(code)))
         return Script(tuple(steps), ignores_sigterm=program.ignores_sigterm)
+
+
+class SetLab(FakeLab):
+    """Two runtimes as one. The first run is in one of them, the second in the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reopen()
+
+    def reopen(self) -> Runtime:
+        def choose(order: RunOrder) -> Choice:
+            return Choice("docker" if order.run_id.startswith("1") else "process")
+
+        one, other = FakeRuntime(self._host, "process"), FakeRuntime(self._host, "docker")
+        self.runtime = RuntimeSet({"process": one, "docker": other}, Choices(choose))
+        return self.runtime
 
 
 def _shell(program: Program) -> str:

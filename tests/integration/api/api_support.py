@@ -30,6 +30,7 @@ from trainyard_protocol.sync import (
     ReplicaReport,
     RunOrder,
     RunReport,
+    RuntimeName,
     SyncRequest,
     SyncResponse,
     digest,
@@ -209,6 +210,7 @@ class ScriptedAgent:
     ) -> None:
         self.server = server
         self.activity = ""
+        self.choice: tuple[RuntimeName | None, str] = (None, "")
         self.info = AgentInfo(
             agent_id=f"id-of-{name}",
             name=name,
@@ -248,6 +250,8 @@ class ScriptedAgent:
                 run_id=run_id,
                 replicas=tuple(r for (owner, _), r in self.replicas.items() if owner == run_id),
                 activity=self.activity,
+                runtime=self.choice[0],
+                runtime_reason=self.choice[1],
             )
             for run_id in self.runs
         )

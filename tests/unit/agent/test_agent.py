@@ -32,6 +32,7 @@ from trainyard_protocol.sync import (
     ExitReport,
     ReplicaReport,
     RunOrder,
+    RuntimeOffer,
     SyncRequest,
     SyncResponse,
 )
@@ -70,6 +71,7 @@ class World:
         self.server = StubServer()
         self.host = FakeHost(self.clock, by_module({"trainer.task": {"*": SUCCEEDS}}))
         self.stager: ReadyAtOnce = ReadyAtOnce()
+        self.info = INFO
         self.client = self.server.client()
         self.agent = self.new_agent()
 
@@ -80,7 +82,7 @@ class World:
 
     def new_agent(self, runtime: FakeRuntime | None = None, lease: Lease | None = None) -> Agent:
         runtime = runtime or FakeRuntime(self.host)
-        self.agent = Agent(runtime, self.client, self.stager, self.clock, INFO, lease)
+        self.agent = Agent(runtime, self.client, self.stager, self.clock, lambda: self.info, lease)
         return self.agent
 
     async def steps(self, count: int = 3) -> None:
@@ -191,11 +193,50 @@ async def test_start_that_fails_names_the_replica_and_starts_no_other(world: Wor
     assert world.server.complete == {(RUN, CHIEF), (RUN, WORKER)}
 
 
-async def test_job_with_an_image_is_refused(world: World) -> None:
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        ("", "this agent starts no containers"),
+        ("no Docker engine answers at x", "no Docker engine answers at x"),
+    ],
+)
+async def test_job_with_an_image_goes_back_to_the_queue_without_an_engine(
+    world: World, problem: str, message: str
+) -> None:
+    if problem:
+        docker = RuntimeOffer(name="docker", problem=problem)
+        world.info = INFO.model_copy(update={"runtimes": (docker,)})
     world.server.order(RUN, CHIEF, pythonModule="", masterConfig={"imageUri": "gcr.io/p/i"})
     await world.steps()
-    assert world.exit(CHIEF).reason is Reason.START_FAILED
-    assert "container engine" in world.exit(CHIEF).message
+    assert world.exit(CHIEF).reason is Reason.HOST_FAILED
+    assert world.exit(CHIEF).message == f"It needs the image gcr.io/p/i, and {message}."
+
+
+async def test_engine_that_starts_later_is_reported_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.clock = RealTime()
+    held = hold_syncs(world, monkeypatch)
+    running = asyncio.create_task(world.new_agent().run())
+
+    async with asyncio.timeout(20):
+        await until(held.is_set)
+        world.info = INFO.model_copy(update={"runs_images": True})
+        await until(lambda: world.server.requests[-1].agent == world.info)
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_environment_of_a_run_is_that_of_its_runtime(world: World) -> None:
+    elsewhere = RuntimeOffer(name="fake", replica_environment={"STORAGE_EMULATOR_HOST": "http://here"})
+    world.info = INFO.model_copy(update={"runtimes": (elsewhere,)})
+    world.server.order(RUN, CHIEF)
+    await world.steps()
+    ((_, launch),) = world.host.launches
+    assert launch.environment["STORAGE_EMULATOR_HOST"] == "http://here"
+    assert {run.runtime for run in world.server.requests[-1].runs} == {"fake"}
 
 
 async def test_stop_before_the_start_ends_the_run_without_one(world: World) -> None:

@@ -163,6 +163,23 @@ def test_stop_all_ends_every_replica_and_the_next_agent_reports_it(
         assert (ended.code, ended.reason, ended.after_stop) == (137, Reason.HOST_SHUTDOWN, True)
 
 
+def test_stop_all_ends_processes_though_containers_have_no_engine(
+    machine: Machine, server: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.module(WAITS)
+    server.order(RUN, TASK, pythonModule="program")
+    agent = machine.start_agent()
+    until(lambda: server.texts(RUN, TASK) == ["up"])
+    agent.kill()
+    agent.wait()
+    (machine.state_dir / "containers" / WORKER).mkdir(parents=True)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{machine.state_dir}/none.sock")
+
+    assert machine.stop_all("--grace", "0.2") == 1
+    assert "the container engine at" in capsys.readouterr().err
+    assert process_tags.tagged(RUN) == []
+
+
 def test_stop_all_where_nothing_runs_does_nothing(tmp_path: Path) -> None:
     assert main(["--state-dir", str(tmp_path / "new"), "--stop-all"]) == 0
 

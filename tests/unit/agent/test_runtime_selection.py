@@ -1,80 +1,118 @@
-"""Which runtime an agent works with, and what its replicas are told of this machine."""
+"""The runtimes that an agent opens, what it offers of them, and what its replicas are told of this machine."""
 
 import argparse
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from trainyard_agent import capacity, runtime_selection
+from trainyard_agent.control.runtime_choice import Machine
 from trainyard_agent.options import parse
-from trainyard_agent.runtime_selection import RuntimeRefused, from_containers
-from trainyard_agent.runtimes.docker.engine import EngineDown, EngineInfo
-from trainyard_protocol.runtimes import load_runtimes
-from trainyard_protocol.sync import Capacity
+from trainyard_agent.runtime_selection import (
+    OpenRuntimes,
+    RuntimeRefused,
+    from_containers,
+    offer,
+    open_runtimes,
+)
+from trainyard_agent.runtimes.docker.engine import EngineInfo
+from trainyard_agent.runtimes.docker.probe import EngineState
+from trainyard_agent.server_client import ServerClient
+from trainyard_protocol.runtimes import PackageJobs, load_runtimes
+from trainyard_protocol.sync import AgentInfo, Capacity, RuntimeName, RuntimeOffer
 
-DEFAULT_IMAGE = load_runtimes().image_for("", gpus=False)
-
-
-class SomeEngine:
-    def __init__(self, *images: str, down: bool = False) -> None:
-        self.images = images
-        self.down = down
-
-    def about(self) -> EngineInfo:
-        if self.down:
-            raise EngineDown("the container engine at x does not answer (no such file)")
-        return EngineInfo("engine", "20.10", cpus=2, memory_bytes=4, live_restore=False)
-
-    def image(self, name: str) -> dict[str, Any] | None:
-        return {"Id": name} if name in self.images else None
+ENGINE = EngineInfo("engine", "20.10", cpus=1, memory_bytes=4 << 30, live_restore=False)
+AWAY = "no Docker engine answers at unix:///x.sock (No such file or directory)"
+EMULATOR = {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:8471"}
+IN_CONTAINERS = {"STORAGE_EMULATOR_HOST": "http://host.docker.internal:8471"}
+ME = AgentInfo(
+    agent_id="a",
+    name="a",
+    version="0",
+    runtime="process",
+    capacity_mode="fit",
+    runs_images=False,
+    capacity=Capacity(cpus=(0, 1), memory_bytes=8 << 30),
+)
 
 
 def options(state_dir: Path, *words: str) -> argparse.Namespace:
     return parse(["--server", "http://s", "--token-file", "t", "--state-dir", str(state_dir), *words])
 
 
-def chosen(state_dir: Path, engine: SomeEngine, *words: str) -> str:
-    return runtime_selection._choose(options(state_dir, *words), engine)  # type: ignore[arg-type]
+def offered(engine: EngineState, *runtimes: RuntimeName, package_jobs: PackageJobs = "process") -> AgentInfo:
+    table = replace(load_runtimes(), package_jobs=package_jobs)
+    machine = Machine(frozenset(runtimes), table, engine.info is not None)
+    return offer(ME, machine, engine, EMULATOR, {"process", "docker"})
 
 
-@pytest.mark.parametrize(
-    ("engine", "expected"),
-    [
-        (SomeEngine(DEFAULT_IMAGE), "docker"),
-        (SomeEngine(), "process"),
-        (SomeEngine(DEFAULT_IMAGE, down=True), "process"),
-    ],
-)
-def test_auto_takes_containers_where_every_job_can_run_in_them(
-    tmp_path: Path, engine: SomeEngine, expected: str
-) -> None:
-    assert chosen(tmp_path, engine) == expected
+def test_offer_of_both_runtimes_is_on_what_both_have() -> None:
+    info = offered(EngineState(ENGINE), "process", "docker")
+    assert info.runtime == "process"
+    assert info.runs_images
+    assert info.capacity == Capacity(cpus=(0,), memory_bytes=4 << 30)
+    assert info.runtimes == (
+        RuntimeOffer(name="process", replica_environment=EMULATOR),
+        RuntimeOffer(name="docker", replica_environment=IN_CONTAINERS, about="Docker engine 20.10"),
+    )
+    assert (info.environment_in("docker"), info.environment_in("")) == (IN_CONTAINERS, EMULATOR)
 
 
-def test_docker_needs_no_runtime_image_when_it_is_asked_for(tmp_path: Path) -> None:
-    assert chosen(tmp_path, SomeEngine(), "--runtime", "docker") == "docker"
+@pytest.mark.parametrize("known", [None, ENGINE])
+def test_offer_without_an_answer_of_the_engine_is_of_package_jobs(known: EngineInfo | None) -> None:
+    info = offered(EngineState(known, problem=AWAY), "process", "docker")
+    assert (info.runs_images, info.runs_packages, info.engine_problem) == (False, True, AWAY)
+    assert info.capacity == (ME.capacity if known is None else Capacity(cpus=(0,), memory_bytes=4 << 30))
+
+
+@pytest.mark.parametrize("package_jobs", ["process", "container"])
+def test_offer_of_containers_alone_waits_for_the_engine(package_jobs: PackageJobs) -> None:
+    runtimes: tuple[RuntimeName, ...] = ("docker",) if package_jobs == "process" else ("process", "docker")
+    info = offered(EngineState(ENGINE, problem=AWAY), *runtimes, package_jobs=package_jobs)
+    assert (info.runtime, info.runs_images, info.runs_packages) == ("docker", False, False)
+    assert info.replica_environment == IN_CONTAINERS
+
+
+def test_offer_of_processes_alone_keeps_the_environment_of_containers_that_run() -> None:
+    info = offered(EngineState(), "process")
+    assert (info.runs_images, info.engine_problem, info.capacity) == (False, "", ME.capacity)
+    assert [offer.retiring for offer in info.runtimes] == [False, True]
+    assert info.environment_in("docker") == IN_CONTAINERS
 
 
 def test_docker_without_an_engine_is_refused_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime_selection, "_ENGINE_TIMEOUT_S", 0.0)
-    with pytest.raises(RuntimeRefused, match="--runtime docker: the container engine at x does not answer"):
-        chosen(tmp_path, SomeEngine(down=True), "--runtime", "docker")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    refused = f"--runtime docker: no Docker engine answers at unix://{tmp_path}/none.sock"
+    with pytest.raises(RuntimeRefused, match=refused), opened(tmp_path, "--runtime", "docker"):
+        pass
 
 
-@pytest.mark.parametrize(("directory", "kind"), [("runs", "process"), ("containers", "docker")])
-def test_what_runs_decides_for_auto(tmp_path: Path, directory: str, kind: str) -> None:
-    (tmp_path / directory / "run").mkdir(parents=True)
-    assert chosen(tmp_path, SomeEngine(DEFAULT_IMAGE)) == kind
+@pytest.mark.parametrize(
+    ("words", "directory", "names"),
+    [
+        ([], "", ["process", "docker"]),
+        (["--runtime", "process"], "", ["process"]),
+        (["--runtime", "process"], "containers", ["process", "docker"]),
+    ],
+)
+def test_runtime_that_still_holds_runs_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], directory: str, names: list[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    if directory:
+        (tmp_path / directory / "run").mkdir(parents=True)
+    with opened(tmp_path, *words) as runtimes:
+        assert [offer.name for offer in runtimes.info(ME).runtimes] == names
+        assert runtimes.runtime.recover() == []
 
 
-@pytest.mark.parametrize(("directory", "asked"), [("runs", "docker"), ("containers", "process")])
-def test_other_runtime_than_what_runs_is_refused(tmp_path: Path, directory: str, asked: str) -> None:
-    (tmp_path / directory / "run").mkdir(parents=True)
-    with pytest.raises(RuntimeRefused, match=f"--runtime {asked}: .* still has replicas of the"):
-        chosen(tmp_path, SomeEngine(DEFAULT_IMAGE), "--runtime", asked)
+def opened(state_dir: Path, *words: str) -> AbstractContextManager[OpenRuntimes]:
+    return open_runtimes(options(state_dir, *words), "a", ServerClient("http://s", "t"))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,16 @@
 import pytest
 
 from trainyard_protocol.config.fields import rfc3339, seconds
-from trainyard_protocol.sync import LogLine, Stream, SyncResponse, digest
-from trainyard_protocol.views import severity
+from trainyard_protocol.sync import (
+    AgentInfo,
+    LogLine,
+    RunReport,
+    RuntimeOffer,
+    Stream,
+    SyncResponse,
+    digest,
+)
+from trainyard_protocol.views import AgentView, severity
 
 
 def line(text: str, stream: Stream = "stdout") -> LogLine:
@@ -23,6 +31,77 @@ def test_digest_takes_any_text_that_json_can_carry() -> None:
 
 def test_older_side_ignores_fields_of_a_newer_one() -> None:
     assert SyncResponse.model_validate({"version": "1", "lease_s": None, "runs": [], "new": 1}).runs == ()
+
+
+OLDER_AGENT = {
+    "agent_id": "a",
+    "name": "a",
+    "version": "0.1",
+    "runtime": "docker",
+    "capacity_mode": "fit",
+    "runs_images": True,
+    "capacity": {"cpus": [0], "memory_bytes": 1},
+    "replica_environment": {"STORAGE_EMULATOR_HOST": "http://host.docker.internal:1"},
+}
+
+
+def test_messages_of_an_agent_with_one_runtime_are_read() -> None:
+    info = AgentInfo.model_validate(OLDER_AGENT)
+    assert (info.runs_images, info.runs_packages, info.engine_problem) == (True, True, "")
+    assert info.environment_in("") == info.environment_in("docker") == OLDER_AGENT["replica_environment"]
+    report = RunReport.model_validate({"run_id": "r", "replicas": []})
+    assert (report.runtime, report.runtime_reason) == (None, "")
+
+
+PROCESSES, CONTAINERS = RuntimeOffer(name="process"), RuntimeOffer(name="docker", about="Docker engine 20.10")
+AWAY = RuntimeOffer(name="docker", problem="no Docker engine answers at x")
+RETIRING = RuntimeOffer(name="docker", retiring=True)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "offers", "names", "summary"),
+    [
+        (
+            "process",
+            (PROCESSES, CONTAINERS),
+            "process + docker",
+            "Docker engine 20.10: image jobs run in containers; package jobs as processes.",
+        ),
+        (
+            "process",
+            (PROCESSES, AWAY),
+            "process + docker",
+            "No Docker engine answers at x: image jobs wait until one does; package jobs run as processes.",
+        ),
+        (
+            "docker",
+            (PROCESSES, CONTAINERS),
+            "process + docker",
+            "Docker engine 20.10: jobs run in containers.",
+        ),
+        ("docker", (AWAY,), "docker", "No Docker engine answers at x: jobs wait until one does."),
+        (
+            "process",
+            (PROCESSES, RETIRING),
+            "process",
+            "All jobs run as processes; image jobs need --runtime auto or docker.",
+        ),
+        ("docker", (), "docker", ""),
+    ],
+)
+def test_agent_says_which_jobs_run_in_what(
+    runtime: str, offers: tuple[RuntimeOffer, ...], names: str, summary: str
+) -> None:
+    view = AgentView.model_validate(
+        {
+            **OLDER_AGENT,
+            "runtime": runtime,
+            "runtimes": offers,
+            "alive": True,
+            "last_seen": "2026-11-20T10:00:00Z",
+        }
+    )
+    assert (view.runtime_names, view.runtimes_summary) == (names, summary)
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,10 @@ def reconcile(
     staging: Mapping[str, Staging],
     given_up: Set[str],
     *,
-    runs_images: bool,
+    no_images: str,
 ) -> list[Action]:
-    """At most one action for each run; those that free resources come first."""
+    """At most one action for each run; those that free resources come first. `no_images`: why no job with an image can
+    start here now, or ""."""
     ordered = {order.run_id: order for order in orders}
     unordered = sorted((local.keys() | staging.keys() | given_up) - ordered.keys())
     actions: list[Action] = [_stop_or_remove(run_id, local.get(run_id)) for run_id in unordered]
@@ -86,7 +87,7 @@ def reconcile(
         elif order.target == "stop":
             actions.append(GiveUp(order, Reason.STOPPED, "It was stopped before it was started."))
         else:
-            actions += _advance(order, staging.get(run_id), runs_images)
+            actions += _advance(order, staging.get(run_id), no_images)
     return sorted(actions, key=lambda action: not isinstance(action, Stop | Remove))
 
 
@@ -96,10 +97,9 @@ def _stop_or_remove(run_id: str, local: LocalRun | None) -> Action:
     return Remove(run_id)
 
 
-def _advance(order: RunOrder, staging: Staging | None, runs_images: bool) -> list[Action]:
+def _advance(order: RunOrder, staging: Staging | None, no_images: str) -> list[Action]:
     if staging is None or staging.phase == "stale":
-        problem = _why_not_startable(order, runs_images)
-        return [GiveUp(order, Reason.START_FAILED, problem) if problem else Prepare(order)]
+        return [_refused(order, no_images) or Prepare(order)]
     match staging.phase:
         case "preparing":
             return []
@@ -109,10 +109,12 @@ def _advance(order: RunOrder, staging: Staging | None, runs_images: bool) -> lis
             return [GiveUp(order, staging.reason, staging.message)]
 
 
-def _why_not_startable(order: RunOrder, runs_images: bool) -> str:
+def _refused(order: RunOrder, no_images: str) -> GiveUp | None:
+    """An order that cannot start here. For a missing engine the machine is at fault: the job waits for one."""
     if order.unreadable:
-        return f"This agent does not understand its job: {order.unreadable}"
+        message = f"This agent does not understand its job: {order.unreadable}"
+        return GiveUp(order, Reason.START_FAILED, message)
     image = order.training_input.image_uri
-    if image and not runs_images:
-        return f"It needs the image {image}, and this agent has no container engine."
-    return ""
+    if image and no_images:
+        return GiveUp(order, Reason.HOST_FAILED, f"It needs the image {image}, and {no_images}.")
+    return None

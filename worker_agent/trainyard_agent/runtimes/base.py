@@ -21,12 +21,14 @@ STOPPED = Reason.STOPPED
 class Handle(BaseModel):
     """A run that a runtime holds, as plain JSON, from which a restarted agent recovers it.
 
-    `addresses` are `host:port` by task; `grace_s` is the run's time between SIGTERM and SIGKILL.
+    `runtime` is the one that holds it. `addresses` are `host:port` by task; `grace_s` is the run's time between SIGTERM
+    and SIGKILL.
     """
 
     model_config = ConfigDict(frozen=True)
 
     run_id: str
+    runtime: RuntimeName
     addresses: dict[str, str]
     grace_s: float
     launched: bool = False
@@ -87,10 +89,6 @@ class Runtime(Protocol):
     4. While they run: `observe`, `read_log`, `processes`, `usage`, in any order and any number of times.
     5. `stop` ends them, `observe` and `read_log` follow them to their exits and complete logs. 6. `remove`.
     """
-
-    name: RuntimeName
-    runs_images: bool
-    """Whether a replica may have its own container image."""
 
     def recover(self) -> list[Handle]:
         """Every run that was launched and not removed. A run that was placed but not launched is removed.

@@ -111,22 +111,23 @@ class FakeHost:
 
     def stop_all(self, reason: Reason = Reason.HOST_SHUTDOWN) -> None:
         """As `--stop-all` on a machine without an agent."""
-        runtime = FakeRuntime(self)
-        for run_id in self.runs:
-            runtime.stop(run_id, 0.0, reason)
+        for run_id, run in self.runs.items():
+            FakeRuntime(self, run.handle.runtime).stop(run_id, 0.0, reason)
 
 
 class FakeRuntime:
-    name: RuntimeName = "fake"
-    runs_images = False
+    """`name` is the runtime that it stands for in its handles."""
 
-    def __init__(self, host: FakeHost) -> None:
+    def __init__(self, host: FakeHost, name: RuntimeName = "fake") -> None:
         self._host = host
+        self.name = name
 
     def recover(self) -> list[Handle]:
-        for run_id in [run_id for run_id, run in self._host.runs.items() if not run.handle.launched]:
-            del self._host.runs[run_id]
-        return [run.handle for run in self._host.runs.values()]
+        mine = [run.handle for run in self._host.runs.values() if run.handle.runtime == self.name]
+        for handle in mine:
+            if not handle.launched:
+                del self._host.runs[handle.run_id]
+        return [handle for handle in mine if handle.launched]
 
     def place(self, order: RunOrder) -> Handle:
         if order.run_id not in self._host.runs:
@@ -134,12 +135,14 @@ class FakeRuntime:
             for replica in order.replicas:
                 self._host.ports += 1
                 addresses[replica.task] = f"127.0.0.1:{self._host.ports}"
-            handle = Handle(run_id=order.run_id, addresses=addresses, grace_s=order.grace_s)
+            handle = Handle(
+                run_id=order.run_id, runtime=self.name, addresses=addresses, grace_s=order.grace_s
+            )
             self._host.runs[order.run_id] = _Run(handle, order.log_quota_bytes)
         return self._host.runs[order.run_id].handle
 
     def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
-        run = self._host.runs.get(run_id)
+        run = self._run(run_id)
         if run is None:
             raise StartFailed(launches[0].task, "Its run was not placed.")
         if run.handle.launched:
@@ -156,13 +159,13 @@ class FakeRuntime:
         return run.handle
 
     def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
-        run = self._host.runs.get(run_id)
+        run = self._run(run_id)
         if run is None:
             return ()
         return tuple(self._observe(run, task) for task in run.handle.addresses)
 
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
-        run = self._host.runs.get(run_id)
+        run = self._run(run_id)
         if run is None or task not in run.replicas:
             return LogSlice((), complete=run is None or run.handle.launched)
         end = self._end(run, run.replicas[task])
@@ -183,7 +186,7 @@ class FakeRuntime:
         return ()
 
     def usage(self, run_id: str, task: str) -> ReplicaUse | None:
-        run = self._host.runs.get(run_id)
+        run = self._run(run_id)
         replica = run.replicas.get(task) if run is not None else None
         if run is None or replica is None:
             return None
@@ -194,7 +197,7 @@ class FakeRuntime:
         return ReplicaUse((now - started) * script.cores, script.memory_bytes)
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
-        run = self._host.runs.get(run_id)
+        run = self._run(run_id)
         now = self._host.clock.monotonic()
         if run is None or all(self._end(run, replica)[0] <= now for replica in run.replicas.values()):
             return
@@ -202,7 +205,13 @@ class FakeRuntime:
         run.kill_at = min(run.kill_at, now + grace_s)
 
     def remove(self, run_id: str) -> None:
-        self._host.runs.pop(run_id, None)
+        if self._run(run_id) is not None:
+            del self._host.runs[run_id]
+
+    def _run(self, run_id: str) -> _Run | None:
+        """The run, if it is of this runtime: several may share a host."""
+        run = self._host.runs.get(run_id)
+        return run if run is not None and run.handle.runtime == self.name else None
 
     def _script(self, launch: Launch) -> Script:
         return self._host.programs(launch)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import RunOrder
+from trainyard_protocol.sync import RunOrder, RuntimeName
 
 Phase = Literal["stale", "preparing", "ready", "failed"]
 """`stale`: files of a former agent, which `begin` uses or replaces."""
@@ -19,7 +19,8 @@ class Staging:
     """The staging of a run. `activity` is for people, while preparing; `reason` and `message` (one sentence, or pip's
     output) say what failed. Once ready: `python` is the interpreter to start, `images` the engine's ids of the job's
     images by name ("" is the runtime image of a package job), `packages` the directory of the run's own environment,
-    `job_dir` that of a job-dir which is a path; the last two for containers.
+    `job_dir` that of a job-dir which is a path; the last two for containers. `runtime` is the one that it is prepared
+    for, and `runtime_reason` why, where there was a choice.
     """
 
     phase: Phase
@@ -30,6 +31,8 @@ class Staging:
     job_dir: str = ""
     reason: Reason = Reason.STAGING_FAILED
     message: str = ""
+    runtime: RuntimeName | None = None
+    runtime_reason: str = ""
 
 
 class StagingFailed(Exception):

@@ -44,12 +44,14 @@ def candidates(
 
 def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
     agent = node.agent
-    if job.needs_images and not agent.runs_images:
-        return "cannot run container images"
+    if not agent.starts(job.needs_images) and not agent.engine_problem:
+        return "runs no containers: restart its agent without --runtime process"
     if candidate is None:
         return _too_small(job, agent)
     if not agent.alive:
         return "silent: nothing is started there until it reports again"
+    if not agent.starts(job.needs_images):
+        return f"{agent.engine_problem}: start Docker there"
     missing = [
         max(0, requested - free)
         for requested, free in zip(candidate.amounts, node.reservations.free, strict=True)

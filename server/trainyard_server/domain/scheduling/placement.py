@@ -122,11 +122,16 @@ class Cluster:
     ) -> tuple[Candidate, ...]:
         """The agents that could hold the gang if they were empty: as requested if any can, else scaled down.
 
-        Only agents that are alive, or with `alive=False` only silent ones.
+        Only agents that start such jobs now, or with `alive=False` only those that are silent or whose container engine
+        is away.
         """
         key = (gang, images, alive)
         if key not in self._candidates:
-            nodes = [node for node in self.compatible(images) if node.agent.alive is alive]
+            nodes = [
+                node
+                for node in self.compatible(images)
+                if (node.agent.alive and node.agent.starts(images)) is alive
+            ]
             requested = asked(gang)
             candidates = _candidates(nodes, lambda _: requested)
             if not candidates:
@@ -136,7 +141,8 @@ class Cluster:
         return self._candidates[key]
 
     def compatible(self, images: bool) -> list[Node]:
-        return [node for node in self.nodes if node.agent.runs_images or not images]
+        """The agents that start such jobs, now or when their container engine answers again."""
+        return [node for node in self.nodes if node.agent.starts(images) or node.agent.engine_problem]
 
     def budget(self, project: str) -> QuotaBudget:
         """The quota of the project with the use of its runs on all agents."""

@@ -26,7 +26,9 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class AgentSnapshot:
-    """An agent with the gangs on it. `alive`: work can be placed there now."""
+    """An agent with the gangs on it. `alive`: work can be placed there now. `runs_images`,
+    `runs_packages`: its runtimes start jobs with an image, or with packages, now. `engine_problem`: why its container
+    engine starts nothing now, or ""."""
 
     agent_id: str
     name: str
@@ -35,6 +37,12 @@ class AgentSnapshot:
     runs_images: bool
     alive: bool = True
     gangs: tuple[Gang, ...] = ()
+    runs_packages: bool = True
+    engine_problem: str = ""
+
+    def starts(self, images: bool) -> bool:
+        """Whether its runtimes start such jobs now: with an image (`images`), or with packages."""
+        return self.runs_images if images else self.runs_packages
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from trainyard_server.domain.scheduling.resources import (
 )
 from trainyard_server.domain.snapshots import JobSnapshot
 
-WaitingKind = Literal["room", "quota", "never", "no-agent", "backoff"]
+WaitingKind = Literal["room", "quota", "never", "no-agent", "no-engine", "backoff"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +233,9 @@ def _no_candidate(job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate
             f"{', '.join(node.agent.name for node in cluster.nodes)} cannot run images",
             position,
         )
+    if away := [candidate.node.agent for candidate in silent if candidate.node.agent.alive]:
+        problems = ", and ".join(f"on agent {agent.name} {agent.engine_problem}" for agent in away)
+        return Waiting("no-engine", f"needs a container engine: {problems}", position)
     if silent:
         names = ", ".join(candidate.node.agent.name for candidate in silent)
         return Waiting("no-agent", f"waits for agent {names}, which is silent at the moment", position)

@@ -137,6 +137,14 @@ def _quota(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
 
 
 def _agent(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
+    for away in situation.agents:
+        if away.alive and away.engine_problem:
+            back = replace(away, runs_images=True, runs_packages=True, engine_problem="")
+            agents = tuple(back if one is away else one for one in situation.agents)
+            if replace(situation, agents=agents).starts(job):
+                message = f"a container engine on agent {away.name}: start Docker there"
+                yield SuggestionView(kind="engine", message=message)
+                return
     for silent in situation.agents:
         if not silent.alive:
             agents = tuple(replace(one, alive=one.alive or one is silent) for one in situation.agents)

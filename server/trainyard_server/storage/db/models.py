@@ -160,6 +160,8 @@ class RunRow(Table):
     ended_at: Mapped[datetime | None]
     acknowledged: Mapped[bool] = mapped_column(default=False)  # its agent has reported it
     activity: Mapped[str] = mapped_column(Text, default="")
+    runtime: Mapped[str] = mapped_column(String(32), default="")  # chosen by its agent; "" before
+    runtime_reason: Mapped[str] = mapped_column(Text, default="")
     verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 

@@ -291,6 +291,17 @@ class Writer(Reader):
         for event in events:
             self.add_event(run.job_key, event, now)
 
+    def record_runtime(self, run: RunRow, runtime: str, reason: str, now: datetime) -> None:
+        """Record where the run's replicas run, and the reason, if any, in the job's log."""
+        self._session.execute(
+            update(RunRow).where(RunRow.run_id == run.run_id).values(runtime=runtime, runtime_reason=reason)
+        )
+        if reason:
+            where = "in containers" if runtime == "docker" else "as processes"
+            self.add_event(
+                run.job_key, Event("runtime", f"Its replicas run {where}: {reason}.", run.number), now
+            )
+
     def record_waiting(self, notes: Mapping[int, Waiting]) -> None:
         """Record why queued jobs wait. It changes with every job ahead, so it is not an event."""
         statement = (

@@ -8,6 +8,7 @@ import pytest
 from databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.states import Reason
+from trainyard_protocol.sync import RuntimeOffer
 from trainyard_protocol.views import QueueExplanationView
 
 
@@ -79,3 +80,55 @@ def test_job_that_does_not_wait_is_told_what_it_does(one: Server) -> None:
     assert why(one).summary == "It does not wait: it ended as CANCELLED. The job was cancelled by the user."
     answer = one.client.get("/trainyard/v1/projects/p/jobs/none/why", headers=ADMIN)
     assert answer.status_code == 404
+
+
+AWAY = "no Docker engine answers at unix:///var/run/docker.sock (No such file or directory)"
+IMAGE = {"masterConfig": {"imageUri": "gcr.io/p/i"}, "pythonModule": ""}
+
+
+def both_kinds(one: Server, problem: str) -> ScriptedAgent:
+    """An agent with processes and containers, as long as its engine has no problem."""
+    agent = ScriptedAgent(one, runs_images=not problem)
+    emulator = {"STORAGE_EMULATOR_HOST": "http://host.docker.internal:9"}
+    docker = RuntimeOffer(
+        name="docker", about="Docker engine 20.10", problem=problem, replica_environment=emulator
+    )
+    processes = RuntimeOffer(name="process", replica_environment=agent.info.replica_environment)
+    agent.info = agent.info.model_copy(update={"runtime": "process", "runtimes": (processes, docker)})
+    return agent
+
+
+def test_image_waits_for_the_engine_and_runs_as_soon_as_it_answers(one: Server) -> None:
+    both_kinds(one, AWAY).sync()
+    one.create("image", **IMAGE)
+    one.tick()
+    answer = why(one, "image")
+    assert answer.kind == "no-engine"
+    assert answer.summary == f"It waits: needs a container engine: on agent laptop {AWAY}."
+    assert answer.agents[0].lacks == f"{AWAY}: start Docker there"
+    assert [change.message for change in answer.changes] == [
+        "a container engine on agent laptop: start Docker there"
+    ]
+    both_kinds(one, "").sync()
+    assert one.detail("image")["state"] == "PREPARING"
+
+
+def test_where_a_run_is_and_why_is_told_by_describe_explain_and_the_log(one: Server) -> None:
+    agent = both_kinds(one, "")
+    agent.sync()
+    one.create("image", **IMAGE)
+    one.tick()
+    agent.sync()
+    agent.choice = ("docker", "the job brings its image")
+    agent.start()
+    (run,) = one.detail("image")["runs"]
+    assert (run["runtime"], run["runtime_reason"]) == ("docker", "the job brings its image")
+    explained = one.get("/trainyard/v1/projects/p/jobs/image/explain")
+    assert explained["environment"]["STORAGE_EMULATOR_HOST"] == "http://host.docker.internal:9"
+    assert (explained["runtime"], explained["runtime_reason"]) == ("docker", "the job brings its image")
+    message = "Its replicas run in containers: the job brings its image."
+    assert one.events("image").count(message) == 1
+    assert message in [data["text"] for kind, data, _ in one.stream("image", follow="false") if kind == "log"]
+    agent.choice = ("docker", "")  # an agent that restarted
+    agent.sync()
+    assert one.detail("image")["runs"][0]["runtime_reason"] == "the job brings its image"

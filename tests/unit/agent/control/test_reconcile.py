@@ -32,14 +32,14 @@ def decide(
     held: LocalRun | None = None,
     staging: Staging | None = None,
     given_up: bool = False,
-    runs_images: bool = False,
+    no_images: str = "this agent starts no containers",
 ) -> list[Action]:
     return reconcile(
         [order] if order else [],
         {RUN: held} if held else {},
         {RUN: staging} if staging else {},
         {RUN} if given_up else set(),
-        runs_images=runs_images,
+        no_images=no_images,
     )
 
 
@@ -105,9 +105,9 @@ def test_reconcile_job_with_an_image_is_refused_without_a_container_engine() -> 
     (action,) = decide(order)
 
     assert isinstance(action, GiveUp)
-    assert action.reason is Reason.START_FAILED
-    assert action.message == "It needs the image gcr.io/p/i, and this agent has no container engine."
-    assert decide(order, runs_images=True) == [Prepare(order)]
+    assert action.reason is Reason.HOST_FAILED  # it waits for an engine
+    assert action.message == "It needs the image gcr.io/p/i, and this agent starts no containers."
+    assert decide(order, no_images="") == [Prepare(order)]
 
 
 def test_reconcile_job_that_cannot_be_read_is_refused() -> None:
@@ -124,7 +124,7 @@ def test_reconcile_of_several_runs_frees_before_it_starts() -> None:
         {RUN: ALIVE, third: ALIVE},
         {second: READY},
         set(),
-        runs_images=False,
+        no_images="",
     )
     assert actions == [Stop(RUN, 7.0), Stop(third, 5.0), Start(run_order(second), READY)]
 
@@ -135,10 +135,10 @@ def test_reconcile_of_every_combination_is_one_action_at_most_and_never_starts_t
         (None, ALIVE, ENDED),
         (None, STALE, PREPARING, READY, FAILED),
         (False, True),
-        (False, True),
+        ("", "it has no engine"),
     )
-    for order, held, staging, given_up, runs_images in combinations:
-        actions = decide(order, held, staging, given_up, runs_images)
+    for order, held, staging, given_up, no_images in combinations:
+        actions = decide(order, held, staging, given_up, no_images)
         assert len(actions) <= 1
         for action in actions:
             if isinstance(action, Start):

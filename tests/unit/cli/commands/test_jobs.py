@@ -313,6 +313,20 @@ def test_describe_shows_what_each_replica_uses_of_its_resources(typed: Type, app
     assert "0.9 of 1 cores, 1.5 GB of 2.0 GB" in typed("jobs describe j").err
 
 
+def test_describe_and_explain_show_where_the_replicas_run_and_why(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    app.create("j")
+    agent.sync()
+    app.tick()
+    agent.sync()
+    agent.choice = ("process", "it is a package job")
+    agent.start()
+    assert "\nAs processes: it is a package job.\n" in typed("jobs describe j").err
+    assert typed("jobs explain j").out.startswith(
+        "# master-replica-0, run 1, as processes: it is a package job\n"
+    )
+
+
 def test_describe_for_scripts_prints_nothing_else(typed: Type, app: Server) -> None:
     app.create("j")
     printed = typed("jobs describe j -o json")

@@ -164,7 +164,35 @@ def test_build_without_a_name_builds_what_replicas_without_gpus_run_in(
         "Building jax-cpu on python:3.11-slim.",
         "jax-cpu  1/2  FROM ${BASE_IMAGE}",
         "jax-cpu  2/2  RUN set -eu; python3 -m pip install --requirement requirements.txt ...",
+        "Package jobs run as processes, as before: only `packageJobs: container` in a runtimes file, or "
+        "`trainyard up --runtime docker`, makes them run in it.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("versions", "package_jobs", "expected"),
+    [
+        ("'*': {cpu: jax-cpu}", "container", "Package jobs run in it."),
+        (
+            "'3.0': {cpu: jax-cpu}, '2.11': {cpu: jax-cuda, gpu: jax-cpu}",
+            "process",
+            "Package jobs with runtimeVersion 2.11 or 3.0 run in it from now on. Other package jobs run as processes, "
+            "as before: only `packageJobs: container` in a runtimes file, or `trainyard up --runtime docker`, makes "
+            "them run in it.",
+        ),
+        (
+            "'*': {cpu: jax-cuda}, '3.0': {cpu: jax-cpu}",
+            "container",
+            "Package jobs with runtimeVersion 3.0 run in it from now on.",
+        ),
+    ],
+)
+def test_build_says_which_jobs_run_in_the_image(
+    tmp_path: Path, versions: str, package_jobs: str, expected: str
+) -> None:
+    site = tmp_path / "runtimes.yaml"
+    site.write_text(f"versions: {{{versions}}}\npackageJobs: {package_jobs}\n")
+    assert runtimes.use_of(load_runtimes(site), "jax-cpu") == expected
 
 
 def test_build_context_is_the_dockerfile_and_what_it_installs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,11 @@ class EngineError(Exception):
 
 
 class EngineDown(EngineError):
-    """The engine does not answer."""
+    """The engine does not answer. `cause` is the system's message ("No such file or directory")."""
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class EngineTimeout(EngineDown):
@@ -111,9 +115,11 @@ class LogStream:
 
 
 class Engine:
-    """A client of one engine. `url` is as in DOCKER_HOST; "": the environment's, else this machine's socket."""
+    """A client of one engine. `url` is as in DOCKER_HOST; "": the environment's, else this machine's socket.
+    `timeout_s` is for requests without a timeout of their own."""
 
-    def __init__(self, url: str = "") -> None:
+    def __init__(self, url: str = "", timeout_s: float = CALL_S) -> None:
+        self._timeout_s = timeout_s
         self.url = url or os.environ.get("DOCKER_HOST", "") or "unix:///var/run/docker.sock"
         self._lock = threading.Lock()
         self._connected: docker.APIClient | None = None
@@ -135,6 +141,11 @@ class Engine:
             live_restore=bool(info.get("LiveRestoreEnabled")),
         )
 
+    def ping(self) -> None:
+        """Ask for nothing but an answer."""
+        with self._call() as api:
+            api.ping()
+
     def process(self) -> str:
         """The engine's process, as `pid:start time` of this boot; "" if it is not visible. Raises EngineDown.
 
@@ -149,9 +160,7 @@ class Engine:
                 pid = _find_dockerd()
             return f"{pid}:{psutil.Process(pid).create_time()}" if pid else ""
         except OSError as error:
-            raise EngineDown(
-                f"the container engine at {self.url} does not answer ({error.strerror})"
-            ) from error
+            raise self._down(error.strerror or str(error)) from error
         except psutil.Error:
             return ""
 
@@ -342,6 +351,9 @@ class Engine:
                 return None
             raise
 
+    def _down(self, cause: str) -> EngineDown:
+        return EngineDown(f"the container engine at {self.url} does not answer ({cause})", cause)
+
     @contextmanager
     def _call(self) -> Iterator[docker.APIClient]:
         """Translate the SDK's errors into ours."""
@@ -352,14 +364,11 @@ class Engine:
             raise EngineRefused(status, str(error.explanation or error)) from error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             if "Read timed out" in str(error):  # wrapped in several exception types
-                raise EngineTimeout(f"the container engine at {self.url} does not answer in time") from error
-            raise EngineDown(
-                f"the container engine at {self.url} does not answer ({_cause(error)})"
-            ) from error
+                message = f"the container engine at {self.url} does not answer in time"
+                raise EngineTimeout(message, "timed out") from error
+            raise self._down(_cause(error)) from error
         except docker.errors.DockerException as error:
-            raise EngineDown(
-                f"the container engine at {self.url} does not answer ({_cause(error)})"
-            ) from error
+            raise self._down(_cause(error)) from error
 
     @contextmanager
     def _call_ignoring_gone(self) -> Iterator[docker.APIClient]:
@@ -376,7 +385,7 @@ class Engine:
         with self._lock:
             if self._connected is None:
                 self._connected = docker.APIClient(
-                    base_url=self.url, version="auto", timeout=int(CALL_S), max_pool_size=_POOL
+                    base_url=self.url, version="auto", timeout=int(self._timeout_s), max_pool_size=_POOL
                 )
             return self._connected
 

@@ -21,7 +21,7 @@ from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, writ
 from trainyard_agent.runtimes.base import Handle, LogSlice
 from trainyard_agent.runtimes.log_file import LogFile
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import ReplicaReport, RunOrder
+from trainyard_protocol.sync import ReplicaReport, RunOrder, RuntimeName
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _REMOVED = ".removed-"
@@ -36,6 +36,7 @@ class ContainerRunRecord(Handle):
     """run.json. `memory` are the limits in bytes by task; `host` is the boot and the engine's process of the last
     observation of the run alive."""
 
+    runtime: RuntimeName = "docker"
     order: RunOrder
     memory: dict[str, int] = Field(default_factory=dict)
     host: str = ""

@@ -31,7 +31,7 @@ from trainyard_agent.runtimes.docker.spec import ImageInfo, Owner
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import ExitReport, ReplicaReport, RunOrder, RuntimeName
+from trainyard_protocol.sync import ExitReport, ReplicaReport, RunOrder
 
 PIDS_LIMIT = 4096
 """Processes and threads that a replica may have, unless --pids-limit is given."""
@@ -60,9 +60,6 @@ class _Snapshot:
 
 
 class DockerRuntime:
-    name: RuntimeName = "docker"
-    runs_images = True
-
     def __init__(self, state_dir: Path, engine: Engine, owner: Owner, pids_limit: int = PIDS_LIMIT) -> None:
         self._files = RunFiles(state_dir / _DIRECTORY)
         self._engine = engine
@@ -101,7 +98,8 @@ class DockerRuntime:
             mine = self._engine.networks(f"{docker_spec.AGENT}={self._owner.agent_id}")
             self._remove_orphans({labels.get(docker_spec.RUN, "") for labels in mine.values()})
         except (EngineError, OSError) as error:
-            self._log_error(error)  # every observation tries again
+            if self._files.records():  # else no container of ours can be missed
+                self._log_error(error)  # every observation tries again
         return [record for record in self._files.records() if record.launched]
 
     def place(self, order: RunOrder) -> Handle:

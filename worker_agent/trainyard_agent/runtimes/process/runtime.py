@@ -62,6 +62,7 @@ _log = logging.getLogger(__name__)
 class _Record(Handle):
     """run.json: the handle, and the process ids of the supervisors by task."""
 
+    runtime: RuntimeName = "process"
     pids: dict[str, int] = Field(default_factory=dict)
 
 
@@ -93,9 +94,6 @@ _Kind = TypeVar("_Kind", bound=BaseModel)
 
 
 class ProcessRuntime:
-    name: RuntimeName = "process"
-    runs_images = False
-
     def __init__(self, state_dir: Path) -> None:
         self._runs = state_dir / "runs"
         self._runs.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -120,6 +120,27 @@ def test_image_goes_only_where_images_run() -> None:
     assert plan([queued(1, needs_images=True)], [agent()], NOW).waiting[1].kind == "never"
 
 
+AWAY = "no Docker engine answers at x"
+
+
+def test_image_waits_for_an_engine_that_is_away_and_holds_back_nobody() -> None:
+    away = agent("a", 1, engine_problem=AWAY)
+    result = plan([queued(1, needs_images=True), queued(2, age=-1)], [away], NOW)
+    assert placed(result) == [2]
+    waiting = result.waiting[1]
+    assert (waiting.kind, waiting.reason) == (
+        "no-engine",
+        f"needs a container engine: on agent a {AWAY}",
+    )
+    back = agent("a", 1, runs_images=True)
+    assert only(plan([queued(1, needs_images=True)], [back], NOW)).agent_id == "a"
+
+
+def test_packages_wait_where_everything_runs_in_containers_that_have_no_engine() -> None:
+    away = agent("a", 1, runs_packages=False, engine_problem=AWAY)
+    assert plan([queued(1)], [away], NOW).waiting[1].kind == "no-engine"
+
+
 def test_fit_scales_a_gang_down_to_the_machine() -> None:
     placement = only(plan([queued(1, 2, cpus=8, gb=30)], [agent(mode="fit")], NOW))
     assert [a.cpus for a in placement.assignments] == [(0,), (1,)]

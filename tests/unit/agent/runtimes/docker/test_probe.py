@@ -1,0 +1,51 @@
+"""An engine that starts later is found, and one that goes away is missed."""
+
+from typing import Any
+
+from trainyard_agent.runtimes.docker.engine import EngineDown, EngineInfo, EngineRefused
+from trainyard_agent.runtimes.docker.probe import EngineProbe, EngineState
+
+NEWER = EngineInfo("engine", "24.0", cpus=2, memory_bytes=4, live_restore=False)
+
+
+class SomeEngine:
+    url = "unix:///x.sock"
+
+    def __init__(self) -> None:
+        self.info = EngineInfo("engine", "20.10", cpus=2, memory_bytes=4, live_restore=False)
+        self.images: set[str] = set()
+        self.error: Exception | None = None
+
+    def about(self) -> EngineInfo:
+        self.ping()
+        return self.info
+
+    def ping(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def image(self, name: str) -> dict[str, Any] | None:
+        return {"Id": name} if name in self.images else None
+
+
+def test_engine_that_comes_and_goes_is_followed() -> None:
+    engine = SomeEngine()
+    probe = EngineProbe(engine, ["built:1", "other:1"])  # type: ignore[arg-type]
+
+    engine.error = EngineDown("the container engine does not answer", "No such file or directory")
+    away = "no Docker engine answers at unix:///x.sock (No such file or directory)"
+    assert probe.poll() == EngineState(problem=away)
+
+    engine.error = None
+    assert probe.poll() == EngineState(engine.info)
+    engine.images = {"built:1", "unasked:1"}
+    here = EngineState(engine.info, frozenset({"built:1"}))
+    assert probe.poll() == here
+    assert here.about == "Docker engine 20.10"
+
+    engine.error = EngineRefused(500, "it has no disk")
+    known = EngineState(here.info, here.images, "the Docker engine at unix:///x.sock refuses: it has no disk")
+    assert probe.poll() == known
+
+    engine.error, engine.info = None, NEWER
+    assert probe.poll() == EngineState(NEWER, here.images)

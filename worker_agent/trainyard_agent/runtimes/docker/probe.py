@@ -1,0 +1,76 @@
+"""Probe of the container engine, polled in a thread of its own: an engine may start later, end, or hang."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from trainyard_agent.runtimes.docker.engine import Engine, EngineDown, EngineError, EngineInfo
+
+POLL_S = 2.0
+"""Between two requests to the engine."""
+
+ANSWER_S = 5.0
+"""An engine that takes longer to answer counts as away."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """The result of the last poll. `info` and `images` are from the last answer, None and empty before the first;
+    `problem` is why the engine does not answer now, or ""."""
+
+    info: EngineInfo | None = None
+    images: frozenset[str] = frozenset()
+    problem: str = ""
+
+    @property
+    def about(self) -> str:
+        return f"Docker engine {self.info.version}" if self.info is not None else ""
+
+
+class EngineProbe:
+    """Polls an engine, also for which of the `images` it has. `engine` should time out after ANSWER_S."""
+
+    def __init__(self, engine: Engine, images: Collection[str] = ()) -> None:
+        self._engine = engine
+        self._images = images
+        self._closed = threading.Event()
+        self.state = EngineState()
+        """Replaced as a whole, so any thread may read it."""
+
+    def poll(self) -> EngineState:
+        """Ask the engine once."""
+        before = self.state
+        try:
+            if before.info is None or before.problem:
+                info = self._engine.about()
+            else:
+                self._engine.ping()
+                info = before.info
+            images = frozenset(name for name in self._images if self._engine.image(name) is not None)
+            self.state = EngineState(info, images)
+        except EngineError as error:
+            self.state = replace(before, problem=self._problem(error))
+        if (self.state.about, self.state.problem) != (before.about, before.problem):
+            _log.info("%s", self.state.problem or f"{self.state.about} answers at {self._engine.url}")
+        return self.state
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="engine-probe", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(POLL_S):
+            with contextlib.suppress(Exception):  # a bug here must not end the polling
+                self.poll()
+
+    def _problem(self, error: EngineError) -> str:
+        if isinstance(error, EngineDown):
+            cause = f" ({error.cause})" if error.cause else ""
+            return f"no Docker engine answers at {self._engine.url}{cause}"
+        return f"the Docker engine at {self._engine.url} refuses: {error.message}"

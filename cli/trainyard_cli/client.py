@@ -27,6 +27,7 @@ from trainyard_protocol.errors import (
 from trainyard_protocol.health import Health, ServerHealth
 from trainyard_protocol.training_input import parse_job
 from trainyard_protocol.views import (
+    ActiveJobsView,
     Explanation,
     FileEntry,
     FileListing,
@@ -265,6 +266,10 @@ class Client:
             raise Unavailable(f"{path} was not downloaded: {_reason(error)}. Try again.") from error
         finally:
             part.unlink(missing_ok=True)
+
+    def active_jobs(self) -> ActiveJobsView:
+        """The jobs of all projects that have not ended."""
+        return self._read(ActiveJobsView, "GET", "/trainyard/v1/jobs:active")
 
     def status(self) -> ServerStatus:
         return self._read(ServerStatus, "GET", "/trainyard/v1/status")

@@ -348,6 +348,50 @@ class AgentView(Wire):
         return f"{engine.about}: image jobs run in containers; package jobs {packages}."
 
 
+class ActiveJobView(Wire):
+    """A job that has not ended. From `run` on, the fields are those of its latest run: `running` of its `replicas`
+    run; `step` to `value` are from its primary replica, which started at `started_at`; `cpu_used` (cores) and
+    `memory_used_bytes` are sums of the newest samples, None without one. `attention` is "", stalled, silent or
+    restarted."""
+
+    project: str
+    job_id: str
+    owner: str = ""
+    state: JobState
+    created_at: datetime
+    waiting: str = ""
+    position: int = 0
+    attention: str = ""
+    run: int | None = None
+    agent: str = ""
+    activity: str = ""
+    replicas: int = 0
+    running: int = 0
+    started_at: datetime | None = None
+    first_step: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    step_at: datetime | None = None
+    epoch: int | float | None = None
+    epochs: int | float | None = None
+    metric: str = ""
+    value: Number | None = None
+    cpus: int = 0
+    cpu_used: float | None = None
+    memory_bytes: int = 0
+    memory_used_bytes: int | None = None
+
+
+class ActiveJobsView(Wire):
+    """All jobs that have not ended: those with a run, the oldest first, then the queue. Very many are cut off: `counts`
+    has their numbers by state. `agents` are alive."""
+
+    jobs: tuple[ActiveJobView, ...] = ()
+    counts: dict[JobState, int]
+    agents: int
+    now: datetime
+
+
 class ServerStatus(Wire):
     version: str
     agents: tuple[AgentView, ...]

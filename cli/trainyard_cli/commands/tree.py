@@ -409,6 +409,21 @@ def stream_logs(
 
 
 @jobs_group.command()
+@click.option("--once", is_flag=True, help="Print the table once, as into a pipe.")
+@server_options
+@output_options
+def top(target: Target, output: "Output", once: bool) -> None:
+    """Show all active jobs and what they do, live; q quits.
+
+    Jobs of all projects: step, main metric, speed, time left, CPU and memory in use; for a queued one why it waits.
+    """
+    from trainyard_cli.commands import top as page
+
+    with _connect(target) as client:
+        page.top(client, output, once=once)
+
+
+@jobs_group.command()
 @jobs_argument
 @click.option(
     "--timeout",

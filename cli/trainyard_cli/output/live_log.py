@@ -388,8 +388,12 @@ def metric_groups(metrics: Mapping[str, float]) -> list[str]:
     for name in names:
         group = groups.setdefault(_base(name), [])
         label = name if not group else name.removesuffix(_base(name)).rstrip("_") or name
-        group.append(f"{label} {number_text(metrics[name])}")
+        group.append(metric_text(label, metrics[name]))
     return [", ".join(group) for group in groups.values()]
+
+
+def metric_text(name: str, value: float) -> str:
+    return f"{name} {number_text(value)}"
 
 
 def number_text(value: float) -> str:
@@ -424,7 +428,7 @@ def _words(detail: JobDetail) -> list[str]:
 
 def _main_metric(metrics: Mapping[str, float]) -> str:
     name = min(metrics, key=_importance, default=None)
-    return f"{name} {number_text(metrics[name])}" if name is not None else ""
+    return metric_text(name, metrics[name]) if name is not None else ""
 
 
 def _importance(name: str) -> int:

@@ -12,6 +12,7 @@ from trainyard_protocol.config.views import ConfigCheck, ConfigCheckRequest, Job
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.usage import UsageView
 from trainyard_protocol.views import (
+    ActiveJobsView,
     Explanation,
     JobDetail,
     Me,
@@ -69,6 +70,12 @@ def find_jobs(cases: Cases, q: str = "") -> dict[str, list[dict[str, str]]]:
     """The newest jobs of all projects with a text in their name."""
     matches = cases.job_search.find(JobSearchRequest(text=q)).jobs
     return {"jobs": [{"project": job.project, "job_id": job.job_id, "state": job.state} for job in matches]}
+
+
+@router.get("/jobs:active")
+def active_jobs(cases: Cases) -> ActiveJobsView:
+    """The jobs of all projects that have not ended, with what each of them does."""
+    return cases.cluster.active()
 
 
 @router.get("/projects/{project}/jobs/{job_id}")

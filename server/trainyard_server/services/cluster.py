@@ -5,21 +5,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from trainyard_protocol.states import JobState, ReplicaState, RunState
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState, RunState
 from trainyard_protocol.sync import AgentInfo, Gpu
 from trainyard_protocol.usage import GpuUsage, UsageSample
-from trainyard_protocol.views import AgentView, QuotasView
+from trainyard_protocol.views import ActiveJobsView, ActiveJobView, AgentView, QuotasView
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import agents_now, live_runs
 from trainyard_server.domain.scheduling.quotas import used_by
 from trainyard_server.services.usage import newest
-from trainyard_server.storage.db.job_queries import JobList, JobListEntry
+from trainyard_server.storage.db.job_queries import JobList, JobListEntry, JobQuery, Order
 from trainyard_server.storage.db.models import AgentRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.reader import Reader
 from trainyard_server.storage.events.notifier import QUEUE_TOPIC
 
+ACTIVE_JOBS = 200
+"""Most jobs with a run, and most queued ones, in the list of active jobs."""
+
 QUEUE_PAGE = 50
 """Jobs of the queue on a page."""
+
+
+_PLACED = tuple(state for state in JobState if state not in (JobState.QUEUED, *FINAL_JOB_STATES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +135,33 @@ class ClusterOverview:
             now=backend.clock(),
         )
 
+    def active(self) -> ActiveJobsView:
+        """Every job that has not ended, and what it does."""
+        backend = self._backend
+        with backend.store.read() as reader:
+            jobs = JobList(reader)
+            placed = jobs.find(
+                JobQuery(states=_PLACED), Order.CREATED, descending=False, offset=0, limit=ACTIVE_JOBS
+            )
+            queue = jobs.queue(0, ACTIVE_JOBS)
+            counts = reader.job_counts()
+            agents = agent_lines(reader, backend)
+        held = {
+            (run.project, run.job_id): (line.view.name, run)
+            for line in agents
+            for run in line.runs
+            if not run.orphaned
+        }
+        return ActiveJobsView(
+            jobs=tuple(
+                _active_job(job, *held.get((job.project, job.job_id), ("", None)))
+                for job in (*placed.jobs, *queue)
+            ),
+            counts={state: count for state, count in counts.items() if state not in FINAL_JOB_STATES},
+            agents=sum(line.view.alive for line in agents),
+            now=backend.clock(),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _RunRow:
@@ -214,6 +247,38 @@ def _held_run(held: _RunRow) -> HeldRun:
         gpus=sum(len(replica.gpus) for replica in gang),
         cpu_used=sum(cores) if cores else None,
         memory_used_bytes=sum(sample.memory_bytes for sample in samples) if samples else None,
+    )
+
+
+def _active_job(job: JobListEntry, agent: str, run: HeldRun | None) -> ActiveJobView:
+    curve = job.metrics.curve()
+    return ActiveJobView(
+        project=job.project,
+        job_id=job.job_id,
+        owner=job.owner,
+        state=job.state,
+        created_at=job.created_at,
+        waiting=job.waiting,
+        position=job.position,
+        attention=job.attention,
+        run=job.run,
+        agent=agent,
+        activity=job.activity,
+        replicas=run.replicas if run is not None else 0,
+        running=run.up if run is not None else 0,
+        started_at=job.replica_started_at,
+        first_step=job.first_step,
+        step=job.step,
+        steps=job.steps,
+        step_at=job.step_at,
+        epoch=job.metrics.epoch,
+        epochs=job.metrics.epochs,
+        metric=curve.name if curve is not None else "",
+        value=curve.value if curve is not None else None,
+        cpus=run.cpus if run is not None else 0,
+        cpu_used=run.cpu_used if run is not None else None,
+        memory_bytes=run.memory_bytes if run is not None else 0,
+        memory_used_bytes=run.memory_used_bytes if run is not None else None,
     )
 
 

@@ -78,8 +78,8 @@ class JobQuery:
 class JobListEntry:
     """A job as lists show it. Only the columns that they show are read: most of the time goes into parsing JSON.
 
-    `run` is the number of the latest run, None before the first. `activity` is from that run; `step`, `steps` and
-    `metrics` are from its primary replica. `attention` is "", stalled, silent or restarted.
+    `run` is the number of the latest run, None before the first. `activity` is from that run; the steps, `metrics` and
+    `replica_started_at` are from its primary replica. `attention` is "", stalled, silent or restarted.
     """
 
     key: int
@@ -100,8 +100,11 @@ class JobListEntry:
     verdict: Verdict | None
     run: int | None = None
     activity: str = ""
+    first_step: int | None = None
     step: int | None = None
     steps: int | None = None
+    step_at: datetime | None = None
+    replica_started_at: datetime | None = None
     metrics: MetricsDigest
     attention: str = ""
 
@@ -189,8 +192,11 @@ class JobList:
                 RunRow.job_key,
                 RunRow.number.label("run"),
                 RunRow.activity,
+                ReplicaRow.first_step,
                 ReplicaRow.step,
                 ReplicaRow.steps,
+                ReplicaRow.step_at,
+                ReplicaRow.started_at.label("replica_started_at"),
                 ReplicaRow.metrics,
             )
             .join(latest, and_(RunRow.job_key == latest.c.job_key, RunRow.number == latest.c.number))

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from databases import on_every_database
-from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
+from integration.api.api_support import ADMIN, AGENT, GB, START, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.states import JobState
 from trainyard_protocol.sync import RunReport, SyncRequest
+from trainyard_protocol.usage import UsageBatch, UsageSample
+from trainyard_protocol.views import ActiveJobsView
 from trainyard_server.services.cluster import QUEUE_PAGE, ClusterView
 
 
@@ -124,3 +126,40 @@ def test_page_is_for_people_alone(api: Server) -> None:
     assert api.client.get("/cluster", headers=ADMIN).status_code == 200
     assert api.client.get("/cluster", params={"page": "x"}, headers=ADMIN).status_code == 400
     assert api.client.get("/cluster", headers={"Authorization": "Bearer agent-secret"}).status_code == 403
+
+
+@on_every_database
+def test_active_jobs_have_what_they_do_and_then_comes_the_queue(api: Server) -> None:
+    agent = ScriptedAgent(api)
+    api.create("first")
+    agent.sync()
+    api.tick()
+    agent.sync()
+    agent.start()
+    agent.log('{"event": "progress", "step": 3, "steps": 9, "epoch": 1, "loss": 0.5}')
+    api.use_cases.backend.progress.flush()
+    sample = UsageSample(
+        run_id=agent.run.run_id, task="master-replica-0", time=START, cpu=1.5, memory_bytes=GB
+    )
+    body = UsageBatch(samples=(sample,)).model_dump_json()
+    assert api.client.post("/agent/v1/usage", content=body, headers=AGENT).status_code == 200
+    api.create("second", masterType="n1-standard-16")
+    api.create("ended")
+    api.cancel("ended")
+    api.tick()
+    view = ActiveJobsView.model_validate(api.get("/trainyard/v1/jobs:active"))
+    first, second = view.jobs
+    assert (first.job_id, first.state, first.agent, first.running, first.replicas) == (
+        "first",
+        JobState.RUNNING,
+        "laptop",
+        1,
+        1,
+    )
+    assert (first.first_step, first.step, first.steps, first.epoch) == (3, 3, 9, 1)
+    assert (first.metric, first.value, first.cpu_used, first.memory_used_bytes) == ("loss", 0.5, 1.5, GB)
+    assert first.step_at is not None
+    assert first.started_at is not None
+    assert (second.job_id, second.position, second.run, second.agent) == ("second", 1, None, "")
+    assert "needs 16 vCPU" in second.waiting
+    assert (view.counts, view.agents) == ({JobState.RUNNING: 1, JobState.QUEUED: 1}, 1)

@@ -392,10 +392,23 @@ class ActiveJobsView(Wire):
     now: datetime
 
 
+class RetentionView(Wire):
+    """The retention of a server: the limits (None: no limit), and what was removed because of them so far."""
+
+    keep_jobs_s: float | None = None
+    keep_log_bytes: int | None = None
+    jobs_deleted: int = 0
+    logs_removed: int = 0
+    last_removal: datetime | None = None
+
+
 class ServerStatus(Wire):
+    """`retention` is None where everything is kept."""
+
     version: str
     agents: tuple[AgentView, ...]
     jobs: dict[JobState, int]
+    retention: RetentionView | None = None
 
 
 class QuotasView(Wire):

@@ -21,6 +21,7 @@ from trainyard_server.config.settings import Settings
 from trainyard_server.context import Backend, Clock, system_clock
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.leader_election import LeaderElection
+from trainyard_server.control.retention import Retention
 from trainyard_server.dashboard import static_files
 from trainyard_server.dashboard.pages import (
     cluster as cluster_page,
@@ -102,6 +103,7 @@ def create_app(
         if settings.run_loops:
             ticking = tick_forever(
                 use_cases.controller,
+                use_cases.retention,
                 leadership,
                 backend.notifier,
                 settings.tick_s,
@@ -210,6 +212,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
     return UseCases(
         backend=backend,
         controller=controller,
+        retention=Retention(backend, controller, stopwatch),
         jobs=jobs,
         agent_sync=AgentSync(backend, controller),
         job_details=job_details,

@@ -6,6 +6,7 @@ from starlette.concurrency import run_in_threadpool
 
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.leader_election import LeaderElection
+from trainyard_server.control.retention import Retention
 from trainyard_server.services.health import Heartbeat
 from trainyard_server.storage.events.notifier import PROGRESS_TOPIC, QUEUE_TOPIC, Notifier
 from trainyard_server.storage.failures import FailureLog
@@ -18,6 +19,7 @@ _TICK_FAILURE = "Jobs cannot be moved forward"
 
 async def tick_forever(
     controller: Controller,
+    retention: Retention,
     leadership: LeaderElection,
     notifier: Notifier,
     tick_s: float,
@@ -30,6 +32,7 @@ async def tick_forever(
     def tick() -> None:
         if leadership.held():
             controller.tick()
+            retention.step()
         else:
             controller.observe_agents()
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from trainyard_protocol.machines import Catalog
 from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
+from trainyard_server.domain.retention import RetentionPolicy
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.storage.agent_liveness import AgentLiveness
 from trainyard_server.storage.db.repository import Store
@@ -44,3 +45,9 @@ class Backend:
     def quotas(self) -> Quotas:
         """The quotas in force."""
         return self.quota_file.quotas
+
+    @property
+    def retention(self) -> RetentionPolicy:
+        keep_s = self.settings.keep_jobs_s
+        keep_jobs = None if keep_s is None else timedelta(seconds=keep_s)
+        return RetentionPolicy(keep_jobs, self.settings.keep_log_bytes)

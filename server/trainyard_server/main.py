@@ -4,6 +4,7 @@ import argparse
 import fcntl
 import ipaddress
 import logging
+import math
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.time_parsing import parse_duration
 from trainyard_server.app import create_app
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.permissions import Role, Token, is_name
@@ -134,6 +136,20 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="maximum size of the log of a job, 0 for no limit; default: %(default)s",
     )
+    parser.add_argument(
+        "--keep-jobs",
+        default="all",
+        metavar="DURATION",
+        help="delete jobs so long after their end, such as 90d, with their logs; default: %(default)s",
+    )
+    parser.add_argument(
+        "--keep-logs-gb",
+        type=float,
+        default=0.0,
+        metavar="GB",
+        help="maximum size of all logs together: beyond it those of ended jobs are removed, the oldest first, and the "
+        "jobs stay; 0 for no limit; default: %(default)g",
+    )
     parser.add_argument("--retries", type=int, default=defaults.retries, help="default: %(default)s")
     parser.add_argument(
         "--log-level",
@@ -149,6 +165,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         raise UsageError(f"--lease-seconds must be above 0; this is {options.lease_seconds:g}.")
     if options.retries < 0:
         raise UsageError(f"--retries must be 0 or more; this is {options.retries}.")
+    if not 0 <= options.keep_logs_gb < math.inf:
+        raise UsageError(f"--keep-logs-gb must be 0 (no limit) or more; this is {options.keep_logs_gb:g}.")
     if options.log_quota < 0:
         raise UsageError(f"--log-quota must be 0 (no quota) or more bytes; this is {options.log_quota}.")
     return Settings(
@@ -163,7 +181,21 @@ def _settings(options: argparse.Namespace) -> Settings:
         lease_s=options.lease_seconds,
         retries=options.retries,
         log_quota=options.log_quota,
+        keep_jobs_s=_keep_jobs(options.keep_jobs),
+        keep_log_bytes=round(options.keep_logs_gb * 10**9) or None,
     )
+
+
+def _keep_jobs(text: str) -> float | None:
+    if text == "all":
+        return None
+    try:
+        seconds = parse_duration(text).total_seconds()
+    except ValueError as error:
+        raise UsageError(f"--keep-jobs is `all`, or {error}.") from error
+    if not seconds:
+        raise UsageError("--keep-jobs must be above 0: a job that ends must be there to be read.")
+    return seconds
 
 
 def _is_bucket(root: str) -> bool:

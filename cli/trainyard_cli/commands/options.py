@@ -52,6 +52,17 @@ class Duration(click.ParamType[float]):
             self.fail(f"{error}.", param, ctx)
 
 
+class KeepJobs(Duration):
+    """Parameter type of --keep-jobs: a duration above 0, or `all`; the value is the text."""
+
+    name = "DURATION|all"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value != "all" and not super().convert(value, param, ctx):
+            self.fail("must be above 0: a job that ends must be there to be read.", param, ctx)
+        return value
+
+
 def state_options(function: Command) -> Command:
     """--state-dir; the command receives `state_dir: Path`."""
 

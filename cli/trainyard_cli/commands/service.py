@@ -14,10 +14,10 @@ from trainyard_cli.output import formats
 from trainyard_cli.output.formats import Output
 from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_cli.submission.proposal import proposed_line
-from trainyard_protocol.health import Check
+from trainyard_protocol.health import Check, sized
 from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views import AgentView, ServerStatus
+from trainyard_protocol.views import AgentView, RetentionView, ServerStatus
 
 
 def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
@@ -100,6 +100,8 @@ def _status_text(now: service.Status) -> str:
     else:
         blocks.append("No agent has registered yet. Jobs stay queued.")
     blocks.append(f"Jobs: {_counts(now.server)}")
+    if now.server.retention is not None:
+        blocks.append(retention_text(now.server.retention))
     return "\n\n".join(blocks)
 
 
@@ -129,6 +131,27 @@ def _agent_row(agent: AgentView) -> list[str]:
         str(agent.runs),
         f"{agent.cpu_used:.1f} cores, {agent.memory_used_bytes / GIGABYTE:.1f} GB" if agent.runs else "-",
     ]
+
+
+def retention_text(retention: RetentionView) -> str:
+    """The limits of the retention, and what was removed because of them."""
+    limits = []
+    if retention.keep_jobs_s is not None:
+        limits.append(f"jobs are deleted {_period(retention.keep_jobs_s)} after their end")
+    if retention.keep_log_bytes is not None:
+        limits.append(f"logs of ended jobs are removed beyond {sized(retention.keep_log_bytes)} of all logs")
+    deleted, removed = (
+        formats.count(retention.jobs_deleted, "job"),
+        formats.count(retention.logs_removed, "log"),
+    )
+    last = f", the last on {retention.last_removal:%Y-%m-%d %H:%M} UTC" if retention.last_removal else ""
+    return f"Retention: {'; '.join(limits)}. So far {deleted} and {removed} were removed{last}."
+
+
+def _period(seconds: float) -> str:
+    units = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
+    unit, size = next((unit, size) for unit, size in units.items() if seconds % size == 0 or size == 1)
+    return formats.count(round(seconds / size), unit)
 
 
 def _counts(server: ServerStatus) -> str:

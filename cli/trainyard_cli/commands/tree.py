@@ -15,6 +15,7 @@ from trainyard_cli.commands.completion import job_names, task_names
 from trainyard_cli.commands.options import (
     Duration,
     JobName,
+    KeepJobs,
     WithUserArgs,
     follow_options,
     output_options,
@@ -91,6 +92,18 @@ def jobs_group() -> None:
 )
 @runtimes_option
 @click.option(
+    "--keep-jobs",
+    type=KeepJobs(),
+    help="Delete jobs so long after their end, such as 90d, with their logs.  [default: all]",
+)
+@click.option(
+    "--keep-logs-gb",
+    type=click.FloatRange(min=0),
+    metavar="GB",
+    help="Size of all logs together: beyond it those of ended jobs are removed, the oldest first; the jobs stay. "
+    "[default: 0, no limit]",
+)
+@click.option(
     "--pull",
     type=click.Choice(PULL_POLICIES),
     help="When to pull a job's image.  [default: missing]",
@@ -105,6 +118,8 @@ def up(
     runtime: str | None,
     runtimes: Path | None,
     pull: str | None,
+    keep_jobs: str | None,
+    keep_logs_gb: float | None,
 ) -> None:
     """Start the service on this machine, in the background. Running parts are left alone."""
     from trainyard_cli.commands import service
@@ -118,6 +133,8 @@ def up(
         "runtime": runtime,
         "runtimes": str(runtimes.absolute()) if runtimes else None,
         "pull": pull,
+        "keep_jobs": keep_jobs,
+        "keep_logs_gb": keep_logs_gb,
     }
     service.up(state_dir, {name: value for name, value in given.items() if value is not None})
 

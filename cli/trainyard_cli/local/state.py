@@ -48,6 +48,8 @@ class Options:
     runtime: str = "auto"
     runtimes: str = ""
     pull: str = "missing"
+    keep_jobs: str = "all"
+    keep_logs_gb: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +322,10 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
     if options.machine_types:
         server += ["--machine-types", options.machine_types]
     server += ["--quotas", str(state.quota_file)]
+    if options.keep_jobs != "all":
+        server += ["--keep-jobs", options.keep_jobs]
+    if options.keep_logs_gb:
+        server += ["--keep-logs-gb", f"{options.keep_logs_gb:g}"]
     agent = [
         *(sys.executable, "-m", "trainyard_agent"),
         *("--server", f"http://{loopback}:{options.server_port}"),
@@ -409,6 +415,8 @@ def _is_option(name: str, value: Any) -> bool:
             return value in RUNTIMES
         case "pull":
             return value in PULL_POLICIES
+        case "keep_logs_gb":
+            return type(value) in (int, float) and 0 <= value < float("inf")
         case "memory_gb":
             return value is None or (type(value) in (int, float) and 0 < value < float("inf"))
         case _:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from trainyard_protocol.errors import InvalidArgument, TooLarge, Violation
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
+from trainyard_server.control.retention import Retention
 from trainyard_server.domain.permissions import Caller
 from trainyard_server.domain.sessions import Sessions
 from trainyard_server.services.agent_sync import AgentSync
@@ -38,6 +39,7 @@ class UseCases:
 
     backend: Backend
     controller: Controller
+    retention: Retention
     jobs: Jobs
     agent_sync: AgentSync
     job_details: JobDetails

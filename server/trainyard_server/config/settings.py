@@ -96,6 +96,13 @@ class Settings:
     log_quota: int = 2**30
     """Maximum size of the log of a job; 0: no limit. Lines beyond it are dropped, with a notice."""
 
+    keep_jobs_s: float | None = None
+    """How long after its end a job is deleted, with its log and its usage; None: never."""
+
+    keep_log_bytes: int | None = None
+    """Maximum size of the logs of all jobs together; None: no limit. Beyond it the logs of ended jobs are removed, the
+    oldest first, and their records stay."""
+
     usage_points: int = 2000
     """Maximum number of usage points of a replica; beyond it they are downsampled."""
 

@@ -25,11 +25,13 @@ from trainyard_protocol.views import (
     LogSummary,
     MetricsDigest,
     ReplicaView,
+    RetentionView,
     RunView,
     ServerStatus,
     Verdict,
 )
 from trainyard_server.context import Backend
+from trainyard_server.control.retention import RETENTION
 from trainyard_server.control.snapshots import snapshot_of
 from trainyard_server.services.cluster import agent_lines
 from trainyard_server.services.jobs import known_job, v1_job
@@ -47,7 +49,23 @@ class JobDetails:
         with self._backend.store.read() as reader:
             agents = [line.view for line in agent_lines(reader, self._backend)]
             counts = reader.job_counts()
-        return ServerStatus(version=trainyard_protocol.__version__, agents=tuple(agents), jobs=counts)
+            retention = self._retention(reader)
+        return ServerStatus(
+            version=trainyard_protocol.__version__, agents=tuple(agents), jobs=counts, retention=retention
+        )
+
+    def _retention(self, reader: Reader) -> RetentionView | None:
+        policy = self._backend.retention
+        if policy.keeps_everything:
+            return None
+        removed = reader.removal_counts(RETENTION)
+        return RetentionView(
+            keep_jobs_s=policy.keep_jobs.total_seconds() if policy.keep_jobs is not None else None,
+            keep_log_bytes=policy.keep_log_bytes,
+            jobs_deleted=removed.jobs,
+            logs_removed=removed.logs,
+            last_removal=removed.last,
+        )
 
     def detail(self, project: str, job_id: str, with_events: bool = True) -> JobDetail:
         """The job with its runs; `with_events` adds the history and the metrics. Raises NotFound."""
@@ -93,7 +111,7 @@ class JobDetails:
         counts, last = self._backend.logs.extent(project, job_id)
         lines = {stream.name: count for stream, count in counts.items()}
         sha256, stored = {}, {}
-        for replica in gangs:
+        for replica in gangs if job.log_removed_at is None else ():
             name = Stream(runs[replica.run_id], replica.task).name
             if replica.log_kept is not None:
                 stored[name] = replica.log_kept

@@ -174,7 +174,7 @@ class Jobs:
             raise FailedPrecondition(
                 f"The job {job_id} is {job.state}. Only a job that has ended can be deleted: cancel it first."
             )
-        remove_job(self._backend, job, str(caller))
+        remove_job(self._backend, job.key, str(caller))
 
     def patch(
         self, caller: Caller, project: str, job_id: str, body: object, update_mask: str

@@ -85,6 +85,10 @@ def test_run_interrupted_exits_130(error: BaseException, capsys: pytest.CaptureF
         ("jobs nothing", "No such command"),
         ("jobs", "Usage: trainyard jobs"),
         ("up --capacity huge", "--capacity"),
+        ("up --keep-jobs soon", "must be a duration such as 30s, 10m, 2h, 1d or 1w; this is 'soon'."),
+        ("up --keep-jobs 0d", "must be above 0: a job that ends must be there to be read."),
+        ("jobs wait j --timeout 5", "must be a duration such as 30s, 10m, 2h, 1d or 1w; this is '5'."),
+        ("jobs wait", "Missing argument 'JOB...'"),
     ],
 )
 def test_run_wrong_usage_exits_2_with_the_reason(

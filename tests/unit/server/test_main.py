@@ -111,11 +111,30 @@ def test_token_files_name_who_has_them(tmp_path: Path) -> None:
     assert "secret" not in repr(settings)
 
 
-@pytest.mark.parametrize(("option", "value"), [("--lease-seconds", 0), ("--retries", -1)])
-def test_number_out_of_its_range_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: int
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--lease-seconds", 0),
+        ("--retries", -1),
+        ("--keep-logs-gb", -1),
+        ("--keep-logs-gb", "nan"),
+        ("--keep-jobs", "soon"),
+        ("--keep-jobs", "0d"),
+    ],
+)
+def test_value_out_of_its_range_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: object
 ) -> None:
     assert option in refused(capsys, "--data-dir", tmp_path, "--port", 0, option, value)
+
+
+def test_retention_keeps_everything_unless_it_is_limited(tmp_path: Path) -> None:
+    def limits(*options: str) -> tuple[float | None, int | None]:
+        settings = _settings(_parser().parse_args(["--data-dir", str(tmp_path), *options]))
+        return settings.keep_jobs_s, settings.keep_log_bytes
+
+    assert limits() == limits("--keep-jobs", "all", "--keep-logs-gb", "0") == (None, None)
+    assert limits("--keep-jobs", "90d", "--keep-logs-gb", "0.5") == (90 * 86400.0, 500_000_000)
 
 
 def test_command_line_that_is_wrong_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
 """Reads of the repository: rows in one consistent view of the database."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
@@ -23,6 +24,25 @@ LIVE_RUNS = tuple(state for state, moves in RUN_MOVES.items() if moves)
 """States of runs that have not ended."""
 
 
+class JobEnd(NamedTuple):
+    """The columns of a job that its retention depends on."""
+
+    key: int
+    project: str
+    job_id: str
+    state: JobState
+    ended_at: datetime | None
+    log_removed_at: datetime | None
+
+
+class RemovalCounts(NamedTuple):
+    """Number of deleted jobs and of removed logs, and the time of the last removal."""
+
+    jobs: int
+    logs: int
+    last: datetime | None
+
+
 class Reader:
     def __init__(self, session: Session, inputs: JobInputs) -> None:
         self._session = session
@@ -42,6 +62,29 @@ class Reader:
 
     def deleted_job(self, project: str, job_id: str) -> DeletedJobRow | None:
         return self._session.scalar(select(DeletedJobRow).filter_by(project=project, job_id=job_id))
+
+    def jobs_above(self, key: int, limit: int) -> Sequence[JobEnd]:
+        """The first jobs of all projects whose key is above `key`, by key."""
+        columns = [getattr(JobRow, name) for name in JobEnd._fields]
+        query = select(*columns).where(JobRow.key > key).order_by(JobRow.key).limit(limit)
+        return [JobEnd(*row) for row in self._session.execute(query)]
+
+    def orphaned_jobs(self) -> set[int]:
+        """The keys of jobs of which processes still run, although their run has ended."""
+        runs = [run for agent in self.agents() for run in agent.orphaned_runs]
+        if not runs:
+            return set()
+        return set(self._session.scalars(select(RunRow.job_key).where(RunRow.run_id.in_(runs))))
+
+    def removal_counts(self, by: str) -> RemovalCounts:
+        """The jobs that `by` has deleted, and all removed logs."""
+        of_jobs = select(func.count(), func.max(DeletedJobRow.deleted_at)).where(
+            DeletedJobRow.deleted_by == by
+        )
+        of_logs = select(func.count(JobRow.log_removed_at), func.max(JobRow.log_removed_at))
+        jobs, last_job = self._session.execute(of_jobs).one()
+        logs, last_log = self._session.execute(of_logs).one()
+        return RemovalCounts(jobs, logs, max(filter(None, (last_job, last_log)), default=None))
 
     def is_used(self, project: str, job_id: str) -> bool:
         """Whether the project has, or has ever had, a job with that id."""

@@ -6,6 +6,7 @@ and `lock`. The ordinal of a line is its cursor: the same for every reader, for 
 """
 
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -72,6 +73,14 @@ class LogStore:
             if is_complete and end.count and self._durable:
                 sync(log.segment)
         return is_complete
+
+    def size(self, project: str, job_id: str) -> int:
+        """Bytes of the job's log on the disk; 0 without one."""
+        try:
+            with os.scandir(job_directory(self._directory, project, job_id)) as entries:
+                return sum(entry.stat().st_size for entry in entries)
+        except FileNotFoundError:
+            return 0
 
     def remove(self, project: str, job_id: str) -> None:
         """Remove the log of a job that has ended; does nothing without one. Raises OSError, also LockTimeout."""

@@ -23,7 +23,7 @@ trainyard jobs submit training "$job" --config configs/quickstart.yaml \
     --package-path trainer_template/trainer --stream-logs -- --epochs 5
 
 heading "3. Results"
-model="$(value trainingInput.jobDir)/model"
+model="$(trainyard jobs describe "$job" --all --format 'value(job_dir)')/model"
 accuracy=$(trainyard jobs stream-logs "$job" --task master-replica-0 2>&1 |
     sed -n 's/.*"held_out_accuracy": *\([0-9.]*\).*/\1/p' | tail -n 1)
 echo "state:              $(value state)"

@@ -90,10 +90,11 @@ def cluster_spec(
 
 
 def environment(
-    job: JobContext, addresses: Mapping[Task, str], task: Task, trial: str = ""
+    job: JobContext, addresses: Mapping[Task, str], task: Task, trial: str = "", job_dir: str = ""
 ) -> dict[str, str]:
     """Every variable that the service sets for one replica, in a fixed order.
 
+    `job_dir` is the job's directory, which its jobDir or the service chose.
     PyTorch's and JAX's ranks count the master as 0 and the workers from 1; ps and evaluators have none.
     """
     training_input = job.training_input
@@ -104,6 +105,7 @@ def environment(
         "CLOUD_ML_JOB_ID": job.job_id,
         "CLOUD_ML_PROJECT_ID": job.project,
         "CLOUD_ML_REGION": training_input.region,
+        **job_dir_variables(job_dir),
     }
     if trial:
         spec = training_input.hyperparameters
@@ -125,8 +127,21 @@ def environment(
     return variables
 
 
+def job_dir_variables(job_dir: str) -> dict[str, str]:
+    """The job's directory for programs without a flag for it: our variable, and those of Vertex AI below it."""
+    if not job_dir:
+        return {}
+    base = job_dir.rstrip("/")
+    return {
+        "TRAINYARD_JOB_DIR": job_dir,
+        "AIP_MODEL_DIR": f"{base}/model/",
+        "AIP_CHECKPOINT_DIR": f"{base}/checkpoints/",
+        "AIP_TENSORBOARD_LOG_DIR": f"{base}/logs/",
+    }
+
+
 def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:
-    """The program's arguments: the job's own, then `--job-dir DIR` as two tokens, last."""
+    """The program's arguments: the job's own, then `--job-dir DIR` as two tokens, last, if the user gave a jobDir."""
     return [*training_input.args, *(["--job-dir", job_dir] if job_dir else [])]
 
 

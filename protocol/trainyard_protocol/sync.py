@@ -189,7 +189,8 @@ class RunOrder(Wire):
 
     `training_input` is canonical (camelCase) on the wire. Where this side cannot parse it, `unreadable` is the error
     message and `training_input` is empty. `grace_s` is the time from SIGTERM to SIGKILL. Without `stall` no stall is
-    detected. `log_quota_bytes` limits the stored log of one replica on its machine; 0 is no limit.
+    detected. `log_quota_bytes` limits the stored log of one replica on its machine; 0 is no limit. `job_dir` is the
+    job's directory where its training input has no jobDir; "" if it has none.
     """
 
     run_id: str
@@ -202,7 +203,13 @@ class RunOrder(Wire):
     grace_s: float
     stall: StallPolicy | None = None
     log_quota_bytes: int = 0
+    job_dir: str = ""
     unreadable: str = Field(default="", exclude=True)
+
+    @property
+    def directory(self) -> str:
+        """The job's directory, whoever chose it; "" without one."""
+        return self.training_input.job_dir or self.job_dir
 
     @model_validator(mode="before")
     @classmethod

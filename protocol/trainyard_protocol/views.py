@@ -175,9 +175,10 @@ class EventView(Wire):
 
 class JobDetail(Wire):
     """`job` is the v1 Job; `owner` submitted it ("" if unknown); `waiting` is why a queued job waits; `exit_code` is
-    set in a final state."""
+    set in a final state. `job_dir` is the job's directory: its jobDir, else the service's default; "" without one."""
 
     job: dict[str, Any]
+    job_dir: str = ""
     owner: str = ""
     state: JobState
     waiting: str = ""

@@ -51,3 +51,8 @@ class Backend:
         keep_s = self.settings.keep_jobs_s
         keep_jobs = None if keep_s is None else timedelta(seconds=keep_s)
         return RetentionPolicy(keep_jobs, self.settings.keep_log_bytes)
+
+    def job_dir(self, project: str, job_id: str, given: str) -> str:
+        """A job's directory: the jobDir that was given, or else the default of this server; "" without either."""
+        root = self.settings.default_job_dir.rstrip("/")
+        return given or (f"{root}/{project}/{job_id}" if root else "")

@@ -128,6 +128,13 @@ def _parser() -> argparse.ArgumentParser:
         help="job-dirs below this directory, or below this gs://BUCKET with the server's own credentials, may be "
         "shown; may be given several times. default: none",
     )
+    parser.add_argument(
+        "--default-job-dir",
+        default="",
+        metavar="DIRECTORY",
+        help="a job without jobDir gets the directory PROJECT/JOB below this path or gs:// URL, named in its "
+        "environment; default: none",
+    )
     parser.add_argument("--lease-seconds", type=float, default=defaults.lease_s, help="default: %(default)s")
     parser.add_argument(
         "--log-quota",
@@ -177,6 +184,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         quotas=options.quotas,
         job_dir_roots=tuple(Path(root).absolute() for root in options.job_dir_root if not _is_bucket(root)),
         job_dir_buckets=tuple(filter(_is_bucket, options.job_dir_root)),
+        default_job_dir=options.default_job_dir,
         storage_emulator=os.environ.get("STORAGE_EMULATOR_HOST", ""),
         lease_s=options.lease_seconds,
         retries=options.retries,

@@ -93,6 +93,10 @@ class Service:
         """One field of the v1 job."""
         return self.ok("jobs", "describe", job, "--format", f"value({path})").strip()
 
+    def job_dir(self, job: str) -> Path:
+        """The job's directory, which the service chose if the job has no jobDir."""
+        return Path(self.ok("jobs", "describe", job, "--all", "--format", "value(job_dir)").strip())
+
     def state(self, job: str) -> str:
         """The job's state; "" while there is no such job. In this process: a command for each poll fills a core."""
         with self._client() as client:

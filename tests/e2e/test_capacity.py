@@ -5,11 +5,11 @@ import json
 from e2e.harness import Service, local, until
 
 HOLDS = """
-import json, os, pathlib, sys, time
+import json, os, pathlib, time
 address = json.loads(os.environ["TF_CONFIG"])["cluster"]["chief"][0]
 held = {"cpus": sorted(os.sched_getaffinity(0)), "address": address, "cwd": os.getcwd()}
 print("HOLDS", json.dumps(held), flush=True)
-while not (pathlib.Path(sys.argv[-1]) / "go").exists():
+while not (pathlib.Path(os.environ["TRAINYARD_JOB_DIR"]) / "go").exists():
     time.sleep(0.05)
 """
 
@@ -20,8 +20,7 @@ def held(service: Service, job: str) -> dict[str, object]:
 
 
 def release(service: Service, job: str) -> None:
-    job_dir = service.ok("jobs", "describe", job, "--format", "value(trainingInput.jobDir)").strip()
-    (service.root / job_dir / "go").touch()
+    (service.job_dir(job) / "go").touch()
 
 
 def test_two_jobs_at_once_share_no_cpu_port_or_directory_and_a_third_waits_with_a_reason(

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -69,5 +68,5 @@ def test_quickstart_trains_in_the_image_of_its_runtime(service: Service) -> None
     config = str(REPOSITORY / "configs" / "quickstart.yaml")
     package = str(TEMPLATE / "trainer")
     service.train("quickstart", "--config", config, "--package-path", package, "--", "--epochs", "1")
-    job_dir = Path(service.value("quickstart", "trainingInput.jobDir"))
+    job_dir = service.job_dir("quickstart")
     assert predict(service, str(job_dir / "model"))

@@ -78,7 +78,7 @@ def test_killed_worker_is_named_and_the_gang_runs_again(service: Service) -> Non
         """
         import json, os, pathlib, signal, time
         task = json.loads(os.environ["TF_CONFIG"])["task"]["type"]
-        mark = pathlib.Path(os.sys.argv[-1]) / "killed-once"
+        mark = pathlib.Path(os.environ["TRAINYARD_JOB_DIR"]) / "killed-once"
         if task == "worker" and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -8,12 +8,12 @@ import signal
 from e2e.harness import Service, local
 
 COUNTS = """
-import json, os, pathlib, sys, time
+import json, os, pathlib, time
 task = json.loads(os.environ["TF_CONFIG"])["task"]
 for n in range(120):
     print(f"{task['type']} line {n}", flush=True)
     time.sleep(0.1)
-worker_is_done = pathlib.Path(sys.argv[-1])
+worker_is_done = pathlib.Path(os.environ["TRAINYARD_JOB_DIR"]) / "worker_is_done"
 if task["type"] == "worker":
     worker_is_done.touch()
 while not worker_is_done.exists():  # the chief's end is the job's, and ends the worker
@@ -34,8 +34,9 @@ def test_job_survives_kill_of_server_then_of_agent_with_every_line_exactly_once(
     service = own_service
     service.program(COUNTS)
     service.config(**local(workers=1))
-    submit = ("jobs", "submit", "training", "survivor", "--config", "config.yaml", "--stream-logs")
-    stream = service.start(*submit, "--", str(service.root / "worker_is_done"))
+    stream = service.start(
+        "jobs", "submit", "training", "survivor", "--config", "config.yaml", "--stream-logs"
+    )
     service.wait_for("survivor", "RUNNING")
     service.wait_for_line("survivor", "line 20")
 
@@ -61,8 +62,8 @@ def test_down_in_the_middle_of_a_job_leaves_no_process_and_up_runs_it_again(own_
     service = own_service
     service.program(
         """
-        import pathlib, subprocess, sys, time
-        mark = pathlib.Path(sys.argv[-1]) / "second"
+        import os, pathlib, subprocess, time
+        mark = pathlib.Path(os.environ["TRAINYARD_JOB_DIR"]) / "second"
         if not mark.exists():
             mark.touch()
             # A descendant that leaves its session and ignores SIGTERM must go as well.

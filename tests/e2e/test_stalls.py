@@ -10,7 +10,7 @@ cluster = json.loads(os.environ["TF_CONFIG"])
 task = cluster["task"]
 name = f"{task['type']}-{task['index']}"
 size = sum(len(cluster["cluster"][kind]) for kind in ("chief", "worker"))
-job_dir = pathlib.Path(sys.argv[-1])
+job_dir = pathlib.Path(os.environ["TRAINYARD_JOB_DIR"])
 hangs, announces = "worker-1", "--announce" in sys.argv
 
 def report(event, **fields):

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import yaml
 
@@ -46,7 +45,7 @@ def test_quickstart_on_chief_and_worker_succeeds_with_a_model_that_predicts(serv
     assert "master-replica-0" in output
     assert "worker-replica-0" in output
     assert len({str(line["parameters_sha256"]) for line in metrics(output, "parameters_sha256")}) == 1
-    job_dir = Path(service.value("quickstart", "trainingInput.jobDir"))
+    job_dir = service.job_dir("quickstart")
     assert job_dir.is_dir()
     assert not list(job_dir.glob("workertemp*"))
     assert predict(service, str(job_dir / "model"))

@@ -12,7 +12,16 @@ import httpx
 import pytest
 from gcp_storage_emulator.server import create_server
 
-from integration.api.api_support import ALICE, VERA, Clock, ScriptedAgent, Server, server, serving
+from integration.api.api_support import (
+    ALICE,
+    VERA,
+    Clock,
+    ScriptedAgent,
+    Server,
+    running_agent,
+    server,
+    serving,
+)
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.gcs import CloudStorage
 from trainyard_server.api.files import disposition
@@ -98,6 +107,25 @@ def test_local_job_dir_is_listed_and_its_files_downloaded(api: Server, job_dir: 
     assert answer.headers["content-security-policy"].endswith("sandbox")
     assert answer.headers["content-disposition"].startswith('attachment; filename="weights"')
     assert ask(api, "/content", path=ODD).content == b"odd"
+
+
+def test_job_without_job_dir_has_one_that_is_no_argument_of_its_program(tmp_path: Path) -> None:
+    roots = (tmp_path / "jobs",)
+    settings = {"default_job_dir": f"{tmp_path}/jobs/", "job_dir_roots": roots}
+    with server(tmp_path / "server", Clock(), **settings) as api:
+        agent = running_agent(api)
+        directory = tmp_path / "jobs" / "p" / "job"
+        assert agent.run.directory == agent.run.job_dir == str(directory)
+        detail = api.detail()
+        assert detail["job_dir"] == str(directory)
+        assert "jobDir" not in detail["job"]["trainingInput"]
+        explained = api.get("/trainyard/v1/projects/p/jobs/job/explain")
+        assert explained["environment"]["TRAINYARD_JOB_DIR"] == str(directory)
+        assert "--job-dir" not in explained["command"]
+        assert api.get("/trainyard/v1/projects/p/jobs/job/config")["clone"]["job_dir"] == ""
+        directory.mkdir(parents=True)
+        (directory / "out.txt").write_text("x")
+        assert names(listed(api)) == [("out.txt", "file")]
 
 
 @pytest.mark.parametrize(

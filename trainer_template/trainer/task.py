@@ -190,7 +190,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
 
     output = parser.add_argument_group("output")
     output.add_argument(
-        "--job-dir", default="./output", help="directory of checkpoints and the model: a path or gs://..."
+        "--job-dir",
+        default=os.environ.get("TRAINYARD_JOB_DIR") or "./output",
+        help="directory of checkpoints and the model: a path or gs://... "
+        "(default: TRAINYARD_JOB_DIR, else ./output)",
     )
     output.add_argument("--keep", type=positive_int, default=3, help="number of checkpoints to keep")
     output.add_argument(

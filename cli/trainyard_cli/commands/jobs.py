@@ -49,6 +49,8 @@ def describe(client: Client, job: str, output: Output, *, everything: bool) -> s
 def summary(detail: JobDetail, now: datetime) -> list[str]:
     """Lines for a person: what the job waits for, what runs where, why it ended. Pure."""
     lines = [f"Owner: {detail.owner}"] if detail.owner else []
+    if detail.job_dir:
+        lines.append(f"Job dir: {detail.job_dir}")
     if detail.waiting:
         lines.append(f"Waiting: {detail.waiting}")
     if detail.runs:

@@ -27,7 +27,6 @@ from trainyard_protocol.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
-    ResourceExhausted,
     TrainyardError,
     Unavailable,
 )
@@ -68,34 +67,21 @@ def submit(
         storage = state.storage_url() if server.local else ""
         job_dir = str(get(draft.data, "trainingInput.jobDir") or "")
 
-        def directory(job_id: str) -> str:
-            if storage and job_dir.startswith("gs://"):
-                ensure_bucket(job_dir, storage, notify)
-            return _own_directory(state, job_id, made) if server.local and not job_dir else ""
+        if storage and job_dir.startswith("gs://"):
+            ensure_bucket(job_dir, storage, notify)
+        existing: list[dict[str, Any]] = []
 
         def same(requested: Mapping[str, Any]) -> dict[str, Any]:
-            ignored = (
-                frozenset() if job_dir else frozenset({"jobDir"})
-            )  # without --job-dir any default is right
-            existing.append(existing_job(client, draft.name, requested, ignored))
+            existing.append(existing_job(client, draft.name, requested))
             return existing[0]
 
-        made: list[Path] = []
-        existing: list[dict[str, Any]] = []
-        try:
-            job = submission.submit(
-                draft,
-                client,
-                upload=to_bucket(bucket, storage, notify) if bucket else to_server(client),
-                job_dir=directory,
-                notify=notify,
-                if_exists=same if if_not_exists else None,
-            )
-        except (InvalidArgument, FailedPrecondition, ResourceExhausted):
-            for path in made:  # the job was refused
-                with suppress(OSError):
-                    path.rmdir()
-            raise
+        job = submission.submit(
+            draft,
+            client,
+            upload=to_bucket(bucket, storage, notify) if bucket else to_server(client),
+            notify=notify,
+            if_exists=same if if_not_exists else None,
+        )
         _announce(job, output, stream_logs=stream_logs, is_new=not existing)
         if not stream_logs:
             return 0
@@ -103,9 +89,7 @@ def submit(
         return stream(client, job["jobId"], screen, cancel_on_interrupt=cancel_on_interrupt)
 
 
-def existing_job(
-    client: Client, name: str, requested: Mapping[str, Any], ignored: frozenset[str]
-) -> dict[str, Any]:
+def existing_job(client: Client, name: str, requested: Mapping[str, Any]) -> dict[str, Any]:
     """The job of that name. Raises AlreadyExists if its content is another one, or if it was deleted."""
     try:
         job = client.get_job(name)
@@ -113,7 +97,7 @@ def existing_job(
         raise AlreadyExists(
             f"A job {name} existed and was deleted. A name is never used again: give the job another one."
         ) from error
-    check_same(job, requested, ignore=ignored)
+    check_same(job, requested)
     return job
 
 
@@ -146,8 +130,8 @@ def validate(
         f"accepted by the server at {server.url}" if server else "checked locally only: no server is running"
     )
     click.echo(f"The job is valid ({checked}). Nothing was submitted.")
-    if draft.package_path is not None:
-        click.echo(f"It would package {draft.package_path}.")
+    if draft.program is not None:
+        click.echo(f"It would package {draft.program.shown} and run {draft.program.module}.")
     if groups:
         click.echo(f"\n{jobs.gang_text(groups)}")
 
@@ -232,12 +216,3 @@ def _ready(target: Target, server: Server | None, state: LocalState) -> Server:
     if started is None:
         raise Unavailable(f"The state directory {target.state_dir} was removed.")
     return started
-
-
-def _own_directory(state: LocalState, job_id: str, made: list[Path]) -> str:
-    """The job's directory in the local state. Added to `made` if it is new."""
-    directory = state.jobs / job_id
-    if not directory.exists():
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made.append(directory)
-    return str(directory)

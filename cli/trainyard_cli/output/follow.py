@@ -164,8 +164,7 @@ def summary_lines(
     took = (
         f" after {elapsed(started, parse_rfc3339(job['endTime']))}" if started and job.get("endTime") else ""
     )
-    job_dir = job.get("trainingInput", {}).get("jobDir")
-    where = [f"  Job dir: {job_dir}"] if job_dir else []
+    where = [f"  Job dir: {detail.job_dir}"] if detail.job_dir else []
     headline = f"Job [{job.get('jobId')}] {_PAST[detail.state]}{took}."
     if detail.state is JobState.SUCCEEDED:
         return ["", headline, *where]

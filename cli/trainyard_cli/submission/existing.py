@@ -15,14 +15,9 @@ _HASHED = re.compile(r"(?:staging://|gs://.+/)([0-9a-f]{64})/([^/]+)")
 _SHOWN = 300  # characters of a value
 
 
-def check_same(
-    job: Mapping[str, Any], requested: Mapping[str, Any], *, ignore: frozenset[str] = frozenset()
-) -> None:
-    """Raise AlreadyExists, with each difference, unless the job has the requested training input.
-
-    `requested` is a canonical training input, `ignore` has fields of it that are not compared.
-    """
-    found = differences(job.get("trainingInput", {}), requested, ignore)
+def check_same(job: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
+    """Raise AlreadyExists, with each difference, unless the job has the requested (canonical) training input."""
+    found = differences(job.get("trainingInput", {}), requested)
     if found:
         lines = "\n".join(f"  {line}" for line in found)
         raise AlreadyExists(
@@ -31,11 +26,9 @@ def check_same(
         )
 
 
-def differences(
-    existing: Mapping[str, Any], requested: Mapping[str, Any], ignore: frozenset[str] = frozenset()
-) -> list[str]:
+def differences(existing: Mapping[str, Any], requested: Mapping[str, Any]) -> list[str]:
     """One line for each field that differs, by name."""
-    ours, theirs = dict(_fields(requested, ignore)), dict(_fields(existing, ignore))
+    ours, theirs = dict(_fields(requested)), dict(_fields(existing))
     return [
         f"{name}: the job has {_text(theirs, name)}; this submission has {_text(ours, name)}"
         for name in sorted(ours.keys() | theirs.keys())
@@ -43,13 +36,9 @@ def differences(
     ]
 
 
-def _fields(
-    value: Mapping[str, Any], ignore: frozenset[str] = frozenset(), path: str = ""
-) -> Iterator[tuple[str, Any]]:
+def _fields(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves by their paths. A list of strings, such as the arguments, is one leaf; packages are not."""
     for name, inner in value.items():
-        if name in ignore:
-            continue
         where = f"{path}{name}"
         if isinstance(inner, Mapping) and inner:
             yield from _fields(inner, path=f"{where}.")

@@ -101,11 +101,15 @@ def _replica_flags(flag: str, prefix: str, what: str, *, counted: bool) -> Itera
 
 FLAGS: tuple[Flag, ...] = (
     Flag("--region", "Recorded with the job. Optional.", "trainingInput.region"),
-    Flag("--module-name", "The module to run, such as trainer.task.", "trainingInput.pythonModule"),
+    Flag(
+        "--module-name",
+        "The module to run, such as trainer.task.  [default: the only one that starts a program]",
+        "trainingInput.pythonModule",
+    ),
     Flag(
         "--package-path",
-        "Directory of the Python package to build and upload.",
-        options={"type": click.Path(), "metavar": "DIR"},
+        "Program to upload: a Python package, a directory of scripts, or one script (.py or .sh).",
+        options={"type": click.Path(), "metavar": "PATH"},
     ),
     Flag(
         "--packages",
@@ -158,10 +162,6 @@ class JobFlags:
     @property
     def packages(self) -> tuple[str, ...]:
         return tuple(word for words in self.given.get("packages", ()) for word in words)
-
-    @property
-    def names_packages(self) -> bool:
-        return bool(self.packages or self.given.get("package_path"))
 
 
 def job_flags(function: _F) -> _F:

@@ -1,4 +1,4 @@
-"""Builds a source distribution from the directory of `--package-path`.
+"""Builds a source distribution from a Python package.
 
 The build runs in a temporary copy; the user's tree is never written to. Times, owners and order in the archive are
 fixed, so that the same source gives the same file and is uploaded once.
@@ -14,7 +14,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,19 +23,22 @@ from trainyard_protocol.errors import InvalidArgument
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".zip", ".whl")
 BUILD_TIMEOUT_S = 300.0
+MAX_BYTES = 512 * 2**20
+"""The largest package that a server accepts by default."""
 
 _EPOCH = 315_532_800  # 1980-01-01: the earliest time in a zip, and so in a wheel
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "env"})
 _LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
 
 _SETUP = """\
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, setup
 
 setup(
     name={name!r},
     version="0.0.0",
-    packages=[{name!r}, *({name!r} + "." + p for p in find_packages({name!r}))],
+    packages=[{name!r}, *({name!r} + "." + p for p in find_namespace_packages({name!r}))],
     package_data={{"": ["*"]}},
+    install_requires={requirements!r},
 )
 """
 
@@ -60,14 +63,9 @@ class Archive:
 
 
 def check_package(directory: Path) -> None:
-    """Check that a directory is a Python package. Raises InvalidArgument."""
+    """Check that a directory can be a Python package. Raises InvalidArgument."""
     if not directory.is_dir():
         raise InvalidArgument(f"Source directory [{directory}] is not a valid directory.")
-    if not (directory / "__init__.py").is_file():
-        raise InvalidArgument(
-            f"[{directory}] is not a valid Python package because it does not contain an `__init__.py` file. "
-            "Please create one and try again."
-        )
     if not directory.resolve().name.isidentifier():
         raise InvalidArgument(f"[{directory}] is not a valid Python package: its name cannot be imported.")
 
@@ -86,11 +84,12 @@ def check_archive(path: Path) -> Archive:
 
 
 @contextmanager
-def build(package: Path) -> Iterator[Archive]:
+def build(package: Path, requirements: Sequence[str] = ()) -> Iterator[Archive]:
     """Build the package's source distribution in a temporary directory.
 
-    A setup.py or pyproject.toml beside the package decides the content; otherwise it is `<package>-0.0.0.tar.gz` with
-    everything under the package. Needs no network. Raises InvalidArgument with the end of the build's output.
+    A setup.py or pyproject.toml beside the package decides content and requirements; otherwise it is
+    `<package>-0.0.0.tar.gz` with everything under the package. Needs no network. Raises InvalidArgument with the end of
+    the build's output.
     """
     check_package(package)
     package = package.resolve()
@@ -101,16 +100,45 @@ def build(package: Path) -> Iterator[Archive]:
         if backend is None:
             source.mkdir()
             _copy(package, source / package.name)
-            (source / "setup.py").write_text(_SETUP.format(name=package.name), encoding="utf-8")
+            setup = _SETUP.format(name=package.name, requirements=list(requirements))
+            (source / "setup.py").write_text(setup, encoding="utf-8")
             backend = (_LEGACY_BACKEND, ())
         else:
             _copy(package.parent, source, keep={package.name})
+        (source / package.name / "__init__.py").touch()  # older programs have none
         _run(source, out, *backend, package)
         built = sorted(out.iterdir())
         if len(built) != 1 or not built[0].name.endswith(".tar.gz"):
             raise InvalidArgument(f"Packaging {package} made no .tar.gz archive.")
         _normalise(built[0])
         yield check_archive(built[0])
+
+
+def declares_itself(project: Path) -> bool:
+    """Whether a directory has a setup.py or pyproject.toml that declares a package. Raises InvalidArgument."""
+    return _own_backend(project) is not None
+
+
+def files_of(directory: Path) -> list[Path]:
+    """The files below a directory that are packed: none that are hidden, of an environment or of a build.
+
+    Raises InvalidArgument if they are larger than a package may be.
+    """
+    found: list[Path] = []
+    size = 0
+    for parent, directories, names in os.walk(directory):
+        directories[:] = sorted(name for name in directories if not _is_skipped(Path(parent, name)))
+        for path in (Path(parent, name) for name in sorted(names)):
+            if not path.is_file() or _is_skipped(path):
+                continue
+            found.append(path)
+            size += path.stat().st_size
+            if size > MAX_BYTES:
+                raise InvalidArgument(
+                    f"{directory} has more than {MAX_BYTES // 2**20} MiB of files, too much for a package. Give the "
+                    "script alone (--package-path FILE.py), or move the data elsewhere."
+                )
+    return found
 
 
 def _own_backend(project: Path) -> tuple[str, tuple[str, ...]] | None:

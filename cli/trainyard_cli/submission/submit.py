@@ -4,18 +4,20 @@ All local checks come before anything is started, built, uploaded or created. Th
 the job; an upload is refused before its body is read if the job id is taken.
 """
 
+import copy
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainyard_cli.client import Client
-from trainyard_cli.submission import config_file, packaging
+from trainyard_cli.submission import config_file, packaging, programs, script_package
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
+from trainyard_cli.submission.programs import Program
 from trainyard_protocol.config.validation import checked_job
 from trainyard_protocol.errors import AlreadyExists, InvalidArgument
 from trainyard_protocol.machines import Catalog
@@ -32,7 +34,7 @@ Uploader = Callable[[str, packaging.Archive], str]
 
 @dataclass(frozen=True, slots=True)
 class JobDraft:
-    """Job before it is sent: the merged config and flags, and the packages to build.
+    """Job before it is sent: the merged config and flags, and the program to package.
 
     `name` is the command line's JOB or the config's jobId; may be empty.
     """
@@ -42,7 +44,7 @@ class JobDraft:
     origins: Mapping[str, str]
     name: str = ""
     packages: tuple[str, ...] = ()
-    package_path: Path | None = None
+    program: Program | None = None
     automatic: bool = False
 
     def named(self, job_id: str) -> dict[str, Any]:
@@ -81,15 +83,14 @@ def draft(
     if flags.text("scale_tier").lower() == "custom" and not get(data, f"{_TRAINING}.masterType"):
         raise InvalidArgument("--master-machine-type is required if scale-tier is set to `CUSTOM`.")
     _make_job_dir_absolute(data, config, origins, current_dir)
-    package_path = Path(flags.text("package_path")).expanduser() if flags.text("package_path") else None
-    if package_path is not None:
-        packaging.check_package(package_path)
     for package in flags.packages:
         if "://" not in package:
             packaging.check_archive(Path(package).expanduser())
     name = name or str(get(data, "jobId") or "")
-    made = JobDraft(data, config, origins, name, flags.packages, package_path)
-    return made if flags.names_packages else _with_automatic_package(made, current_dir)
+    made = JobDraft(data, config, origins, name, flags.packages)
+    if flags.text("package_path"):
+        return _with_program(made, programs.find(Path(flags.text("package_path")).expanduser(), made.module))
+    return made if flags.packages else _with_automatic_program(made, current_dir)
 
 
 def check_locally(made: JobDraft, catalog: Catalog | None) -> Job:
@@ -107,16 +108,14 @@ def submit(
     client: Client,
     *,
     upload: Uploader,
-    job_dir: Callable[[str], str],
     notify: Notify,
     clock: Callable[[], float] = time.time,
     if_exists: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Package, upload, create. Returns the created job.
 
-    A draft without a name gets one from the config and the time. `job_dir` returns the default jobDir of a job id,
-    or "". `if_exists` gets the training input that was to be created, where the server has a job of that name, and
-    returns that job, or raises; without it AlreadyExists is raised.
+    A draft without a name gets one from the config and the time. `if_exists` gets the training input that was to be
+    created, where the server has a job of that name, and returns that job, or raises; without it AlreadyExists is raised.
     """
     with ExitStack() as scratch:
         archives: list[packaging.Archive] | None = None
@@ -127,12 +126,7 @@ def submit(
                     if archives is None:
                         archives = _archives(made, scratch, notify)
                     _add_packages(body, made, [upload(job_id, archive) for archive in archives])
-                    directory = job_dir(job_id)
-                    _add_job_dir(body, directory)
-                    created = client.create_job(body)
-                    if directory:
-                        notify(f"The job writes to {directory} (--job-dir sets another directory).")
-                    return created
+                    return client.create_job(body)
             except AlreadyExists:
                 if if_exists is not None and archives is not None:
                     return if_exists(_requested(body, made, archives))
@@ -197,30 +191,49 @@ def _without_dots(parts: tuple[str, ...]) -> list[str]:
     return result
 
 
-def _with_automatic_package(made: JobDraft, current_dir: Path) -> JobDraft:
-    """Give a package job without packages the directory of its module, if there is one."""
+def _with_automatic_program(made: JobDraft, current_dir: Path) -> JobDraft:
+    """Give a package job without packages the program of its module, if there is one beside the config."""
     is_image = get(made.data, f"{_TRAINING}.masterConfig.imageUri")
-    top = made.module.partition(".")[0]
-    if is_image or not top.isidentifier() or get(made.data, f"{_TRAINING}.packageUris"):
+    if is_image or get(made.data, f"{_TRAINING}.packageUris"):
         return made
     config_dir = [made.config.path.absolute().parent] if made.config else []
-    for directory in (*config_dir, current_dir):
-        if (directory / top / "__init__.py").is_file():
-            return replace(made, package_path=directory / top, automatic=True)
-    return made
+    program = programs.beside((*config_dir, current_dir), made.module)
+    return made if program is None else _with_program(replace(made, automatic=True), program)
+
+
+def _with_program(made: JobDraft, program: Program) -> JobDraft:
+    """The job of a program, whose module it runs."""
+    data = copy.deepcopy(dict(made.data))
+    put(data, f"{_TRAINING}.pythonModule", program.module)
+    return replace(made, data=data, program=program)
 
 
 def _archives(made: JobDraft, scratch: ExitStack, notify: Notify) -> list[packaging.Archive]:
     local = [Path(package).expanduser() for package in made.packages if "://" not in package]
     archives = [packaging.check_archive(path) for path in local]
-    if made.package_path is not None:
-        if made.automatic:
-            shown = f"./{made.package_path.name}"
-            notify(f"Packaging {shown}, because the config has {made.module} and no packages.")
-        else:
-            notify(f"Packaging {made.package_path}.")
-        archives.append(scratch.enter_context(packaging.build(made.package_path)))
+    if made.program is not None:
+        for line in packaging_lines(made.program, automatic=made.automatic):
+            notify(line)
+        archives.append(scratch.enter_context(_built(made.program)))
     return archives
+
+
+def packaging_lines(program: Program, *, automatic: bool) -> Iterator[str]:
+    """What is packaged and why, for the user."""
+    if automatic:
+        yield f"Packaging ./{program.path.name}, because the config has {program.module} and no packages."
+    else:
+        yield f"Packaging {program.shown}."
+    if program.choice:
+        yield f"It runs {program.choice} (--module-name names another)."
+    if program.requirements:
+        yield f"It needs {', '.join(program.requirements)}."
+
+
+def _built(program: Program) -> AbstractContextManager[packaging.Archive]:
+    if program.kind == "package":
+        return packaging.build(program.path, program.requirements)
+    return script_package.build(program)
 
 
 def _requested(body: dict[str, Any], made: JobDraft, archives: list[packaging.Archive]) -> Mapping[str, Any]:
@@ -234,11 +247,6 @@ def _add_packages(body: dict[str, Any], made: JobDraft, uploaded: list[str]) -> 
     ready = [package for package in made.packages if "://" in package]
     if uploaded or ready:
         _put_copy(body, "packageUris", [*uploaded, *ready])
-
-
-def _add_job_dir(body: dict[str, Any], job_dir: str) -> None:
-    if job_dir:
-        _put_copy(body, "jobDir", job_dir)
 
 
 def _put_copy(body: dict[str, Any], name: str, value: object) -> None:

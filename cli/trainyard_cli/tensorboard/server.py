@@ -76,14 +76,13 @@ def show(detail: JobDetail, emulator: str, *, host: str, port: int | None) -> in
 
 
 def job_dir_of(detail: JobDetail) -> str:
-    """The job's jobDir. Raises FailedPrecondition if it has none. Pure."""
-    job_dir = str(detail.job.get("trainingInput", {}).get("jobDir") or "")
-    if not job_dir:
+    """The job's directory. Raises FailedPrecondition if it has none. Pure."""
+    if not detail.job_dir:
         raise FailedPrecondition(
             f"Job [{detail.job.get('jobId')}] has no jobDir, so its event files cannot be located. Submit it "
             "with --job-dir, or run `tensorboard --logdir` on the directory that its program writes to."
         )
-    return job_dir
+    return detail.job_dir
 
 
 def command(directory: str, host: str, port: int) -> list[str]:

@@ -35,6 +35,9 @@ class Settings:
     """Job-dirs on gs:// are shown with the server's own credentials only below these URLs, `gs://BUCKET/...`; `gs://`
     allows all. Those of an emulator are always shown."""
 
+    default_job_dir: str = ""
+    """A job without jobDir gets the directory `PROJECT/JOB` below this path or `gs://` URL; "": it has none."""
+
     storage_emulator: str = ""
     """The emulator of gs:// for the files of jobs; "": the one that the job's agent reports, else Google's service."""
 

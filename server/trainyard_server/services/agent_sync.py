@@ -283,6 +283,7 @@ class AgentSync:
             grace_s=self._backend.settings.grace_s,
             log_quota_bytes=self._backend.settings.log_quota,
             stall=stalls.policy_of(job.labels, self._backend.settings.stall_policy),
+            job_dir="" if training_input.job_dir else self._backend.job_dir(job.project, job.job_id, ""),
         )
 
 

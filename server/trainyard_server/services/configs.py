@@ -107,7 +107,11 @@ class Configs:
             gang=resolving.groups(gang(job.training_input, self._backend.catalog), job.training_input),
             args=tuple(arguments(job.training_input, job.training_input.job_dir)),
             outlook=self._outlook(project, job),
-            notes=tuple(_notes(job.training_input)),
+            notes=tuple(
+                _notes(
+                    job.training_input, self._backend.job_dir(project, job.job_id, job.training_input.job_dir)
+                )
+            ),
         )
 
     def config(self, project: str, job_id: str) -> JobConfig:
@@ -214,14 +218,16 @@ _RECORDED = ("network", "service_account", "encryption_config", "enable_web_acce
 """Fields of the API that are stored with the job and have no effect on machines of one's own."""
 
 
-def _notes(training_input: TrainingInput) -> Iterator[str]:
+def _notes(training_input: TrainingInput, job_dir: str) -> Iterator[str]:
     if training_input.python_module and not training_input.package_uris:
         yield (
             f"It has no package: {training_input.python_module} must be importable where it runs. "
             "Attach the package that contains it, unless it is installed there."
         )
-    if not training_input.job_dir:
+    if not job_dir:
         yield "It has no job-dir: its program gets no output directory."
+    elif not training_input.job_dir:
+        yield f"Its directory is {job_dir}, which its program finds as TRAINYARD_JOB_DIR."
     names = [to_camel(name) for name in _RECORDED if name in training_input.model_fields_set]
     if names:
         yield f"Stored with the job, but without effect: {', '.join(names)}."

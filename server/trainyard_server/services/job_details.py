@@ -80,6 +80,7 @@ class JobDetails:
         verdict = Verdict.model_validate(job.verdict) if job.verdict else None
         return JobDetail(
             job=v1_job(job),
+            job_dir=self._backend.job_dir(project, job_id, str(job.training_input.get("jobDir") or "")),
             owner=job.owner,
             state=job.state,
             waiting=job.waiting,
@@ -147,7 +148,8 @@ class JobDetails:
         info = AgentInfo.model_validate(agent.info) if agent is not None else None
         # The service's own variables win over the agent's, as they do where the replica is started.
         variables = dict(info.environment_in(run.runtime)) if info is not None else {}
-        variables |= environment(snapshot, addresses, task)
+        job_dir = self._backend.job_dir(project, job_id, snapshot.training_input.job_dir)
+        variables |= environment(snapshot, addresses, task, job_dir=job_dir)
         command = _command(snapshot.training_input, task)
         return Explanation(
             task=task.name,

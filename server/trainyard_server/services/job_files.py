@@ -112,7 +112,7 @@ class JobFiles:
         """The job-dir, the location of the model as the program reported it, and the emulator of gs://."""
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
-            job_dir = str(job.training_input.get("jobDir") or "")
+            job_dir = self._backend.job_dir(project, job_id, str(job.training_input.get("jobDir") or ""))
             if not job_dir:
                 raise FailedPrecondition(
                     f"The job {job_id} has no job-dir: it was submitted without jobDir (--job-dir)."

@@ -121,6 +121,17 @@ def test_environment_of_a_worker_has_every_variable_of_the_service_and_of_the_fr
     }
 
 
+def test_environment_names_the_directory_of_the_job_and_what_is_below_it() -> None:
+    variables = environment(context(), ADDRESSES, MASTER, job_dir="gs://b/runs/")
+    below = {name: value for name, value in variables.items() if name.startswith("AIP_")}
+    assert variables["TRAINYARD_JOB_DIR"] == "gs://b/runs/"
+    assert below == {
+        "AIP_MODEL_DIR": "gs://b/runs/model/",
+        "AIP_CHECKPOINT_DIR": "gs://b/runs/checkpoints/",
+        "AIP_TENSORBOARD_LOG_DIR": "gs://b/runs/logs/",
+    }
+
+
 @pytest.mark.parametrize("task", [PS, EVALUATOR])
 def test_environment_of_ps_and_evaluator_has_no_rank(task: Task) -> None:
     assert not {"RANK", "WORLD_SIZE", "JAX_PROCESS_ID"} & environment(context(), ADDRESSES, task).keys()

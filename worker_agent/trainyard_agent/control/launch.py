@@ -26,7 +26,8 @@ def launches(
             command = cluster.container_arguments(training_input, config)
         else:
             command = cluster.module_command(training_input, staging.python)
-        environment = {**replica_environment, **cluster.environment(order, by_task, task)}
+        variables = cluster.environment(order, by_task, task, job_dir=order.directory)
+        environment = {**replica_environment, **variables}
         result.append(
             Launch(
                 task=replica.task,
@@ -38,7 +39,7 @@ def launches(
                 image=staging.images.get(config.image_uri, config.image_uri),
                 entrypoint=tuple(config.container_command),
                 packages=staging.packages,
-                job_dir=training_input.job_dir if staging.job_dir else "",
+                job_dir=order.directory if staging.job_dir else "",
                 job_dir_source=staging.job_dir,
                 log_quota_bytes=order.log_quota_bytes,
             )

@@ -84,11 +84,10 @@ class ContainerStager(BackgroundStager):
     async def _prepare(self, order: RunOrder) -> Staging:
         training_input = order.training_input
         job_dir = ""
-        if training_input.job_dir and not training_input.job_dir.startswith("gs://"):
+        if order.directory and not order.directory.startswith("gs://"):
+            await asyncio.to_thread(job_dirs.create_default, order.job_dir)
             job_dir = str(
-                await asyncio.to_thread(
-                    job_dirs.prepare, training_input.job_dir, self._settings.job_dir_roots
-                )
+                await asyncio.to_thread(job_dirs.prepare, order.directory, self._settings.job_dir_roots)
             )
         # The directory tells the next agent that this run was being prepared.
         (self._root / order.run_id).mkdir(mode=0o755, exist_ok=True)

@@ -23,9 +23,23 @@ def prepare(job_dir: str, roots: Sequence[Path]) -> Path:
         problem = f"this agent may mount only directories below {allowed} (its --job-dir-root)"
     if problem:
         raise StagingFailed(Reason.START_FAILED, f"The job-dir {job_dir} cannot be used: {problem}.")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"The job-dir {job_dir} cannot be created: {error.strerror}."
-        raise StagingFailed(Reason.START_FAILED, message) from error
+    _create(path)
     return path.resolve()
+
+
+def create_default(job_dir: str) -> None:
+    """Create the directory that the service chose for a job, for its user alone. "" and gs://: nothing.
+
+    Raises StagingFailed.
+    """
+    if job_dir and "://" not in job_dir:
+        _create(Path(job_dir).parent)
+        _create(Path(job_dir), 0o700)
+
+
+def _create(path: Path, mode: int = 0o777) -> None:
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"The job-dir {path} cannot be created: {error.strerror}."
+        raise StagingFailed(Reason.START_FAILED, message) from error

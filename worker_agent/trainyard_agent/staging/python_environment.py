@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import read_json, remove_tree, write_json
-from trainyard_agent.staging import archives
+from trainyard_agent.staging import archives, job_dirs
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_agent.staging.package_fetcher import PackageFetcher
@@ -54,6 +54,7 @@ class PackageStager(BackgroundStager):
         kill_orphaned_installers(root)
 
     async def _prepare(self, order: RunOrder) -> Staging:
+        await asyncio.to_thread(job_dirs.create_default, order.job_dir)
         return Staging("ready", python=await self._environment(order))
 
     async def _environment(self, order: RunOrder) -> str:

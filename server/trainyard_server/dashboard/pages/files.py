@@ -33,13 +33,12 @@ def files_view(
 
     def more(detail: JobDetail) -> Mapping[str, Any]:
         listing, problem = cached(detail.state)
-        job_dir = str(detail.job["trainingInput"].get("jobDir") or "")
         return {
             "after": after,
             "crumbs": _crumbs(path),
             "download": f"/trainyard/v1{job_path(project, job_id)}/files/content?path=",
             "inside": lambda name: query(f"{path}/{name}" if path else name),
-            "job_dir": job_dir,
+            "job_dir": detail.job_dir,
             "listing": listing,
             "next": query(path, listing.next_page_token) if listing and listing.next_page_token else "",
             "is_final": detail.state in FINAL_JOB_STATES,

@@ -20,6 +20,14 @@ def test_package_job_runs_its_module_in_the_staged_environment() -> None:
     assert (made.image, made.packages, made.job_dir, made.entrypoint) == ("sha256:r", "/state/env", "", ())
 
 
+def test_directory_that_the_service_chose_is_no_argument_and_mounted() -> None:
+    order = run_order(RUN, MASTER).model_copy(update={"job_dir": "/state/jobs/p/j"})
+    (made,) = launches(order, {MASTER: "m:2222"}, Staging("ready", job_dir="/real/jobs/p/j"), {})
+    assert made.command == ("", "-m", "trainer.task")
+    assert made.environment["TRAINYARD_JOB_DIR"] == "/state/jobs/p/j"
+    assert (made.job_dir, made.job_dir_source) == ("/state/jobs/p/j", "/real/jobs/p/j")
+
+
 def test_image_job_follows_entry_point_and_arguments_of_each_task() -> None:
     order = run_order(
         RUN,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from trainyard_agent.staging.base import StagingFailed
-from trainyard_agent.staging.job_dirs import prepare
+from trainyard_agent.staging.job_dirs import create_default, prepare
 
 
 def refusal(job_dir: Path | str, *roots: Path) -> str:
@@ -37,3 +37,16 @@ def test_job_dir_that_is_no_absolute_path_is_refused(tmp_path: Path) -> None:
 def test_job_dir_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "cannot be created: Not a directory" in refusal(tmp_path / "file" / "a", tmp_path)
+
+
+def test_default_job_dir_is_made_for_its_user_alone_and_a_bucket_is_left(tmp_path: Path) -> None:
+    made = tmp_path / "jobs" / "p" / "j"
+    for _ in range(2):
+        create_default(str(made))
+    assert made.stat().st_mode & 0o777 == 0o700
+    create_default("")
+    create_default("gs://bucket/p/j")
+    made.rmdir()
+    made.write_text("in the way")
+    with pytest.raises(StagingFailed, match="cannot be created"):
+        create_default(str(made))

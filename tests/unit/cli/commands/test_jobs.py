@@ -64,6 +64,7 @@ def typed(
     """`typed("jobs list --limit 3")` in a directory with a trainer package and a config."""
     (tmp_path / "work" / "trainer").mkdir(parents=True)
     (tmp_path / "work" / "trainer" / "__init__.py").touch()
+    (tmp_path / "work" / "trainer" / "task.py").touch()
     (tmp_path / "work" / "config.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path / "work")
 

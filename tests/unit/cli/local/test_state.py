@@ -230,6 +230,7 @@ def test_commands_for_containers_name_what_may_be_mounted_and_open_the_storage_t
     assert "--pull never" in agent
     assert "--runtimes /r" in agent
     assert f"--job-dir-root {state.jobs}" in agent
+    assert f"--default-job-dir {state.jobs}" in " ".join(made["server"])
     assert made["storage"][-1] == "--for-containers"
 
 

@@ -33,10 +33,10 @@ def line(cursor: int, text: str = "", task: str = WORKER) -> tuple[str, LogEntry
 
 
 def job(state: JobState, **changes: Any) -> tuple[str, JobDetail]:
-    resource = {"jobId": "j", "trainingInput": {"jobDir": "/out"}, "createTime": "2026-11-20T12:00:00Z"}
+    resource = {"jobId": "j", "trainingInput": {}, "createTime": "2026-11-20T12:00:00Z"}
     if state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
         resource["endTime"] = "2026-11-20T12:01:05Z"
-    return "job", JobDetail(**({"job": resource, "state": state} | changes))
+    return "job", JobDetail(**({"job": resource, "job_dir": "/out", "state": state} | changes))
 
 
 def end(lines: int, state: JobState = JobState.SUCCEEDED, **printed: Any) -> tuple[str, LogSummary]:

@@ -114,9 +114,17 @@ def test_build_with_a_broken_pyproject_names_the_file(package: Path) -> None:
     assert "pyproject.toml: " in refusal(lambda: build(package))
 
 
-def test_build_without_init_is_refused_as_gcloud_does(package: Path) -> None:
+def test_build_without_init_has_one_in_the_archive_and_the_requirements(package: Path) -> None:
     (package / "__init__.py").unlink()
-    assert "does not contain an `__init__.py` file" in refusal(lambda: build(package))
+    (package / "layers" / "__init__.py").unlink()
+    (package / "layers" / "dense.py").touch()
+    with packaging.build(package, ["numpy>=2", "tqdm"]) as archive:
+        assert {"trainer/__init__.py", "trainer/layers/dense.py"} <= names(archive.path)
+        with tarfile.open(archive.path) as tar:
+            needs = tar.extractfile("trainer-0.0.0/trainer.egg-info/requires.txt")
+            assert needs is not None
+            assert needs.read().split() == [b"numpy>=2", b"tqdm"]
+    assert not (package / "__init__.py").exists()
 
 
 def test_build_of_no_directory_is_refused(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def refusal(made: submit.JobDraft) -> str:
 def package(directory: Path, name: str = "trainer") -> Path:
     (directory / name).mkdir(parents=True)
     (directory / name / "__init__.py").touch()
+    (directory / name / "task.py").touch()
     return directory / name
 
 
@@ -108,19 +109,20 @@ def test_draft_with_user_args_replaces_the_configs(tmp_path: Path) -> None:
 def test_draft_package_job_without_packages_uses_the_directory_beside_the_config(tmp_path: Path) -> None:
     beside = package(tmp_path)
     made = draft(tmp_path, CUSTOM)
-    assert (made.package_path, made.automatic) == (beside, True)
+    assert made.program is not None
+    assert (made.program.path, made.automatic) == (beside, True)
 
 
 def test_draft_package_job_with_package_uris_leaves_them_alone(tmp_path: Path) -> None:
     package(tmp_path)
     made = draft(tmp_path, CUSTOM + "  packageUris: ['gs://b/t.tar.gz']\n", region="here")
-    assert made.package_path is None
+    assert made.program is None
     assert made.data["trainingInput"]["packageUris"] == ["gs://b/t.tar.gz"]
 
 
 def test_draft_module_that_is_no_local_package_is_left_to_the_environment(tmp_path: Path) -> None:
     (tmp_path / "trainer").mkdir()
-    assert draft(tmp_path, CUSTOM).package_path is None
+    assert draft(tmp_path, CUSTOM).program is None
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ def storage(emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def job(job_dir: object, **changes: Any) -> JobDetail:
-    training_input = {"jobDir": str(job_dir)} if job_dir else {}
-    return JobDetail(job={"jobId": "j", "trainingInput": training_input}, state=JobState.RUNNING, **changes)
+    resource = {"jobId": "j", "trainingInput": {}}
+    return JobDetail(job=resource, job_dir=str(job_dir), state=JobState.RUNNING, **changes)
 
 
 def answer(job_dir: object) -> Any:

@@ -117,8 +117,8 @@ class Client:
     ) -> "Job":
         """Submit a job: a config, as a file or as a mapping, with these values in place of its own.
 
-        Each parameter is the flag of `jobs submit training` with its name; `image` is --master-image-uri. A package
-        directory is built and uploaded. Raises InvalidArgument with every violation, AlreadyExists for a taken id.
+        Each parameter is the flag of `jobs submit training` with its name; `image` is --master-image-uri. A program
+        is packaged and uploaded. Raises InvalidArgument with every violation, AlreadyExists for a taken id.
         """
         given: dict[str, Any] = {
             "package_path": os.fspath(package_path) if package_path else "",
@@ -143,9 +143,7 @@ class Client:
         upload = (
             to_bucket(staging_bucket, self._storage, logger.info) if staging_bucket else to_server(self._http)
         )
-        created = submission.submit(
-            draft, self._http, upload=upload, job_dir=lambda _: "", notify=logger.info
-        )
+        created = submission.submit(draft, self._http, upload=upload, notify=logger.info)
         return Job(self._http, created)
 
     def job(self, job_id: str) -> "Job":

@@ -39,6 +39,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client in a directory with a config and a package, of a server whose agent trains."""
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "__init__.py").touch()
+    (tmp_path / "trainer" / "task.py").touch()
     (tmp_path / "config.yaml").write_text("trainingInput: {pythonModule: installed.task}\n")
     monkeypatch.chdir(tmp_path)
     clock: Any = RealClock()

@@ -45,7 +45,7 @@ class Program:
 
     @property
     def shown(self) -> str:
-        """What is packaged, in words."""
+        """The packaged files, in words."""
         others = [name for name in self.files if name != self.entry]
         if self.path.is_dir() or not others:
             return str(self.path)

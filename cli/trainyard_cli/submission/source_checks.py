@@ -26,7 +26,7 @@ _PYTHON_2 = re.compile(r"^\s*(print\s+[^\s(=]|exec\s+['\"]|raise\s+\w+\s*,)")
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ScriptSource:
     """A script as it was read. `files` are the local files that it imports, itself first, relative to its directory;
     `needs` the requirements that a notebook installs by itself."""
 
@@ -59,7 +59,7 @@ def parse(path: Path) -> ast.Module:
         raise InvalidArgument(f"{path}: is not Python source: {error}.") from error
 
 
-def script(path: Path) -> Script:
+def script(path: Path) -> ScriptSource:
     """Check a script that runs as `python FILE`, and the local files that it imports.
 
     Raises InvalidArgument for a syntax error, a relative import, and a notebook's command that cannot run in a job.
@@ -81,7 +81,7 @@ def script(path: Path) -> Script:
         _read_notebook(current, tree, found)
         for imported in _imports(tree):
             waiting += _local_files(directory, imported.partition(".")[0])
-    return Script(tuple(files), found.is_notebook, tuple(dict.fromkeys(found.needs)))
+    return ScriptSource(tuple(files), found.is_notebook, tuple(dict.fromkeys(found.needs)))
 
 
 def check_module(path: Path, module: str) -> None:

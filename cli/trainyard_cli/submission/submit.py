@@ -115,7 +115,8 @@ def submit(
     """Package, upload, create. Returns the created job.
 
     A draft without a name gets one from the config and the time. `if_exists` gets the training input that was to be
-    created, where the server has a job of that name, and returns that job, or raises; without it AlreadyExists is raised.
+    created, where the server has a job of that name, and returns that job, or raises; without it AlreadyExists is
+    raised.
     """
     with ExitStack() as scratch:
         archives: list[packaging.Archive] | None = None
@@ -219,7 +220,7 @@ def _archives(made: JobDraft, scratch: ExitStack, notify: Notify) -> list[packag
 
 
 def packaging_lines(program: Program, *, automatic: bool) -> Iterator[str]:
-    """What is packaged and why, for the user."""
+    """Messages about the packaged program and the choice of its entry."""
     if automatic:
         yield f"Packaging ./{program.path.name}, because the config has {program.module} and no packages."
     else:

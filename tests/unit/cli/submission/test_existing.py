@@ -58,10 +58,6 @@ def test_differences_name_each_field_with_both_values() -> None:
     assert not wrong
 
 
-def test_differences_leave_out_ignored_fields() -> None:
-    assert differences(BASE, BASE | {"jobDir": "/x"}, frozenset({"jobDir"})) == []
-
-
 def test_check_of_other_content_says_what_to_do() -> None:
     job = {"jobId": "nightly", "state": "SUCCEEDED", "trainingInput": BASE}
     with pytest.raises(AlreadyExists) as caught:

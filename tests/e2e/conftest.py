@@ -22,14 +22,15 @@ def own_service(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def containers(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service whose replicas are containers; package jobs run in the tests' base image."""
+    """A service with an engine. Package jobs run in containers of the tests' base image if their runtimeVersion is
+    2.11, else as processes."""
     root = tmp_path_factory.mktemp("containers")
-    table = {"images": {"base": {"image": engine.base_image}}, "versions": {"*": {"cpu": "base"}}}
+    table = {"images": {"base": {"image": engine.base_image}}, "versions": {"2.11": {"cpu": "base"}}}
     (root / "runtimes.yaml").write_text(yaml.safe_dump(table))
     types = {"machineTypes": {"small": {"family": "site", "vcpus": 1, "memoryGb": 0.2}}}
     (root / "machine_types.yaml").write_text(yaml.safe_dump(types))
     flags = ("--runtimes", str(root / "runtimes.yaml"), "--machine-types", str(root / "machine_types.yaml"))
-    yield from started(root, *flags, runtime="docker", environment=engine.environment)
+    yield from started(root, *flags, runtime="auto", environment=engine.environment)
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ def service(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "dockerfile": str(REPOSITORY / "configs" / shipped["images"]["jax-cpu"]["dockerfile"]),
     }
     table = root / "runtimes.yaml"
-    table.write_text(yaml.safe_dump({"images": {"jax-cpu": jax}}))
-    for made in started(root, "--runtimes", str(table), runtime="docker", environment=engine.environment):
+    table.write_text(yaml.safe_dump({"images": {"jax-cpu": jax}, "packageJobs": "container"}))
+    for made in started(root, "--runtimes", str(table), runtime="auto", environment=engine.environment):
         trusted = os.environ.get("SSL_CERT_FILE", "")
         bundle = ("--ca-bundle", trusted) if trusted else ()
         base = ("--base-image", engine.base_image)

@@ -1,6 +1,7 @@
 """Jobs in containers: the installed program and a real engine."""
 
 import json
+import socket
 import subprocess
 import textwrap
 
@@ -19,6 +20,27 @@ for hosts in json.loads(os.environ["TF_CONFIG"])["cluster"].values():
 """
 
 
+MEET = """
+import json, os, socket, sys, time, urllib.error, urllib.request
+own, other = sys.argv[1:3]
+storage = os.environ["STORAGE_EMULATOR_HOST"]
+def call(path, data=None, kind="application/json"):
+    request = urllib.request.Request(storage + path, data, {"Content-Type": kind})
+    try:
+        return urllib.request.urlopen(request).status
+    except urllib.error.HTTPError as error:
+        return error.code
+call("/storage/v1/b?project=p", json.dumps({"name": "meeting"}).encode())
+call("/upload/storage/v1/b/meeting/o?uploadType=media&name=" + own, b"here", "text/plain")
+until = time.monotonic() + 60
+while call("/storage/v1/b/meeting/o/" + other) != 200:
+    assert time.monotonic() < until, "the other job does not run"
+    time.sleep(0.1)
+print("met", json.dumps({"host": socket.gethostname(), "cpus": list(os.sched_getaffinity(0))}))
+"""
+"""A program that ends when it finds on gs:// that another job runs at the same time."""
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(containers: Service, engine: Engine) -> object:
     """Every test ends its jobs and leaves no container."""
@@ -30,6 +52,28 @@ def image_job(service: Service, engine: Engine, script: str, **fields: object) -
     gang = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "pythonModule": None}
     master = {"imageUri": engine.base_image, "containerCommand": ["python3", "-c"], "containerArgs": [script]}
     return str(service.config("image.yaml", **{**gang, "masterConfig": master, **fields}))
+
+
+def test_package_job_is_a_process_beside_a_job_in_a_container(containers: Service, engine: Engine) -> None:
+    containers.program(MEET)
+    package = str(containers.config("package.yaml", scaleTier="CUSTOM", masterType="small"))
+    command = ["python3", "-c", MEET, "image", "package"]
+    script = {"imageUri": engine.base_image, "containerCommand": command}
+    image = image_job(containers, engine, "", masterType="small", masterConfig=script)
+    flags = ("--config", package, "--package-path", "prog")
+    containers.ok("jobs", "submit", "training", "package", *flags, "--", "package", "image")
+    containers.ok("jobs", "submit", "training", "image", "--config", image)
+    found = {}
+    for job in ("package", "image"):
+        containers.wait_for(job, "SUCCEEDED")
+        line = next(line for line in containers.log(job).splitlines() if line.startswith("met "))
+        found[job] = json.loads(line.removeprefix("met "))
+    assert found["package"]["host"] == socket.gethostname()
+    assert found["image"]["host"].startswith("cmle-training-master-")
+    assert not {*found["package"]["cpus"]} & {*found["image"]["cpus"]}
+    assert "Its replicas run as processes: it is a package job." in containers.log("package")
+    assert "Its replicas run in containers: the job brings its image." in containers.log("image")
+    assert "image jobs run in containers; package jobs as processes." in containers.ok("status")
 
 
 def test_package_job_runs_in_the_image_of_its_runtime(containers: Service) -> None:
@@ -48,7 +92,7 @@ def test_package_job_runs_in_the_image_of_its_runtime(containers: Service) -> No
 def test_package_that_cannot_be_installed_fails_with_pips_words(containers: Service) -> None:
     package = containers.work / "broken-1.0.tar.gz"
     package.write_bytes(b"no archive")
-    config = containers.config(scaleTier="BASIC")
+    config = containers.config(scaleTier="BASIC", runtimeVersion="2.11")
     done = containers.run(
         *("jobs", "submit", "training", "broken", "--config", str(config)),
         *("--packages", str(package), "--stream-logs"),

@@ -115,13 +115,13 @@ class AgentSync:
                 run, gang = mine[report.run_id]
                 seen = run_snapshot(run, gang)
                 changes = decisions.observe(seen, report, now)
+                if report.runtime is not None and run.runtime != report.runtime:
+                    writer.record_runtime(run, report.runtime, report.runtime_reason, now)
+                    touched.add(run.job_key)
                 if not run.acknowledged or run.activity != report.activity:
                     writer.record_activity(
                         run, report.activity, now, _preparation_events(run, report.activity)
                     )
-                    touched.add(run.job_key)
-                if report.runtime is not None and run.runtime != report.runtime:
-                    writer.record_runtime(run, report.runtime, report.runtime_reason, now)
                     touched.add(run.job_key)
                 for change in changes:
                     writer.change_replica(run, change, now)

@@ -244,13 +244,15 @@ class SyncResponse(Wire):
 class LogLine(Wire):
     """One line without its newline. `time` is RFC 3339, when the agent's side read it.
 
-    `partial`: the program's line was longer than the limit and continues in the next one.
+    `partial`: the program's line was longer than the limit and continues in the next one. `overwritten`: a state of a
+    progress bar before its last; the next line of the stream replaces it.
     """
 
     time: str
     stream: Stream
     text: str
     partial: bool = False
+    overwritten: bool = False
 
 
 class LogEnd(Wire):

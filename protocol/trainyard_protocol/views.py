@@ -1,8 +1,6 @@
 """Views beyond the v1 API (`/trainyard/v1/...`), for the command line and the dashboard."""
 
-import json
 import math
-import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -14,11 +12,6 @@ from trainyard_protocol.usage import GpuUsage
 
 SERVICE_TASK = "service"
 """The task name of the service's own lines in a job's log."""
-
-_LEVEL = re.compile(r"(?:\S+ ){0,3}?\[?(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\b")
-_ABSL = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d\d")
-_ABSL_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
-_LEVELS = frozenset({"DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL"})
 
 
 def number(value: float) -> float | str:
@@ -274,7 +267,8 @@ class QueueExplanationView(Wire):
 class LogEntry(Wire):
     """A line of a job's log. `cursor` orders all lines of the job; a reader resumes after the last one that it has.
 
-    `number` counts from 0 within one replica of one run.
+    `number` counts from 0 within one replica of one run. `partial`: the next line continues it; `overwritten`: a state
+    of a progress bar, which the next line of its stream replaces.
     """
 
     cursor: int
@@ -286,6 +280,7 @@ class LogEntry(Wire):
     severity: str
     text: str
     partial: bool = False
+    overwritten: bool = False
 
 
 class LogSummary(Wire):
@@ -433,28 +428,6 @@ class Staged(Wire):
     uri: str
     sha256: str
     size: int
-
-
-SEVERITIES = ("DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL")
-"""From the lowest to the highest."""
-
-
-def severity(stream: Stream, text: str) -> str:
-    """The severity in the line (a JSON `severity`, a logging level, absl's letter), else that of its stream: INFO for
-    stdout and ERROR for stderr, as in the real service."""
-    if text.startswith("{"):
-        try:
-            fields = json.loads(text)
-        except ValueError:
-            fields = {}
-        level = str(fields.get("severity", "")).upper() if isinstance(fields, dict) else ""
-        if level in _LEVELS:
-            return level
-    elif match := _LEVEL.match(text):
-        return "CRITICAL" if match[1] == "FATAL" else match[1]
-    elif match := _ABSL.match(text):
-        return _ABSL_LEVELS[match[1]]
-    return "INFO" if stream == "stdout" else "ERROR"
 
 
 class SignInCode(Wire):

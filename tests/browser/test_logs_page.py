@@ -249,7 +249,7 @@ def test_filters_are_in_the_address_and_select_lines(
         dashboard,
         agent,
         run,
-        LogLine(time="2026-11-20T15:00:00Z", stream="stderr", text="boom <b>"),
+        LogLine(time="2026-11-20T15:00:00Z", stream="stderr", text="error: boom <b>"),
         task=TASKS[3],
     )
     page = open_page(PATH)
@@ -338,6 +338,7 @@ def test_lines_of_a_program_are_text(dashboard: DashboardServer, open_page: Open
     agent, run = started(dashboard)
     lines = [line(text) for text in HOSTILE]
     lines += [line("y" * 40_000).model_copy(update={"partial": True}), line("its rest", "stderr")]
+    lines += [line(text, "stderr").model_copy(update={"overwritten": True}) for text in ("10 %", "20 %")]
     ship(dashboard, agent, run, *lines)
     page = open_page(f"{PATH}?task=master-replica-0&search=%3Cscript%3E")
     expect(page.locator(".ln")).to_have_count(len(lines))
@@ -349,6 +350,8 @@ def test_lines_of_a_program_are_text(dashboard: DashboardServer, open_page: Open
     assert page.locator(".ln mark").all_text_contents() == ["<script>"]
     expect(page.locator(".ln .a-1")).to_have_text("red")
     assert page.evaluate("window.hacked") is None
+    expect(page.get_by_text("10 %")).to_be_hidden()  # a bar is its last state
+    expect(page.get_by_text("20 %")).to_be_visible()
     long = page.locator(".ln").nth(len(HOSTILE))
     expect(long).to_contain_text("(continues in the next line)")
     assert len(long.locator(".msg").text_content() or "") < 6000

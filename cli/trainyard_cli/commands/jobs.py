@@ -19,11 +19,11 @@ from trainyard_protocol.config.fields import rfc3339
 from trainyard_protocol.errors import Aborted, InvalidArgument, Violation
 from trainyard_protocol.health import sized
 from trainyard_protocol.machines import GIGABYTE, Catalog, gang, replicas_of
+from trainyard_protocol.severity import SEVERITIES
 from trainyard_protocol.states import JobState, ReplicaState
 from trainyard_protocol.time_parsing import parse_time
 from trainyard_protocol.training_input import TrainingInput
 from trainyard_protocol.views import (
-    SEVERITIES,
     Explanation,
     JobDetail,
     MetricsView,

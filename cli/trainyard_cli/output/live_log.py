@@ -17,8 +17,9 @@ from datetime import datetime, timedelta
 from trainyard_cli.output.log_screen import elapsed, parse_rfc3339
 from trainyard_cli.output.pace import Pace
 from trainyard_protocol.progress import FINAL_EVENTS, HEARTBEAT, START, ProgressEvent, parse
+from trainyard_protocol.severity import SEVERITIES
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
-from trainyard_protocol.views import SERVICE_TASK, SEVERITIES, JobDetail, LogEntry
+from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry
 
 HOLD_S = 0.5
 """How long a line waits for the same line of other replicas."""

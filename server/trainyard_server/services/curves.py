@@ -88,7 +88,7 @@ class JobCurves:
         stream = Stream(line.run, line.task)
         if stream == SERVICE or line.partial:
             return
-        event = self._readers.setdefault(stream, ProgressReader()).read(line.text)
+        event = self._readers.setdefault(stream, ProgressReader()).read(line.text, line.overwritten)
         if event is None or event.step is None:
             return
         try:

@@ -61,7 +61,7 @@ class _ReplicaLog:
     is_digest_new: bool = False
 
     def add(self, line: LogLine | LogEntry) -> None:
-        event = self.reader.read(line.text) if not line.partial else None
+        event = self.reader.read(line.text, line.overwritten) if not line.partial else None
         if event is None:
             return
         try:

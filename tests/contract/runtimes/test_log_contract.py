@@ -51,8 +51,9 @@ def test_awkward_output_has_a_defined_fate(real_driver: Driver, what: str) -> No
 def test_progress_bar_is_its_last_state_and_some_on_the_way(real_driver: Driver) -> None:
     bar = "sys.stderr.write(''.join(f'\\rstep {n:3d}' for n in range(1000)) + '\\n')"
     each = PROGRESS_BYTES // 8
-    printed = texts(written(real_driver, bar), "stderr")
-    assert printed == ["step " + f"{each - 1:3d}", "step 999"]
+    log = written(real_driver, bar)
+    assert texts(log, "stderr") == ["step " + f"{each - 1:3d}", "step 999"]
+    assert [line.overwritten for line in log.lines] == [True, False]
 
 
 def test_progress_bar_is_seen_to_move(real_driver: Driver) -> None:

@@ -10,7 +10,7 @@ from trainyard_protocol.sync import (
     SyncResponse,
     digest,
 )
-from trainyard_protocol.views import AgentView, severity
+from trainyard_protocol.views import AgentView
 
 
 def line(text: str, stream: Stream = "stdout") -> LogLine:
@@ -102,25 +102,6 @@ def test_agent_says_which_jobs_run_in_what(
         }
     )
     assert (view.runtime_names, view.runtimes_summary) == (names, summary)
-
-
-@pytest.mark.parametrize(
-    ("stream", "text", "level"),
-    [
-        ("stdout", "epoch 1", "INFO"),
-        ("stderr", "Traceback (most recent call last):", "ERROR"),
-        ("stderr", "INFO:root:hello", "INFO"),
-        ("stderr", "2026-11-20 10:00:00,123 WARNING trainer: slow", "WARNING"),
-        ("stderr", "[ERROR] bad", "ERROR"),
-        ("stderr", "W1120 10:00:00.000000 12 file.cc:3] slow", "WARNING"),
-        ("stdout", '{"severity": "warning", "message": "m"}', "WARNING"),
-        ("stdout", '{"severity": ["x"]}', "INFO"),
-        ("stdout", '{"broken', "INFO"),
-        ("stderr", "[1, 2]", "ERROR"),
-    ],
-)
-def test_severity_is_what_the_line_says_else_its_stream(stream: Stream, text: str, level: str) -> None:
-    assert severity(stream, text) == level
 
 
 def test_seconds_reads_decimals_and_refuses_other_units() -> None:

@@ -35,6 +35,11 @@ PROGRESS_BYTES = 1 << 12
 """Bytes that are dropped between two logged states of a line that is overwritten repeatedly: tqdm writes about 1 KB per
 second. Not a time: a container's output must give the same lines whenever it is read."""
 
+WHOLE, PARTIAL, OVERWRITTEN = range(3)
+"""Kinds of a line: PARTIAL is continued by the next one, OVERWRITTEN is a state of a progress bar before its last."""
+
+UP = b"\x1b[A"
+
 CUT = "cut.json"
 
 RESERVE = "reserve"
@@ -57,10 +62,11 @@ class LineSplitter:
 
     A line ends at `\\n` or at the end of the stream. A `\\r` restarts it, as on a terminal: the text before is dropped;
     `\\r` right before the end is ignored. So a progress bar becomes its last state, and a long one also a state for
-    every PROGRESS_BYTES, so that followers of the log see it move. A line longer than `max_line` bytes is split between
-    two characters, each piece but the last `partial`. Bytes that are not UTF-8 become U+FFFD.
+    every PROGRESS_BYTES, OVERWRITTEN, so that followers of the log see it move. A `\\n` behind `UP` (the cursor goes
+    up) is a `\\r`: so tqdm moves a bar below another one. A line longer than `max_line` bytes is split between two
+    characters, each piece but the last `PARTIAL`. Bytes that are not UTF-8 become U+FFFD.
 
-    `feed` and `end` return (text, partial) pairs.
+    `feed` and `end` return pairs of text and WHOLE, PARTIAL or OVERWRITTEN.
     """
 
     def __init__(self, max_line: int = MAX_LINE_BYTES, progress: int = PROGRESS_BYTES) -> None:
@@ -74,26 +80,30 @@ class LineSplitter:
         self._begun = False  # its beginning was returned as partial
         self._dropped = 0  # bytes overwritten since the line began or a state was returned
 
-    def feed(self, data: bytes) -> list[tuple[str, bool]]:
+    def feed(self, data: bytes) -> list[tuple[str, int]]:
         *whole, rest = data.split(b"\n")
-        lines: list[tuple[str, bool]] = []
+        lines: list[tuple[str, int]] = []
         for line in whole:
-            if not self._line and not self._returned and b"\r" not in line and len(line) <= self._max_line:
-                lines.append((_text(line), False))  # the fast path, for nearly all lines
+            is_simple = b"\r" not in line and not line.endswith(UP) and len(line) <= self._max_line
+            if is_simple and not self._line and not self._returned:
+                lines.append((_text(line), WHOLE))  # the fast path, for nearly all lines
                 continue
             self._feed_part(line, lines)
-            lines.append((_text(self._line), False))
+            if self._line.endswith(UP):
+                self._returned = True
+                continue
+            lines.append((_text(self._line), WHOLE))
             self._reset()
         self._feed_part(rest, lines)
         return lines
 
-    def end(self) -> list[tuple[str, bool]]:
+    def end(self) -> list[tuple[str, int]]:
         """The last line, if the stream ended without a newline."""
         rest = self._line
         self._reset()
-        return [(_text(rest), False)] if rest else []
+        return [(_text(rest), WHOLE)] if rest else []
 
-    def _feed_part(self, data: bytes, lines: list[tuple[str, bool]]) -> None:
+    def _feed_part(self, data: bytes, lines: list[tuple[str, int]]) -> None:
         """Add a part of one line."""
         for number, piece in enumerate(data.split(b"\r")):
             self._returned |= number > 0
@@ -104,14 +114,14 @@ class LineSplitter:
             self._line += piece
             while len(self._line) > self._max_line:
                 at = _character_start(self._line, self._max_line)
-                lines.append((_text(self._line[:at]), True))
+                lines.append((_text(self._line[:at]), PARTIAL))
                 self._line, self._begun = self._line[at:], True
 
-    def _overwrite(self, lines: list[tuple[str, bool]]) -> None:
+    def _overwrite(self, lines: list[tuple[str, int]]) -> None:
         self._dropped += len(self._line)
         shown = self._dropped >= self._progress and self._line.strip()
         if shown or self._begun:  # a partial line needs an end
-            lines.append((_text(self._line), False))
+            lines.append((_text(self._line), WHOLE if self._begun else OVERWRITTEN))
             self._dropped = 0
         self._line, self._begun, self._returned = b"", False, False
 
@@ -125,14 +135,14 @@ def _character_start(data: bytes, at: int) -> int:
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
+    return data.strip(b"\b").removesuffix(UP).decode("utf-8", "replace")  # Keras erases its bar by backspaces
 
 
-def entries(time: str, stream: str, lines: list[tuple[str, bool]]) -> list[str]:
-    """The lines of log.jsonl, with newlines, for (text, partial) pairs."""
+def entries(time: str, stream: str, lines: list[tuple[str, int]]) -> list[str]:
+    """The lines of log.jsonl, with newlines, for the pairs of a LineSplitter."""
     head = f'{{"time": "{time}", "stream": "{stream}", "text": '
-    tails = ("}\n", ', "partial": true}\n')
-    return [head + _quoted(text) + tails[partial] for text, partial in lines]
+    tails = {WHOLE: "}\n", PARTIAL: ', "partial": true}\n', OVERWRITTEN: ', "overwritten": true}\n'}
+    return [head + _quoted(text) + tails[kind] for text, kind in lines]
 
 
 def fitting(sizes: list[int], room: int) -> int:
@@ -179,7 +189,7 @@ class SupervisorLog:
                 _log_error(f"the log cannot be written, trying again: {error}")
             self._refused = True
 
-    def _add(self, stream: str, lines: list[tuple[str, bool]]) -> None:
+    def _add(self, stream: str, lines: list[tuple[str, int]]) -> None:
         if not lines:
             return
         new = entries(rfc3339(time.time_ns()), stream, lines)

@@ -5,6 +5,8 @@ const LONGEST = 5_000; // characters of a line that are shown at first
 const UNKNOWN = "1970-01-01T00:00:00Z"; // the time of a line that the server's disk has damaged
 const LEVELS = { DEBUG: "debug", NOTICE: "notice", WARNING: "warning", ERROR: "error", CRITICAL: "critical" };
 const COLOURS = 8;
+const PARTIAL = 1; // the last element of an entry
+const OVERWRITTEN = 2; // a state of a progress bar: the next line of its stream replaces it
 
 const model = document.createElement("template");
 model.innerHTML = '<div class="ln"><a class="at" tabindex="-1"></a><span class="by"></span><span class="lv"></span><span class="msg"></span></div>';
@@ -15,6 +17,7 @@ export class Rows {
   #utc = false;
   #colours = new Map();
   #runs = false;
+  #newest = new Map(); // the last cursor of each stream, and its row if that is a state of a bar
 
   /** Whether any line is not from today. */
   dated = false;
@@ -42,7 +45,7 @@ export class Rows {
   /** A row of `[cursor, run, task, number, time, stream, severity, text, part]`. */
   make(entry) {
     const row = model.content.firstElementChild.cloneNode(true);
-    const [cursor, run, task, , , , severity] = entry;
+    const [cursor, run, task, , , stream, severity, , part] = entry;
     const [at, who, level] = row.children;
     row.entry = entry;
     row.dataset.c = cursor;
@@ -56,7 +59,19 @@ export class Rows {
       level.textContent = word;
     }
     this.what(row);
+    this.#replace(row, `${run}/${task}/${stream}`, cursor, part === OVERWRITTEN);
     return row;
+  }
+
+  /** Shows of a progress bar its last state alone. */
+  #replace(row, stream, cursor, isState) {
+    const newest = this.#newest.get(stream);
+    if (newest && newest.cursor > cursor) {
+      row.hidden = isState;
+      return;
+    }
+    if (newest?.state && newest.cursor < cursor) newest.state.hidden = true;
+    this.#newest.set(stream, { cursor, state: isState ? row : null });
   }
 
   /** Writes the time, again after the zone was changed. */
@@ -96,7 +111,7 @@ export class Rows {
       more.textContent = `${(text.length - shown.length).toLocaleString()} more characters`;
       message.append("… ", more);
     }
-    if (part) {
+    if (part === PARTIAL) {
       const goes = document.createElement("span");
       goes.className = "part";
       goes.textContent = " (continues in the next line)";

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from trainyard_protocol.views import SERVICE_TASK, LogEntry
+from trainyard_server.storage.logs.records import elements_of
 
 KEEPALIVE = b": ping\n\n"
 
@@ -39,11 +40,8 @@ def moved_on(cursor: int) -> bytes:
 
 def compact(entries: Iterable[LogEntry]) -> list[list[Any]]:
     """`[cursor, run, task, number, time, stream, severity, text]` for each, with a last element `1` for a part of a
-    longer line."""
-    return [
-        [e.cursor, e.run, e.task, e.number, e.time, e.stream, e.severity, e.text, *([1] if e.partial else ())]
-        for e in entries
-    ]
+    longer line, `2` for a state of a progress bar that was overwritten."""
+    return list(map(elements_of, entries))
 
 
 def _each(entries: tuple[LogEntry, ...], _cursor: int) -> bytes:
@@ -57,7 +55,9 @@ def _batch(entries: tuple[LogEntry, ...], cursor: int) -> bytes:
 
 def _text(entries: tuple[LogEntry, ...], _cursor: int) -> bytes:
     return "".join(
-        f"{e.time} {e.task if e.task == SERVICE_TASK else f'{e.run}/{e.task}'} {e.text}\n" for e in entries
+        f"{e.time} {e.task if e.task == SERVICE_TASK else f'{e.run}/{e.task}'} {e.text}\n"
+        for e in entries
+        if not e.overwritten
     ).encode("utf-8", "replace")
 
 

@@ -6,8 +6,9 @@ from datetime import datetime
 
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.severity import SEVERITIES
 from trainyard_protocol.time_parsing import parse_time
-from trainyard_protocol.views import SERVICE_TASK, SEVERITIES
+from trainyard_protocol.views import SERVICE_TASK
 from trainyard_server.storage.streams import Stream
 
 _SEARCH_LIMIT = 1000  # characters

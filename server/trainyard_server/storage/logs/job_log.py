@@ -13,8 +13,9 @@ from pathlib import Path
 from threading import Lock, RLock
 from typing import IO, NamedTuple
 
+from trainyard_protocol.severity import SEVERITIES, SeverityReader
 from trainyard_protocol.sync import LogDigest, LogEnd, LogLine
-from trainyard_protocol.views import SEVERITIES, LogEntry
+from trainyard_protocol.views import LogEntry
 from trainyard_server.storage.files import size_of, truncate, write_at
 from trainyard_server.storage.logs import index, legacy
 from trainyard_server.storage.logs.filter import LogFilter
@@ -66,11 +67,13 @@ class ReadResult:
 
 @dataclass(slots=True)
 class _StreamState:
-    """Lines and bytes of a stream, and the digest of its first lines as far as this process has computed it."""
+    """Lines and bytes of a stream, and the digest of its first lines as far as this process has computed it; the reader
+    of its severities, if this process has written its last line."""
 
     count: int = 0
     size: int = 0
     digest: LogDigest = field(default_factory=LogDigest)
+    severities: SeverityReader = field(default_factory=SeverityReader)
 
 
 class JobLog:
@@ -140,8 +143,11 @@ class JobLog:
         fresh = lines[state.count - start :] if start <= state.count else ()
         used = sum(other.size for owner, other in self._streams.items() if owner != SERVICE)
         records, entries, added = bytearray(), bytearray(), 0
+        severities = SeverityReader(state.count)
+        if state.severities.count == state.count:
+            severities.traceback = state.severities.traceback
         for line in fresh:
-            entry = log_entry(self.total + added + 1, stream, state.count + added, line)
+            entry = log_entry(self.total + added + 1, stream, state.count + added, line, severities)
             raw = encode(entry)
             if quota and stream != SERVICE and used + len(records) + len(raw) > quota:
                 break
@@ -154,6 +160,7 @@ class JobLog:
             write_at(self._index, self.total * index.SIZE, entries)
             self.refresh()
             state = self._streams[stream]
+            state.severities = severities
             for line in fresh[:added] if is_digest_complete else ():
                 state.digest.add(line.stream, line.text)
         return Appended(state.count, added, added < len(fresh))

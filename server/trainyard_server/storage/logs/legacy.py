@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from trainyard_protocol.cluster import TASK_TYPES
+from trainyard_protocol.severity import SeverityReader
 from trainyard_protocol.sync import LogLine
 from trainyard_server.storage.files import sync
 from trainyard_server.storage.logs.records import DAMAGED, UNKNOWN_TIME, encode, log_entry
@@ -37,9 +38,11 @@ def convert(directory: Path) -> None:
     """
     if is_old(directory):
         new = directory / f"{SEGMENT}.new"
+        severities: dict[Stream, SeverityReader] = {}
         with new.open("wb") as file:
             for cursor, stream, number, line in _old_lines(directory):
-                file.write(encode(log_entry(cursor, stream, number, line)))
+                reader = severities.setdefault(stream, SeverityReader())
+                file.write(encode(log_entry(cursor, stream, number, line, reader)))
         sync(new)
         new.rename(directory / SEGMENT)
         sync(directory)

@@ -1,7 +1,8 @@
 """Records of a segment: one line of ASCII for each log line, with a CRC-32.
 
-`5d1f06a9 [cursor,run,task,number,time,stream,severity,text]`, with a last element `1` for a part of a longer line. JSON
-escapes line ends, so a record ends at the first newline, and the next record is found behind a damaged one.
+`5d1f06a9 [cursor,run,task,number,time,stream,severity,text]`, with a last element `1` for a part of a longer line, `2`
+for a state of a progress bar that was overwritten. JSON escapes line ends, so a record ends at the first newline, and
+the next record is found behind a damaged one.
 """
 
 import json
@@ -10,8 +11,9 @@ from typing import Any
 from zlib import crc32
 
 from trainyard_protocol.config.fields import rfc3339
+from trainyard_protocol.severity import SeverityReader
 from trainyard_protocol.sync import LogLine
-from trainyard_protocol.views import LogEntry, severity
+from trainyard_protocol.views import LogEntry
 from trainyard_server.storage.streams import SERVICE, Stream
 
 DAMAGED = "(this line was damaged on the disk of the server)"
@@ -23,7 +25,10 @@ UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 NO_TIME = 2**63 - 1
 """`microseconds` of an unknown time: later than any filter."""
 
-_ELEMENTS = ("cursor", "run", "task", "number", "time", "stream", "severity", "text", "partial")
+_ELEMENTS = ("cursor", "run", "task", "number", "time", "stream", "severity", "text", "part")
+PARTIAL, OVERWRITTEN = 1, 2
+"""The last element of the record of a part of a line, and of a state of a progress bar."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CRC_LENGTH = 9  # 8 digits and a space
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -31,22 +36,30 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 def entry_of(*values: Any) -> LogEntry:
     """A line from the elements of its record."""
-    return LogEntry(**dict(zip(_ELEMENTS, values, strict=False)))
+    fields = dict(zip(_ELEMENTS, values, strict=False))
+    part = fields.pop("part", 0)
+    return LogEntry(**fields, partial=part == PARTIAL, overwritten=part == OVERWRITTEN)
 
 
-def log_entry(cursor: int, stream: Stream, number: int, line: LogLine) -> LogEntry:
-    """A line of a stream as readers get it."""
+def elements_of(entry: LogEntry) -> list[Any]:
+    """The elements of a line's record."""
+    part = PARTIAL if entry.partial else OVERWRITTEN if entry.overwritten else 0
+    return [getattr(entry, name) for name in _ELEMENTS[:-1]] + [part] * bool(part)
+
+
+def log_entry(
+    cursor: int, stream: Stream, number: int, line: LogLine, severities: SeverityReader
+) -> LogEntry:
+    """A line of a stream as readers get it. `severities` has read the lines before it."""
     time = UNKNOWN_TIME if microseconds(line.time) == NO_TIME else line.time
-    level = "INFO" if stream == SERVICE else severity(line.stream, line.text)
-    return entry_of(
-        cursor, stream.run, stream.task, number, time, line.stream, level, line.text, line.partial
-    )
+    level = "INFO" if stream == SERVICE else severities.read(line.stream, line.text)
+    part = PARTIAL if line.partial else OVERWRITTEN if line.overwritten else 0
+    return entry_of(cursor, stream.run, stream.task, number, time, line.stream, level, line.text, part)
 
 
 def encode(entry: LogEntry) -> bytes:
     """The record of a line, with its newline."""
-    elements = [getattr(entry, name) for name in _ELEMENTS[:-1]] + [1] * entry.partial
-    data = _to_json(elements).encode("ascii") + b"\n"
+    data = _to_json(elements_of(entry)).encode("ascii") + b"\n"
     return b"%08x " % crc32(data) + data
 
 

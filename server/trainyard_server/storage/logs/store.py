@@ -127,13 +127,13 @@ class LogStore:
         return all_entries(lambda after: self.read(project, job_id, after, log_filter))
 
     def tail(self, project: str, job_id: str, stream: Stream, lines: int) -> tuple[str, ...]:
-        """The text of the last lines of a stream, the oldest first."""
+        """The text of the last lines of a stream, the oldest first, without overwritten states of progress bars."""
         log_filter = LogFilter(frozenset((stream.task,)), run=stream.run)
         texts: list[str] = []
         before: int | None = None
         while len(texts) < lines and before != 1:
             page = self.read_back(project, job_id, before, log_filter, lines - len(texts))
-            texts = [*(entry.text for entry in page.entries), *texts]
+            texts = [*(entry.text for entry in page.entries if not entry.overwritten), *texts]
             before = page.first
         return tuple(texts)
 

@@ -8,7 +8,10 @@ import pytest
 
 from trainyard_agent.runtimes.supervisor import (
     MAX_LINE_BYTES,
+    OVERWRITTEN,
+    PARTIAL,
     PROGRESS_BYTES,
+    WHOLE,
     LineSplitter,
     SupervisorLog,
     rfc3339,
@@ -17,9 +20,9 @@ from trainyard_agent.runtimes.supervisor import (
 
 def cut(
     *blocks: bytes, max_line: int = MAX_LINE_BYTES, progress: int = PROGRESS_BYTES
-) -> list[tuple[str, bool]]:
+) -> list[tuple[str, int]]:
     cutter = LineSplitter(max_line, progress)
-    lines: list[tuple[str, bool]] = []
+    lines: list[tuple[str, int]] = []
     for block in blocks:
         lines += cutter.feed(block)
     return lines + cutter.end()
@@ -46,16 +49,22 @@ def cut(
         ([b"\xff\xfe\n"], ["\ufffd\ufffd"]),
         (["é".encode()[:1], "é".encode()[1:] + b"\n"], ["é"]),
         ([b"nul\0\x1b[1m\n"], ["nul\0\x1b[1m"]),
+        ([b"1/9 [=>..]" + b"\b" * 10 + b"\r9/9 [====]" + b"\b" * 10 + b"\n"], ["9/9 [====]"]),  # Keras
+        (
+            [b"\router 0\n", b"\rinner 0\x1b[A\n\rinner 1\x1b", b"[A\n\rinner 2\x1b[A\router 1\n"],
+            ["outer 0", "outer 1"],
+        ),
+        ([b"outer\n\rinner\x1b[A"], ["outer", "inner"]),
         ([], []),
     ],
 )
 def test_lines_of_odd_bytes_have_a_defined_fate(blocks: list[bytes], expected: list[str]) -> None:
-    assert cut(*blocks) == [(text, False) for text in expected]
+    assert cut(*blocks) == [(text, WHOLE) for text in expected]
 
 
 def test_line_above_the_limit_is_cut_into_partial_lines() -> None:
-    assert cut(b"abcdefgh\n", max_line=3) == [("abc", True), ("def", True), ("gh", False)]
-    assert cut(b"abc\n", max_line=3) == [("abc", False)]
+    assert cut(b"abcdefgh\n", max_line=3) == [("abc", PARTIAL), ("def", PARTIAL), ("gh", WHOLE)]
+    assert cut(b"abc\n", max_line=3) == [("abc", WHOLE)]
 
 
 def test_line_above_the_limit_is_never_cut_within_a_character() -> None:
@@ -63,7 +72,7 @@ def test_line_above_the_limit_is_never_cut_within_a_character() -> None:
     for limit in range(4, 12):
         lines = cut(text.encode() + b"\n", max_line=limit)
         assert "".join(piece for piece, _ in lines) == text
-        assert [partial for _, partial in lines] == [True] * (len(lines) - 1) + [False]
+        assert [kind for _, kind in lines] == [PARTIAL] * (len(lines) - 1) + [WHOLE]
         assert all(len(piece.encode()) <= limit for piece, _ in lines)
 
 
@@ -72,7 +81,7 @@ def test_progress_bar_is_its_last_state_and_some_on_the_way() -> None:
     lines = cut(bar)
     each = -(-PROGRESS_BYTES // 14)  # so many states until enough is dropped
     shown = [*range(each - 1, 9_999, each), 9_999]
-    assert lines == [(f"{n:4d} of 10,000", False) for n in shown]
+    assert lines == [(f"{n:4d} of 10,000", OVERWRITTEN) for n in shown[:-1]] + [("9999 of 10,000", WHOLE)]
     assert len(lines) == 35
     assert cut(*(bar[n : n + 100] for n in range(0, len(bar), 100))) == lines
 
@@ -80,18 +89,18 @@ def test_progress_bar_is_its_last_state_and_some_on_the_way() -> None:
 def test_progress_is_seen_before_the_line_has_an_end() -> None:
     cutter = LineSplitter(progress=10)
     assert cutter.feed(b"  0%\r 10%\r 20%\r") == []
-    assert cutter.feed(b" 30%\r") == [(" 20%", False)]
-    assert cutter.feed(b" 40%\r\n") == [(" 40%", False)]
+    assert cutter.feed(b" 30%\r") == [(" 20%", OVERWRITTEN)]
+    assert cutter.feed(b" 40%\r\n") == [(" 40%", WHOLE)]
 
 
 def test_progress_that_was_wiped_is_not_shown() -> None:
     cutter = LineSplitter(progress=5)
     assert cutter.feed(b"10%\r   \r20%") == []
-    assert cutter.feed(b"\r   \rdone\n") == [("20%", False), ("done", False)]
+    assert cutter.feed(b"\r   \rdone\n") == [("20%", OVERWRITTEN), ("done", WHOLE)]
 
 
 def test_overwritten_line_above_the_limit_has_an_end() -> None:
-    lines = [("abc", True), ("de", False), ("x", False)]
+    lines = [("abc", PARTIAL), ("de", WHOLE), ("x", WHOLE)]
     assert cut(b"abcde\rx\n", max_line=3) == cut(b"abc", b"de", b"\r", b"x\n", max_line=3) == lines
 
 

@@ -61,7 +61,7 @@ class LineReader:
             line for stream in self._times for line in self._entries(stream, self._splitters[stream].end())
         ]
 
-    def _entries(self, stream: Stream, lines: list[tuple[str, bool]]) -> list[bytes]:
+    def _entries(self, stream: Stream, lines: list[tuple[str, int]]) -> list[bytes]:
         return [entry.encode() for entry in entries(self._times[stream], stream, lines)]
 
 

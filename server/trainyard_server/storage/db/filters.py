@@ -32,6 +32,7 @@ _SPELLINGS = {
 }
 _FIELDS = ("jobId", "state", "owner", *_TIMES)
 _MAX_TERMS = 200
+_MAX_LENGTH = 4000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,9 @@ Expression = Term | Not | And | Or
 
 def parse(text: str) -> Expression | None:
     """None for an empty filter. Raises InvalidArgument that shows the column where it went wrong."""
+    if len(text) > _MAX_LENGTH:
+        message = f"may have {_MAX_LENGTH} characters; this has {len(text)}."
+        raise InvalidArgument(Violation("filter", message))
     if not text.strip():
         return None
     parser = _Parser(text)
@@ -234,7 +238,7 @@ def _condition(field: str, op: str, value: str) -> ColumnElement[bool]:
     if field in _TIMES:
         return _compare(getattr(JobRow, _TIMES[field]), op, _time(value))
     if field == "state":
-        states = [state for state in JobState if re.fullmatch(_pattern(value), state)]
+        states = [state for state in JobState if _matches(value, state)]
         matches: ColumnElement[bool] = JobRow.state.in_(states) if states else false()
     elif field == "jobId":
         matches = _like(JobRow.job_id, value)
@@ -271,8 +275,22 @@ def _like(column: Any, value: str) -> ColumnElement[bool]:
     return like
 
 
-def _pattern(value: str) -> str:
-    return ".*".join(re.escape(part) for part in value.split("*"))
+def _matches(pattern: str, text: str) -> bool:
+    """Whether a text has a pattern, in which `*` is any text. Looks at each of its parts once: no regular expression is
+    made of what a user writes, since one may take exponential time."""
+    first, *others = pattern.split("*")
+    if not others:
+        return text == pattern
+    *middle, last = others
+    if not text.startswith(first) or not text.endswith(last):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for part in middle:
+        found = text.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return at <= end
 
 
 def _time(text: str) -> datetime:

@@ -1,9 +1,11 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.storage.db.filters import And, Not, Or, Term, parse, to_sql
+from trainyard_server.storage.db.filters import And, Not, Or, Term, _matches, parse, to_sql
 
 
 @pytest.mark.parametrize(
@@ -67,10 +69,34 @@ def test_filter_that_is_bad_shows_the_column(text: str, column: int, says: str) 
     assert message.endswith(f"{text}\n{' ' * (column - 1)}^")
 
 
-@pytest.mark.parametrize("text", ["NOT " * 5000 + "jobId:a", "(" * 5000, " OR ".join(["jobId:a"] * 201)])
+@pytest.mark.parametrize("text", ["NOT " * 900 + "jobId:a", "(" * 3900, " OR ".join(["jobId:a"] * 201)])
 def test_filter_of_too_many_terms_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="at most 200 terms"):
         parse(text)
+
+
+def test_filter_is_bounded_in_length() -> None:
+    with pytest.raises(InvalidArgument, match="may have 4000 characters; this has 4001"):
+        parse("state:" + "*" * 3995)
+
+
+def test_filter_of_many_stars_takes_linear_time() -> None:
+    """With a regular expression made of it, the first would not end before the sun does."""
+    for pattern, states in (
+        ("*" * 3000 + "Z", ""),
+        ("*A" * 1000, ""),
+        ("*" * 1000 + "NG", "PREPARING, CANCELLING"),
+    ):
+        condition = to_sql(parse(f"state:{pattern}") or Not(Term("state", "=", "")))
+        compiled = str(condition.compile(compile_kwargs={"literal_binds": True}))
+        assert all(state in compiled for state in states.split(", "))
+        assert bool(states) == ("PREPARING" in compiled)
+
+
+@given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
+def test_star_is_any_text(pattern: str, text: str) -> None:
+    expected = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) is not None
+    assert _matches(pattern, text) == expected
 
 
 def test_filter_with_a_time_beyond_the_calendar_is_refused() -> None:

@@ -1,0 +1,58 @@
+"""Regular expressions: no text of a user, a job or an agent becomes one, since it could take exponential time."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("cli", "docker", "protocol", "sdk", "server", "worker_agent")
+MATCHERS = {"compile", "findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"}
+GLOBS = {"fnmatch", "glob"}
+
+OF_OUR_OWN = {
+    "server/trainyard_server/storage/logs/index.py": {"pattern"},  # bytes of the index
+    "worker_agent/trainyard_agent/staging/image_puller.py": {"pattern"},  # the patterns of a constant table
+}
+"""Names of local variables that hold a pattern of the module's own."""
+
+
+def _is_constant(pattern: ast.expr, names: set[str]) -> bool:
+    """Whether a pattern consists of literals and constants of a module."""
+    match pattern:
+        case ast.Constant():
+            return True
+        case ast.Name(id=name):
+            return name.isupper() or name in names
+        case ast.JoinedStr(values=parts):
+            return all(_is_constant(part, names) for part in parts)
+        case ast.FormattedValue(value=value):
+            return all(_is_constant(part, names) for part in ast.walk(value) if isinstance(part, ast.Name))
+        case ast.BinOp(left=left, right=right):
+            return _is_constant(left, names) and _is_constant(right, names)
+        case _:
+            return False
+
+
+def _made_of_input(tree: ast.Module, names: set[str]) -> Iterator[int]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=name), args=[pattern, *_]):
+                if name in MATCHERS and not _is_constant(pattern, names):
+                    yield node.lineno
+            case ast.Import(names=modules) if any(alias.name in GLOBS for alias in modules):
+                yield node.lineno
+            case ast.ImportFrom(module=module) if module in GLOBS:
+                yield node.lineno
+
+
+def test_no_regular_expression_is_made_of_input() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in _made_of_input(
+            ast.parse(path.read_text(encoding="utf-8")),
+            OF_OUR_OWN.get(str(path.relative_to(ROOT)), set()),
+        )
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -16,7 +16,7 @@ trap 'trainyard down' EXIT
 trap 'exit 130' INT TERM
 
 heading "1. Start the service"
-trainyard up
+trainyard up --runtime auto
 
 heading "2. jobs submit training $job --config configs/quickstart.yaml -- --epochs 5"
 trainyard jobs submit training "$job" --config configs/quickstart.yaml \

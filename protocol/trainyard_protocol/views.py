@@ -136,6 +136,14 @@ class ReplicaView(Wire):
     used_at: datetime | None = None
 
 
+def describe_runtime(runtime: str, reason: str = "") -> str:
+    """Where the replicas of a run are, and why: `in containers: the job brings its image`; "" if it is not known."""
+    if not runtime:
+        return ""
+    place = "in containers" if runtime == "docker" else "as processes"
+    return f"{place}: {reason}" if reason else place
+
+
 class RunView(Wire):
     """`runtime` is where its replicas run, "" before that was chosen; `runtime_reason` is why, where there was a
     choice."""

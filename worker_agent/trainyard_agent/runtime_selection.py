@@ -87,7 +87,7 @@ def open_runtimes(
         if "docker" in offered or DockerRuntime.has_runs(state_dir):
             owner = Owner(agent_id, options.server, str(state_dir), machine_id.identity())
             settings = ContainerSettings(table, options.pull, job_dir_roots=tuple(options.job_dir_root))
-            runtimes["docker"] = DockerRuntime(state_dir, engine, owner, options.pids_limit)
+            runtimes["docker"] = DockerRuntime(state_dir, engine, owner, options.pids_limit, probe)
             stagers["docker"] = ContainerStager(state_dir / _STAGING, engine, owner, fetcher, settings)
         choices = Choices(lambda order: choose(order, machine()))
         yield OpenRuntimes(
@@ -152,5 +152,5 @@ def _poll_first(probe: EngineProbe, demanded: bool) -> None:
     give_up_at = time.monotonic() + _ENGINE_TIMEOUT_S
     while (problem := probe.poll().problem) and demanded:
         if time.monotonic() > give_up_at:
-            raise RuntimeRefused(f"--runtime docker: {problem}. Start Docker, or leave --runtime out.")
+            raise RuntimeRefused(f"--runtime docker: {problem}. Start Docker, or use --runtime auto.")
         time.sleep(_ENGINE_PAUSE_S)

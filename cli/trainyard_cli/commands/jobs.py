@@ -29,6 +29,7 @@ from trainyard_protocol.views import (
     MetricsView,
     ReplicaView,
     RunView,
+    describe_runtime,
     number,
 )
 
@@ -67,7 +68,7 @@ def _run_lines(run: RunView, count: int, now: datetime) -> list[str]:
     number = f"Run {run.number} of {count}" if count > 1 else "Run 1"
     took = elapsed(run.created_at.isoformat(), ended)
     headline = f"{number} on {run.agent}: {run.state}, {took}" + (f", {run.activity}" if run.activity else "")
-    where = _where(run)
+    place = describe_runtime(run.runtime, run.runtime_reason)
     rows = []
     for replica in run.replicas:
         exited = replica.state is ReplicaState.EXITED
@@ -84,16 +85,8 @@ def _run_lines(run: RunView, count: int, now: datetime) -> list[str]:
                 + (", cut by the log quota" if replica.log_kept is not None else ""),
             ]
         )
-    lines = [headline, *([f"{where[0].upper()}{where[1:]}."] if where else [])]
+    lines = [headline, *([f"{place[0].upper()}{place[1:]}."] if place else [])]
     return [*lines, formats.table([], rows)] if rows else lines
-
-
-def _where(run: RunView | Explanation) -> str:
-    """Where the replicas run and why: `in containers: the job brings its image`; "" before that is known."""
-    if not run.runtime:
-        return ""
-    where = "in containers" if run.runtime == "docker" else "as processes"
-    return f"{where}: {run.runtime_reason}" if run.runtime_reason else where
 
 
 def _used(replica: ReplicaView) -> str:
@@ -176,8 +169,8 @@ def update_labels(
 def explanation_text(explanation: Explanation) -> str:
     """Environment and command of one replica, to be read and pasted."""
     variables = [f"{name}={value}" for name, value in explanation.environment.items()]
-    where = _where(explanation)
-    title = f"# {explanation.task}, run {explanation.run}" + (f", {where}" if where else "")
+    place = describe_runtime(explanation.runtime, explanation.runtime_reason)
+    title = f"# {explanation.task}, run {explanation.run}" + (f", {place}" if place else "")
     lines = [title, "", "# Environment", *variables, ""]
     packages = [uri.rpartition("/")[2] for uri in explanation.packages]
     needs = f" (needs {', '.join(packages)} installed)" if packages else ""

@@ -28,6 +28,7 @@ from trainyard_protocol.states import (
     check_move,
 )
 from trainyard_protocol.sync import AgentInfo, LogEnd, Stall
+from trainyard_protocol.views import describe_runtime
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.resources import Assignment
 from trainyard_server.domain.scheduling.scheduler import Waiting
@@ -297,10 +298,8 @@ class Writer(Reader):
             update(RunRow).where(RunRow.run_id == run.run_id).values(runtime=runtime, runtime_reason=reason)
         )
         if reason:
-            where = "in containers" if runtime == "docker" else "as processes"
-            self.add_event(
-                run.job_key, Event("runtime", f"Its replicas run {where}: {reason}.", run.number), now
-            )
+            message = f"Its replicas run {describe_runtime(runtime, reason)}."
+            self.add_event(run.job_key, Event("runtime", message, run.number), now)
 
     def record_waiting(self, notes: Mapping[int, Waiting]) -> None:
         """Record why queued jobs wait. It changes with every job ahead, so it is not an event."""

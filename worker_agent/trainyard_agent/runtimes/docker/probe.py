@@ -11,8 +11,12 @@ from trainyard_agent.runtimes.docker.engine import Engine, EngineDown, EngineErr
 POLL_S = 2.0
 """Between two requests to the engine."""
 
-ANSWER_S = 5.0
-"""An engine that takes longer to answer counts as away."""
+ANSWER_S = 20.0
+"""An engine that needs longer to answer counts as away: it hangs."""
+
+_ADVICE = {
+    "Permission denied": "Permission denied: this user must join the group of that socket, usually docker"
+}
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +39,7 @@ class EngineProbe:
     """Polls an engine, also for which of the `images` it has. `engine` should time out after ANSWER_S."""
 
     def __init__(self, engine: Engine, images: Collection[str] = ()) -> None:
-        self._engine = engine
+        self.engine = engine
         self._images = images
         self._closed = threading.Event()
         self.state = EngineState()
@@ -46,16 +50,16 @@ class EngineProbe:
         before = self.state
         try:
             if before.info is None or before.problem:
-                info = self._engine.about()
+                info = self.engine.about()
             else:
-                self._engine.ping()
+                self.engine.ping()
                 info = before.info
-            images = frozenset(name for name in self._images if self._engine.image(name) is not None)
+            images = frozenset(name for name in self._images if self.engine.image(name) is not None)
             self.state = EngineState(info, images)
         except EngineError as error:
             self.state = replace(before, problem=self._problem(error))
         if (self.state.about, self.state.problem) != (before.about, before.problem):
-            _log.info("%s", self.state.problem or f"{self.state.about} answers at {self._engine.url}")
+            _log.info("%s", self.state.problem or f"{self.state.about} answers at {self.engine.url}")
         return self.state
 
     def start(self) -> None:
@@ -71,6 +75,6 @@ class EngineProbe:
 
     def _problem(self, error: EngineError) -> str:
         if isinstance(error, EngineDown):
-            cause = f" ({error.cause})" if error.cause else ""
-            return f"no Docker engine answers at {self._engine.url}{cause}"
-        return f"the Docker engine at {self._engine.url} refuses: {error.message}"
+            cause = f" ({_ADVICE.get(error.cause, error.cause)})" if error.cause else ""
+            return f"no Docker engine answers at {self.engine.url}{cause}"
+        return f"the Docker engine at {self.engine.url} refuses: {error.message}"

@@ -26,6 +26,7 @@ from trainyard_agent.runtimes.docker.engine import (
     EngineRefused,
 )
 from trainyard_agent.runtimes.docker.log_copier import LogCopier
+from trainyard_agent.runtimes.docker.probe import EngineProbe
 from trainyard_agent.runtimes.docker.run_files import ContainerRunRecord, Key, RunFiles
 from trainyard_agent.runtimes.docker.spec import ImageInfo, Owner
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
@@ -60,7 +61,18 @@ class _Snapshot:
 
 
 class DockerRuntime:
-    def __init__(self, state_dir: Path, engine: Engine, owner: Owner, pids_limit: int = PIDS_LIMIT) -> None:
+    """`probe`: while it reports a problem, the last known states are observed without asking the engine, which may
+    hang."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        engine: Engine,
+        owner: Owner,
+        pids_limit: int = PIDS_LIMIT,
+        probe: EngineProbe | None = None,
+    ) -> None:
+        self._probe = probe
         self._files = RunFiles(state_dir / _DIRECTORY)
         self._engine = engine
         self._owner = owner
@@ -359,10 +371,12 @@ class DockerRuntime:
             if not now and time.monotonic() < self._next_refresh:
                 return
             self._next_refresh = time.monotonic() + _REFRESH_S
+            if self._probe is not None and self._probe.state.problem:
+                raise EngineDown(self._probe.state.problem)
             mine = (f"{docker_spec.AGENT}={self._owner.agent_id}", _labelled(docker_spec.REPLICA))
             # The engine's process first: containers listed by a new one may have ended with the old one.
             host = self._host()
-            listed = self._engine.containers(*mine)
+            listed = (self._probe.engine if self._probe is not None else self._engine).containers(*mine)
             if self._last_error:
                 _log.info("the container engine answers again")
                 self._last_error = ""

@@ -43,6 +43,8 @@ def test_engine_that_comes_and_goes_is_followed() -> None:
     assert probe.poll() == here
     assert here.about == "Docker engine 20.10"
 
+    engine.error = EngineDown("the container engine does not answer", "Permission denied")
+    assert "this user must join the group of that socket" in probe.poll().problem
     engine.error = EngineRefused(500, "it has no disk")
     known = EngineState(here.info, here.images, "the Docker engine at unix:///x.sock refuses: it has no disk")
     assert probe.poll() == known

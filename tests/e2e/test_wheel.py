@@ -61,10 +61,11 @@ def link_requirements(root: Path, extra: str) -> None:
                 (site / top).symlink_to(distribution.locate_file(top))  # type: ignore[arg-type]
 
 
-def test_plain_install_is_a_command_line(wheel: Path, tmp_path: Path) -> None:
+def test_plain_install_is_a_command_line_and_a_python_client(wheel: Path, tmp_path: Path) -> None:
     programs = installed(tmp_path / "venv", wheel, "--constraint", REPOSITORY / "constraints.txt")
     assert "\n  jobs " in run(programs / "trainyard", "--help")
     assert "training" in run(programs / "jobs", "submit", "--help")
+    run(programs / "python", "-c", "from trainyard import Client, log")
     service = Service(tmp_path / "service", programs)
     refused = service.run("up")
     assert refused.returncode == 1

@@ -27,6 +27,7 @@ from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.flags import JobFlags, get
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_protocol.errors import (
+    AlreadyExists,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -135,8 +136,7 @@ class Client:
             name=job_id,
             user_args=tuple(map(str, args)),
         )
-        with submission.in_users_terms(draft):  # before anything is built and uploaded
-            self._http.validate_job(draft.named(next(submission.job_names(draft))))
+        self._check(draft)
         directory = str(get(draft.data, "trainingInput.jobDir") or "")
         if self._storage and directory.startswith("gs://"):
             ensure_bucket(directory, self._storage, logger.info)
@@ -145,6 +145,15 @@ class Client:
         )
         created = submission.submit(draft, self._http, upload=upload, notify=logger.info)
         return Job(self._http, created)
+
+    def _check(self, draft: submission.JobDraft) -> None:
+        """Check the job before anything is built and uploaded. A default name that is taken is replaced later."""
+        try:
+            with submission.in_users_terms(draft):
+                self._http.validate_job(draft.named(next(submission.job_names(draft))))
+        except AlreadyExists:
+            if draft.name:
+                raise
 
     def job(self, job_id: str) -> "Job":
         """A job by its id. Raises NotFound."""

@@ -111,12 +111,13 @@ def test_examples_of_the_page_do_what_it_says(
     known["client"].close()
 
 
-def test_job_that_goes_on_times_out_and_can_be_cancelled(client: Client) -> None:
+def test_job_that_goes_on_times_out_and_can_be_cancelled_and_followed_by_another(client: Client) -> None:
     job = client.submit("config.yaml", args=["--learning-rate", 0])
     with pytest.raises(WaitTimeout, match=r"is still \w+ after 0.01 s. It goes on."):
         job.wait(timeout=0.01)
     job.cancel()
     job.cancel()
+    assert client.submit("config.yaml").id != job.id  # of the same second
 
 
 def test_config_that_is_wrong_raises_all_that_is_and_uploads_nothing(client: Client) -> None:

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from trainyard_cli.output.log_screen import elapsed, parse_rfc3339
 from trainyard_cli.output.pace import Pace
 from trainyard_protocol.progress import FINAL_EVENTS, HEARTBEAT, START, ProgressEvent, parse
+from trainyard_protocol.progress_reader import ProgressReader
 from trainyard_protocol.severity import SEVERITIES
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry
@@ -100,6 +101,7 @@ class LiveState:
 class _Progress:
     """Progress of one replica in one run. `fresh`: there are metrics that no line has shown."""
 
+    reader: ProgressReader = field(default_factory=ProgressReader)
     pace: Pace = field(default_factory=Pace)
     steps: int | None = None
     epoch: float | None = None
@@ -116,7 +118,7 @@ class _Progress:
         return self.pace.step is not None or self.epoch is not None
 
     def add(self, event: ProgressEvent, time: str) -> None:
-        if event.step is not None:
+        if event.step is not None and event.is_position:
             self.pace.add(event.step, parse_rfc3339(time))
         if event.steps is not None:
             self.steps = event.steps
@@ -157,9 +159,7 @@ class LiveLog:
     def add(self, entry: LogEntry, now: datetime) -> None:
         """Add a line that arrived at `now`."""
         self._measure_skew(entry, now)
-        event = progress_event(entry)
-        if event is not None:
-            self._add_event(entry, event, now)
+        if entry.task != SERVICE_TASK and not entry.partial and self._reports(entry, now):
             return
         if entry.task == SERVICE_TASK and _ROUTINE.fullmatch(entry.text):
             return
@@ -211,8 +211,18 @@ class LiveLog:
             self._skew = skew if self._skew is None else min(self._skew, skew)
         self._previous = now
 
-    def _add_event(self, entry: LogEntry, event: ProgressEvent, now: datetime) -> None:
-        progress = self._runs.setdefault(entry.run, {}).setdefault(entry.task, _Progress())
+    def _reports(self, entry: LogEntry, now: datetime) -> bool:
+        """Read the progress in a line; whether it is nothing else, and need not be printed."""
+        replicas = self._runs.setdefault(entry.run, {})
+        if entry.task not in replicas:
+            replicas[entry.task] = _Progress()
+        event = replicas[entry.task].reader.read(entry.text)
+        if event is None or (event.step is None and event.epoch is None and event.event not in _QUIET):
+            return False
+        self._add_event(entry, event, replicas[entry.task], now)
+        return entry.severity not in ALARMS
+
+    def _add_event(self, entry: LogEntry, event: ProgressEvent, progress: _Progress, now: datetime) -> None:
         evaluation = _evaluation(event)
         is_evaluation = evaluation is not None and evaluation != progress.evaluation
         if not is_evaluation and _is_next(progress.epoch, event.epoch):
@@ -358,16 +368,6 @@ class _HeldLines:
         return complete or held.since <= before or len(self._lines) > _MAX_HELD
 
 
-def progress_event(entry: LogEntry) -> ProgressEvent | None:
-    """The progress that a line reports; None for a line that has to be printed."""
-    if entry.task == SERVICE_TASK or entry.partial or entry.stream != "stdout" or entry.severity in ALARMS:
-        return None
-    event = parse(entry.text)
-    if event is None or (event.step is None and event.epoch is None and event.event not in _QUIET):
-        return None
-    return event
-
-
 def event_text(text: str) -> str:
     """An event in words: `saved  model /out/model`. Any other line as it is."""
     event = parse(text)
@@ -446,6 +446,8 @@ def _base(name: str) -> str:
 
 def _evaluation(event: ProgressEvent) -> tuple[object, ...] | None:
     """Identity of an evaluation, which a program may repeat at each step. None without one."""
+    if not event.is_position:  # the end of an epoch; or another bar, which changes until the epoch ends
+        return (event.epoch, event.step) if event.epoch is not None and event.metrics else None
     if event.event in _EVALUATION_EVENTS and event.metrics:
         return event.epoch, event.step
     values = tuple(item for item in event.metrics.items() if item[0].startswith(_EVALUATION_PREFIXES))

@@ -107,6 +107,31 @@ def test_metrics_lines_of_programs_that_report_in_other_ways(
     assert view(*entries)[1] == expected
 
 
+@pytest.mark.parametrize(
+    ("texts", "expected", "live"),
+    [
+        (["Epoch 1/2", "40/80 ━━━━━━ 1s 8ms/step - accuracy: 0.5 - loss: 0.75",
+          "80/80 ━━━━━━━━━━━━ 1s 8ms/step - accuracy: 0.5 - loss: 0.5 - val_accuracy: 0.625 - val_loss: 0.25",
+          "Epoch 2/2", "40/80 ━━━━━━ 1s 8ms/step - accuracy: 0.75 - loss: 0.125"],
+         ["epoch 1/2  loss 0.500, val 0.250  accuracy 0.500, val 0.625"], "120/160 epoch 2/2 loss 0.125"),
+        ([f"Epoch {e}: {d}%|███  | {d}/100 [00:03<00:04, 12.3it/s, loss={e / d}]" for e in (1, 2) for d in (50, 100)],
+         ["epoch 1  loss 0.010"], "200/200 epoch 2 loss 0.020"),
+        ([f"Epoch [{e}/2], Step [{n}/4], Loss: {e / n}" for e in (1, 2) for n in (2, 4)],
+         ["epoch 1/2  loss 0.250"], "8/8 epoch 2/2 loss 0.500"),
+        ([f"Epoch {e}: train loss {e / 8} val acc 0.5" for e in (1, 2)],
+         ["epoch 1  train_loss 0.125  val_acc 0.500", "epoch 2  train_loss 0.250  val_acc 0.500"],
+         "2 epoch 2 train_loss 0.250"),
+        (["max epoch: 5", "Epoch 1 begins"], ["max epoch: 5", "Epoch 1 begins"], "None"),
+    ],
+)  # fmt: skip
+def test_bars_and_lines_of_numbers_are_progress(texts: list[str], expected: list[str], live: str) -> None:
+    log, lines = view(*map(entry, texts), gang=[CHIEF])
+    state = log.state(NOON)
+    assert state is not None
+    step = f"{state.step}/{state.steps}" if state.steps else f"{state.step}"
+    assert (lines, step + (f" epoch {state.epoch} {state.metric}" if state.epoch else "")) == (expected, live)
+
+
 def test_last_metrics_of_a_job_without_epochs_are_printed_at_its_end_alone() -> None:
     log, lines = view(progress(step=1, steps=9, loss=3), progress(step=9, steps=9, loss=2), gang=[CHIEF])
     assert (lines, shown(log.rest(NOON))) == ([], [])

@@ -13,6 +13,30 @@ if [ ! -x "$venv/bin/python" ] && ! "$python" -m venv "$venv"; then
     exit 1
 fi
 echo "Setting up $venv ($extras); the first time takes a minute or two."
-PIP_DISABLE_PIP_VERSION_CHECK=1 "$venv/bin/python" -m pip install --quiet --constraint constraints.txt pip
-PIP_DISABLE_PIP_VERSION_CHECK=1 "$venv/bin/python" -m pip install --quiet --constraint constraints.txt \
-    --editable ".[$extras]"
+
+# On a terminal one line shows what pip is doing. Its warnings and errors come at the end.
+pip_install() {
+    set -- "$venv/bin/python" -m pip install --disable-pip-version-check --constraint constraints.txt "$@"
+    if [ ! -t 1 ]; then
+        "$@" --quiet
+        return
+    fi
+    { "$@" --progress-bar off 2>&1 || echo "pip failed"; } | {
+        count=0 failed=0 messages=
+        while IFS= read -r line; do
+            case $line in
+                "pip failed") failed=1 ;;
+                Collecting\ *) count=$((count + 1)) ;;
+                WARNING:* | ERROR:* | error:*) messages="$messages$line
+" ;;
+            esac
+            [ $failed = 1 ] || last=$line
+            printf '\r\033[K%.78s' " $count packages: $line"
+        done
+        printf '\r\033[K%s' "$messages" >&2
+        [ $failed = 0 ] || { [ -n "$messages" ] || echo "$last"; exit 1; } >&2
+    }
+}
+
+pip_install pip
+pip_install --editable ".[$extras]"

@@ -8,9 +8,9 @@ import click
 
 from trainyard_cli.commands.shell_init import this_program
 from trainyard_cli.local import service as service
-from trainyard_cli.local.connect import notify
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output import formats
+from trainyard_cli.output.activity import Activity
 from trainyard_cli.output.formats import Output
 from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_cli.submission.proposal import proposed_line
@@ -22,7 +22,8 @@ from trainyard_protocol.views import AgentView, RetentionView, ServerStatus
 
 def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
     state = LocalState(state_dir)
-    now = service.up(state, changes, notify)
+    with Activity() as activity:
+        now = service.up(state, changes, activity.notify, report=activity.report)
     click.echo(_status_text(now))
     click.echo(
         f"\nDashboard:                 {_dashboard(state.server())}  (open it signed in: trainyard dashboard)"
@@ -36,7 +37,10 @@ def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
 
 def down(state_dir: Path) -> None:
     state = LocalState(state_dir)
-    if service.down(state, notify):
+    with Activity() as activity:
+        activity.report("stopping the service and its replicas")
+        stopped = service.down(state, activity.notify)
+    if stopped:
         click.echo("Stopped the local service.")
     else:
         click.echo("The local service was not running.")

@@ -14,6 +14,7 @@ from trainyard_cli.local.connect import client_of, find_server, notify, running_
 from trainyard_cli.local.service import ensure_up
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output import formats
+from trainyard_cli.output.activity import Activity
 from trainyard_cli.output.follow import stream
 from trainyard_cli.output.formats import Output
 from trainyard_cli.output.screens import is_live, screen_for
@@ -21,6 +22,8 @@ from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.existing import check_same
 from trainyard_cli.submission.flags import JobFlags, get
+from trainyard_cli.submission.packaging import Archive
+from trainyard_cli.submission.submit import Uploader
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_protocol.errors import (
     AlreadyExists,
@@ -30,8 +33,11 @@ from trainyard_protocol.errors import (
     TrainyardError,
     Unavailable,
 )
+from trainyard_protocol.health import sized
 from trainyard_protocol.machines import Catalog, load_catalog
 from trainyard_protocol.training_input import Job
+
+_SUBMITTING = "submitting the job"
 
 
 def submit(
@@ -75,13 +81,17 @@ def submit(
             existing.append(existing_job(client, draft.name, requested))
             return existing[0]
 
-        job = submission.submit(
-            draft,
-            client,
-            upload=to_bucket(bucket, storage, notify) if bucket else to_server(client),
-            notify=notify,
-            if_exists=same if if_not_exists else None,
-        )
+        activity = Activity()
+        upload = to_bucket(bucket, storage, activity.notify) if bucket else to_server(client)
+        with activity:
+            activity.report("packaging" if draft.program is not None else _SUBMITTING)
+            job = submission.submit(
+                draft,
+                client,
+                upload=_reported(upload, activity),
+                notify=activity.notify,
+                if_exists=same if if_not_exists else None,
+            )
         _announce(job, output, stream_logs=stream_logs, is_new=not existing)
         if not stream_logs:
             return 0
@@ -211,8 +221,21 @@ def _ready(target: Target, server: Server | None, state: LocalState) -> Server:
     """The configured server, or the local one, started if necessary."""
     if server is not None and not server.local:
         return server
-    ensure_up(state, notify)
+    with Activity() as activity:
+        ensure_up(state, activity.notify, activity.report)
     started = state.server()
     if started is None:
         raise Unavailable(f"The state directory {target.state_dir} was removed.")
     return started
+
+
+def _reported(upload: Uploader, activity: Activity) -> Uploader:
+    """The uploader, with its steps shown."""
+
+    def reported(job_id: str, archive: Archive) -> str:
+        activity.report(f"uploading {archive.path.name} ({sized(archive.size)})")
+        address = upload(job_id, archive)
+        activity.report(_SUBMITTING)
+        return address
+
+    return reported

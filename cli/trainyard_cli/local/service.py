@@ -39,7 +39,17 @@ _PORT_ATTEMPTS = 3
 _LOCAL_MODULES = ("uvicorn", "docker", "gcp_storage_emulator")  # of the extra `local`
 _RUNNING = (JobState.PREPARING, JobState.RUNNING)
 
+_PARTS: Mapping[ProcessName, str] = {
+    "server": "server",
+    "storage": "storage emulator",
+    "agent": "worker agent",
+}
+
 Notify = Callable[[str], None]
+
+
+def _ignore(_text: str) -> None:
+    """The default of `report`."""
 
 
 class PortLost(Unavailable):
@@ -74,9 +84,15 @@ class Status:
 
 
 def up(
-    state: LocalState, changes: Mapping[str, Any], notify: Notify, timeout_s: float = START_TIMEOUT_S
+    state: LocalState,
+    changes: Mapping[str, Any],
+    notify: Notify,
+    timeout_s: float = START_TIMEOUT_S,
+    *,
+    report: Notify = _ignore,
 ) -> Status:
-    """Start the missing processes and wait until they are ready. Idempotent, also when called concurrently.
+    """Start the missing processes and wait until they are ready. Idempotent, also when called concurrently. `report`
+    gets what is waited for, again and again.
 
     `changes` are the given options; others keep their last values. Raises Unavailable, with the end of the log, if a
     process is not ready in time; `changes` are then discarded and the started processes stopped. Raises
@@ -91,20 +107,20 @@ def up(
     with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
         for _ in range(_PORT_ATTEMPTS - 1):
             try:
-                _start_missing(state, changes, notify, timeout_s)
+                _start_missing(state, changes, notify, report, timeout_s)
             except PortLost as lost:
                 notify(f"{lost.message} Trying another port.")
             else:
                 return status(state)
-        _start_missing(state, changes, notify, timeout_s)
+        _start_missing(state, changes, notify, report, timeout_s)
     return status(state)
 
 
-def ensure_up(state: LocalState, notify: Notify) -> None:
+def ensure_up(state: LocalState, notify: Notify, report: Notify = _ignore) -> None:
     """Start the local service unless all of it runs. Waits for a concurrent `up`."""
     if state.exists() and all(state.process(name) for name in PROCESSES):
         if not _answers(state):
-            up(state, {}, notify)
+            up(state, {}, notify, report=report)
         return
     exists = state.exists()
     notify(
@@ -112,7 +128,7 @@ def ensure_up(state: LocalState, notify: Notify) -> None:
         if exists
         else f"No server is configured. Starting a local one (trainyard up) in {state.root}..."
     )
-    up(state, {}, notify)
+    up(state, {}, notify, report=report)
 
 
 def down(state: LocalState, notify: Notify) -> bool:
@@ -169,7 +185,9 @@ def server_status(server: Server, parts: tuple[ServiceProcess, ...] = ()) -> Sta
             return Status(parts, None, error.message, health)
 
 
-def _start_missing(state: LocalState, changes: Mapping[str, Any], notify: Notify, timeout_s: float) -> None:
+def _start_missing(
+    state: LocalState, changes: Mapping[str, Any], notify: Notify, report: Notify, timeout_s: float
+) -> None:
     """Start the missing processes; on failure stop them again. Raises PortLost if another program bound a port."""
     before = state.options()
     requested = replace(before, **changes)
@@ -191,7 +209,7 @@ def _start_missing(state: LocalState, changes: Mapping[str, Any], notify: Notify
         logged[name] = state.log_size(name)
         started[name] = state.start(name, command, inherited)
     try:
-        _wait_until_ready(state, options, started, logged, since, timeout_s)
+        _wait_until_ready(state, options, started, logged, since, report, timeout_s)
     except TrainyardError as error:
         if not isinstance(error, PortLost):
             state.save(replace(before, server_port=options.server_port, storage_port=options.storage_port))
@@ -248,6 +266,7 @@ def _wait_until_ready(
     started: Mapping[ProcessName, subprocess.Popen[bytes]],
     logged: Mapping[str, int],
     since: datetime,
+    report: Notify,
     timeout_s: float,
 ) -> None:
     server = state.server()
@@ -262,6 +281,7 @@ def _wait_until_ready(
             missing = _missing(client, options, since if "agent" in started else None)
             if missing is None:
                 return
+            report(f"starting the {_PARTS[missing]}")
             if time.monotonic() > deadline:
                 tail = _tail(state, missing, logged.get(missing, 0))
                 checks = _failed_checks(client)

@@ -81,4 +81,5 @@ def silent_text(seconds: float) -> str:
 
 def rate_text(steps_per_s: float) -> str:
     """`8.3 steps/s`; below one step in two seconds `12 s/step`."""
-    return f"{steps_per_s:.3g} steps/s" if steps_per_s >= 0.5 else f"{1 / steps_per_s:.3g} s/step"
+    value, unit = (steps_per_s, "steps/s") if steps_per_s >= 0.5 else (1 / steps_per_s, "s/step")
+    return f"{value:.1f} {unit}" if value < 1000 else f"{value:.3g} {unit}"

@@ -36,9 +36,9 @@ def view(*jobs: ActiveJobView, at: float = 12, **changes: Any) -> ActiveJobsView
 
 def test_table_has_what_each_job_does() -> None:
     assert wide_rows(ActiveJobs("p").lines(view(RUNNING, QUEUED))) == [
-        "JOB         STATE    STEP   METRIC      SPEED      LEFT  CPU    MEMORY GB  AGENT  DOES",
-        "digits      RUNNING  10/50  loss 0.312  1 steps/s  0:40  1.8/2  1.0/8      vm",
-        "other/next  QUEUED                                                                #3: needs 4 vCPU",
+        "JOB         STATE    STEP   METRIC      SPEED        LEFT  CPU    MEMORY GB  AGENT  DOES",
+        "digits      RUNNING  10/50  loss 0.312  1.0 steps/s  0:40  1.8/2  1.0/8      vm",
+        "other/next  QUEUED                                                                  #3: needs 4 vCPU",
     ]
 
 
@@ -46,10 +46,10 @@ def test_table_that_is_too_wide_has_two_rows_for_each_job() -> None:
     long = RUNNING.model_copy(update={"job_id": f"digits_{'x' * 40}_1"})
     shown = rows(ActiveJobs("p").lines(view(long, QUEUED)), 60)
     assert shown == [
-        "JOB              STATE    STEP   METRIC      SPEED      LEFT",
-        "digits_…xxxxx_1  RUNNING  10/50  loss 0.312  1 steps/s  0:40",
+        "JOB            STATE    STEP   METRIC      SPEED        LEFT",
+        "digits…xxxx_1  RUNNING  10/50  loss 0.312  1.0 steps/s  0:40",
         "  CPU 1.8/2  memory 1.0/8 GB  on vm",
-        "other/next       QUEUED",
+        "other/next     QUEUED",
         "  #3: needs 4 vCPU",
     ]
 
@@ -62,11 +62,11 @@ def test_speed_is_that_of_the_last_lists_and_the_time_left_stands_still_without_
         (line,) = jobs.lines(view(step, at=at))
         seen.append((line.speed, line.left, line.does))
     assert seen == [
-        ("1 steps/s", "0:40", ""),
-        ("1 steps/s", "0:30", ""),
-        ("1 steps/s", "0:20", ""),
-        ("1 steps/s", "0:20", ""),
-        ("1 steps/s", "", "no step for 60 s"),
+        ("1.0 steps/s", "0:40", ""),
+        ("1.0 steps/s", "0:30", ""),
+        ("1.0 steps/s", "0:20", ""),
+        ("1.0 steps/s", "0:20", ""),
+        ("1.0 steps/s", "", "no step for 60 s"),
     ]
     (line,) = jobs.lines(view(RUNNING.model_copy(update={"run": 2, "step": None, "step_at": None})))
     assert (line.step, line.speed, line.does) == ("", "", "run 2; 2 of 2 replicas running")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard_cli.output.activity import Activity
 from trainyard_cli.output.bottom_line import BottomLine
 from trainyard_cli.output.live_log import LiveState, MetricsLine, ShownLine, TextLine
 from trainyard_cli.output.log_screen import JsonScreen, LiveScreen, PlainScreen
@@ -131,7 +132,7 @@ def test_state_leaves_out_what_matters_least_where_it_is_narrow(width: int, row:
          " QUEUED  00:12  #3 in the queue  needs 4 vCPU"),
         (LiveState(JobState.PREPARING, ("installing x",), "00:12"), " PREPARING  00:12  installing x"),
         (replace(RUNNING, silent_s=40.5, epoch="", steps_per_s=0.1),
-         " RUNNING  ──────────────── 1200/50000  loss 0.312  10 s/step  no step for 40 s"),
+         " RUNNING  ────────── 1200/50000  loss 0.312  10.0 s/step  no step for 40 s"),
         (replace(RUNNING, steps=None, done=None, left_s=None),
          " RUNNING  step 1200  epoch 2/5  loss 0.312  8.3 steps/s"),
         (LiveState(JobState.RUNNING, epoch="2/5", metric="loss 1"), " RUNNING  epoch 2/5  loss 1"),
@@ -209,3 +210,17 @@ def test_screen_for_an_output(monkeypatch: pytest.MonkeyPatch) -> None:
         screen.close()
         assert type(screen) is expected, kind
     assert type(screen_for(Terminal(), Terminal(), as_json=True)) is JsonScreen
+
+
+def test_activity_is_a_line_below_the_messages_that_is_gone_at_the_end() -> None:
+    out, pipe = Terminal(), io.StringIO()
+    with Activity(out) as activity:
+        activity.report("packaging prog")
+        activity.notify("A message.")
+        shown = display(out.getvalue())
+    assert shown == ["A message.", " packaging prog  0 s"]
+    assert display(out.getvalue()) == ["A message."]
+    with Activity(pipe) as activity:
+        activity.report("packaging prog")
+        activity.notify("A message.")
+    assert pipe.getvalue() == "A message.\n"

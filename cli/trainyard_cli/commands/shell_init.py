@@ -1,7 +1,8 @@
 """`trainyard shell-init`: shell code that makes `jobs submit ...` run trainyard.
 
 `jobs` is a builtin of every shell. The function defined here passes our subcommands to the program and everything else
-(`jobs`, `jobs -l`, `jobs %1`) to the builtin. The subcommands come from the command tree.
+(`jobs`, `jobs -l`, `jobs %1`) to the builtin. The subcommands come from the command tree. Another word, with which the
+builtin can do nothing, goes to the program: it is most likely a mistyped subcommand.
 """
 
 import os
@@ -17,6 +18,7 @@ unalias jobs 2>/dev/null || :
 jobs() {{
     case "${{1-}}" in
         {pattern}) {program} jobs "$@" ;;
+        [a-z]*) command jobs "$@" 2>/dev/null || {program} jobs "$@" ;;
         *) command jobs "$@" ;;
     esac
 }}
@@ -27,6 +29,7 @@ unalias jobs 2>/dev/null || :
 function jobs {{
     case "${{1-}}" in
         {pattern}) {program} jobs "$@" ;;
+        [a-z]*) builtin jobs "$@" 2>/dev/null || {program} jobs "$@" ;;
         *) builtin jobs "$@" ;;
     esac
 }}
@@ -57,6 +60,7 @@ unalias jobs 2>/dev/null || :
 function jobs {{
     case "${{1-}}" in
         ({pattern}) {program} jobs "$@" ;;
+        ([a-z]*) builtin jobs "$@" 2>/dev/null || {program} jobs "$@" ;;
         (*) builtin jobs "$@" ;;
     esac
 }}
@@ -91,7 +95,11 @@ function jobs --description 'Trainyard jobs, and the jobs of this shell'
         case {verbs}
             {program} jobs $argv
         case '*'
-            builtin jobs $argv
+            if string match --quiet --regex '^[a-z]' -- "$argv[1]"
+                builtin jobs $argv 2>/dev/null; or {program} jobs $argv
+            else
+                builtin jobs $argv
+            end
     end
 end
 function _trainyard_completion

@@ -2,17 +2,22 @@
 
 import os
 import shlex
+from contextlib import suppress
 from pathlib import Path
+
+from trainyard_cli.submission import programs
+from trainyard_protocol.errors import InvalidArgument
 
 EXAMPLE = Path(__file__).parents[3] / "trainer_template" / "config.yaml"
 """The config of the trainer template, in a checkout of this repository."""
 
 _CONFIGS = ("config.yaml", "config.yml", "config.json")
+_PROGRAMS = ("trainer", "train.py", "task.py", "main.py", "train.sh")
 _HELP = "jobs submit training --help"
 
 
 def proposed_line(example: Path = EXAMPLE) -> str:
-    """The command line for the config or the package in the current directory, else for the example; without any of
+    """The command line for the config or the program in the current directory, else for the example; without any of
     them the one that shows help."""
     words = _own() or _example(example)
     return shlex.join(["jobs", "submit", "training", *words, "--stream-logs"]) if words else _HELP
@@ -22,8 +27,10 @@ def _own() -> list[str]:
     for name in _CONFIGS:
         if Path(name).is_file():
             return ["--config", name]
-    if all((Path("trainer") / name).is_file() for name in ("__init__.py", "task.py")):
-        return ["--package-path", "trainer", "--module-name", "trainer.task"]
+    for name in _PROGRAMS:
+        with suppress(InvalidArgument):
+            programs.find(Path(name))
+            return ["--package-path", name]
     return []
 
 

@@ -162,6 +162,11 @@ def test_jobs_without_a_verb_of_ours_is_still_the_builtin(shell: Shell) -> None:
     assert shell.recorded() == []
 
 
+def test_mistyped_verb_reaches_trainyard_which_names_the_one_that_was_meant(shell: Shell) -> None:
+    assert "no such" not in shell.run("jobs submt training x").lower()
+    assert shell.recorded() == [["jobs", "submt", "training", "x"]]
+
+
 def test_shell_init_evaluated_twice_changes_nothing(shell: Shell) -> None:
     shell.run(INIT[shell.name])
     shell.run("jobs list --limit 3")

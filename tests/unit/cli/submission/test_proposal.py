@@ -11,8 +11,9 @@ def test_proposed_line_names_what_is_there(tmp_path: Path, monkeypatch: pytest.M
     package = ("trainer/__init__.py", "trainer/task.py")
     table = [  # files, line
         ((), f"{SUBMIT} --help"),
-        (("trainer/task.py",), f"{SUBMIT} --help"),
-        (package, f"{SUBMIT} --package-path trainer --module-name trainer.task --stream-logs"),
+        (("trainer/notes.txt",), f"{SUBMIT} --help"),
+        (package, f"{SUBMIT} --package-path trainer --stream-logs"),
+        (("train.py", "other.py"), f"{SUBMIT} --package-path train.py --stream-logs"),
         ((*package, "config.yaml"), f"{SUBMIT} --config config.yaml --stream-logs"),
         (("config.json",), f"{SUBMIT} --config config.json --stream-logs"),
     ]

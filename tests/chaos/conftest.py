@@ -116,10 +116,11 @@ def _place(request: pytest.FixtureRequest, runtime: str, database: str) -> Itera
     if database == "postgresql":
         server = request.getfixturevalue("postgresql")
         url = server.create()
+    python = request.getfixturevalue("job_python")
     if runtime == "process":
-        yield Place(forge, url, python=request.getfixturevalue("job_python"))
+        yield Place(forge, url, python=python)
     else:
         engine: Engine = request.getfixturevalue("engine")
-        yield Place(forge, url, image=engine.base_image, environment=engine.environment)
+        yield Place(forge, url, python=python, image=engine.base_image, environment=engine.environment)
     if server is not None:
         server.drop(url)

@@ -154,7 +154,12 @@ class History:
         proxy = self._network.add(name, targets, self.plan.seed)
         arguments = ["--server", f"http://127.0.0.1:{proxy.port}", "--token-file", str(self.root / "agent")]
         arguments += ["--state-dir", str(self.root / name), "--name", name]
-        arguments += ["--runtime", self.plan.runtime, "--memory-gb", "16"]
+        arguments += [
+            "--runtime",
+            "process" if self.plan.runtime == "process" else "auto",
+            "--memory-gb",
+            "16",
+        ]
         arguments += ["--job-dir-root", str(self.root / "jobs")]
         if place.python:
             arguments += ["--python", place.python]
@@ -172,7 +177,7 @@ class History:
         configs = ["master", "worker"] if job.workers else ["master"]
         if job.workers:
             gang |= {"workerType": "local-1", "workerCount": str(job.workers)}
-        if self.plan.runtime == "process":
+        if not self.plan.in_container(job):
             return {**gang, "pythonModule": "chaos_program", "args": [script]}
         shutil.copy(program.__file__, directory / "program.py")
         command = ["python3", "-S", "-E", str(directory / "program.py"), script]

@@ -49,6 +49,10 @@ class Plan:
     operations: tuple[Operation, ...]
     length: float
 
+    def in_container(self, job: PlannedJob) -> bool:
+        """With an engine, every second job is a package: its processes run beside the containers of the others."""
+        return self.runtime == "docker" and self.jobs.index(job) % 2 == 0
+
     def __str__(self) -> str:
         head = f"seed {self.seed}: {self.runtime}, agents={self.agents}, servers={self.servers}"
         jobs = [

@@ -29,7 +29,8 @@ class Verdict(Wire):
     """The verdict of a run: the first failure by the replicas' own finish times, or the success.
 
     `exit_code` is that of `jobs submit --stream-logs`. `last_lines` are the end of the log of `replica`, `step` is the
-    last step that it reported.
+    last step that it reported. `cause` is the exception's own line, or what the program said last, "" if it is unknown;
+    `message` ends with it, and it is line `cause_cursor` of the log.
     """
 
     outcome: Outcome
@@ -39,6 +40,8 @@ class Verdict(Wire):
     exit_code: int | None = None
     last_lines: tuple[str, ...] = ()
     step: int | None = None
+    cause: str = ""
+    cause_cursor: int | None = None
 
 
 class CurveDigest(Wire):

@@ -1,5 +1,6 @@
 """The overview of one job."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +29,10 @@ def test_failed_job_shows_why_on_top(
     agent.stopped("master-replica-0", run=run)
     page = open_page("/projects/p/jobs/cnn_large", viewport=viewport)
     expect(page.get_by_role("heading", name="Why it failed")).to_be_visible()
-    expect(page.locator("#live-verdict")).to_contain_text("ValueError: no data")
+    expect(page.locator("#live-verdict .lead")).to_have_text("ValueError: no data")
+    expect(page.get_by_role("link", name="This line in the log")).to_have_attribute(
+        "href", re.compile(r"/logs#L\d+$")
+    )
     shot(page, f"job-failed-{viewport.name.lower()}")
     assert axe(page, viewport) == []
 

@@ -131,7 +131,7 @@ def test_jobs_that_need_attention_are_one_click_away(busy: DashboardServer, open
     page = open_page("/")
     page.get_by_role("link", name="Needs attention 1").click()
     expect(page.locator("[data-row]")).to_have_count(1)
-    expect(row(page, "cnn_large")).to_contain_text("non-zero status of 1")
+    expect(row(page, "cnn_large")).to_contain_text("ValueError: no data")
 
 
 def test_columns_sort(busy: DashboardServer, open_page: Open) -> None:

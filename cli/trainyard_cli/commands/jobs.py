@@ -34,6 +34,8 @@ from trainyard_protocol.views import (
 )
 
 _LABEL_ATTEMPTS = 5
+_EXITED = re.compile(r"The replica \w+ \d+ exited with a non-zero status of \d+\. ?")
+_CAUSE_WIDTH = 100
 _COUNTS = ("worker_count", "parameter_server_count", "evaluator_count")
 
 
@@ -59,6 +61,7 @@ def summary(detail: JobDetail, now: datetime) -> list[str]:
         lines += progress.lines(detail, now)
     if detail.verdict and detail.state is JobState.FAILED and detail.verdict.replica:
         lines.append(f"{detail.verdict.replica} failed first ({detail.verdict.reason}).")
+        lines += [detail.verdict.cause] if detail.verdict.cause else []
     job_id = detail.job.get("jobId")
     return [*lines, f"To see its log:  jobs stream-logs {job_id}"]
 
@@ -123,8 +126,21 @@ def list_jobs(
     if not jobs:
         notify("Listed 0 items.")
         return ""
-    rows = [[job["jobId"], job["state"], _created(job)] for job in jobs]
-    return formats.table(["JOB_ID", "STATUS", "CREATED"], rows)
+    causes = [_cause(job) for job in jobs]
+    headers = ["JOB_ID", "STATUS", "CREATED", *(["CAUSE"] if any(causes) else [])]
+    rows = [
+        [job["jobId"], job["state"], _created(job), cause] for job, cause in zip(jobs, causes, strict=True)
+    ]
+    return formats.table(headers, [row[: len(headers)] for row in rows])
+
+
+def _cause(job: Mapping[str, Any]) -> str:
+    """The cause of a failed job: the first line of its errorMessage, without the sentence before the cause."""
+    if job["state"] != JobState.FAILED:
+        return ""
+    line = without_control(str(job.get("errorMessage", "")).partition("\n")[0])
+    cause = _EXITED.sub("", line) or line
+    return cause if len(cause) <= _CAUSE_WIDTH else f"{cause[: _CAUSE_WIDTH - 1]}…"
 
 
 def sort(jobs: Iterable[Mapping[str, Any]], sort_by: str) -> list[Any]:

@@ -175,8 +175,9 @@ def summary_lines(
         lines += [f"  {line}" for line in message.rstrip().splitlines()]
     else:
         code = f", exit code {verdict.exit_code}" if verdict.exit_code is not None else ""
+        lines += [f"  {verdict.cause}"] if verdict.cause else []
         lines.append(f"  {verdict.replica} failed first ({verdict.reason}{code}):")
-        lines += [f"  {line}" for line in verdict.message.rstrip().splitlines()]
+        lines += [f"  {line}" for line in verdict.message.removesuffix(verdict.cause).rstrip().splitlines()]
         if last_lines := verdict.last_lines or tails.get(verdict.replica, ()):
             lines.append(f"  Last lines of {verdict.replica}:")
             lines += [f"    {line}" for line in last_lines]

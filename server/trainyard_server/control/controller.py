@@ -10,6 +10,7 @@ from datetime import datetime
 from trainyard_protocol.config.fields import rfc3339
 from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.sync import AgentInfo, LogLine
+from trainyard_protocol.views import LogEntry
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import (
     agents_now,
@@ -19,7 +20,8 @@ from trainyard_server.control.snapshots import (
     queued_snapshots,
     run_snapshot,
 )
-from trainyard_server.domain.lifecycle import decisions
+from trainyard_server.domain.lifecycle import causes, decisions
+from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.scheduling import scheduler
 from trainyard_server.domain.snapshots import JobSnapshot
 from trainyard_server.storage.db.models import JobRow, RunRow
@@ -208,7 +210,8 @@ class Controller:
         with backend.store.read() as reader:
             job = job_snapshot(reader, key)
         now = backend.clock()
-        step = decisions.step(job, now, self._policy, self._last_lines(job))
+        last_lines, cause = self._end_of_log(job)
+        step = decisions.step(job, now, self._policy, last_lines, cause)
         if step is None:
             return False  # the usual case, without a write transaction
         with backend.store.write() as writer:
@@ -223,12 +226,27 @@ class Controller:
         backend.notifier.publish(*topics)
         return True
 
-    def _last_lines(self, job: JobSnapshot) -> tuple[str, ...]:
+    def _end_of_log(self, job: JobSnapshot) -> tuple[tuple[str, ...], Cause | None]:
+        """The last lines of the replica that decides a run that is complete, and the cause of its failure."""
         replica = decisions.decider(job)
         if job.run is None or replica is None or not job.run.complete:
-            return ()
-        stream = Stream(job.run.number, replica.task)
-        return self._backend.logs.tail(job.project, job.job_id, stream, self._backend.settings.last_lines)
+            return (), None
+        number = job.run.number
+        logs, count = self._backend.logs, self._backend.settings.last_lines
+        if not decisions.has_cause(replica):
+            return logs.tail(job.project, job.job_id, Stream(number, replica.task), count), None
+
+        def end(task: str) -> tuple[LogEntry, ...]:
+            stream = Stream(number, task)
+            return logs.last_entries(job.project, job.job_id, stream, causes.LINES, causes.CHARACTERS)
+
+        entries = end(replica.task)
+        found = [Cause.of(entries, replica.task)]
+        if found[0] is None or found[0].is_consequence:
+            others = [other.task for other in job.run.replicas if other.task != replica.task]
+            found += [Cause.of(end(task), task) for task in others[: causes.REPLICAS]]
+        cause = causes.first_cause(filter(None, found), replica.task)
+        return tuple(entry.text for entry in entries[-count:] if count), cause
 
 
 def _apply(

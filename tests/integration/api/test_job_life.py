@@ -111,14 +111,36 @@ def test_program_error_fails_the_job_and_names_the_replica(api: Server, agent: S
     job, detail = api.job(), api.detail()
     assert job["state"] == "FAILED"
     assert job["errorMessage"] == (
-        "The replica worker 0 exited with a non-zero status of 3. "
+        "The replica worker 0 exited with a non-zero status of 3. ValueError: no\n"
         "Traceback (most recent call last):\nValueError: no"
     )
     assert detail["exit_code"] == 3
     assert detail["verdict"]["replica"] == "worker-replica-0"
+    assert (detail["verdict"]["cause"], detail["verdict"]["message"].split(". ")[-1]) == (
+        "ValueError: no",
+    ) * 2
+    page = api.get(
+        "/trainyard/v1/projects/p/jobs/job/logs/page", before=detail["verdict"]["cause_cursor"] + 1, limit=1
+    )
+    assert page["lines"][0][7] == "ValueError: no"
     assert detail["verdict"]["last_lines"] == ["Traceback (most recent call last):", "ValueError: no"]
     assert len(detail["runs"]) == 1
     assert api.events()[-1] == "Job failed."
+
+
+def test_cause_of_a_failed_collective_is_the_other_replicas_exception(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    started(api, agent, **PAIR)
+    head = "Traceback (most recent call last):"
+    agent.log(head, "RuntimeError: gloo: Connection closed by peer", task="master-replica-0")
+    agent.log(head, "ValueError: no shard 3", task="worker-replica-0")
+    agent.exit("master-replica-0", code=1)
+    agent.stopped("worker-replica-0")
+    expected = (
+        "The replica master 0 exited with a non-zero status of 1. worker-replica-0: ValueError: no shard 3\n"
+    )
+    assert api.job()["errorMessage"].startswith(expected)
 
 
 def test_first_failure_by_the_replicas_clocks_decides_not_the_first_heard_of(

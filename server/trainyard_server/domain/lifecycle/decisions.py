@@ -23,8 +23,11 @@ from trainyard_protocol.states import (
 from trainyard_protocol.sync import ExitReport, RunReport, Stall
 from trainyard_protocol.views import Verdict
 from trainyard_server.domain.lifecycle import stalls
+from trainyard_server.domain.lifecycle.causes import Cause, shown
 from trainyard_server.domain.lifecycle.messages import error_message, sentence, the_replica
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
+
+_OWN_SIGNALS = (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: of the program's own making
 
 CANCELLED_BY_USER = "The job was cancelled by the user."
 
@@ -80,12 +83,16 @@ class ReplicaChange:
 
 
 def step(
-    job: JobSnapshot, now: datetime, policy: RetryPolicy, last_lines: Sequence[str] = ()
+    job: JobSnapshot,
+    now: datetime,
+    policy: RetryPolicy,
+    last_lines: Sequence[str] = (),
+    cause: Cause | None = None,
 ) -> Transition | None:
     """The next transition of the job, or None. `last_lines` are the end of the log of `decider(job)`."""
     if job.state in FINAL_JOB_STATES:
         return None
-    return _time_limit(job, now) or _cancelling(job) or _running(job, now, policy, last_lines)
+    return _time_limit(job, now) or _cancelling(job) or _running(job, now, policy, last_lines, cause)
 
 
 def decider(job: JobSnapshot) -> ReplicaSnapshot | None:
@@ -121,6 +128,16 @@ def _stall(job: JobSnapshot) -> Verdict | None:
     if first is not None and first.exit is not None and first.exit.reason in _ABOVE_A_STALL:
         return None
     return job.run.stalled
+
+
+def has_cause(replica: ReplicaSnapshot) -> bool:
+    """Whether the log of a replica that decides a run may say why it failed: it ended by itself, and was not killed."""
+    if replica.exit is None:
+        return False
+    by_itself = replica.exit.code is not None and replica.exit.code - 128 in _OWN_SIGNALS
+    return replica.exit.reason is Reason.PROGRAM_ERROR or (
+        replica.exit.reason is Reason.KILLED_BY_SIGNAL and by_itself
+    )
 
 
 def stall_changes(
@@ -237,10 +254,10 @@ def may_give_up(job: JobSnapshot, lost: Sequence[ReplicaChange], now: datetime, 
         for r in run.replicas
     )
     left = replace(run, replicas=replicas)
-    return not lost or _ended(replace(job, run=left), left, now, policy, ()).job is not JobState.QUEUED
+    return not lost or _ended(replace(job, run=left), left, now, policy).job is not JobState.QUEUED
 
 
-def verdict_of(job: JobSnapshot, last_lines: Sequence[str] = ()) -> Verdict:
+def verdict_of(job: JobSnapshot, last_lines: Sequence[str] = (), cause: Cause | None = None) -> Verdict:
     """The verdict of the live run. The run must be complete."""
     replica, stalled = decider(job), _stall(job)
     if replica is not None and stalled is not None:
@@ -256,14 +273,17 @@ def verdict_of(job: JobSnapshot, last_lines: Sequence[str] = ()) -> Verdict:
                 step=replica.step,
             )
         code = replica.exit.code
+        why = shown(cause, replica.task) if cause is not None else ""
         return Verdict(
             outcome=Outcome.FAILED,
             reason=replica.exit.reason,
-            message=sentence(replica.task, replica.exit),
+            message=f"{sentence(replica.task, replica.exit)} {why}".rstrip(),
             replica=replica.task,
             exit_code=code if code is not None and 1 <= code <= 255 else 1,
             last_lines=tuple(last_lines),
             step=replica.step,
+            cause=why,
+            cause_cursor=cause.cursor if cause is not None else None,
         )
     if job.state is JobState.CANCELLING:
         return Verdict(
@@ -317,7 +337,7 @@ def _cancelling(job: JobSnapshot) -> Transition | None:
 
 
 def _running(
-    job: JobSnapshot, now: datetime, policy: RetryPolicy, last_lines: Sequence[str]
+    job: JobSnapshot, now: datetime, policy: RetryPolicy, last_lines: Sequence[str], cause: Cause | None
 ) -> Transition | None:
     run = job.run
     if run is None:
@@ -326,7 +346,7 @@ def _running(
         return Transition(run=RunState.RUNNING, job=JobState.RUNNING, job_message="All replicas are running.")
     if run.state is not RunState.STOPPING:
         return _decided(job, run) or _stalled(job, run, policy)
-    return _ended(job, run, now, policy, last_lines) if run.complete else None
+    return _ended(job, run, now, policy, last_lines, cause) if run.complete else None
 
 
 def _decided(job: JobSnapshot, run: RunSnapshot) -> Transition | None:
@@ -360,9 +380,14 @@ def _stalled(job: JobSnapshot, run: RunSnapshot, policy: RetryPolicy) -> Transit
 
 
 def _ended(
-    job: JobSnapshot, run: RunSnapshot, now: datetime, policy: RetryPolicy, last_lines: Sequence[str]
+    job: JobSnapshot,
+    run: RunSnapshot,
+    now: datetime,
+    policy: RetryPolicy,
+    last_lines: Sequence[str] = (),
+    cause: Cause | None = None,
 ) -> Transition:
-    verdict = verdict_of(job, last_lines)
+    verdict = verdict_of(job, last_lines, cause)
     if verdict.outcome is Outcome.SUCCEEDED:
         return Transition(
             run=RunState.ENDED,

@@ -47,9 +47,10 @@ def sentence(task: str, ended: ExitReport) -> str:
 
 
 def error_message(verdict: Verdict) -> str:
-    """The job's errorMessage: the sentence, then the last lines of the replica's log."""
+    """The job's errorMessage: the sentence with the cause, then the last lines of the replica's log."""
+    separator = "\n" if verdict.cause else " "
     lines = "\n".join(verdict.last_lines)[-_LAST_LINES_LIMIT:]
-    return f"{verdict.message} {lines}".rstrip()
+    return f"{verdict.message}{separator}{lines}".rstrip()
 
 
 def the_replica(task: str) -> str:

@@ -126,16 +126,25 @@ class LogStore:
         """All lines that pass the filter, in the order of arrival."""
         return all_entries(lambda after: self.read(project, job_id, after, log_filter))
 
-    def tail(self, project: str, job_id: str, stream: Stream, lines: int) -> tuple[str, ...]:
-        """The text of the last lines of a stream, the oldest first, without overwritten states of progress bars."""
+    def last_entries(
+        self, project: str, job_id: str, stream: Stream, lines: int, characters: int = 2**62
+    ) -> tuple[LogEntry, ...]:
+        """The last lines of a stream, the oldest first: at most so many, and not many more characters; no overwritten
+        states of progress bars."""
         log_filter = LogFilter(frozenset((stream.task,)), run=stream.run)
-        texts: list[str] = []
+        entries: list[LogEntry] = []
         before: int | None = None
-        while len(texts) < lines and before != 1:
-            page = self.read_back(project, job_id, before, log_filter, lines - len(texts))
-            texts = [*(entry.text for entry in page.entries if not entry.overwritten), *texts]
+        while len(entries) < lines and characters > 0 and before != 1:
+            page = self.read_back(project, job_id, before, log_filter, lines - len(entries))
+            found = [entry for entry in page.entries if not entry.overwritten]
+            entries = [*found, *entries]
+            characters -= sum(len(one.text) for one in found)
             before = page.first
-        return tuple(texts)
+        return tuple(entries)
+
+    def tail(self, project: str, job_id: str, stream: Stream, lines: int) -> tuple[str, ...]:
+        """The text of `last_entries`."""
+        return tuple(entry.text for entry in self.last_entries(project, job_id, stream, lines))
 
     def count(self, project: str, job_id: str, stream: Stream) -> int:
         """Number of lines of a stream, which is the number of its next line."""

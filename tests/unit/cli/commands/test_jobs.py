@@ -399,19 +399,25 @@ def test_stream_logs_of_a_job_that_ended_prints_its_log_and_exits_with_its_code(
     app.tick()
     agent.sync()
     agent.start()
-    agent.log("one", "two")
+    agent.log("one", "two", "Traceback (most recent call last):", "ValueError: \x1b[31mno data")
     agent.exit(code=3)
     app.tick()
+    assert [row.split(None, 3)[3] for row in typed("jobs list").out.splitlines()] == [
+        "CAUSE",
+        "ValueError: no data",
+    ]
+    assert "\nValueError: no data\n" in typed("jobs describe j").err
     printed = typed("jobs stream-logs j")
     assert printed.code == 3
     texts = [line.rpartition("  ")[2] for line in printed.out.splitlines()]
     assert texts.count("one") == texts.count("two") == 1
-    assert "master-replica-0 failed first (PROGRAM_ERROR, exit code 3):" in printed.err
+    failed_first = "  ValueError: no data\n  master-replica-0 failed first (PROGRAM_ERROR, exit code 3):\n"
+    assert failed_first in printed.err
     entries = [
         json.loads(line)
         for line in typed("jobs stream-logs j -o json --task master-replica-0").out.splitlines()
     ]
-    assert [entry["text"] for entry in entries] == ["one", "two"]
+    assert [entry["text"] for entry in entries][:2] == ["one", "two"]
 
 
 def test_stream_logs_shows_the_lines_that_filters_leave(typed: Type, app: Server) -> None:

@@ -41,6 +41,14 @@ def expect_taken(page: Page) -> None:
     expect(page.locator("#status")).to_have_text("The server would accept it")
 
 
+def test_lost_indentation_is_restored_by_a_button(dashboard: DashboardServer, open_page: Open) -> None:
+    dashboard.agent()
+    page = open_page("/new")
+    type_config(page, "".join(f"{line.strip()}\n" for line in SHOWN.splitlines()))
+    page.get_by_role("button", name="Restore the indentation").click()
+    expect(page.get_by_role("textbox", name="Config")).to_have_value(SHOWN)
+
+
 def test_mistake_is_marked_at_its_line_and_gone_when_it_is_corrected(
     dashboard: DashboardServer, open_page: Open
 ) -> None:

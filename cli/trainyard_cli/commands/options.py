@@ -149,7 +149,7 @@ def output_options(function: Command) -> Command:
 
 
 class WithUserArgs(click.Command):
-    """Command that passes the words after the first `--` on as `user_args`."""
+    """Command that passes the words after the first `--` on as `user_args`, and those before it as `words`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -162,6 +162,7 @@ class WithUserArgs(click.Command):
         except click.NoSuchOption as error:
             raise click.UsageError(unknown_option(ctx.command_path, error, self, given), ctx) from error
         ctx.params["user_args"] = user_args
+        ctx.params["words"] = tuple(given[: given.index("--")] if "--" in given else given)
         return rest
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:

@@ -71,7 +71,7 @@ def build(
             since = time.monotonic()
             with progress_on(sys.stderr, recipe.name) as progress:
                 size = images.build(client, recipe, progress)
-            click.echo(f"Built {recipe.image}: {_gigabytes(size)}, in {time.monotonic() - since:.0f} s.")
+            click.echo(f"Built {recipe.image}: {gigabytes(size)}, in {time.monotonic() - since:.0f} s.")
             if use := images.use_of(table, recipe.name):
                 notify(use)
 
@@ -133,7 +133,7 @@ def _on_engine(line: RuntimeTableRow, engine_answers: bool, table: Runtimes) -> 
     if not engine_answers:
         return "?"
     if line.size is not None:
-        return _gigabytes(line.size)
+        return gigabytes(line.size)
     if table.images[line.name].dockerfile:
         return f"no: trainyard runtimes build {line.name}"
     return "no: pulled when needed"
@@ -150,5 +150,6 @@ def _data(line: RuntimeTableRow, engine_answers: bool) -> dict[str, Any]:
     }
 
 
-def _gigabytes(size: int) -> str:
+def gigabytes(size: int) -> str:
+    """A size of an image, in words."""
     return f"{size / GIGABYTE:.2f} GB"

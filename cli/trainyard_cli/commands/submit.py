@@ -1,8 +1,8 @@
 """`jobs submit training` and `jobs validate`, from flags to exit code."""
 
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import click
 
 from trainyard_cli.client import NO_RETRIES, Client
 from trainyard_cli.commands import jobs
+from trainyard_cli.commands.build import command_with_build, ensure_built
 from trainyard_cli.local.connect import client_of, find_server, notify, running_server
 from trainyard_cli.local.service import ensure_up
 from trainyard_cli.local.state import LocalState
@@ -18,8 +19,12 @@ from trainyard_cli.output.activity import Activity
 from trainyard_cli.output.follow import stream
 from trainyard_cli.output.formats import Output
 from trainyard_cli.output.screens import is_live, screen_for
+from trainyard_cli.runtimes import images
+from trainyard_cli.runtimes.images import Project
 from trainyard_cli.settings import Server, Target
+from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
+from trainyard_cli.submission.config_file import STDIN
 from trainyard_cli.submission.existing import check_same
 from trainyard_cli.submission.flags import JobFlags, get
 from trainyard_cli.submission.packaging import Archive
@@ -38,6 +43,9 @@ from trainyard_protocol.machines import Catalog, load_catalog
 from trainyard_protocol.training_input import Job
 
 _SUBMITTING = "submitting the job"
+_PUSH = (
+    "trainyard build DIR --tag REGISTRY/NAME:TAG, docker push, and --master-image-uri in place of --build."
+)
 
 
 def submit(
@@ -48,6 +56,7 @@ def submit(
     name: str,
     config: Path | None,
     user_args: tuple[str, ...],
+    words: tuple[str, ...],
     stream_logs: bool,
     if_not_exists: bool = False,
     raw: bool = False,
@@ -58,7 +67,7 @@ def submit(
     With `if_not_exists` a job of that name with the same content counts as the submitted one; with another content it
     is an AlreadyExists with the differences.
     """
-    draft = submission.draft(config, flags, current_dir=_current_dir(), name=name, user_args=user_args)
+    draft, project = _draft(config, flags, name, user_args)
     if if_not_exists and not draft.name:
         raise click.UsageError(
             "argument --if-not-exists: give the job a name, as JOB or as the config's jobId. The default name has the "
@@ -66,7 +75,12 @@ def submit(
         )
     state = LocalState(target.state_dir)
     server = find_server(target)
-    _check(draft, target, server, _catalog(server, state))
+    with _proposing_build(draft, words, user_args):
+        _check(draft, target, server, _catalog(server, state))
+    if project is not None:
+        ensure_built(project)
+        if server is not None and not server.local:
+            notify(f"The image is on this machine. Agents elsewhere need it in a registry: {_PUSH}")
     server = _ready(target, server, state)
     with client_of(server, target) as client:
         bucket = flags.text("staging_bucket")
@@ -119,13 +133,21 @@ def validate(
     name: str,
     config: Path | None,
     user_args: tuple[str, ...],
+    words: tuple[str, ...],
+    fix: bool = False,
 ) -> None:
-    """Run the checks of submit, locally and at a running server, and print the gang."""
-    draft = submission.draft(config, flags, current_dir=_current_dir(), name=name, user_args=user_args)
+    """Run the checks of submit, locally and at a running server, and print the gang.
+
+    With `fix` restore the indentation of the config first; that of standard input goes to stdout, unchecked.
+    """
+    if fix and _fix(config):
+        return
+    draft, project = _draft(config, flags, name, user_args)
     state = LocalState(target.state_dir)
     found = find_server(target)
     catalog = _catalog(found, state)
-    job = _check(draft, target, found, catalog)
+    with _proposing_build(draft, [word for word in words if word != "--fix"], user_args):
+        job = _check(draft, target, found, catalog)
     server = running_server(target)
     if server is not None:
         with client_of(server, target) as client, submission.in_users_terms(draft):
@@ -142,8 +164,60 @@ def validate(
     click.echo(f"The job is valid ({checked}). Nothing was submitted.")
     if draft.program is not None:
         click.echo(f"It would package {draft.program.shown} and run {draft.program.module}.")
+    if project is not None:
+        click.echo(f"It would build {project.name} as {project.image}.")
     if groups:
         click.echo(f"\n{jobs.gang_text(groups)}")
+
+
+def _draft(
+    config: Path | None, flags: JobFlags, name: str, user_args: tuple[str, ...]
+) -> tuple[submission.JobDraft, Project | None]:
+    """The job, and the project of --build, whose image it has."""
+    draft = submission.draft(config, flags, current_dir=_current_dir(), name=name, user_args=user_args)
+    if not flags.text("build"):
+        return draft, None
+    project = images.project(Path(flags.text("build")).expanduser())
+    return submission.with_image(draft, project.image), project
+
+
+@contextmanager
+def _proposing_build(
+    draft: submission.JobDraft, words: Sequence[str], user_args: Sequence[str]
+) -> Iterator[None]:
+    """Add the command line with --build to the errors of a job whose image is still to be built."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if not submission.lacks_program(draft):
+            raise
+        beside = [draft.config.path.absolute().parent] if draft.config and draft.config.path != STDIN else []
+        command = command_with_build(words, user_args, [*beside, _current_dir()])
+        if command:
+            hint = f"A Dockerfile is beside it. To build its image and submit the job:  {command}"
+        else:
+            hint = "With a Dockerfile, --build DIR builds its image and uses it."
+        raise InvalidArgument(f"{error.message}\n{hint}") from error
+
+
+def _fix(config: Path | None) -> bool:
+    """Restore the indentation of a config. True if it was printed, and there is nothing to check."""
+    if config is None:
+        raise click.UsageError("argument --fix: needs --config.")
+    fixed = config_file.fixed(config)
+    if config == STDIN:
+        if fixed is None:
+            raise InvalidArgument(
+                "There is nothing to fix: no indentation is lost, or it cannot be restored."
+            )
+        click.echo(fixed, nl=False)
+        return True
+    if fixed is None:
+        notify(f"Nothing to fix in {config}: no indentation is lost, or it cannot be restored.")
+    else:
+        config_file.write(config, fixed)
+        notify(f"Restored the indentation of {config}; keys and values are unchanged.")
+    return False
 
 
 def _announce(job: dict[str, Any], output: Output, *, stream_logs: bool, is_new: bool = True) -> None:

@@ -232,6 +232,24 @@ def build(
     runtime_commands.build(names, runtimes, base_image, build_args, ca_bundle)
 
 
+@trainyard.command("build")
+@click.argument("directory", type=click.Path(path_type=Path), default=".", metavar="[DIR]")
+@click.option(
+    "--tag",
+    default="",
+    metavar="NAME[:TAG]",
+    help="Name of the image.  [default: DIR and a hash of its files]",
+)
+def build_image(directory: Path, tag: str) -> None:
+    """Build the image of a Dockerfile, for jobs with a custom image.
+
+    Uses this machine's container engine, or the one in DOCKER_HOST. Prints the name of the image.
+    """
+    from trainyard_cli.commands.build import build as build_project
+
+    build_project(directory, tag)
+
+
 @trainyard.command("shell-init")
 @click.argument("shell", required=False, type=click.Choice(["bash", "zsh", "fish", "dash", "sh"]))
 def shell_init(shell: str | None) -> None:
@@ -284,6 +302,7 @@ def submit_training(target: Target, output: "Output", **parameters: Any) -> int 
         name=parameters["job"] or "",
         config=parameters["config"],
         user_args=parameters["user_args"],
+        words=parameters["words"],
         stream_logs=parameters["stream_logs"],
         if_not_exists=parameters["if_not_exists"],
         raw=parameters["raw"],
@@ -295,10 +314,14 @@ def submit_training(target: Target, output: "Output", **parameters: Any) -> int 
 @click.argument("job", required=False)
 @config_option
 @job_flags
+@click.option("--fix", is_flag=True, help="First restore the indentation that the config has lost.")
 @server_options
 @output_options
-def validate(target: Target, output: "Output", **parameters: Any) -> None:
-    """Check a job and show its replicas, without submitting it."""
+def validate(target: Target, output: "Output", fix: bool, **parameters: Any) -> None:
+    """Check a job and show its replicas, without submitting it.
+
+    With --fix, a config from standard input is printed with its indentation, and not checked.
+    """
     flags = _checked(pop_flags(parameters))
     from trainyard_cli.commands import submit as job_commands
 
@@ -309,6 +332,8 @@ def validate(target: Target, output: "Output", **parameters: Any) -> None:
         name=parameters["job"] or "",
         config=parameters["config"],
         user_args=parameters["user_args"],
+        words=parameters["words"],
+        fix=fix,
     )
 
 

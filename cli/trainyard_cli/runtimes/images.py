@@ -1,9 +1,11 @@
-"""Runtime images on the container engine: listing and building them.
+"""Images on the container engine: those of runtime versions, and those of a user's own Dockerfile.
 
 The engine is Docker's default: DOCKER_HOST and related variables, else this machine's socket.
 """
 
+import hashlib
 import io
+import json
 import os
 import re
 import tarfile
@@ -12,7 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from trainyard_protocol.errors import (
@@ -26,10 +28,12 @@ from trainyard_protocol.runtimes import ANY_VERSION, RuntimeImage, Runtimes, con
 if TYPE_CHECKING:
     from docker import DockerClient
 
+DOCKERFILE = "Dockerfile"
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 LAST_LINES = 20
 """Number of lines shown of a failed step."""
 
+_NO_SDK = "This needs Docker's SDK for Python, which is not installed: pip install 'trainyard[agent]'"
 _INSTALLERS = ("pip", "setuptools")  # install a job's packages
 _STEP = re.compile(r"STEP (\d+)/(\d+) ?: (.+)", re.IGNORECASE)
 _EXIT_CODE = re.compile(r"returned a non-zero code: (\d+)$")
@@ -55,13 +59,65 @@ class RuntimeTableRow:
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """Inputs of an image build. `context` is a tar."""
+    """Inputs of a runtime image's build. `context` is a tar."""
 
     name: str
     image: str
     base_image: str
     context: bytes = field(repr=False)
     build_args: Mapping[str, str] = field(default_factory=dict)
+
+    advice = "give another with --base-image"
+    """What to do about a base image that is not available."""
+
+    def open(self) -> IO[bytes]:
+        return io.BytesIO(self.context)
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A directory with a Dockerfile. `image` is the image's name, by default of the directory's name and the hash of
+    its files; `files` are those that .dockerignore leaves, relative to the directory."""
+
+    directory: Path
+    image: str
+    files: tuple[str, ...] = field(repr=False)
+    build_args: Mapping[str, str] = field(default_factory=dict)
+
+    advice = "name another in FROM"
+
+    @property
+    def name(self) -> str:
+        return str(self.directory)
+
+    @property
+    def base_image(self) -> str:
+        """Not known: the Dockerfile has it."""
+        return ""
+
+    def open(self) -> IO[bytes]:
+        """The files as a tar in a temporary file."""
+        from docker.utils.build import create_archive
+
+        archive: Any = create_archive(str(self.directory), files=self.files)
+        return cast("IO[bytes]", archive)
+
+
+class Recipe(Protocol):
+    """The inputs of a build."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def image(self) -> str: ...
+    @property
+    def base_image(self) -> str: ...
+    @property
+    def build_args(self) -> Mapping[str, str]: ...
+    @property
+    def advice(self) -> str: ...
+    def open(self) -> IO[bytes]:
+        """The build context, a tar."""
 
 
 class BuildProgress(Protocol):
@@ -83,9 +139,7 @@ def engine() -> Iterator["DockerClient"]:
         from requests.exceptions import RequestException
         from urllib3.exceptions import HTTPError
     except ImportError as missing:
-        raise FailedPrecondition(
-            "This needs Docker's SDK for Python, which is not installed: pip install 'trainyard[agent]'"
-        ) from missing
+        raise FailedPrecondition(_NO_SDK) from missing
     url = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     try:
         client = docker.from_env()
@@ -209,29 +263,74 @@ def proxies(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if _host(value) not in _LOOPBACK}
 
 
-def build(client: "DockerClient", recipe: BuildContext, progress: BuildProgress) -> int:
+def project(directory: Path, image: str = "") -> Project:
+    """The project in a directory.
+
+    Raises InvalidArgument without a Dockerfile, FailedPrecondition without Docker's SDK.
+    """
+    try:
+        from docker.utils.build import exclude_paths
+    except ImportError as missing:
+        raise FailedPrecondition(_NO_SDK) from missing
+    if not (directory / DOCKERFILE).is_file():
+        raise InvalidArgument(
+            f"{directory} has no {DOCKERFILE}. Give the directory of one, or name an image that exists with "
+            "--master-image-uri."
+        )
+    ignored = (
+        _content(directory / ".dockerignore").decode() if (directory / ".dockerignore").is_file() else ""
+    )
+    patterns = [line.strip() for line in ignored.splitlines() if line.strip() and not line.startswith("#")]
+    paths = sorted(exclude_paths(str(directory), [*patterns, f"!{DOCKERFILE}"]))
+    name = re.sub(r"[^a-z0-9]+", "-", directory.resolve().name.lower()).strip("-") or "program"
+    image = image or f"trainyard/{name}:{_content_hash(directory, paths)[:12]}"
+    return Project(directory, image, tuple(paths), proxies(os.environ))
+
+
+def _content_hash(directory: Path, paths: Iterable[str]) -> str:
+    """A hash of the names, kinds and contents of files."""
+    result = hashlib.sha256()
+    for name in paths:
+        path = directory / name
+        try:
+            if path.is_symlink():
+                kind, content = "link", str(path.readlink())
+            elif path.is_file():
+                kind = "program" if path.stat().st_mode & 0o100 else "file"
+                with path.open("rb") as file:
+                    content = hashlib.file_digest(file, "sha256").hexdigest()
+            else:
+                kind, content = "directory", ""
+        except OSError as error:
+            raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.") from error
+        result.update(json.dumps([name, kind, content]).encode())
+    return result.hexdigest()
+
+
+def build(client: "DockerClient", recipe: Recipe, progress: BuildProgress) -> int:
     """Build an image and return its size in bytes. The engine caches unchanged steps and stops when interrupted.
 
     Raises FailedPrecondition, with the end of the failed step's output.
     """
     from docker.errors import APIError
 
-    messages = client.api.build(
-        fileobj=io.BytesIO(recipe.context),
-        custom_context=True,
-        tag=recipe.image,
-        buildargs=dict(recipe.build_args),
-        decode=True,
-        rm=True,
-        forcerm=True,
-        timeout=None,  # a step may write nothing for minutes
-    )
     transcript = _Transcript(recipe, progress)
-    try:
-        for message in messages:
-            transcript.add(message)
-    except APIError as error:
-        raise transcript.failure(str(error.explanation or error)) from error
+    with recipe.open() as context:
+        messages = client.api.build(
+            fileobj=context,
+            custom_context=True,
+            tag=recipe.image,
+            buildargs=dict(recipe.build_args),
+            decode=True,
+            rm=True,
+            forcerm=True,
+            timeout=None,  # a step may write nothing for minutes
+        )
+        try:
+            for message in messages:
+                transcript.add(message)
+        except APIError as error:
+            raise transcript.failure(str(error.explanation or error)) from error
     size = size_of(client, recipe.image) if transcript.built else None
     if size is None:
         raise transcript.failure("the engine returned no image")
@@ -241,7 +340,7 @@ def build(client: "DockerClient", recipe: BuildContext, progress: BuildProgress)
 class _Transcript:
     """The engine's build messages: progress, and the error message if the build fails."""
 
-    def __init__(self, recipe: BuildContext, progress: BuildProgress) -> None:
+    def __init__(self, recipe: Recipe, progress: BuildProgress) -> None:
         self.built = False
         self._recipe = recipe
         self._progress = progress
@@ -272,14 +371,15 @@ class _Transcript:
         if not self._step:
             return FailedPrecondition(f"{recipe.name} was not built: {reason}.")
         if self._instruction.upper().startswith("FROM "):
+            base_image = recipe.base_image or self._instruction.split()[1]
             return FailedPrecondition(
-                f"The base image {recipe.base_image} of {recipe.name} is not available: {reason}. Load it into the "
-                "engine (docker pull, docker load), or give another with --base-image."
+                f"The base image {base_image} of {recipe.name} is not available: {reason}. Load it into the "
+                f"engine (docker pull, docker load), or {recipe.advice}."
             )
         ended = _EXIT_CODE.search(reason)  # the reason has the whole command, which can be long
         how = f" with exit code {ended[1]}" if ended else f": {reason}"
         message = [f"{recipe.name} was not built: {self._step}, {brief(self._instruction)}, failed{how}."]
-        if any("CERTIFICATE_VERIFY_FAILED" in line for line in self._lines):
+        if recipe.base_image and any("CERTIFICATE_VERIFY_FAILED" in line for line in self._lines):
             message.append("Give your own certificates, such as a proxy's, with --ca-bundle.")
         if self._lines:
             message.append("Last lines of its output:\n" + "\n".join(f"    {line}" for line in self._lines))

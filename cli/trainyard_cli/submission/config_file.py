@@ -4,12 +4,15 @@ Errors look like a compiler's: `config.yaml:7: workerCount: must be ...`, with t
 """
 
 import json
+import shlex
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from trainyard_protocol.config import indentation
 from trainyard_protocol.config import text as config_text
 from trainyard_protocol.config.text import (
     NotReadable,
@@ -21,6 +24,7 @@ from trainyard_protocol.config.text import (
 from trainyard_protocol.errors import InvalidArgument, Violation
 
 MAX_BYTES = 4 * 2**20
+_SHOWN_LINES = 60
 
 STDIN = Path("-")
 """The path that means standard input."""
@@ -39,9 +43,18 @@ class ConfigFile:
 
 
 def load(path: Path) -> ConfigFile:
-    """Read a config file. Raises InvalidArgument, with the line, unless it is one mapping."""
+    """Read a config file. Raises InvalidArgument, with the line, unless it is one mapping with its indentation."""
     form: config_text.Format | None = "json" if path.suffix == ".json" else "yaml"
-    return _parsed(path, _read(path), None if path == STDIN else form)
+    text = _read(path)
+    rebuilt = indentation.rebuild(text) if form != "json" else None
+    if rebuilt is not None:
+        raise InvalidArgument(_lost_indentation(path, rebuilt))
+    return _parsed(path, text, None if path == STDIN else form)
+
+
+def fixed(path: Path) -> str | None:
+    """The text of a config file with the indentation that it has lost; None if it has not."""
+    return indentation.rebuild(_read(path)) if path.suffix != ".json" else None
 
 
 def of(data: Mapping[str, Any]) -> ConfigFile:
@@ -62,6 +75,32 @@ def _parsed(path: Path, text: str, form: config_text.Format | None) -> ConfigFil
             raise InvalidArgument(f"{_shown(path)}: {error.text}") from error
         raise InvalidArgument(_located(path, error.lines, error.span.start, error.text)) from error
     return ConfigFile(path, read.data, read.lines, read.root)
+
+
+def write(path: Path, text: str) -> None:
+    """Replace the content of a config file at once, with its permissions. Raises InvalidArgument."""
+    target = path.resolve()
+    try:
+        mode = target.stat().st_mode
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
+            file.write(text)
+        Path(file.name).chmod(mode)
+        Path(file.name).replace(target)
+    except OSError as error:
+        raise InvalidArgument(f"{_shown(path)}: cannot be written: {error.strerror}.") from error
+
+
+def _lost_indentation(path: Path, rebuilt: str) -> str:
+    lines = [f"    {_printable(line)}".rstrip() for line in rebuilt.splitlines()]
+    if len(lines) > _SHOWN_LINES:
+        lines = [*lines[:_SHOWN_LINES], "    ..."]
+    command = shlex.join(["trainyard", "jobs", "validate", "--config", str(path), "--fix"])
+    return (
+        f"{_shown(path)}: the indentation is lost, as when text is copied from a web page. By the names of its "
+        "fields it must have been:\n\n"
+        + "\n".join(lines)
+        + f"\n\nTo {'print' if path == STDIN else 'write'} it:  {command}"
+    )
 
 
 def explain(violations: Sequence[Violation], config: ConfigFile | None, origins: Mapping[str, str]) -> str:
@@ -95,8 +134,11 @@ def _located(path: Path, lines: Sequence[str], position: TextPosition, text: str
     # Tabs stay tabs, so that the caret lines up with the source.
     indent = "".join(c if c == "\t" else " " for c in source[: position.column - 1])
     # Control characters must not reach the terminal.
-    shown = "".join(c if c == "\t" or c.isprintable() else "\ufffd" for c in source)
-    return f"{message}\n    {shown}\n    {indent}^"
+    return f"{message}\n    {_printable(source)}\n    {indent}^"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c == "\t" or c.isprintable() else "\ufffd" for c in text)
 
 
 def _shown(path: Path) -> str:

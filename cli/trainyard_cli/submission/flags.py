@@ -112,6 +112,11 @@ FLAGS: tuple[Flag, ...] = (
         options={"type": click.Path(), "metavar": "PATH"},
     ),
     Flag(
+        "--build",
+        "Directory with a Dockerfile: build it with this machine's container engine, and use the image.",
+        options={"type": click.Path(), "metavar": "DIR"},
+    ),
+    Flag(
         "--packages",
         "Built packages (files or gs:// addresses) to install. They replace the config's packageUris.",
         options={"type": CommaSeparated(), "multiple": True, "metavar": "PACKAGE,..."},

@@ -18,7 +18,8 @@ from trainyard_cli.submission import config_file, packaging, programs, script_pa
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
 from trainyard_cli.submission.programs import Program
-from trainyard_protocol.config.validation import checked_job
+from trainyard_protocol.config import placeholders
+from trainyard_protocol.config.validation import check_placeholders, checked_job
 from trainyard_protocol.errors import AlreadyExists, InvalidArgument
 from trainyard_protocol.machines import Catalog
 from trainyard_protocol.training_input import Job, parse_job
@@ -93,14 +94,35 @@ def draft(
     return made if flags.packages else _with_automatic_program(made, current_dir)
 
 
+def with_image(made: JobDraft, image: str) -> JobDraft:
+    """The job with an image that is built from --build, in place of the master's and of every placeholder."""
+    data, origins = copy.deepcopy(dict(made.data)), dict(made.origins)
+    for role in ("master", "worker", "parameterServer", "evaluator"):
+        path = f"{_TRAINING}.{role}Config.imageUri"
+        if role == "master" or placeholders.in_image(str(get(data, path) or "")):
+            put(data, path, image)
+    origins["master_config.image_uri"] = "--build"
+    return replace(made, data=data, origins=origins)
+
+
+def lacks_program(made: JobDraft) -> bool:
+    """Whether the job has a placeholder in place of its image, or nothing to run at all."""
+    image = str(get(made.data, f"{_TRAINING}.masterConfig.imageUri") or "")
+    return bool(placeholders.in_image(image)) if image else not (made.module or made.packages)
+
+
 def check_locally(made: JobDraft, catalog: Catalog | None) -> Job:
     """Check a job without the server. Raises InvalidArgument with every violation, located in flags and file.
 
-    Without a catalog only the schema is checked.
+    Without a catalog only the schema and placeholders are checked.
     """
     body = made.named(made.name or "job")
     with in_users_terms(made):
-        return parse_job(body) if catalog is None else checked_job(body, catalog)
+        if catalog is not None:
+            return checked_job(body, catalog)
+        job = parse_job(body)
+        check_placeholders(job.training_input)
+        return job
 
 
 def submit(

@@ -10,10 +10,11 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel, to_snake
 
 from trainyard_protocol.cluster import TASK_TYPES, TaskType
+from trainyard_protocol.config import placeholders
 from trainyard_protocol.config.fields import did_you_mean
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.machines import Catalog, config_of, replicas_of
-from trainyard_protocol.training_input import Job, ScaleTier, TrainingInput, parse_job
+from trainyard_protocol.training_input import Job, ReplicaConfig, ScaleTier, TrainingInput, parse_job
 
 MAX_REPLICAS = 1000
 """Of all task types together. The largest tier of the real service has 31."""
@@ -45,12 +46,20 @@ def check(training_input: TrainingInput, catalog: Catalog) -> None:
         raise InvalidArgument(violations)
 
 
+def check_placeholders(training_input: TrainingInput) -> None:
+    """Raises InvalidArgument for values that a tutorial left to be filled in. Needs no catalog."""
+    violations = list(_placeholders(training_input))
+    if violations:
+        raise InvalidArgument(violations)
+
+
 def _violations(
     ti: TrainingInput, catalog: Catalog, unreadable: Collection[str] = frozenset()
 ) -> Iterator[Violation]:
     """`unreadable`: fields that were sent and are not in the training input. Rules that need them are left out."""
     if "master_config" not in unreadable:
         yield from _program(ti)
+    yield from _placeholders(ti)
     yield from _tuning(ti)
     if "scale_tier" not in unreadable:
         yield from _tier(ti)
@@ -113,6 +122,21 @@ def _program(ti: TrainingInput) -> Iterator[Violation]:
         )
     if ti.job_dir.startswith("gs://") and not ti.job_dir.removeprefix("gs://").partition("/")[0]:
         yield Violation("job_dir", "names no bucket; it looks like gs://bucket/directory.")
+
+
+def _placeholders(ti: TrainingInput) -> Iterator[Violation]:
+    """Values that a tutorial left to be filled in."""
+    for task_type in TASK_TYPES:
+        uri = (getattr(ti, f"{_FIELDS[task_type]}_config") or ReplicaConfig()).image_uri
+        if found := placeholders.in_image(uri):
+            yield Violation(
+                f"{_FIELDS[task_type]}_config.image_uri",
+                f"{uri} is a placeholder ({', '.join(found)}). Give the name of an image.",
+            )
+    addresses = {"job_dir": ti.job_dir} | {f"package_uris[{n}]": uri for n, uri in enumerate(ti.package_uris)}
+    for name, address in addresses.items():
+        if found := placeholders.in_address(address):
+            yield Violation(name, f"{address} is a placeholder ({', '.join(found)}). Give a real address.")
 
 
 def _tuning(ti: TrainingInput) -> Iterator[Violation]:

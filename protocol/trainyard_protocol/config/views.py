@@ -70,7 +70,8 @@ class Outlook(Wire):
 
 class ConfigCheck(Wire):
     """The result of a check. `job` (the v1 Job that would be created), `gang`, `args` (all of the program's) and
-    `outlook` are set only if `ok`. `suggested_id` is an unused job id, if the requested one is taken."""
+    `outlook` are set only if `ok`. `suggested_id` is an unused job id, if the requested one is taken. `fixed` is the
+    text with the indentation that it has lost, "" if it has not."""
 
     ok: bool
     problems: tuple[Problem, ...] = ()
@@ -79,6 +80,7 @@ class ConfigCheck(Wire):
     args: tuple[str, ...] = ()
     outlook: Outlook | None = None
     suggested_id: str = ""
+    fixed: str = ""
     notes: tuple[str, ...] = ()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.cluster import arguments, says_chief
+from trainyard_protocol.config import indentation
 from trainyard_protocol.config import text as config_text
 from trainyard_protocol.config.text import NotReadable
 from trainyard_protocol.config.views import (
@@ -54,6 +55,8 @@ _TIMEOUT_S = 2.0
 _MAX_QUEUE = 500
 """The longest queue that is planned to predict whether another job would start now."""
 
+_LOST_INDENTATION = "The indentation is lost, as when text is copied from a web page. It can be restored."
+
 _NEW = -1
 """The key of a job that does not exist."""
 
@@ -78,6 +81,9 @@ class Configs:
         if not self._turns.acquire(timeout=_TIMEOUT_S):
             raise Unavailable("Too many configs are being checked at the moment: try again.")
         try:
+            fixed = indentation.rebuild(request.config) if request.format != "json" else None
+            if fixed is not None:
+                return ConfigCheck(ok=False, problems=(Problem(message=_LOST_INDENTATION),), fixed=fixed)
             read = config_text.read(request.config.removeprefix("\ufeff"), request.format)
         except NotReadable as error:
             return ConfigCheck(ok=False, problems=(unreadable(error),))

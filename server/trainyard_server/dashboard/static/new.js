@@ -19,7 +19,7 @@ function begin() {
   const start = JSON.parse(document.getElementById("start").textContent);
   const field = Object.fromEntries(FIELDS.map((name) => [name, form.elements[name]]));
   const submit = document.getElementById("submit");
-  const preview = new Preview((problem) => goTo(problem), (id) => choose(id));
+  const preview = new Preview((problem) => goTo(problem), (id) => choose(id), (text) => editor.replace(text));
   let packages = start.packages ?? [];
   let checks = 0; // the number of the newest check; only its answer counts
   let pending = null;

@@ -7,10 +7,12 @@ export class Preview {
   #details = document.getElementById("details");
   #goTo;
   #choose;
+  #restore;
 
-  constructor(goTo, choose) {
+  constructor(goTo, choose, restore) {
     this.#goTo = goTo;
     this.#choose = choose;
+    this.#restore = restore;
   }
 
   blank() {
@@ -32,6 +34,10 @@ export class Preview {
     if (errors) this.#setStatus("bad", errors === 1 ? "1 problem" : `${errors} problems`);
     else this.#setStatus("good", "The server would accept it");
     this.#problems.replaceChildren(...answer.problems.map((one) => this.#problem(one, answer.suggested_id)));
+    if (answer.fixed) {
+      const restore = el("button", { type: "button", onclick: () => this.#restore(answer.fixed) }, "Restore the indentation");
+      this.#problems.append(el("li", {}, restore));
+    }
     this.#details.replaceChildren(...(answer.ok ? details(answer, from) : []));
   }
 

@@ -66,6 +66,13 @@ def test_check_mistake_has_its_line_and_column(
     assert (line, column) in [(at, to) for at, to, message in problems if expected in message], problems
 
 
+def test_check_of_lost_indentation_has_the_text_with_it(api: Server) -> None:
+    answer = check(api, "".join(f"{line.strip()}\n" for line in GOOD.splitlines()))
+    assert "The indentation is lost" in errors(answer)[0][2]
+    assert check(api, answer["fixed"])["ok"]
+    assert check(api)["fixed"] == ""
+
+
 def test_check_good_config_says_what_would_be_created_and_creates_nothing(api: Server) -> None:
     answer = check(api, GOOD, args="--lr 0.1 'a b'", labels={"team": "x"}, jobDir="/out")
     assert answer["ok"]

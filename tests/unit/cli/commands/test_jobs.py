@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from trainyard_cli.settings import COMPLETION_VARIABLE
 from trainyard_protocol.states import JobState
 from trainyard_protocol.sync import LogChunk, LogEnd, digest
 from trainyard_protocol.views import JobDetail
+from unit.cli.commands.test_runtimes import ScriptedEngine
 
 CONFIG = """\
 trainingInput:
@@ -648,3 +650,69 @@ def test_own_directory_is_the_default_one_and_never_a_job_dir_or_a_link(tmp_path
     assert own_directory(detail, tmp_path, "link") is None
     assert own_directory(detail, tmp_path, "other") is None
     assert own_directory(detail, None, "j") is None
+
+
+TUTORIAL = """\
+trainingInput:
+scaleTier: CUSTOM
+masterType: local-1
+masterConfig:
+imageUri: gcr.io/{path/to/image}:{tag}
+useChiefInTfConfig: true
+workerType: local-1
+workerCount: 1
+workerConfig:
+acceleratorConfig:
+count: 0
+type: NVIDIA_TESLA_T4
+"""
+
+
+def test_tutorial_with_lost_indentation_is_a_job_after_two_commands_that_its_errors_name(
+    typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command(printed: CommandResult, after: str) -> list[str]:
+        assert printed.code == 1
+        (line,) = [line for line in printed.err.splitlines() if after in line]
+        return shlex.split(line.partition(after)[2])[1:]
+
+    engine = ScriptedEngine()
+    monkeypatch.setattr("docker.from_env", lambda: engine)
+    Path("config.yaml").write_text(TUTORIAL)
+    Path("config.yaml").chmod(0o640)
+    Path("Dockerfile").write_text("FROM scratch\n")
+
+    first = typed("jobs submit training --config config.yaml")
+    assert "config.yaml: the indentation is lost, as when text is copied from a web page." in first.err
+    assert "\n    trainingInput:\n      scaleTier: CUSTOM\n" in first.err
+    second = typed(shlex.join(command(first, "To write it:  ")))
+    assert "Restored the indentation of config.yaml; keys and values are unchanged." in second.err
+    assert yaml.safe_load(Path("config.yaml").read_text())["trainingInput"]["workerConfig"] == {
+        "acceleratorConfig": {"count": 0, "type": "NVIDIA_TESLA_T4"}
+    }
+    assert Path("config.yaml").stat().st_mode & 0o777 == 0o640
+    placeholder = "imageUri: gcr.io/{path/to/image}:{tag} is a placeholder ({path/to/image}, {tag})."
+    assert f"config.yaml:5: masterConfig.{placeholder}" in second.err
+    third = command(second, "To build its image and submit the job:  ")
+    assert third == ["jobs", "submit", "training", "--config", "config.yaml", "--build", "."]
+    submitted = typed(" ".join([*third, "--format value(trainingInput.masterConfig.imageUri)"]))
+    assert submitted.code == 0, submitted.err
+    assert submitted.out == f"{engine.builds[0]['tag']}\n"
+
+    Path("Dockerfile").unlink()
+    without = typed("jobs submit training --config config.yaml --worker-count 2 -- --epochs 5")
+    assert "With a Dockerfile, --build DIR builds its image and uses it." in without.err
+
+
+def test_validate_fix_of_standard_input_prints_the_config(
+    typed: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fix(text: str) -> CommandResult:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        return typed("jobs validate --config - --fix")
+
+    fixed = fix(TUTORIAL)
+    assert fixed.code == 0
+    assert fixed.out.startswith("trainingInput:\n  scaleTier: CUSTOM\n")
+    assert "There is nothing to fix" in fix(fixed.out).err
+    assert "Nothing to fix in config.yaml" in typed("jobs validate --config config.yaml --fix").err

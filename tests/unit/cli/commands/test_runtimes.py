@@ -56,7 +56,7 @@ class ScriptedEngine:
         return SimpleNamespace(attrs={"Size": self.sizes[name]})
 
     def _build(self, **arguments: Any) -> Iterator[Any]:
-        self.builds.append(arguments)
+        self.builds.append(arguments | {"fileobj": io.BytesIO(arguments["fileobj"].read())})
         for word in self.script:
             if isinstance(word, Exception):
                 raise word

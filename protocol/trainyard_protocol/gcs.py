@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from google.cloud.storage import Client
 
 SCHEME = "gs://"
+EMULATOR = "STORAGE_EMULATOR_HOST"
+"""The variable with the address of an emulator, known to all of Google's clients."""
+HIDDEN = "***"
+"""In place of a secret."""
 
 _PROJECT = "trainyard"  # Google's client requires one; reading and writing objects does not use it
 
@@ -33,9 +37,17 @@ def directory_prefix(name: str) -> str:
     return f"{name.rstrip('/')}/" if name.strip("/") else ""
 
 
+def without_secret(address: str) -> str:
+    """The address of an emulator as it is shown: a path in it is its secret. `http://host:1/x` -> `http://host:1/***`."""
+    scheme, separator, rest = address.rpartition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host}{slash}{HIDDEN if path else ''}"
+
+
 @dataclass(frozen=True, slots=True)
 class CloudStorage:
-    """The emulator at `http://host:port`, or Google's service with the credentials of the environment.
+    """The emulator at `http://host:port` or `http://host:port/SECRET`, or Google's service with the credentials of the
+    environment.
 
     `user` begins the messages about credentials and permissions: "The server".
     """
@@ -47,6 +59,11 @@ class CloudStorage:
     def address(self) -> str:
         """The URL of the emulator; "" for Google's service."""
         return self.emulator if "://" in self.emulator or not self.emulator else f"http://{self.emulator}"
+
+    @property
+    def shown(self) -> str:
+        """The URL of the emulator for messages."""
+        return without_secret(self.address)
 
     def client(self) -> "Client":
         """A client, to be closed by the caller. Raises FailedPrecondition without credentials."""
@@ -72,7 +89,7 @@ class CloudStorage:
         from google.api_core.exceptions import NotFound as GoogleNotFound
         from google.auth.exceptions import GoogleAuthError
 
-        storage = f"Google Cloud Storage{f' at {self.address}' if self.emulator else ''}"
+        storage = f"Google Cloud Storage{f' at {self.shown}' if self.emulator else ''}"
         try:
             yield
         except GoogleNotFound as error:

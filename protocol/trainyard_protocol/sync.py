@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
 
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.gcs import EMULATOR, without_secret
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.training_input import TrainingInput, parse_training_input
 
@@ -49,14 +50,19 @@ class Capacity(Wire):
 
 class RuntimeOffer(Wire):
     """A runtime of an agent. `replica_environment` is added to the environment of every replica there (such as
-    STORAGE_EMULATOR_HOST); it must not contain secrets. `about` says on what it runs ("Docker engine 20.10.24"),
-    `problem` why it starts nothing now. `retiring`: it ends the runs that it has, and never starts another."""
+    STORAGE_EMULATOR_HOST, which is reported without its secret); it must not contain other secrets. `about` says on
+    what it runs ("Docker engine 20.10.24"), `problem` why it starts nothing now. `retiring`: it ends the runs that it
+    has, and never starts another."""
 
     name: RuntimeName
     replica_environment: dict[str, str] = {}
     about: str = ""
     problem: str = ""
     retiring: bool = False
+
+
+def _reported(environment: dict[str, str]) -> dict[str, str]:
+    return {name: without_secret(value) if name == EMULATOR else value for name, value in environment.items()}
 
 
 class AgentInfo(Wire):
@@ -86,6 +92,18 @@ class AgentInfo(Wire):
         """The variables that the agent adds to a replica in that runtime ("": not known which)."""
         offer = self.offer(runtime)
         return self.replica_environment if offer is None else offer.replica_environment
+
+    def reported(self) -> "AgentInfo":
+        """As the server may know it, and may show it: without the secret in the address of gs://."""
+        return self.model_copy(
+            update={
+                "replica_environment": _reported(self.replica_environment),
+                "runtimes": tuple(
+                    offer.model_copy(update={"replica_environment": _reported(offer.replica_environment)})
+                    for offer in self.runtimes
+                ),
+            }
+        )
 
     @property
     def runs_packages(self) -> bool:

@@ -9,6 +9,7 @@ import yaml
 from e2e.harness import REPOSITORY, Service, started
 from e2e.test_training import TEMPLATE, metrics, predict
 from engines import Engine
+from trainyard_cli.local.state import LocalState
 
 RUNTIME, TRAINER = "trainyard-test/runtime-jax-cpu:1", "trainyard-test/trainer:1"
 
@@ -57,8 +58,7 @@ def test_trainer_as_an_image_trains_on_two_containers_and_saves_to_gs(
     names = [str(path.relative_to(stored)) for path in stored.rglob("*") if path.is_file()]
     assert any("custom-image/model" in name for name in names)
     assert not [name for name in names if "workertemp" in name]
-    port = yaml.safe_load((service.state_dir / "local.json").read_text())["storage_port"]
-    emulator = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
+    emulator = {"STORAGE_EMULATOR_HOST": LocalState(service.state_dir).storage_url()}
     assert predict(service, f"{config['trainingInput']['jobDir']}/model", **emulator)
     assert engine.remaining("trainyard.agent") == []
 

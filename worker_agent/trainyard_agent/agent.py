@@ -196,7 +196,7 @@ class Agent:
         before = self._reported
         if before is None:
             return False
-        return self._info() != before.agent or await self._reports() != before.runs
+        return self._info().reported() != before.agent or await self._reports() != before.runs
 
     # Sync.
 
@@ -240,7 +240,9 @@ class Agent:
         await self._act(response)
 
     async def _request(self, wait_s: float) -> SyncRequest:
-        return SyncRequest(agent=self._info(), runs=await self._reports(), wait_s=wait_s, seen=self._version)
+        return SyncRequest(
+            agent=self._info().reported(), runs=await self._reports(), wait_s=wait_s, seen=self._version
+        )
 
     async def _ship(self) -> bool:
         """True if more can be sent at once."""

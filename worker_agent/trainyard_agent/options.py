@@ -1,6 +1,7 @@
 """Command line options of the agent, and their validation."""
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -42,8 +43,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=_assignment,
         action="append",
         default=[],
-        metavar="NAME=VALUE",
-        help="set this in every replica's environment; may be repeated",
+        metavar="NAME[=VALUE]",
+        help="set this in every replica's environment, without VALUE as in the agent's own; may be repeated",
     )
     parser.add_argument("--name", default="", help="the agent's display name; default: the host name")
     parser.add_argument(
@@ -150,11 +151,13 @@ def _seconds(text: str) -> float:
 
 def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not (name.isidentifier() and equals):
-        raise argparse.ArgumentTypeError(f"must look like NAME=VALUE; this is {text!r}")
+    if not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"must look like NAME=VALUE or NAME; this is {text!r}")
     if name.startswith("TRAINYARD_"):
         raise argparse.ArgumentTypeError(f"{name}: names that start with TRAINYARD_ are reserved")
-    return name, value
+    if not equals and name not in os.environ:
+        raise argparse.ArgumentTypeError(f"{name}: the agent's own environment has no such variable")
+    return name, value if equals else os.environ[name]
 
 
 def _program(text: str) -> str:

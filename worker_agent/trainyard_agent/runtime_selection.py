@@ -28,12 +28,12 @@ from trainyard_agent.staging.container_environment import ContainerSettings, Con
 from trainyard_agent.staging.package_fetcher import PackageFetcher
 from trainyard_agent.staging.python_environment import PackageStager
 from trainyard_agent.staging.stager_set import StagerSet
+from trainyard_protocol.gcs import EMULATOR
 from trainyard_protocol.runtimes import Runtimes, load_runtimes
 from trainyard_protocol.sync import AgentInfo, RuntimeName, RuntimeOffer
 
 ENVIRONMENTS, _STAGING = "environments", "staging"
 _ENGINE_TIMEOUT_S, _ENGINE_PAUSE_S = 30.0, 0.5
-_EMULATOR = "STORAGE_EMULATOR_HOST"
 _OFFERED: Mapping[str, frozenset[RuntimeName]] = {
     "auto": frozenset({"process", "docker"}),
     "process": frozenset({"process"}),
@@ -65,7 +65,7 @@ def open_runtimes(
     state_dir: Path = options.state_dir
     offered, table = _OFFERED[options.runtime], load_runtimes(options.runtimes)
     environment = dict(options.replica_env)
-    fetcher = PackageFetcher(control_plane, environment.get(_EMULATOR, ""))
+    fetcher = PackageFetcher(control_plane, environment.get(EMULATOR, ""))
     with (
         closing(Engine()) as engine,
         closing(Engine(timeout_s=ANSWER_S)) as polled,

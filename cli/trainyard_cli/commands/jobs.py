@@ -17,6 +17,7 @@ from trainyard_cli.output.log_screen import elapsed, parse_rfc3339, without_cont
 from trainyard_protocol.cluster import TASK_TYPES
 from trainyard_protocol.config.fields import rfc3339
 from trainyard_protocol.errors import Aborted, InvalidArgument, Violation
+from trainyard_protocol.gcs import EMULATOR, HIDDEN
 from trainyard_protocol.health import sized
 from trainyard_protocol.machines import GIGABYTE, Catalog, gang, replicas_of
 from trainyard_protocol.severity import SEVERITIES
@@ -180,6 +181,20 @@ def update_labels(
         except Aborted:
             continue
     raise Aborted(f"The labels of {job} were changed at the same time, {_LABEL_ATTEMPTS} times. Try again.")
+
+
+def with_storage(explanation: Explanation, storage_url: str) -> Explanation:
+    """With the secret of the local service's gs://, which the server does not know. Pure."""
+    shown = explanation.environment.get(EMULATOR, "")
+    if not shown.endswith(f"/{HIDDEN}"):
+        return explanation
+    address = shown.removesuffix(HIDDEN) + storage_url.rpartition("/")[2]
+    return explanation.model_copy(
+        update={
+            "environment": {**explanation.environment, EMULATOR: address},
+            "reproduce": explanation.reproduce.replace(shown, address),
+        }
+    )
 
 
 def explanation_text(explanation: Explanation) -> str:

@@ -592,10 +592,13 @@ def why(target: Target, output: "Output", job: str) -> None:
 def explain(target: Target, output: "Output", job: str, replica: str, run: int | None) -> None:
     """Show a replica's environment and the command to run it by hand."""
     from trainyard_cli.commands import jobs
+    from trainyard_cli.local.state import LocalState
     from trainyard_cli.output import formats
 
     with _connect(target) as client:
         explanation = client.explain(job, jobs.task_name(replica), run)
+        if client.server.local:
+            explanation = jobs.with_storage(explanation, LocalState(target.state_dir).storage_url())
     if output.for_people:
         click.echo(jobs.explanation_text(explanation))
     else:

@@ -103,7 +103,7 @@ def agent(state: LocalState, live_runs: Sequence[str] | None, fix: bool) -> Iter
         done = subprocess.run(
             _agent_command(state, live_runs, fix),
             cwd=state.root,
-            env=environment(os.environ, state.options()),
+            env=environment(os.environ, state.storage_url()),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_AGENT_TIMEOUT_S,

@@ -198,7 +198,7 @@ def _start_missing(
     started: dict[ProcessName, subprocess.Popen[bytes]] = {}
     logged: dict[str, int] = {}
     since = datetime.now(UTC)
-    inherited = environment(os.environ, options)
+    inherited = environment(os.environ, state.storage_url())
     for name, command in commands(state, options).items():
         if running := state.process(name):
             if running.command != tuple(command) and before != options:
@@ -351,7 +351,7 @@ def _stop_replicas(state: LocalState) -> None:
             done = subprocess.run(
                 stop_all_command(state),
                 cwd=state.root,
-                env=environment(os.environ, state.options()),
+                env=environment(os.environ, state.storage_url()),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

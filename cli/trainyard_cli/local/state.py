@@ -81,6 +81,7 @@ class LocalState:
         self.root = root.absolute()
         self.token_file = self.root / "token"
         self.agent_token_file = self.root / "agent-token"
+        self.storage_token_file = self.root / "storage-token"
         self.user = user_name()
         self.jobs = self.root / "jobs"
         self.quota_file = self.root / "quotas.yaml"
@@ -90,7 +91,7 @@ class LocalState:
         return self._options_file.is_file()
 
     def create(self) -> None:
-        """Create the directory and both tokens if missing. Idempotent.
+        """Create the directory and the tokens if missing. Idempotent.
 
         Raises FailedPrecondition for another user's directory or one with foreign files.
         """
@@ -103,7 +104,7 @@ class LocalState:
             self.root.chmod(0o700)
             for name in ("run", "log", "jobs"):
                 (self.root / name).mkdir(mode=0o700, exist_ok=True)
-            for path in (self.token_file, self.agent_token_file):
+            for path in (self.token_file, self.agent_token_file, self.storage_token_file):
                 _make_token(path)
         except OSError as error:
             raise self._unusable(error) from error
@@ -148,7 +149,9 @@ class LocalState:
         return Server(f"http://127.0.0.1:{port}", read_token(self.token_file), local=True)
 
     def storage_url(self) -> str:
-        return f"http://127.0.0.1:{self.options().storage_port}"
+        """The address of gs://, with its secret; without it before the first start."""
+        secret = f"/{read_token(self.storage_token_file)}" if self.storage_token_file.is_file() else ""
+        return f"http://127.0.0.1:{self.options().storage_port}{secret}"
 
     def process(self, name: ProcessName) -> ProcessRecord | None:
         """The process with that name, if alive."""
@@ -267,7 +270,7 @@ class LocalState:
     def _refuse_if_foreign(self) -> None:
         """Raises FailedPrecondition if the directory has files that are not the service's, crash logs included."""
         ours = {"crash", "run", "log", "jobs", "lock", "token", "agent-token", "server", "agent", "gcs"}
-        ours.add(self.quota_file.name)
+        ours |= {self.quota_file.name, self.storage_token_file.name}
         foreign = sorted(path.name for path in self.root.iterdir() if path.name not in ours)
         if foreign:
             raise FailedPrecondition(
@@ -333,7 +336,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         *("--token-file", str(state.agent_token_file)),
         *("--state-dir", str(state.root / "agent")),
         *("--runtime", options.runtime, "--capacity", options.capacity),
-        *("--replica-env", f"STORAGE_EMULATOR_HOST=http://{loopback}:{options.storage_port}"),
+        *("--replica-env", "STORAGE_EMULATOR_HOST"),  # the value has a secret: `environment`
     ]
     if options.runtime != "process":
         agent += ["--pull", options.pull]
@@ -348,6 +351,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
     storage = [
         *(sys.executable, "-m", "trainyard_cli.local.storage_emulator"),
         *("--data-dir", str(state.root / "gcs"), "--port", str(options.storage_port)),
+        *("--secret-file", str(state.storage_token_file)),
     ]
     if options.runtime != "process":
         storage.append("--for-containers")
@@ -358,12 +362,12 @@ def stop_all_command(state: LocalState) -> list[str]:
     return [sys.executable, "-m", "trainyard_agent", "--state-dir", str(state.root / "agent"), "--stop-all"]
 
 
-def environment(base: Mapping[str, str], options: Options) -> dict[str, str]:
-    """Environment of the three processes: without Trainyard's own variables, with the address of gs://."""
+def environment(base: Mapping[str, str], storage_url: str) -> dict[str, str]:
+    """Environment of the three processes: without Trainyard's own variables, with the address of gs://. Pure."""
     inherited = {
         name: value for name, value in base.items() if not name.startswith(("TRAINYARD_", "_TRAINYARD_"))
     }
-    return {**inherited, "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{options.storage_port}"}
+    return {**inherited, "STORAGE_EMULATOR_HOST": storage_url}
 
 
 def detach(started: subprocess.Popen[bytes]) -> None:

@@ -1,7 +1,7 @@
 """Storage emulator (gs://) of the local service: `python -m trainyard_cli.local.storage_emulator`.
 
-The emulator listens on loopback, which containers cannot reach. So connections to the same port at this machine's
-address on Docker's bridge are forwarded to it. Other machines cannot reach that address.
+It listens on loopback, which containers cannot reach, and on the same port of this machine's address on Docker's
+bridge. Other machines cannot reach either.
 """
 
 import argparse
@@ -16,13 +16,15 @@ from pathlib import Path
 
 import httpx
 import psutil
-from gcp_storage_emulator.server import create_server
+
+from trainyard_cli.local.storage_api import StorageApi
+from trainyard_cli.local.storage_http import StorageServer
+from trainyard_cli.settings import read_token
 
 _LOOPBACK = "127.0.0.1"
 _ENGINE, _ENGINE_TIMEOUT_S = "unix:///var/run/docker.sock", 10.0
 _POLL_S = 2.0  # interval of checks for the bridge
-_PAUSE_S = 0.02
-_BLOCK = 1 << 16
+_BACKLOG = 256
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainyard_cli.local.storage_emulator")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument(
+        "--secret-file", type=Path, required=True, help="the first part of the path of every URL"
+    )
     parser.add_argument("--for-containers", action="store_true")
     options = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("gcp_storage_emulator").setLevel(logging.ERROR)  # it logs every request
-    return 0 if asyncio.run(_serve(options.data_dir, options.port, options.for_containers)) else 1
+    for name in ("gcp_storage_emulator", "api"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # names and messages of jobs
+    serving = _serve(options.data_dir, options.port, read_token(options.secret_file), options.for_containers)
+    return 0 if asyncio.run(serving) else 1
 
 
 def bridge_address() -> str:
@@ -52,65 +59,42 @@ def bridge_address() -> str:
     return next((address.address for address in addresses if address.family == socket.AF_INET), "")
 
 
-async def _serve(data_dir: Path, port: int, for_containers: bool) -> bool:
+async def _serve(data_dir: Path, port: int, secret: str, for_containers: bool) -> bool:
     """Serve until SIGTERM. Returns False at once if the port is in use."""
-    emulator = create_server(_LOOPBACK, port, data_dir=str(data_dir))._api
-    emulator.daemon = True
-    emulator.start()
-    while not emulator.is_running.is_set():
-        if not emulator.is_alive():
-            return False
-        await asyncio.sleep(_PAUSE_S)
+    storage = StorageServer(StorageApi(data_dir), secret, data_dir)
+    try:
+        server = await asyncio.start_server(storage.serve, _LOOPBACK, port, backlog=_BACKLOG)
+    except OSError as error:
+        _log.error("cannot listen on %s:%d: %s", _LOOPBACK, port, error)
+        return False
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    forwarder = asyncio.create_task(_forward_from_bridge(port)) if for_containers else None
+    containers = asyncio.create_task(_serve_containers(storage, port)) if for_containers else None
     await stop.wait()
-    if forwarder is not None:
-        forwarder.cancel()
+    server.close()
+    if containers is not None:
+        containers.cancel()
+    await storage.close()
     return True
 
 
-async def _forward_from_bridge(port: int) -> None:
-    """Forward connections from the bridge, as soon as it exists; its address can change with the engine."""
+async def _serve_containers(storage: StorageServer, port: int) -> None:
+    """Listen on the bridge too, as soon as it exists; its address can change with the engine."""
     while True:
         address = await asyncio.to_thread(bridge_address)
         if address:
+            storage.add_name(address)
             try:
-                server = await asyncio.start_server(lambda r, w: _relay(r, w, port), address, port)
+                server = await asyncio.start_server(storage.serve, address, port, backlog=_BACKLOG)
             except OSError as error:
                 _log.warning("cannot listen for containers (gs://) on %s:%d: %s", address, port, error)
             else:
                 async with server:
-                    while await asyncio.to_thread(bridge_address) in (
-                        address,
-                        "",
-                    ):  # "": the engine may be restarting
+                    # "": the engine may be restarting
+                    while await asyncio.to_thread(bridge_address) in (address, ""):
                         await asyncio.sleep(_POLL_S)
         await asyncio.sleep(_POLL_S)
-
-
-async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
-    """Relay one connection in both directions until both ends close."""
-    try:
-        upstream_reader, upstream_writer = await asyncio.open_connection(_LOOPBACK, port)
-    except OSError as error:
-        _log.warning("cannot connect to the emulator: %s", error)
-        writer.close()
-        return
-    await asyncio.gather(_copy(reader, upstream_writer), _copy(upstream_reader, writer))
-    for end in (writer, upstream_writer):
-        end.close()
-
-
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    try:
-        while block := await source.read(_BLOCK):
-            target.write(block)
-            await target.drain()
-        target.write_eof()
-    except (ConnectionError, OSError):
-        target.close()  # one side is gone: close both
 
 
 if __name__ == "__main__":

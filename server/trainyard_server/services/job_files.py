@@ -8,7 +8,7 @@ from threading import BoundedSemaphore
 from typing import TypeVar
 
 from trainyard_protocol.errors import FailedPrecondition, Unavailable
-from trainyard_protocol.gcs import SCHEME
+from trainyard_protocol.gcs import EMULATOR, HIDDEN, SCHEME
 from trainyard_protocol.views import FileListing
 from trainyard_server.context import Backend
 from trainyard_server.services.jobs import known_job
@@ -23,7 +23,6 @@ _T = TypeVar("_T")
 _TIMEOUT_S = 10.0
 _THREADS = 8
 _MAX_WAITING = 24  # each blocks a thread of the pool that serves all requests
-_EMULATOR = "STORAGE_EMULATOR_HOST"
 _ADDRESS = re.compile(r"(https?://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?/?")
 _MODEL = "model"
 _LAST_LINES = 100  # of the primary's log, in which its program may report the location of its model
@@ -137,9 +136,14 @@ def _emulator_of(reader: Reader, agent_id: str) -> str:
     """The emulator of gs:// for the replicas of that agent. Raises FailedPrecondition for more than the address of a
     server: an agent must not choose the paths that this server requests."""
     agent = reader.agent(agent_id) if agent_id else None
-    address = str(agent.info.get("replica_environment", {}).get(_EMULATOR, "")) if agent is not None else ""
+    address = str(agent.info.get("replica_environment", {}).get(EMULATOR, "")) if agent is not None else ""
+    if address.endswith(f"/{HIDDEN}"):
+        raise FailedPrecondition(
+            f"The gs:// of the job's agent has a secret in its address, which this server does not know: start it with "
+            f"the agent's {EMULATOR} in its environment."
+        )
     if address and not _ADDRESS.fullmatch(address):
-        raise FailedPrecondition(f"The agent's {_EMULATOR} is not the address of a server: {address!r}.")
+        raise FailedPrecondition(f"The agent's {EMULATOR} is not the address of a server: {address!r}.")
     return address
 
 

@@ -230,12 +230,16 @@ async def test_engine_that_starts_later_is_reported_at_once(
 
 
 async def test_environment_of_a_run_is_that_of_its_runtime(world: World) -> None:
-    elsewhere = RuntimeOffer(name="fake", replica_environment={"STORAGE_EMULATOR_HOST": "http://here"})
+    elsewhere = RuntimeOffer(name="fake", replica_environment={"STORAGE_EMULATOR_HOST": "http://h:1/s3cret"})
     world.info = INFO.model_copy(update={"runtimes": (elsewhere,)})
     world.server.order(RUN, CHIEF)
     await world.steps()
     ((_, launch),) = world.host.launches
-    assert launch.environment["STORAGE_EMULATOR_HOST"] == "http://here"
+    assert launch.environment["STORAGE_EMULATOR_HOST"] == "http://h:1/s3cret"
+    assert "s3cret" not in "".join(request.model_dump_json() for request in world.server.requests)
+    assert world.server.requests[-1].agent.environment_in("fake") == {
+        "STORAGE_EMULATOR_HOST": "http://h:1/***"
+    }
     assert {run.runtime for run in world.server.requests[-1].runs} == {"fake"}
 
 

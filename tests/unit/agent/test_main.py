@@ -203,7 +203,8 @@ def test_second_agent_on_a_state_directory_is_refused(
     [
         ([], "--server and --token-file are required"),
         (["--cpus", "x", "--memory-gb", "-1"], "must be a number above 0"),
-        (["--replica-env", "novalue"], "must look like NAME=VALUE"),
+        (["--replica-env", "no-name"], "must look like NAME=VALUE or NAME"),
+        (["--replica-env", "UNSET_ANYWHERE"], "the agent's own environment has no such variable"),
         (["--replica-env", "TRAINYARD_TOKEN=x"], "are reserved"),
         (["--python", "/nowhere/python"], "there is no program '/nowhere/python'"),
         (["--capacity", "huge"], "invalid choice"),

@@ -5,7 +5,7 @@ import builtins
 import pytest
 
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unavailable
-from trainyard_protocol.gcs import CloudStorage, NoSuchObject, directory_prefix, split_url
+from trainyard_protocol.gcs import CloudStorage, NoSuchObject, directory_prefix, split_url, without_secret
 
 URL = "gs://b/x"
 
@@ -56,6 +56,23 @@ def test_error_of_the_storage_is_plain_and_keeps_its_cause(
         raise error
     assert raised.value.message == message
     assert raised.value.__cause__ is error
+
+
+def test_secret_in_the_address_of_an_emulator_is_never_shown() -> None:
+    shown = {
+        "http://127.0.0.1:8471/s3cret": "http://127.0.0.1:8471/***",
+        "http://host.docker.internal:1/a/b": "http://host.docker.internal:1/***",
+        "localhost:1/s3cret": "localhost:1/***",
+        "https://storage.example": "https://storage.example",
+        "http://h:1/": "http://h:1/",
+        "": "",
+    }
+    assert {address: without_secret(address) for address in shown} == shown
+    with (
+        pytest.raises(Unavailable, match=r"Storage at http://h:9/\*\*\* "),
+        CloudStorage("I", "h:9/s").errors(URL),
+    ):
+        raise ConnectionError
 
 
 def test_emulator_without_a_scheme_is_plain_http_and_named_in_errors() -> None:

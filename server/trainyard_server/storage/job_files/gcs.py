@@ -83,7 +83,7 @@ class BucketTree:
             with self._storage.errors(f"{SCHEME}{self._bucket}/{self._prefix}"):
                 yield
         except NoSuchObject as error:
-            where = f" at {self._storage.address}" if self._storage.emulator else ""
+            where = f" at {self._storage.shown}" if self._storage.emulator else ""
             raise NotFound(f"There is no bucket {SCHEME}{self._bucket}{where}.") from error
 
 
@@ -101,7 +101,8 @@ def _blocks(client: "Client", blob: "Blob", size: int, url: str) -> Iterator[byt
                 left -= len(block)
                 yield block
     except GoogleAPIError as error:
-        raise OSError(errno.EIO, f"{url}: {error}") from error
+        # The error's own text has the URL of the storage, which may contain a secret.
+        raise OSError(errno.EIO, f"{url}: {type(error).__name__}") from error
 
 
 def _entries(page: Any, below: str) -> Iterator[tuple[str, FileEntry]]:

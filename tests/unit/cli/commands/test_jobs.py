@@ -23,14 +23,14 @@ from integration.api.api_support import (
     server,
     serving,
 )
-from trainyard_cli.commands import tree
+from trainyard_cli.commands import jobs, tree
 from trainyard_cli.commands.delete import own_directory
 from trainyard_cli.commands.shell_init import guess_shell
 from trainyard_cli.main import run
 from trainyard_cli.settings import COMPLETION_VARIABLE
 from trainyard_protocol.states import JobState
 from trainyard_protocol.sync import LogChunk, LogEnd, digest
-from trainyard_protocol.views import JobDetail
+from trainyard_protocol.views import Explanation, JobDetail
 from unit.cli.commands.test_runtimes import ScriptedEngine
 
 CONFIG = """\
@@ -716,3 +716,21 @@ def test_validate_fix_of_standard_input_prints_the_config(
     assert fixed.out.startswith("trainingInput:\n  scaleTier: CUSTOM\n")
     assert "There is nothing to fix" in fix(fixed.out).err
     assert "Nothing to fix in config.yaml" in typed("jobs validate --config config.yaml --fix").err
+
+
+def test_explanation_at_the_local_service_has_the_secret_of_its_storage() -> None:
+    shown = {"STORAGE_EMULATOR_HOST": "http://host.docker.internal:8471/***", "A": "/***"}
+    explanation = Explanation(
+        task="t",
+        run=1,
+        environment=shown,
+        command=("c",),
+        reproduce="env 'STORAGE_EMULATOR_HOST=http://host.docker.internal:8471/***' A='/***' c",
+    )
+    filled = jobs.with_storage(explanation, "http://127.0.0.1:8471/s3cret")
+    assert filled.environment == {**shown, "STORAGE_EMULATOR_HOST": "http://host.docker.internal:8471/s3cret"}
+    assert (
+        filled.reproduce == "env 'STORAGE_EMULATOR_HOST=http://host.docker.internal:8471/s3cret' A='/***' c"
+    )
+    elsewhere = explanation.model_copy(update={"environment": {"STORAGE_EMULATOR_HOST": "http://gcs"}})
+    assert jobs.with_storage(elsewhere, "http://127.0.0.1:8471/s3cret") == elsewhere

@@ -180,8 +180,10 @@ def test_commands_pass_tokens_as_files_and_bind_to_loopback(state: LocalState) -
         server_port=1, storage_port=2, capacity="strict", cpus="0,1", memory_gb=4, machine_types="/m"
     )
     made = local.commands(state, options)
-    token = state.token_file.read_text().strip()
-    assert not any(token in word for command in made.values() for word in command)
+    for file in (state.token_file, state.agent_token_file, state.storage_token_file):
+        assert file.stat().st_mode & 0o777 == 0o600
+        token = file.read_text().strip()
+        assert not any(token in word for command in made.values() for word in command)
     who = pwd.getpwuid(os.geteuid()).pw_name
     assert f"--token-file admin:{who}={state.token_file}" in " ".join(made["server"])
     assert "--host 127.0.0.1 --port 1" in " ".join(made["server"])
@@ -191,7 +193,7 @@ def test_commands_pass_tokens_as_files_and_bind_to_loopback(state: LocalState) -
     agent = " ".join(made["agent"])
     assert "--capacity strict" in agent
     assert "--cpus 0,1 --memory-gb 4" in agent
-    assert "--replica-env STORAGE_EMULATOR_HOST=http://127.0.0.1:2" in agent
+    assert "--replica-env STORAGE_EMULATOR_HOST" in agent
 
 
 @pytest.mark.parametrize(
@@ -241,8 +243,8 @@ def test_commands_for_processes_alone_keep_the_storage_on_loopback(state: LocalS
 
 
 def test_environment_of_the_processes_has_no_token_and_knows_the_storage() -> None:
-    made = local.environment({"PATH": "/bin", "TRAINYARD_TOKEN": "t"}, Options(storage_port=2))
-    assert made == {"PATH": "/bin", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:2"}
+    made = local.environment({"PATH": "/bin", "TRAINYARD_TOKEN": "t"}, "http://127.0.0.1:2/secret")
+    assert made == {"PATH": "/bin", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:2/secret"}
 
 
 def test_up_with_a_part_that_ends_at_once_shows_the_end_of_its_log(

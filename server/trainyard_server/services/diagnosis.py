@@ -27,6 +27,7 @@ PREPARING_S = 1800.0
 UPLOAD_KEPT_S = 30 * 86400.0
 """How long an uploaded package that no unfinished job uses is kept after its last upload, at least."""
 
+_STUCK = ("never", "no-engine")  # kinds of waiting that do not end by themselves
 _SLOW_S = 0.25
 _TOP = 5
 
@@ -93,7 +94,7 @@ class Diagnosis:
                 for run, gang in live_runs(reader)
                 for problem in self._of_run(reader, run, gang, names.get(run.agent_id, run.agent_id), now)
             ]
-            problems += list(map(_of_queued, (job for job in reader.queued() if job.waiting_kind == "never")))
+            problems += list(map(_of_queued, (job for job in reader.queued() if job.waiting_kind in _STUCK)))
             counts = reader.job_counts()
         yield from problems
         if not problems:
@@ -214,9 +215,13 @@ def of_database(facts: DatabaseFacts) -> Iterator[Finding]:
 
 
 def _of_queued(job: JobRow) -> Finding:
+    found = f"{_name(job)} is QUEUED and {job.waiting}."
+    if job.waiting_kind == "no-engine":
+        advice = "Start Docker on that machine, or cancel the job."
+        return _problem("jobs", found, "It starts as soon as the engine answers.", advice)
     return _problem(
         "jobs",
-        f"{_name(job)} is QUEUED and {job.waiting}.",
+        found,
         "It waits forever, unless an agent with more resources connects.",
         "Request less (`jobs cancel`, then submit again), or add such an agent.",
     )

@@ -9,6 +9,7 @@ import pytest
 from databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ScriptedAgent, Server, package_job
 from trainyard_protocol.health import Check, CheckStatus, Finding, ServerHealth, sized, worst
+from trainyard_protocol.sync import RuntimeOffer
 from trainyard_server.services.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
 from trainyard_server.storage.db.probes import newest_schema
 
@@ -126,6 +127,19 @@ def test_job_that_can_never_start_is_found(api: Server, agent: ScriptedAgent) ->
     (found,) = problems(api)
     assert found.check == "jobs"
     assert found.found.startswith("the job job of p is QUEUED and can never start")
+
+
+def test_job_that_waits_for_an_engine_is_found(api: Server, agent: ScriptedAgent) -> None:
+    docker = RuntimeOffer(name="docker", problem="no Docker engine answers at x")
+    agent.info = agent.info.model_copy(update={"runtimes": (docker,)})
+    agent.sync()
+    api.create(masterConfig={"imageUri": "gcr.io/p/i"}, pythonModule="")
+    api.tick()
+    (found,) = problems(api)
+    assert found.found.startswith(
+        "the job job of p is QUEUED and needs a container engine: on agent laptop no"
+    )
+    assert found.advice.startswith("Start Docker")
 
 
 @on_every_database

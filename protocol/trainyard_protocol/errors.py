@@ -19,12 +19,18 @@ is Google's (AIP-193), as clients of the v1 API parse it.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 _UNKNOWN = re.compile(
     r'Invalid JSON payload received\. Unknown name "(.*?)".*?: Cannot find field\. ?(.*)', re.S
 )
+MAX_VIOLATIONS = 20
+"""Of one error. Beyond that, a job is not mistyped but something else."""
+
+MORE_VIOLATIONS = f"There are more; these are the first {MAX_VIOLATIONS}."
+_MAX_NAME = 100
+_MAX_DESCRIPTION = 2000
 _BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
 
 
@@ -42,14 +48,29 @@ class Violation:
     unknown: str | None = None
 
     @property
+    def shown_name(self) -> str:
+        """The unknown name, cut, its unprintable characters as escapes."""
+        return shown(self.unknown or "")
+
+    @property
     def message(self) -> str:
         if self.unknown is not None:
             at = f" at '{self.field}'" if self.field else ""
             hint = f" {self.description}" if self.description else ""
-            return (
-                f'Invalid JSON payload received. Unknown name "{self.unknown}"{at}: Cannot find field.{hint}'
-            )
+            return f'Invalid JSON payload received. Unknown name "{self.shown_name}"{at}: Cannot find field.{hint}'
         return f"Field: {self.field} Error: {self.description}" if self.field else self.description
+
+
+def shown(text: str, most: int = _MAX_NAME) -> str:
+    """A text of a user for a message: at most so many characters, unprintable ones as escapes."""
+    cut = text if len(text) <= most else f"{text[:most]}..."
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
+def quoted(value: object) -> str:
+    """A value of a user for a message, as Python writes it, cut."""
+    text = repr(value)
+    return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}..."
 
 
 class TrainyardError(Exception):
@@ -68,7 +89,8 @@ class TrainyardError(Exception):
 
 
 class InvalidArgument(TrainyardError):
-    """Has all violations, so that a config can be corrected at once."""
+    """Has all violations, so that a config can be corrected at once: the first MAX_VIOLATIONS, each cut at a length, so
+    that no answer is much larger than its request. `more`: there were others."""
 
     http_status = 400
     status = "INVALID_ARGUMENT"
@@ -78,12 +100,27 @@ class InvalidArgument(TrainyardError):
             violations = Violation("", violations)
         if isinstance(violations, Violation):
             violations = (violations,)
-        super().__init__("\n".join(violation.message for violation in violations))
-        self._violations = tuple(violations)
+        kept = tuple(map(_cut, violations[:MAX_VIOLATIONS]))
+        self.more = len(violations) > len(kept)
+        rest = [MORE_VIOLATIONS] if self.more else []
+        super().__init__("\n".join([*(violation.message for violation in kept), *rest]))
+        self._violations = kept
 
     @property
     def violations(self) -> tuple[Violation, ...]:
         return self._violations
+
+
+def _cut(violation: Violation) -> Violation:
+    text = violation.description
+    is_short = len(text) <= _MAX_DESCRIPTION and len(violation.field) <= _MAX_DESCRIPTION
+    if is_short or not violation.field:  # without a field it is a text of our own
+        return violation
+    return replace(
+        violation,
+        field=violation.field[:_MAX_DESCRIPTION],
+        description=text if len(text) <= _MAX_DESCRIPTION else f"{text[:_MAX_DESCRIPTION]}...",
+    )
 
 
 class FailedPrecondition(InvalidArgument):

@@ -8,6 +8,7 @@ fields are in `config.validation`.
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Self, TypeVar
@@ -30,7 +31,7 @@ from trainyard_protocol.config.fields import (
     seconds,
     validation_error,
 )
-from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, Violation, quoted, shown
 
 _M = TypeVar("_M", bound="Message")
 
@@ -95,7 +96,9 @@ class Message(BaseModel):
         for key, value in data.items():
             name = to_camel(key) if isinstance(key, str) and key in cls.model_fields else str(key)
             if name in renamed:
-                raise validation_error(f'says "{name}" twice, once in snake_case and once in camelCase.')
+                raise validation_error(
+                    f'says "{shown(name)}" twice, once in snake_case and once in camelCase.'
+                )
             if value is not None:  # proto3 JSON: null is the same as absent
                 renamed[name] = value
         return renamed
@@ -206,13 +209,13 @@ class HyperparameterSpec(Message):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [param.parameter_name for param in self.params]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        names = Counter(param.parameter_name for param in self.params)
+        twice = sorted(name for name, count in names.items() if count > 1)
         if twice:
-            raise validation_error(f"names the parameter {twice[0]!r} twice.")
+            raise validation_error(f"names the parameter {quoted(twice[0])} twice.")
         doubles = [p.parameter_name for p in self.params if p.type is ParameterType.DOUBLE]
         if self.algorithm is Algorithm.GRID_SEARCH and doubles:
-            raise validation_error(f"cannot use GRID_SEARCH with the DOUBLE parameter {doubles[0]!r}.")
+            raise validation_error(f"cannot use GRID_SEARCH with the DOUBLE parameter {quoted(doubles[0])}.")
         if self.max_trials < 1 or self.max_parallel_trials < 1 or self.max_failed_trials < 0:
             raise validation_error(
                 "needs maxTrials and maxParallelTrials of 1 or more and maxFailedTrials of 0 or more."
@@ -289,11 +292,12 @@ def _labels(value: object) -> object:
     for key, item in value.items():
         if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
             raise validation_error(
-                f"has the key {key!r}; a key starts with a lower-case letter and has at most 63 of a-z, 0-9, _ and -."
+                f"has the key {quoted(key)}; "
+                "a key starts with a lower-case letter and has at most 63 of a-z, 0-9, _ and -."
             )
         if not isinstance(item, str) or not _LABEL_VALUE.fullmatch(item):
             raise validation_error(
-                f"has the value {item!r} for {key!r}; a value is a string of at most 63 of a-z, 0-9, _ and -."
+                f"has the value {quoted(item)} for {key!r}; a value is a string of at most 63 of a-z, 0-9, _ and -."
             )
     return value
 
@@ -351,7 +355,7 @@ def parse(kind: type[_M], data: object, root: str) -> _M:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        details = error.errors(include_url=False)
+        details = error.errors(include_url=False)[: MAX_VIOLATIONS + 1]
     raise InvalidArgument([_violation(kind, detail, root) for detail in details])
 
 
@@ -368,12 +372,13 @@ def proto_path(steps: Sequence[str | int], root: str = "") -> str:
 def _violation(kind: type[Message], detail: ErrorDetails, root: str) -> Violation:
     steps = list(_named(detail["loc"]))
     if detail["type"] == "extra_forbidden":
-        owner = _model_at(kind, steps[:-1])
-        at = root + "".join(f"[{s}]" if isinstance(s, int) else f".{to_snake(s)}" for s in steps[:-1])
+        name = str(detail["loc"][-1])  # a name of the user's own, also an empty one
+        steps = list(_named(detail["loc"][:-1]))
+        owner = _model_at(kind, steps)
+        at = root + "".join(f"[{s}]" if isinstance(s, int) else f".{to_snake(s)}" for s in steps)
         allowed = [to_camel(name) for name in owner.model_fields] if owner else []
-        name = str(steps[-1])
         hint = did_you_mean(name, allowed) or f"Known here: {', '.join(allowed)}."
-        if kind is Job and len(steps) == 1 and to_snake(name) in TrainingInput.model_fields:
+        if kind is Job and not steps and to_snake(name) in TrainingInput.model_fields:
             hint = "It belongs under trainingInput."
         return Violation(at, hint, unknown=name)
     path = proto_path(steps, root)

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from trainyard_protocol.config import indentation
 from trainyard_protocol.config import text as config_text
+from trainyard_protocol.config.limits import MAX_BYTES
 from trainyard_protocol.config.text import (
     NotReadable,
     TextPosition,
@@ -23,8 +24,8 @@ from trainyard_protocol.config.text import (
 )
 from trainyard_protocol.errors import InvalidArgument, Violation
 
-MAX_BYTES = 4 * 2**20
 _SHOWN_LINES = 60
+_MAX_SHOWN = 400  # characters of a line of the config
 
 STDIN = Path("-")
 """The path that means standard input."""
@@ -131,8 +132,12 @@ def _located(path: Path, lines: Sequence[str], position: TextPosition, text: str
     if not 1 <= position.line <= len(lines):
         return message
     source = lines[position.line - 1]
+    column = position.column - 1
+    if len(source) > _MAX_SHOWN:
+        begin = max(0, min(column, len(source)) - _MAX_SHOWN // 2)
+        source, column = source[begin : begin + _MAX_SHOWN], column - begin
     # Tabs stay tabs, so that the caret lines up with the source.
-    indent = "".join(c if c == "\t" else " " for c in source[: position.column - 1])
+    indent = "".join(c if c == "\t" else " " for c in source[:column])
     # Control characters must not reach the terminal.
     return f"{message}\n    {_printable(source)}\n    {indent}^"
 

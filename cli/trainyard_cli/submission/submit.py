@@ -20,7 +20,7 @@ from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
 from trainyard_cli.submission.programs import Program
 from trainyard_protocol.config import placeholders
 from trainyard_protocol.config.validation import check_placeholders, checked_job
-from trainyard_protocol.errors import AlreadyExists, InvalidArgument
+from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument
 from trainyard_protocol.machines import Catalog
 from trainyard_protocol.training_input import Job, parse_job
 
@@ -180,6 +180,7 @@ def in_users_terms(made: JobDraft) -> Iterator[None]:
         if not any(v.field or v.unknown for v in error.violations):
             raise
         text = config_file.explain(error.violations, made.config, made.origins)
+        text += f"\n{MORE_VIOLATIONS}" if error.more else ""
         raise InvalidArgument(f"The job is not valid; nothing was created.\n{text}") from error
 
 

@@ -14,8 +14,11 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 from pydantic_core import PydanticCustomError
 
+from trainyard_protocol.errors import shown
+
 _E = TypeVar("_E", bound=StrEnum)
 _INT64 = 2**63
+_MAX_SHOWN = 200  # characters of a string that a message repeats
 _DURATION = re.compile(r"(\d{1,12})(\.\d{1,9})?s")
 
 
@@ -32,9 +35,13 @@ def kind_of(value: object) -> str:
         case bool():
             return f"the boolean {str(value).lower()}"
         case int() | float():
-            return f"the number {value}"
+            return f"the number {shown(str(value))}"
         case str():
-            return f"the string {value!r}"
+            return (
+                f"the string {value!r}"
+                if len(value) <= _MAX_SHOWN
+                else f"a string of {len(value)} characters"
+            )
         case list() | tuple():
             return "a list"
         case dict():
@@ -45,7 +52,7 @@ def kind_of(value: object) -> str:
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """`Did you mean "x"?`, or "" without a close match."""
-    near = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6) if len(word) <= _MAX_SHOWN else ()
     return f'Did you mean "{near[0]}"?' if near else ""
 
 
@@ -54,10 +61,10 @@ def _text(value: object) -> str:
         return _writable(value)
     if isinstance(value, float):
         raise validation_error(
-            f"must be a string; this is the number {value} (YAML reads 2.10 as 2.1): put it in quotes."
+            f"must be a string; this is {kind_of(value)} (YAML reads 2.10 as 2.1): put it in quotes."
         )
     if isinstance(value, int) and not isinstance(value, bool):
-        raise validation_error(f"must be a string; this is the number {value}: put it in quotes.")
+        raise validation_error(f"must be a string; this is {kind_of(value)}: put it in quotes.")
     raise validation_error(f"must be a string; this is {kind_of(value)}.")
 
 
@@ -94,7 +101,7 @@ def _integer(bound: int) -> Callable[[object], int]:
         if isinstance(value, float) and number != value:
             raise validation_error(f"must be a whole number; this is {kind_of(value)}.")
         if not -bound <= number < bound:
-            raise validation_error(f"must be below {bound}; this is {number}.")
+            raise validation_error(f"must be below {bound}; this is {shown(str(number))}.")
         return number
 
     return parse
@@ -118,7 +125,7 @@ def _number(value: object) -> float:
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             return float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
     raise validation_error(f"must be a number; this is {kind_of(value)}.")
 
@@ -162,7 +169,7 @@ def enum_of(kind: type[_E]) -> Any:
             if name in kind.__members__:
                 return kind[name]
         allowed = ", ".join(kind.__members__)
-        hint = did_you_mean(str(value).upper(), kind.__members__)
+        hint = did_you_mean(value.upper(), kind.__members__) if isinstance(value, str) else ""
         raise validation_error(
             f"must be one of {allowed}; this is {kind_of(value)}." + (f" {hint}" if hint else "")
         )

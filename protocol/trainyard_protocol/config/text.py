@@ -14,11 +14,11 @@ from typing import Any, Literal
 import yaml
 from pydantic.alias_generators import to_camel, to_snake
 
+from trainyard_protocol.config.limits import MAX_BYTES, MAX_VALUES, excess
 from trainyard_protocol.errors import Violation
 
 Format = Literal["yaml", "json"]
 
-MAX_NODES = 100_000
 _MAX_DIGITS = 1000
 """Of a number. Python's parser needs quadratic time."""
 
@@ -94,6 +94,8 @@ def read(text: str, format_name: Format | None = None) -> ConfigText:
 
     Without a format, text that is valid JSON is JSON, and anything else YAML.
     """
+    if len(text) > MAX_BYTES:
+        raise NotReadable(f"is larger than {MAX_BYTES // 2**20} MiB. Is this a job config?", ())
     lines = _BREAK.split(text)
     if not text.strip():
         raise NotReadable("is empty; a config has at least a trainingInput.", lines)
@@ -103,6 +105,8 @@ def read(text: str, format_name: Format | None = None) -> ConfigText:
         kind = "a list" if isinstance(data, list) else "a single value"
         message = f"must hold a mapping with trainingInput; this is {kind}."
         raise NotReadable(message, lines, TextSpan(root.value, root.value_end))
+    if problem := excess(data):
+        raise NotReadable(problem, lines)
     return ConfigText(data, lines, root)
 
 
@@ -128,7 +132,7 @@ def violation_message(violation: Violation) -> str:
     """The message of a violation, with field names as in a config."""
     if violation.unknown is not None:
         owner = shown_name(violation.field) if violation.field not in ("", "job") else "a job"
-        return f'"{violation.unknown}" is not a field of {owner}. {violation.description}'.rstrip()
+        return f'"{violation.shown_name}" is not a field of {owner}. {violation.description}'.rstrip()
     if violation.field:
         return f"{shown_name(violation.field)}: {violation.description}"
     return violation.description
@@ -162,6 +166,23 @@ def _format_of(text: str) -> Format:
     return "json"
 
 
+class _TooManyValues(Exception):
+    """The text has more values than any config."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Stops at a text with too many values, each of which takes a kilobyte here."""
+
+    composed = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.composed += 1
+        if self.composed > 2 * MAX_VALUES:  # a key is a node, too
+            raise _TooManyValues
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
+
 class _YamlReader:
     """Parses one YAML document into its data and the locations of its values."""
 
@@ -172,9 +193,9 @@ class _YamlReader:
 
     def read(self) -> tuple[object, ValueLocation]:
         try:
-            loader = self._loader = yaml.SafeLoader(self._text)
+            loader = self._loader = _Loader(self._text)
             try:
-                node = loader.get_single_node()
+                node = self._node(loader)
                 if node is None:
                     raise NotReadable(
                         "holds nothing but comments; a config has at least a trainingInput.", self._lines
@@ -194,13 +215,24 @@ class _YamlReader:
             raise NotReadable(text, self._lines, TextSpan(position, position.column + 1)) from error
         except RecursionError:
             raise NotReadable("is nested too deeply.", self._lines) from None
+        except _TooManyValues:
+            raise NotReadable(f"has more than {MAX_VALUES} values.", self._lines) from None
+
+    def _node(self, loader: _Loader) -> yaml.Node | None:
+        """The root of the document; None if it is empty."""
+        try:
+            node: yaml.Node | None = loader.get_single_node()
+        except (ValueError, OverflowError):  # \\U00110000
+            span = TextSpan(_mark_of(loader.get_mark()))
+            raise NotReadable("has an escape that is no character.", self._lines, span) from None
+        return node
 
     def _locate(self, node: yaml.Node, key: yaml.Node | None, parents: tuple[int, ...]) -> ValueLocation:
         self._nodes += 1
         if id(node) in parents:
             raise self._error(node, "refers to itself.")
-        if self._nodes > MAX_NODES:
-            raise self._error(node, f"has more than {MAX_NODES} values.")
+        if self._nodes > MAX_VALUES:
+            raise _TooManyValues
         self._check(node)
         location = ValueLocation(
             _mark_of(node.start_mark),
@@ -224,7 +256,8 @@ class _YamlReader:
                 raise self._error(key, "a key must be a plain name.")
             if key.tag == _MERGE:
                 for source in self._sources(value):
-                    merged = {**self._locate(source, key, parents).children, **merged}
+                    for name, location in self._locate(source, key, parents).children.items():
+                        merged.setdefault(name, location)
                 continue
             if key.tag != _STRING:
                 raise self._error(key, "a key must be text; put it in quotes.")

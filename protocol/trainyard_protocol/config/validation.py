@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel, to_snake
 from trainyard_protocol.cluster import TASK_TYPES, TaskType
 from trainyard_protocol.config import placeholders
 from trainyard_protocol.config.fields import did_you_mean
-from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.machines import Catalog, config_of, replicas_of
 from trainyard_protocol.training_input import Job, ReplicaConfig, ScaleTier, TrainingInput, parse_job
 
@@ -34,6 +34,8 @@ def checked_job(data: object, catalog: Catalog) -> Job:
     try:
         job = parse_job(data)
     except InvalidArgument as error:
+        if error.more:
+            raise
         raise InvalidArgument([*error.violations, *_of_the_rest(data, catalog)]) from None
     check(job.training_input, catalog)
     return job
@@ -118,7 +120,7 @@ def _program(ti: TrainingInput) -> Iterator[Violation]:
     elif not all(part.isidentifier() for part in ti.python_module.split(".")):
         yield Violation(
             "python_module",
-            f"must be a module's dotted name such as trainer.task; this is {ti.python_module!r}.",
+            f"must be a module's dotted name such as trainer.task; this is {quoted(ti.python_module)}.",
         )
     if ti.job_dir.startswith("gs://") and not ti.job_dir.removeprefix("gs://").partition("/")[0]:
         yield Violation("job_dir", "names no bucket; it looks like gs://bucket/directory.")
@@ -188,7 +190,9 @@ def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
         if requested and machine is None:
             hint = did_you_mean(name, catalog.machine_types)
             known = hint or f"Known: {', '.join(catalog.machine_types)}."
-            yield Violation(f"{prefix}_type", f"{name!r} is not a machine type of this service. {known}")
+            yield Violation(
+                f"{prefix}_type", f"{quoted(name)} is not a machine type of this service. {known}"
+            )
         if requested and machine and machine.family != "site":
             families.setdefault(machine.family, f"{prefix}_type")
         accelerators = config_of(ti, task_type).accelerator_config

@@ -7,7 +7,8 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 
-from trainyard_protocol.errors import InvalidArgument, TooLarge, Violation
+from trainyard_protocol.config.limits import MAX_BYTES, excess
+from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, TooLarge, Violation
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.retention import Retention
@@ -77,9 +78,8 @@ def caller_of(request: Request) -> Caller:
 AuthenticatedCaller = Annotated[Caller, Depends(caller_of)]
 
 
-async def _raw_body(request: Request, cases: Cases) -> bytes:
+async def _read_body(request: Request, limit: int) -> bytes:
     """The whole body. Raises TooLarge as soon as it exceeds the limit."""
-    limit = cases.backend.settings.body_limit
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -88,11 +88,21 @@ async def _raw_body(request: Request, cases: Cases) -> bytes:
     return bytes(body)
 
 
+async def _raw_body(request: Request, cases: Cases) -> bytes:
+    return await _read_body(request, cases.backend.settings.body_limit)
+
+
+async def _small_body(request: Request, cases: Cases) -> bytes:
+    return await _read_body(request, min(MAX_BYTES, cases.backend.settings.body_limit))
+
+
 RawBody = Annotated[bytes, Depends(_raw_body)]
+SmallBody = Annotated[bytes, Depends(_small_body)]
+"""A body of at most one job."""
 
 
-def _json_body(body: RawBody) -> Any:
-    """The body as JSON; {} for an empty body."""
+def _json_body(body: SmallBody) -> Any:
+    """The body as JSON, within the limits of a job; {} for an empty body."""
     if not body.strip():
         return {}
     try:
@@ -100,6 +110,8 @@ def _json_body(body: RawBody) -> Any:
         json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be stored
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"Invalid JSON payload received. {error}") from error
+    if problem := excess(value):
+        raise InvalidArgument(f"Invalid JSON payload received. It {problem}")
     return value
 
 
@@ -107,16 +119,29 @@ JsonBody = Annotated[Any, Depends(_json_body)]
 
 
 def parse_wire(kind: type[_M], body: bytes) -> _M:
-    """Parse a message of the wire. Raises InvalidArgument with every invalid field."""
+    """Parse a message of the wire. Raises InvalidArgument with the first invalid fields."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise InvalidArgument(
-            [
-                Violation(".".join(map(str, one["loc"])) or kind.__name__, one["msg"])
-                for one in error.errors(include_url=False)
-            ]
-        ) from error
+        raise _refusal(kind, error) from error
+
+
+def parse_request(kind: type[_M], value: object) -> _M:
+    """Parse a JsonBody. Raises InvalidArgument with the first invalid fields."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _refusal(kind, error) from error
+
+
+def _refusal(kind: type[BaseModel], error: ValidationError) -> InvalidArgument:
+    details = error.errors(include_url=False, include_input=False, include_context=False)
+    return InvalidArgument(
+        [
+            Violation(".".join(map(str, one["loc"])) or kind.__name__, one["msg"])
+            for one in details[: MAX_VIOLATIONS + 1]
+        ]
+    )
 
 
 def _alt(alt: str = "json") -> None:

@@ -15,12 +15,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from trainyard_protocol.errors import (
+    MAX_VIOLATIONS,
     Internal,
     InvalidArgument,
     NotFound,
     TrainyardError,
     Unavailable,
     Violation,
+    quoted,
     to_body,
 )
 from trainyard_server.api import security_headers
@@ -119,8 +121,8 @@ async def _validation(request: Request, error: Exception) -> Response:
         request,
         InvalidArgument(
             [
-                Violation(str(one["loc"][-1]), f"{one['msg']}; this is {one.get('input')!r}.")
-                for one in error.errors()
+                Violation(str(one["loc"][-1]), f"{one['msg']}; this is {quoted(one.get('input'))}.")
+                for one in error.errors()[: MAX_VIOLATIONS + 1]
             ]
         ),
     )

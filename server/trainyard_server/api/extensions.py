@@ -22,7 +22,7 @@ from trainyard_protocol.views import (
     SignInCode,
 )
 from trainyard_server.api.csrf import bearer
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, RawBody, UseCases, parse_wire
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonBody, UseCases, parse_request
 from trainyard_server.services.job_search import JobSearchRequest
 from trainyard_server.services.metrics import DEFAULT_POINTS, MetricsQuery, csv_blocks
 from trainyard_server.services.usage import DEFAULT_POINTS as USAGE_POINTS
@@ -124,9 +124,9 @@ def config(project: str, job_id: str, cases: Cases) -> JobConfig:
 
 
 @router.post("/projects/{project}/configs:check")
-def check_config(project: str, body: RawBody, cases: Cases, caller: AuthenticatedCaller) -> ConfigCheck:
+def check_config(project: str, body: JsonBody, cases: Cases, caller: AuthenticatedCaller) -> ConfigCheck:
     """Validate the text of a config: each problem with its line and column. Creates nothing."""
-    return cases.configs.check(caller, project, parse_wire(ConfigCheckRequest, body))
+    return cases.configs.check(caller, project, parse_request(ConfigCheckRequest, body))
 
 
 @router.get("/projects/{project}/jobs:suggest")

@@ -113,7 +113,8 @@ class Jobs:
     def list(
         self, project: str, filter_text: str = "", page_size: int | None = None, page_token: str = ""
     ) -> dict[str, Any]:
-        """One page, the newest job first: `{"jobs": [...], "nextPageToken": ...}`, `{}` for nothing."""
+        """One page, the newest job first: `{"jobs": [...], "nextPageToken": ...}`, `{}` for nothing. A page of large
+        jobs has fewer of them."""
         expression = filters.parse(filter_text)
         if page_size is not None and page_size < 0:
             raise InvalidArgument(Violation("page_size", f"must be 0 or more; this is {page_size}."))
@@ -121,11 +122,11 @@ class Jobs:
         below = _read_token(page_token, filter_text) if page_token else None
         condition = filters.to_sql(expression) if expression is not None else None
         with self._backend.store.read() as reader:
-            rows = reader.jobs(project, condition, below, size + 1)
-            page = [v1_job(row) for row in rows[:size]]
+            rows, more = reader.jobs(project, condition, below, size)
+            page = [v1_job(row) for row in rows]
         answer: dict[str, Any] = {"jobs": page} if page else {}
-        if len(rows) > size:
-            answer["nextPageToken"] = _token(rows[size - 1].key, filter_text)
+        if more:
+            answer["nextPageToken"] = _token(rows[-1].key, filter_text)
         return answer
 
     def cancel(self, caller: Caller, project: str, job_id: str) -> dict[str, Any]:

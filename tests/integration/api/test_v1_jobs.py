@@ -1,6 +1,7 @@
 """The v1 surface: bodies, errors, paging, filters, labels."""
 
 import base64
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from integration.api.api_support import (
     ADMIN,
     AGENT,
     BOSS,
+    VERA,
     Clock,
     ScriptedAgent,
     Server,
@@ -20,6 +22,8 @@ from integration.api.api_support import (
     server,
     serving,
 )
+from trainyard_protocol.config import limits
+from trainyard_server.storage.db import reader
 
 JOBS = "/v1/projects/p/jobs"
 
@@ -231,6 +235,40 @@ def test_list_pages_through_everything_newest_first(api: Server) -> None:
     assert token == ""
     assert len(api.get(JOBS, pageSize=5)["jobs"]) == 5
     assert "nextPageToken" not in api.get(JOBS, pageSize=5)
+
+
+@on_every_database
+def test_list_of_large_jobs_has_fewer_on_a_page(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of before the limit for a body may have many megabytes; one that is larger than a page is alone on it."""
+    monkeypatch.setattr(reader, "PAGE_BYTES", 2500)
+    for name, size in (("a", 600), ("b", 600), ("huge", 9000), ("c", 600), ("d", 600)):
+        api.create(name, args=["x" * size])
+    pages: list[list[str]] = []
+    token = ""
+    while not pages or token:
+        page = api.get(JOBS, pageToken=token)
+        pages.append([job["jobId"] for job in page["jobs"]])
+        token = page.get("nextPageToken", "")
+    assert pages == [["d", "c"], ["huge"], ["b", "a"]]
+
+
+def test_create_that_is_larger_than_a_job_is_refused_before_it_is_validated(api: Server) -> None:
+    """Viewers may check configs, so they can send any body: neither time nor answer grow with it."""
+    many = b"{}," * (limits.MAX_BYTES // 3 - 100)
+    checks = "/trainyard/v1/projects/p/configs:check"
+    for path, body, status in (
+        (JOBS, b'{"jobId": "a", "trainingInput": {"args": [' + many + b"{}]}}", 400),
+        (JOBS, b'{"jobId": "a"' + b" " * limits.MAX_BYTES + b"}", 413),
+        (JOBS, json.dumps({f"k{number}": 1 for number in range(600)}).encode(), 400),
+        (JOBS, json.dumps({f"k{number}": 1 for number in range(400)}).encode(), 400),
+        (f"{JOBS}/a?updateMask=labels", b'{"labels": {"a": [' + many + b"{}]}}", 400),
+        (checks, b'{"packageUris": [' + many + b"{}]}", 400),
+        (checks, b'{"args": [' + b"{}," * 9000 + b"{}]}", 400),
+        (checks, b'{"config": "a: 1"' + b" " * limits.MAX_BYTES + b"}", 413),
+    ):
+        method = "PATCH" if "updateMask" in path else "POST"
+        answer = api.client.request(method, path, content=body, headers=VERA if path == checks else ADMIN)
+        assert (answer.status_code, len(answer.content) < 20_000) == (status, True), (path, answer.text[:300])
 
 
 def test_list_page_is_20_by_default_and_100_at_most(api: Server) -> None:

@@ -15,7 +15,7 @@ from trainyard_protocol.config.text import (
     violation_message,
 )
 from trainyard_protocol.config.views import Problem, Source
-from trainyard_protocol.errors import TrainyardError, Violation
+from trainyard_protocol.errors import MORE_VIOLATIONS, InvalidArgument, TrainyardError, Violation
 
 _FIELDS: Mapping[Source, tuple[str, ...]] = {
     "job_id": ("jobId",),
@@ -85,6 +85,8 @@ class ConfigDraft:
                 yield problem
             else:
                 yield _at(position_of(self.text.root, violation), problem)
+        if isinstance(error, InvalidArgument) and error.more:
+            yield Problem(message=MORE_VIOLATIONS)
 
     def _source(self, violation: Violation) -> Source:
         for path, source in _PATHS.items():

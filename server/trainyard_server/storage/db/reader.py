@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from trainyard_protocol.states import FINAL_JOB_STATES, RUN_MOVES, JobState
@@ -22,6 +23,9 @@ from trainyard_server.storage.db.models import (
 
 LIVE_RUNS = tuple(state for state, moves in RUN_MOVES.items() if moves)
 """States of runs that have not ended."""
+
+PAGE_BYTES = 4 * 2**20
+"""Characters of the configs on a page of jobs."""
 
 
 class JobEnd(NamedTuple):
@@ -99,14 +103,21 @@ class Reader:
 
     def jobs(
         self, project: str, condition: ColumnElement[bool] | None, below: int | None, limit: int
-    ) -> Sequence[JobRow]:
-        """The project's jobs, the newest first, from the first whose key is below `below`."""
-        query = select(JobRow).filter_by(project=project).order_by(JobRow.key.desc()).limit(limit)
+    ) -> tuple[Sequence[JobRow], bool]:
+        """The project's jobs, the newest first, from the first whose key is below `below`, and whether there are more:
+        at most `limit`, and at most PAGE_BYTES of their configs unless one alone is larger."""
+        size = func.length(cast(JobRow.training_input, Text)) + func.length(cast(JobRow.gang, Text))
+        query = select(JobRow.key, size).where(JobRow.project == project).order_by(JobRow.key.desc())
         if condition is not None:
             query = query.where(condition)
         if below is not None:
             query = query.where(JobRow.key < below)
-        return self._session.scalars(query).all()
+        sizes = self._session.execute(query.limit(limit + 1)).all()
+        totals = accumulate(size for _, size in sizes)
+        keys = [key for (key, _), total in zip(sizes, totals, strict=True) if total <= PAGE_BYTES][:limit]
+        keys = keys or [key for key, _ in sizes[:1]]
+        rows = select(JobRow).where(JobRow.key.in_(keys)).order_by(JobRow.key.desc())
+        return self._session.scalars(rows).all(), len(keys) < len(sizes)
 
     def unfinished(self) -> Sequence[JobRow]:
         """All jobs that have not ended, the oldest first."""

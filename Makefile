@@ -18,7 +18,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 XDIST = --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help demo test test-fast chaos check lint format types imports docs screenshots clean
+.PHONY: help demo test test-fast chaos check lint format types imports docs screenshots recording clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ screenshots: $(VENV)/.dev ## take the pictures of README.md anew, with Chromium
 	mkdir -p docs/images
 	for picture in jobs-light job-failed-light metrics-dark; do \
 		cp build/screenshots/window/$$picture.png docs/images/$$picture.png; done
+
+recording: $(VENV)/.dev ## record the first job on a terminal of 80 x 24 anew, for docs/terminal.md
+	$(BIN)/python scripts/record.py
 
 docs: $(VENV)/.dev ## write the pages that come from the code
 	$(BIN)/python scripts/docs.py

@@ -44,6 +44,16 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_recorded_job_fits_on_one_screen_which_the_page_shows() -> None:
+    pytest.importorskip("pyte", reason="pyte, of the dev extra, shows what a terminal would")
+    recording = runpy.run_path(str(ROOT / "scripts" / "record.py"))
+    cast = recording["CAST"].read_text(encoding="utf-8")
+    *_, (_, rows) = recording["screens"](cast)
+    assert rows[0].startswith("$ jobs submit training digits")
+    assert any("Job [digits] succeeded" in row for row in rows)
+    assert recording["section"](cast) in recording["PAGE"].read_text(encoding="utf-8"), "run: make recording"
+
+
 def test_architecture_has_a_row_for_each_package() -> None:
     roots = [*(ROOT / name for name in ("protocol", "sdk", "cli", "server", "worker_agent"))]
     folders = {path.parent for root in roots for path in root.rglob("__init__.py")}

@@ -36,7 +36,7 @@ def initialize(cluster: ClusterSpec) -> None:
     import jax
 
     log.info(
-        "Process %d of %d; the coordinator is %s.",
+        "Process %d of %d, coordinator %s.",
         cluster.process_id,
         cluster.num_processes,
         cluster.coordinator,

@@ -22,7 +22,7 @@ from trainyard_protocol.severity import SEVERITIES
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry
 
-HOLD_S = 0.5
+HOLD_S = 1.0
 """How long a line waits for the same line of other replicas."""
 
 ALARMS = frozenset(SEVERITIES[SEVERITIES.index("WARNING") :])

@@ -1,6 +1,6 @@
 """Speed of a training in steps, and the time that is left. Pure.
 
-The speed is that of the last reports, so that the compilation of the first step and a pause long ago do not count.
+The speed is that of the last reports. The time up to the first of them does not count: it is mostly compilation.
 """
 
 from collections import deque
@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
-_REPORTS = 30
+_REPORTS = 200
+_WINDOW_S = 15.0  # of the speed,
+_LEAST_REPORTS = 8  # or so many reports
 _SILENT_AT_LEAST_S = 20.0
 _SILENT_FACTOR = 3.0  # times the longest recent interval between two reports
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -19,6 +21,7 @@ class Pace:
     """The last reports of a step. A step that decreases begins anew: another run, or another epoch."""
 
     _reports: deque[tuple[datetime, int]] = field(default_factory=lambda: deque(maxlen=_REPORTS))
+    _has_first: bool = False
 
     @property
     def step(self) -> int | None:
@@ -32,16 +35,24 @@ class Pace:
                 return
             if step < last:
                 self._reports.clear()
+                self._has_first = False
             elif at <= last_at:  # of the same instant, or by a clock that was set
                 at = last_at
                 self._reports.pop()
         self._reports.append((at, step))
+        if len(self._reports) == 1:
+            self._has_first = True
+        elif len(self._reports) == 3 and self._has_first:
+            self._reports.popleft()
+            self._has_first = False
 
     @property
     def steps_per_s(self) -> float | None:
         if len(self._reports) < 2:
             return None
-        (first_at, first), (last_at, last) = self._reports[0], self._reports[-1]
+        last_at, last = self._reports[-1]
+        recent = [report for report in self._reports if (last_at - report[0]).total_seconds() <= _WINDOW_S]
+        first_at, first = self._reports[max(0, len(self._reports) - max(len(recent), _LEAST_REPORTS))]
         return (last - first) / (last_at - first_at).total_seconds()
 
     def left_s(self, steps: int | None) -> float | None:

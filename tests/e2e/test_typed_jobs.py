@@ -43,7 +43,7 @@ def test_submit_typed_in_each_shell_runs_a_job(service: Service, shell: str) -> 
     assert "epochs 5" in service.ok("jobs", "stream-logs", printed["jobId"])
 
 
-def test_pipeline_submits_once_waits_with_a_limit_and_reads_metrics_and_exit_code(service: Service) -> None:
+def test_pipeline_submits_once_waits_with_a_limit_reads_metrics_and_deletes(service: Service) -> None:
     service.program(
         """
         import json, pathlib, sys, time
@@ -68,3 +68,7 @@ def test_pipeline_submits_once_waits_with_a_limit_and_reads_metrics_and_exit_cod
     assert service.run("jobs", "wait", "nightly", "--timeout", "90s").returncode == 3
     (accuracy,) = json.loads(service.ok("jobs", "metrics", "nightly", "--format", "json"))
     assert (accuracy["name"], accuracy["step"], accuracy["value"]) == ("accuracy", 3, 0.8)
+    own = service.state_dir / "jobs" / "local" / "nightly"
+    assert own.is_dir()
+    service.ok("jobs", "delete", "nightly", "--yes")
+    assert (service.state("nightly"), own.exists()) == ("", False)

@@ -123,6 +123,7 @@ def create_app(
             if loops:
                 await run_in_threadpool(leadership.release)
             use_cases.health.close()
+            use_cases.metrics.close()
             use_cases.job_files.close()
             use_cases.log_executors.close()
             if bus is not None:
@@ -207,6 +208,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
     sessions = Sessions(settings.tokens)
     revoked_sessions = RevokedSessions(store, backend.notifier, clock)
     controller = Controller(backend)
+    job_files = JobFiles(backend)
     job_details = JobDetails(backend)
     jobs = Jobs(backend, controller)
     return UseCases(
@@ -223,12 +225,12 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         queue_explanation=QueueExplanation(backend),
         configs=Configs(backend, jobs, job_details),
         job_search=JobSearch(backend),
-        metrics=Metrics(backend),
+        metrics=Metrics(backend, job_files),
         usage=UsageQueries(backend),
         log_executors=log_executors,
         sessions=sessions,
         revoked_sessions=revoked_sessions,
-        job_files=JobFiles(backend),
+        job_files=job_files,
         sign_in=SignIn(backend, sessions, revoked_sessions, SignInRateLimit()),
         cluster=ClusterOverview(backend),
     )

@@ -27,6 +27,7 @@ from trainyard_protocol.gcs import CloudStorage
 from trainyard_server.api.files import disposition
 from trainyard_server.services import job_files
 from trainyard_server.storage.job_files import gcs
+from trainyard_server.storage.job_files.local import LocalTree
 from trainyard_server.storage.job_files.tree import PAGE_SIZE
 
 ODD = 'a "b" %41 <script>alert(1)<\\script> ü;.txt'
@@ -90,6 +91,14 @@ def names(listing: dict[str, Any]) -> list[tuple[str, str]]:
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["message"]
+
+
+def test_part_of_a_file_is_read_on_a_path_and_in_a_bucket(job_dir: Path, emulator: str, bucket: Any) -> None:
+    path = ("model", "weights")
+    bucket.blob("digits/model/weights").upload_from_string(job_dir.joinpath(*path).read_bytes())
+    for tree in (LocalTree(str(job_dir), [job_dir]), gcs.BucketTree("gs://models/digits", emulator)):
+        assert tree.read(path, 250, 10) == bytes([250, 251, 252, 253, 254, 255, 0, 1, 2, 3])
+        assert tree.read(path, 2_559_999, 10) == b"\xff"
 
 
 def test_local_job_dir_is_listed_and_its_files_downloaded(api: Server, job_dir: Path) -> None:

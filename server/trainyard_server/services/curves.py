@@ -2,13 +2,16 @@
 
 import math
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from threading import Lock
 
+from trainyard_protocol.cluster import PRIMARY
 from trainyard_protocol.progress import ProgressEvent
 from trainyard_protocol.progress_reader import ProgressReader
 from trainyard_protocol.views import LogEntry
 from trainyard_server.domain.metrics.series import LEAST, Curve
+from trainyard_server.storage.job_files.event_files import EventFiles, Scalar
 from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogStore, Stream
 
 CURVES = 2000
@@ -32,6 +35,8 @@ class JobCurves:
         self.lock = Lock()
         self._project = project
         self._job_id = job_id
+        self.asked_at = 0.0
+        self.is_reading = False
         self._begin()
 
     def _begin(self) -> None:
@@ -54,6 +59,10 @@ class JobCurves:
         self._of: dict[Stream, dict[str, Curve]] = {}  # the same curves, by stream first
         self._touched: dict[Stream, set[str]] = {}
         self._readers: dict[Stream, ProgressReader] = {}
+        self._printed: set[str] = set()  # names in lower case
+        self._written: set[str] = set()
+        self.event_files = EventFiles()
+        self.next_read_at = 0.0
         self._after = 0  # the cursor up to which the log was read
         self._is_new = False
         self._newest = -math.inf
@@ -84,6 +93,27 @@ class JobCurves:
         self.points = sum(len(curve.points()) for curve in self.curves.values())  # after they were sorted
         self.complete = self._after >= total
 
+    def add_written(self, points: Sequence[tuple[int, Scalar]]) -> bool:
+        """Add points of event files, each with its run, but for metrics that are printed too. True if any was new."""
+        for run, (name, step, value, time) in points:
+            stream = Stream(run, PRIMARY.name)
+            if name.casefold() in self._printed:
+                continue
+            curve = self._curve(name, stream)
+            if curve is not None:
+                self._written.add(name.casefold())
+                self.start = time if self.start is None else min(self.start, time)
+                self._touched.setdefault(stream, set()).add(name)
+                curve.add(step, value, time)
+        if not self._touched:
+            return False
+        self._note_changes()
+        self.count += 1
+        self.points = sum(len(curve.points()) for curve in self.curves.values())
+        if self.points > POINTS:
+            self._thin()
+        return True
+
     def _add(self, line: LogEntry) -> None:
         stream = Stream(line.run, line.task)
         if stream == SERVICE or line.partial:
@@ -105,15 +135,32 @@ class JobCurves:
             return
         self.start = time if self.start is None else min(self.start, time)
         self._touched.setdefault(stream, set()).update(event.metrics)
-        own = self._of.setdefault(stream, {})
         for name, value in event.metrics.items():
-            curve = own.get(name)
-            if curve is None:
-                if len(self.curves) >= CURVES:
-                    self.left_out = True
-                    continue
-                curve = own[name] = self.curves[name, stream] = Curve()
-            curve.add(event.step, value, time)
+            curve = self._curve(name, stream, printed=True)
+            if curve is not None:
+                curve.add(event.step, value, time)
+
+    def _curve(self, name: str, stream: Stream, *, printed: bool = False) -> Curve | None:
+        """The curve of a metric; None if there are too many. A printed metric replaces a written one of its name."""
+        own = self._of.setdefault(stream, {})
+        curve = own.get(name)
+        if curve is not None and not (printed and self._written and name.casefold() in self._written):
+            return curve
+        if printed:
+            self._drop_written(name.casefold())
+        if len(self.curves) >= CURVES:
+            self.left_out = True
+            return None
+        if printed:
+            self._printed.add(name.casefold())
+        curve = own[name] = self.curves[name, stream] = Curve()
+        return curve
+
+    def _drop_written(self, folded: str) -> None:
+        if folded in self._written:
+            self._written.remove(folded)
+            for name, stream in [key for key in self.curves if key[0].casefold() == folded]:
+                del self.curves[name, stream], self._of[stream][name]
 
     def _note_changes(self) -> None:
         for stream, names in self._touched.items():

@@ -72,6 +72,11 @@ class JobFiles:
 
         return self._with_timeout(read, job_dir, timeout_s)
 
+    def tree(self, project: str, job_id: str) -> Tree:
+        """The job-dir, for a reader with threads of its own. Raises what `listing` raises."""
+        job_dir, _, emulator = self._location(project, job_id)
+        return self._tree(job_dir, emulator)
+
     def content(self, project: str, job_id: str, path: str) -> Content:
         """The content of a file, to be read by the caller. Raises what `listing` raises."""
         parts = names(path)

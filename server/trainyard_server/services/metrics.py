@@ -15,7 +15,9 @@ from trainyard_server.domain.metrics.results import MetricResult, result
 from trainyard_server.domain.metrics.series import LEAST, Points, joined
 from trainyard_server.domain.metrics.summary import ordered
 from trainyard_server.services.curves import JobCurves, utc_time
+from trainyard_server.services.job_files import JobFiles
 from trainyard_server.services.jobs import known_job
+from trainyard_server.services.written_curves import WrittenCurves
 
 DEFAULT_POINTS = 1000
 MOST_POINTS = 10_000
@@ -65,10 +67,14 @@ class MetricsQuery:
 class Metrics:
     """Safe to use from any thread."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, files: JobFiles) -> None:
         self._backend = backend
+        self._written = WrittenCurves(backend, files)
         self._lock = Lock()
         self._jobs: OrderedDict[int, JobCurves] = OrderedDict()
+
+    def close(self) -> None:
+        self._written.close()
 
     def view(self, project: str, job_id: str, query: MetricsQuery) -> MetricsView:
         """Raises NotFound; OSError where the log cannot be read."""
@@ -124,6 +130,9 @@ class Metrics:
             points = sum(one.points for one in self._jobs.values())
             while len(self._jobs) > 1 and (points > _CACHED_POINTS or len(self._jobs) > _CACHED_JOBS):
                 points -= self._jobs.popitem(last=False)[1].points
+        with job.lock:
+            job.catch_up(self._backend.logs)  # first: what is printed is not drawn from event files too
+        self._written.refresh(project, job_id, key, job)
         return job
 
 

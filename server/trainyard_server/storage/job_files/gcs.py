@@ -58,6 +58,13 @@ class BucketTree:
         version = client.bucket(self._bucket).blob(name, generation=blob.generation)
         return Content(path[-1], size, _blocks(client, version, size, url))
 
+    def read(self, path: tuple[str, ...], offset: int, length: int) -> bytes:
+        name = self._below(path).removesuffix("/")
+        with self._errors(), closing(self._storage.client()) as client:
+            blob = client.bucket(self._bucket).blob(name)
+            end = offset + length - 1
+            return bytes(blob.download_as_bytes(start=offset, end=end, timeout=_TIMEOUT_S, retry=None))
+
     def _blob(self, client: "Client", name: str, url: str) -> "Blob":
         with self._errors():
             blob = client.bucket(self._bucket).get_blob(name, timeout=_TIMEOUT_S, retry=None)

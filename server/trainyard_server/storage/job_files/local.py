@@ -68,6 +68,11 @@ class LocalTree:
             raise FailedPrecondition(f"{_shown(path)} is a directory: only files can be downloaded.")
         return Content(path[-1], status.st_size, _blocks(os.fdopen(handle, "rb"), status.st_size))
 
+    def read(self, path: tuple[str, ...], offset: int, length: int) -> bytes:
+        with os.fdopen(self._opened(self._resolved(path), path), "rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
     def has_directory(self, name: str) -> bool:
         try:
             return self._resolved((name,)).is_dir()

@@ -38,6 +38,9 @@ class Tree(Protocol):
 
     def content(self, path: tuple[str, ...]) -> Content: ...
 
+    def read(self, path: tuple[str, ...], offset: int, length: int) -> bytes:
+        """At most `length` bytes of a file, from an offset that lies in it."""
+
     def has_directory(self, name: str) -> bool:
         """Whether the job-dir contains that directory."""
 

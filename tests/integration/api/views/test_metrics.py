@@ -3,12 +3,13 @@
 import csv
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from databases import on_every_database
-from integration.api.api_support import ADMIN, ScriptedAgent, Server
+from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.states import Reason
 from trainyard_server.api.dependencies import UseCases
 from trainyard_server.domain.metrics.summary import CurveSummary
@@ -213,3 +214,37 @@ def test_jobs_are_found_by_a_part_of_their_names(api: Server) -> None:
     ]
     assert len(api.get("/trainyard/v1/jobs")["jobs"]) == 3
     assert api.get("/trainyard/v1/jobs", q="nobody")["jobs"] == []
+
+
+def test_event_files_in_the_job_dir_are_curves_unless_their_metrics_are_printed(tmp_path: Path) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    job_dir = tmp_path / "job"
+    (job_dir / "logs").mkdir(parents=True)
+    with server(tmp_path / "server", Clock(), job_dir_roots=(tmp_path,)) as api:
+        agent = ScriptedAgent(api)
+        agent.sync()
+        api.create("job", jobDir=str(job_dir))
+        api.tick()
+        agent.sync()
+        agent.start()
+        begin = api.clock.now.timestamp()
+        with (job_dir / "logs" / "events.out.tfevents.1.host").open("wb") as file:
+            for step, time in (
+                (1, begin - 3600),
+                (2, begin),
+                (3, begin + 1),
+            ):  # the first is of an earlier job
+                event = Event(wall_time=time, step=step)
+                for tag in ("Loss", "val/accuracy"):
+                    event.summary.value.add(tag=tag, simple_value=step / 4)
+                RecordWriter(file).write(event.SerializeToString())
+        first = metrics(api)
+        assert {one["name"]: (one["task"], one["steps"], one["values"]) for one in first["metrics"]} == {
+            "Loss": (MASTER, [2, 3], [0.5, 0.75]),
+            "val/accuracy": (MASTER, [2, 3], [0.5, 0.75]),
+        }
+        agent.log("step 9 loss 0.25")
+        assert sorted(metrics(api)["names"]) == ["loss", "val/accuracy"]
+        agent.exit()

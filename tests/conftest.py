@@ -6,12 +6,14 @@ import random
 import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 import databases
 import engines
+import frameworks
 from browser import quiet_network
 from engines import Engine, NoEngine, OwnEngine
 
@@ -135,6 +137,17 @@ def own_engine() -> Iterator[OwnEngine]:
     """For a test that breaks it."""
     with ExitStack() as stack:
         yield _usable(engines.own(), stack)
+
+
+@pytest.fixture(scope="session")
+def frameworks_python() -> Path:
+    """An interpreter with TensorFlow and torch."""
+    try:
+        return frameworks.python()
+    except frameworks.NoFrameworks as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
 
 
 def _usable(engine: AbstractContextManager[E], stack: ExitStack) -> E:

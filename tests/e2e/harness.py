@@ -99,7 +99,7 @@ class Service:
 
     def state(self, job: str) -> str:
         """The job's state; "" while there is no such job. In this process: a command for each poll fills a core."""
-        with self._client() as client:
+        with self.client() as client:
             try:
                 return str(client.get_job(job)["state"])
             except NotFound:
@@ -110,14 +110,14 @@ class Service:
 
     def log(self, job: str) -> str:
         """The lines of the job's log so far, read in this process."""
-        with self._client() as client:
+        with self.client() as client:
             events = client.logs(job, follow=False)
             return "\n".join(event.text for event in events if isinstance(event, LogEntry))
 
     def wait_for_line(self, job: str, text: str, timeout: float = 60) -> None:
         until(lambda: text in self.log(job), timeout, f"{job} to log {text!r}")
 
-    def _client(self) -> Client:
+    def client(self) -> Client:
         server = LocalState(self.state_dir).server()
         assert server is not None, "`trainyard up` was never run"
         return Client(server, DEFAULT_PROJECT)

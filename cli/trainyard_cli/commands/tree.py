@@ -108,6 +108,12 @@ def jobs_group() -> None:
     type=click.Choice(PULL_POLICIES),
     help="When to pull a job's image.  [default: missing]",
 )
+@click.option(
+    "--python",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Python interpreter whose packages every job's processes can import, such as an environment with TensorFlow.  "
+    "[default: the service's own]",
+)
 def up(
     state_dir: Path,
     capacity: str | None,
@@ -118,6 +124,7 @@ def up(
     runtime: str | None,
     runtimes: Path | None,
     pull: str | None,
+    python: Path | None,
     keep_jobs: str | None,
     keep_logs_gb: float | None,
 ) -> None:
@@ -133,6 +140,7 @@ def up(
         "runtime": runtime,
         "runtimes": str(runtimes.absolute()) if runtimes else None,
         "pull": pull,
+        "python": str(python.absolute()) if python else None,
         "keep_jobs": keep_jobs,
         "keep_logs_gb": keep_logs_gb,
     }

@@ -48,6 +48,7 @@ class Options:
     runtime: str = "auto"
     runtimes: str = ""
     pull: str = "missing"
+    python: str = ""
     keep_jobs: str = "all"
     keep_logs_gb: float = 0.0
 
@@ -342,6 +343,8 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         agent += ["--pull", options.pull]
         for root in (state.jobs, Path.home(), Path(tempfile.gettempdir())):
             agent += ["--job-dir-root", str(root)]
+    if options.python:
+        agent += ["--python", options.python]
     if options.runtimes:
         agent += ["--runtimes", options.runtimes]
     if options.cpus:

@@ -225,11 +225,12 @@ def test_user_without_a_name_owns_jobs_as_the_admin(monkeypatch: pytest.MonkeyPa
 def test_commands_for_containers_name_what_may_be_mounted_and_open_the_storage_to_them(
     state: LocalState,
 ) -> None:
-    options = Options(server_port=1, storage_port=2, runtime="docker", runtimes="/r", pull="never")
+    options = Options(1, 2, runtime="docker", runtimes="/r", pull="never", python="/env/bin/python")
     made = local.commands(state, options)
     agent = " ".join(made["agent"])
     assert "--runtime docker" in agent
     assert "--pull never" in agent
+    assert "--python /env/bin/python" in agent
     assert "--runtimes /r" in agent
     assert f"--job-dir-root {state.jobs}" in agent
     assert f"--default-job-dir {state.jobs}" in " ".join(made["server"])

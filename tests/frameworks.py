@@ -1,0 +1,48 @@
+"""A virtual environment with TensorFlow and torch, for programs that need them. Made once, then cached.
+
+They take gigabytes and are in no extra of ours: nothing of ours imports them.
+"""
+
+import fcntl
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+PINS = ("tensorflow==2.21.0", "torch==2.13.0", "tqdm==4.67.1")
+_CACHE = Path.home() / ".cache" / "trainyard"
+_TIMEOUT_S = 1200
+
+
+class NoFrameworks(Exception):
+    """The message says what is missing."""
+
+
+def python() -> Path:
+    """The environment's interpreter. Raises NoFrameworks where it cannot be made."""
+    key = hashlib.sha256(json.dumps([PINS, sys.version_info[:2]]).encode()).hexdigest()[:16]
+    directory = _CACHE / f"frameworks-{key}"
+    complete, interpreter = directory / "complete", directory / "bin" / "python"
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / "frameworks.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not complete.exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            _run([sys.executable, "-m", "venv", str(directory)])
+            _run([str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PINS])
+            complete.touch()
+    return interpreter
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NoFrameworks(f"TensorFlow and torch were not installed within {_TIMEOUT_S} s.") from error
+    if done.returncode:
+        reason = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        raise NoFrameworks(f"TensorFlow and torch cannot be installed: {' '.join(reason)}")

@@ -283,7 +283,7 @@ def test_filters_are_in_the_address_and_select_lines(
     expect(page.locator("#log-top")).to_have_text("No line matches the filters.")
     page.goto(f"{PATH}?since=2026-11-20T14:59:00Z&task=worker-replica-2")
     expect(page.locator(".ln")).to_have_count(1)
-    expect(page.locator(".ln .msg")).to_have_text("boom <b>")
+    expect(page.locator(".ln .msg")).to_have_text("error: boom <b>")
     page.get_by_label("Since").fill("yesterday")
     page.get_by_label("Since").press("Tab")
     expect(page.locator("#notes")).to_contain_text("since")

@@ -25,6 +25,7 @@ from trainyard_agent.staging import (
     image_puller,
     install_script,
     job_dirs,
+    program_module,
 )
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging, StagingFailed
@@ -172,11 +173,15 @@ class ContainerStager(BackgroundStager):
         def write_plan() -> dict[str, str]:
             inside = {p: f"{_SOURCE}/{p.relative_to(source)}" for p in packages}
             isolated = [p for p in packages if archives.needs_isolation(p)]
-            plan = {
+            plan: dict[str, object] = {
                 "environment": docker_spec.PACKAGES,
                 "with_base": [inside[p] for p in packages if p not in isolated],
                 "isolated": [inside[p] for p in isolated],
             }
+            module = program_module.source()
+            if module is not None:
+                shutil.copyfile(module, source / program_module.NAME)
+                plan["module"] = f"{_SOURCE}/{program_module.NAME}"
             write_json(source / "plan.json", plan)
             shutil.copyfile(install_script.__file__, source / "install.py")
             return pip_environment(os.environ, source)

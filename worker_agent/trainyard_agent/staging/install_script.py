@@ -6,6 +6,7 @@ standard library of any Python 3. PLAN is JSON:
     environment   the directory to create
     with_base     packages that the image's own setuptools can build, without an index
     isolated      packages that require other build tools
+    module        a module for programs whose environment has none of that name; optional
 
 Exits with 0; NO_ENVIRONMENT if the image cannot create one; else pip's exit status. pip's output is on stdout.
 """
@@ -31,6 +32,13 @@ def main(plan_file: str) -> None:
     # As `site` does, with the .pth files in them, so that editable installs are found too.
     base = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
     lines = [f"import site; site.addsitedir({directory!r})\n" for directory in dict.fromkeys(base)]
+    if plan.get("module"):
+        module = pathlib.Path(plan["module"])
+        (environment / "module").mkdir()
+        (environment / "module" / module.name).write_bytes(module.read_bytes())
+        lines.append(
+            f"{environment}/module\n"
+        )  # behind the base: an installed package of that name comes first
     (packages / "trainyard-base.pth").write_text("".join(lines))
 
     python = str(environment / "bin" / "python")

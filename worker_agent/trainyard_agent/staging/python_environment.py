@@ -9,6 +9,7 @@ their missing dependencies.
 import asyncio
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import read_json, remove_tree, write_json
-from trainyard_agent.staging import archives, job_dirs
+from trainyard_agent.staging import archives, job_dirs, program_module
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_agent.staging.package_fetcher import PackageFetcher
@@ -97,9 +98,13 @@ class _Installer:
         code, output = await self._run([self._base, "-c", _SITE_PACKAGES])
         if code:
             raise StagingFailed(Reason.STAGING_FAILED, error + error_excerpt(output))
-        (self._site_packages() / "trainyard-base.pth").write_text(
-            base_pth(json.loads(output.splitlines()[-1])), encoding="utf-8"
-        )
+        lines = base_pth(json.loads(output.splitlines()[-1]))
+        module, directory = program_module.source(), self._directory / "module"
+        if module is not None:
+            directory.mkdir()
+            shutil.copyfile(module, directory / program_module.NAME)
+            lines += f"{directory}\n"  # behind the base: an installed package of that name comes first
+        (self._site_packages() / "trainyard-base.pth").write_text(lines, encoding="utf-8")
 
     async def install(self, packages: Sequence[Path]) -> None:
         """Install the packages themselves, even if the base environment has them."""

@@ -104,6 +104,19 @@ async def test_package_is_installed_over_the_base_and_only_for_its_run(
     assert "installing tinytrainer-0.0.0.tar.gz" in staged.activities
 
 
+async def test_program_can_report_its_metrics_where_the_base_has_no_trainyard(
+    staged: Staged, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    staged.python = str(bare / "bin" / "python")
+
+    ready = await staged.prepare()
+
+    assert ready.phase == "ready", ready.message
+    assert run(ready.python, "import trainyard; trainyard.log(step=1)") == '{"event": "progress", "step": 1}'
+
+
 async def test_package_that_the_base_has_in_another_version_is_replaced_for_the_run(
     staged: Staged, tmp_path: Path
 ) -> None:

@@ -9,13 +9,15 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.services.logs.formats import LogFormat, compact
 from trainyard_server.storage.failures import FailureLog, failure_reason
 from trainyard_server.storage.logs.filter import LogFilter
 
 router = APIRouter(prefix="/trainyard/v1/projects/{project}/jobs/{job_id}")
+
+_MAX_CURSOR = 2**53  # what JavaScript can count to
 
 _NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -59,8 +61,8 @@ async def logs(
     """Resumes after the cursor in `Last-Event-ID`, else in `after`. With `batch` many lines are one event; without
     `lines` only the states of the job are sent."""
     cursor = _cursor(last_event_id) if last_event_id else after
-    if cursor < 0:
-        raise InvalidArgument(Violation("after", f"must be 0 or more; this is {cursor}."))
+    if not 0 <= cursor <= _MAX_CURSOR:
+        raise InvalidArgument(Violation("after", f"must be 0 to {_MAX_CURSOR}; this is {quoted(cursor)}."))
     form = LogFormat.BATCH if batch else LogFormat.EACH
     events = cases.log_streaming.stream(
         project,
@@ -83,7 +85,7 @@ async def page(
     log_filter: Filter,
     _key: JobKey,
     before: int | None = None,
-    after: int | None = None,
+    after: Annotated[int | None, Query(le=_MAX_CURSOR)] = None,
     limit: int = 200,
 ) -> dict[str, Any]:
     """The last lines before a cursor, or the first lines after one; by default the last lines of the log."""
@@ -99,7 +101,12 @@ async def page(
 
 @router.get("/logs/first")
 async def first(
-    project: str, job_id: str, cases: Cases, log_filter: Filter, _key: JobKey, after: int = 0
+    project: str,
+    job_id: str,
+    cases: Cases,
+    log_filter: Filter,
+    _key: JobKey,
+    after: Annotated[int, Query(le=_MAX_CURSOR)] = 0,
 ) -> dict[str, Any]:
     """The cursor of the first line that passes the filter, after a cursor."""
     result = await cases.log_pages.first(project, job_id, after, log_filter)
@@ -134,5 +141,5 @@ def _cursor(text: str) -> int:
         return int(text)
     except ValueError:
         raise InvalidArgument(
-            Violation("Last-Event-ID", f"must be the id of a log event; this is {text!r}.")
+            Violation("Last-Event-ID", f"must be the id of a log event; this is {quoted(text)}.")
         ) from None

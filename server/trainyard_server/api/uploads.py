@@ -11,6 +11,8 @@ from trainyard_server.api.dependencies import Cases
 
 router = APIRouter(prefix="/upload")
 
+_MAX_DIGITS = 18
+
 
 @router.post("/trainyard/v1/projects/{project}/packages/{filename}")
 async def package(
@@ -26,8 +28,8 @@ async def package(
     """
     limit = cases.backend.settings.upload_limit
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > limit:
-        raise TooLarge(f"{filename} has {length} bytes; the limit for a package is {limit}.")
+    if length.isascii() and length.isdecimal() and (len(length) > _MAX_DIGITS or int(length) > limit):
+        raise TooLarge(f"{filename} has {length[:_MAX_DIGITS]} bytes; the limit for a package is {limit}.")
     await run_in_threadpool(cases.health.admit)
     if job_id:
         await run_in_threadpool(cases.jobs.check_free, project, job_id)

@@ -305,9 +305,9 @@ class LogSummary(Wire):
 
 
 class AgentView(Wire):
-    """`runtime` is that of package jobs, `runtimes` are all. `cpus_given`, `memory_given_bytes` and `gpus_given` are
-    held by its runs. `cpu_used` (cores), `memory_used_bytes` and `gpus_used` are the sums of the newest samples of its
-    running replicas."""
+    """`runtime` is that of package jobs, `runtimes` are all, without their environments. `cpus_given`,
+    `memory_given_bytes` and `gpus_given` are held by its runs. `cpu_used` (cores), `memory_used_bytes` and `gpus_used`
+    are the sums of the newest samples of its running replicas."""
 
     agent_id: str
     name: str

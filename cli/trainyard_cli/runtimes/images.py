@@ -208,8 +208,8 @@ def use_of(runtimes: Runtimes, name: str) -> str:
     others = "Other package jobs" if versions else "Package jobs"
     if ANY_VERSION in using:
         lines.append(
-            f"{others} run as processes, as before: only `packageJobs: container` in a runtimes file, or "
-            "`trainyard up --runtime docker`, makes them run in it."
+            f"{others} run in it only with `packageJobs: container` in a runtimes file, or with --runtime docker; "
+            "else as processes, as before."
         )
     return " ".join(lines)
 

@@ -203,7 +203,7 @@ def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLin
         agent_id=info.agent_id,
         name=info.name,
         runtime=info.runtime,
-        runtimes=info.runtimes,
+        runtimes=tuple(one.model_copy(update={"replica_environment": {}}) for one in info.runtimes),
         capacity_mode=info.capacity_mode,
         version=info.version,
         capacity=info.capacity,

@@ -164,8 +164,8 @@ def test_build_without_a_name_builds_what_replicas_without_gpus_run_in(
         "Building jax-cpu on python:3.11-slim.",
         "jax-cpu  1/2  FROM ${BASE_IMAGE}",
         "jax-cpu  2/2  RUN set -eu; python3 -m pip install --requirement requirements.txt ...",
-        "Package jobs run as processes, as before: only `packageJobs: container` in a runtimes file, or "
-        "`trainyard up --runtime docker`, makes them run in it.",
+        "Package jobs run in it only with `packageJobs: container` in a runtimes file, or with --runtime docker; "
+        "else as processes, as before.",
     ]
 
 
@@ -176,9 +176,9 @@ def test_build_without_a_name_builds_what_replicas_without_gpus_run_in(
         (
             "'3.0': {cpu: jax-cpu}, '2.11': {cpu: jax-cuda, gpu: jax-cpu}",
             "process",
-            "Package jobs with runtimeVersion 2.11 or 3.0 run in it from now on. Other package jobs run as processes, "
-            "as before: only `packageJobs: container` in a runtimes file, or `trainyard up --runtime docker`, makes "
-            "them run in it.",
+            "Package jobs with runtimeVersion 2.11 or 3.0 run in it from now on. Other package jobs run in it "
+            "only with `packageJobs: container` in a runtimes file, or with --runtime docker; else as processes, as "
+            "before.",
         ),
         (
             "'*': {cpu: jax-cuda}, '3.0': {cpu: jax-cpu}",

@@ -31,7 +31,7 @@ _EXCEPTION = re.compile(
 )
 _PYTHON_WARNING = re.compile(r"(?:\S{1,300}:\d{1,9}: )?(?:[A-Za-z_]\w{0,80}\.){0,8}\w{0,80}Warning: ")
 _TRACEBACK = re.compile(
-    r"(?:\s{0,40}[|+] |\[rank\d{1,6}\]: ?)?\s{0,40}(?:\+ Exception Group )?Traceback \(most recent call last\):"
+    r"(?:\[rank\d{1,6}\]: ?)?[\s|+╭─]{0,200}(?:Exception Group )?Traceback \(most recent call last\)"
 )
 _CHAINED = re.compile(
     r"During handling of the above exception, |The above exception was the direct cause of "
@@ -63,7 +63,7 @@ class SeverityReader:
     def read(self, stream: Literal["stdout", "stderr"], text: str) -> str:
         self.count += 1
         if self.traceback == stream:
-            if text[:1] in (" ", "\t", "") or text.startswith(("[rank", "|", "+")):
+            if text[:1] in (" ", "\t", "") or text.startswith(("[rank", "|", "+", ">", "│", "╰")):
                 return "ERROR"
             self.traceback = ""
             return max(severity(stream, text), "ERROR", key=SEVERITIES.index)

@@ -32,9 +32,10 @@ _ESCAPES = re.compile(
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _PREFIX = re.compile(r"\[rank\d{1,6}\]: ?|(?: {0,40}\|)+ ?")  # torchrun's, and that of an exception group
-_TRACEBACK = re.compile(r"\s{0,40}(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):")
+_TRACEBACK = re.compile(r"\s{0,40}(?:\+ |╭─+ )?(?:Exception Group )?Traceback \(most recent call last\)")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,10}[A-Z_a-z]\w{0,80}(?::(?: |$)|$)")
 _IGNORED = re.compile(r"Exception ignored in|Exception ignored while")
+_FRAME_STARTS = frozenset(" \t+>╭│╰")  # also of rich and loguru
 _GROUP = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,10}(?:Base)?ExceptionGroup: ")
 _FILTERED = re.compile(r"jax\.errors\.SimplifiedTraceback|jax\._src\.traceback_util\.UnfilteredStackTrace")
 _NODE = re.compile(r"Node: '([^']{1,200})'")
@@ -114,7 +115,7 @@ def _exceptions(texts: Sequence[str]) -> Iterator[tuple[str, int]]:
             in_traceback = True
             is_ignored = index > 0 and _IGNORED.match(texts[index - 1]) is not None
             continue
-        if not text or text[0] in " \t+":
+        if not text or text[0] in _FRAME_STARTS:
             continue
         is_syntax = text.startswith(("SyntaxError: ", "IndentationError: ", "TabError: "))
         if not is_syntax and not (in_traceback and _EXCEPTION.match(text)):

@@ -70,6 +70,11 @@ OWN = {
         f"{HEAD}{FRAMES}OSError: closed\n",
         "ValueError: a",
     ),
+    "a traceback of rich": (
+        "╭───── Traceback (most recent call last) ─────╮\n│ /app/train.py:9 in <module>                 │\n"
+        "╰──────────────────────────────────────────────╯\nValueError: a\n",
+        "ValueError: a",
+    ),
     "argparse": (
         "usage: train.py [-h] [--epochs EPOCHS]\ntrain.py: error: unrecognized arguments: --job-dir /x\n",
         "train.py: error: unrecognized arguments: --job-dir /x",

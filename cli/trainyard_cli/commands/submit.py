@@ -234,7 +234,9 @@ def _announce(job: dict[str, Any], output: Output, *, stream_logs: bool, is_new:
             f"  $ jobs stream-logs {job_id}\n"
         )
     if output.for_people:
-        if not (stream_logs and is_live(sys.stdout)):  # the live view follows, and says the same
+        if not (
+            stream_logs and is_live(sys.stdout) and is_live(sys.stderr)
+        ):  # the live view follows, and says the same
             click.echo(f"jobId: {job_id}\nstate: {job.get('state', 'QUEUED')}")
     else:
         click.echo(formats.render(output, job))

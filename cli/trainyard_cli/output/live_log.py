@@ -111,6 +111,7 @@ class _Progress:
     time: str = ""
     fresh: bool = False
     evaluation: tuple[object, ...] | None = None
+    shown: str = ""  # the heading of the last line
     finished: bool = False
 
     @property
@@ -231,6 +232,7 @@ class LiveLog:
         progress.add(event, entry.time)
         if is_evaluation:
             progress.evaluation = evaluation
+            progress.shown = ""
             self._print_metrics(entry.run, entry.task, now)
             for name in event.metrics:
                 if name.startswith(_EVALUATION_PREFIXES):
@@ -239,12 +241,13 @@ class LiveLog:
             self._print_metrics(entry.run, entry.task, now)
 
     def _print_metrics(self, run: int, task: str, now: datetime) -> None:
-        """Hold a line with the metrics of a replica, if they are new, and no other replica's that counts more."""
+        """Hold a line with the metrics of a replica, if they are new, the epoch has none yet, and no other replica's
+        count more."""
         progress = self._runs[run][task]
         values = tuple(metric_groups(progress.metrics))
-        if not (progress.fresh and values):
+        if not (progress.fresh and values) or progress.heading == progress.shown:
             return
-        progress.fresh = False
+        progress.fresh, progress.shown = False, progress.heading
         first = self._first_reporting(run)
         if task != first and progress.names <= self._runs[run][first].names:
             return

@@ -71,6 +71,11 @@ def test_run_interrupted_exits_130(error: BaseException, capsys: pytest.CaptureF
             "ERROR: (trainyard.jobs.submit.training) argument --async: "
             "At most one of --async | --stream-logs can be specified.",
         ),
+        ("jobs submit training --raw", "argument --raw: It needs --stream-logs."),
+        (
+            "jobs submit training --cancel-on-interrupt",
+            "argument --cancel-on-interrupt: It needs --stream-logs.",
+        ),
         ("jobs submit training --no-such-flag", "No such option"),
         ("jobs submit training a b", "unexpected extra argument"),
         ("jobs submit training --scale-tier huge", "--scale-tier"),

@@ -295,6 +295,16 @@ def test_list_of_nothing_is_reported_on_stderr(typed: Type) -> None:
     assert (printed.code, printed.out, printed.err) == (0, "", "Listed 0 items.\n")
 
 
+def test_top_into_a_pipe_prints_the_active_jobs_once(typed: Type, app: Server) -> None:
+    app.create("waits")
+    app.create("ended")
+    app.cancel("ended")
+    headline, blank, header, row = typed("jobs top").out.splitlines()
+    assert headline.endswith("1 queued  no agent is alive")
+    assert (blank, header.split(), row.split()[:2]) == ("", ["JOB", "STATE", "DOES"], ["waits", "QUEUED"])
+    assert [job["job_id"] for job in json.loads(typed("jobs top -o json").out)] == ["waits"]
+
+
 def test_describe_prints_the_v1_job_as_yaml_and_a_summary_on_stderr(typed: Type, app: Server) -> None:
     app.create("j")
     printed = typed("jobs describe j")

@@ -121,6 +121,10 @@ def test_metrics_lines_of_programs_that_report_in_other_ways(
         ([f"Epoch {e}: train loss {e / 8} val acc 0.5" for e in (1, 2)],
          ["epoch 1  train_loss 0.125  val_acc 0.500", "epoch 2  train_loss 0.250  val_acc 0.500"],
          "2 epoch 2 train_loss 0.250"),
+        (["Epoch 1/2:  95%|███  | 95/100 [00:03<00:04, 12.3it/s, loss=0.5]", "epoch 1: val_loss=0.25",
+          "Epoch 1/2: 100%|████ | 100/100 [00:04<00:00, 12.3it/s, loss=0.5]",
+          "Epoch 2/2:   1%|     | 1/100 [00:00<00:04, 12.3it/s, loss=0.125]"],
+         ["epoch 1/2  loss 0.500, val 0.250"], "101/200 epoch 2/2 loss 0.125"),
         (["max epoch: 5", "Epoch 1 begins"], ["max epoch: 5", "Epoch 1 begins"], "None"),
     ],
 )  # fmt: skip

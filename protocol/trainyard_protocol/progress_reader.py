@@ -295,7 +295,7 @@ class ProgressReader:
             first = min(report.epoch, 1) if self.first_epoch is None else self.first_epoch
             unit = self.per_epoch or 1
             step = (report.epoch - first + 1) * unit if self.per_epoch else report.epoch
-        steps = epochs * unit if epochs is not None and is_position else None
+        steps = min(epochs * unit, MAX_STEP) if epochs is not None and is_position else None
         return ProgressEvent(
             "",
             max(0, min(step, MAX_STEP)),

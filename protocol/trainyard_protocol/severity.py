@@ -105,4 +105,5 @@ def _of_object(text: str) -> str:
         return ""
     if not isinstance(fields, dict):
         return ""
-    return str(next((fields[key] for key in ("severity", "level", "levelname") if key in fields), "")).upper()
+    level = next((fields[key] for key in ("severity", "level", "levelname") if key in fields), "")
+    return level[:_SEARCHED].upper() if isinstance(level, str) else ""

@@ -186,7 +186,7 @@ def progress_of(text: str) -> dict[str, str]:
         return {}
     try:
         fields = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(fields, dict):
         return {}
@@ -199,7 +199,12 @@ def progress_of(text: str) -> dict[str, str]:
 
 
 def _number(value: object) -> str:
-    return f"{value:.10g}" if isinstance(value, int | float) and not isinstance(value, bool) else ""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return ""
+    try:
+        return f"{value:.10g}"
+    except OverflowError:  # an integer beyond the range of float
+        return ""
 
 
 def elapsed(since: str, until: datetime) -> str:
@@ -211,7 +216,11 @@ def elapsed(since: str, until: datetime) -> str:
 
 def local_time(time: str, *, short: bool = False) -> str:
     """An RFC 3339 time in the local zone: `2026-11-20 14:25:01 +0100`, or `14:25:01`."""
-    return parse_rfc3339(time).astimezone().strftime("%H:%M:%S" if short else "%Y-%m-%d %H:%M:%S %z")
+    try:
+        local = parse_rfc3339(time).astimezone()
+    except (ValueError, OverflowError):  # a time that the zone of this machine does not have
+        return without_control(time)
+    return local.strftime("%H:%M:%S" if short else "%Y-%m-%d %H:%M:%S %z")
 
 
 def parse_rfc3339(time: str) -> datetime:

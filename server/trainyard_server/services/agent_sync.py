@@ -11,7 +11,7 @@ from typing import Any
 
 from anyio import to_thread
 
-from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
+from trainyard_protocol.errors import NotFound
 from trainyard_protocol.health import sized
 from trainyard_protocol.states import ReplicaState, RunState
 from trainyard_protocol.sync import (
@@ -28,6 +28,7 @@ from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.snapshots import live_runs, run_snapshot
 from trainyard_server.domain.lifecycle import decisions, stalls
+from trainyard_server.domain.reports import bounded_sync, checked_chunk
 from trainyard_server.domain.snapshots import RunSnapshot
 from trainyard_server.storage.db.models import JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.reader import Reader
@@ -59,6 +60,7 @@ class AgentSync:
         While the agent has seen that answer, it is held for up to `wait_s`; a change or a newer sync of the same
         agent ends the wait. `still_connected` is whether the caller still waits.
         """
+        request = bounded_sync(request, self._backend.clock())
         agent_id = request.agent.agent_id
         me = self._newest[agent_id] = object()
         notifier = self._backend.notifier
@@ -161,13 +163,12 @@ class AgentSync:
         that has ended (its machine was lost and is back) are dropped. Raises NotFound for an unknown replica.
         """
         backend = self._backend
+        chunk = checked_chunk(chunk)
         with backend.store.read() as reader:
             run, replica = reader.run(run_id), reader.replica(run_id, task)
             if run is None or replica is None:
                 raise NotFound(f"There is no replica {task} of a run {run_id} here.")
             job = reader.job_by_key(run.job_key)
-        if chunk.start < 0:
-            raise InvalidArgument(Violation("start", f"must be 0 or more; this is {chunk.start}."))
         logs, stream = backend.logs, Stream(run.number, task)
         if replica.log_complete or run.state is RunState.ENDED:
             return LogReceipt(next=logs.count(job.project, job.job_id, stream), complete=True)

@@ -12,6 +12,7 @@ from trainyard_protocol.progress_reader import ProgressReader
 from trainyard_protocol.views import LogEntry
 from trainyard_server.domain.metrics.series import LEAST, Curve
 from trainyard_server.storage.job_files.event_files import EventFiles, Scalar
+from trainyard_server.storage.logs.records import NO_TIME, microseconds
 from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogStore, Stream
 
 CURVES = 2000
@@ -121,13 +122,10 @@ class JobCurves:
         event = self._readers.setdefault(stream, ProgressReader()).read(line.text, line.overwritten)
         if event is None or event.step is None:
             return
-        try:
-            at = datetime.fromisoformat(line.time)
-        except ValueError:
+        passed = microseconds(line.time)
+        if passed == NO_TIME:
             return
-        if at.tzinfo is None:
-            return
-        time = at.timestamp()
+        time = passed / 1e6
         self._is_new = True
         if event.is_position:
             self._note(stream, event, event.step, time)

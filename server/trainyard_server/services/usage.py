@@ -15,6 +15,7 @@ from trainyard_protocol.usage import (
     UsageView,
 )
 from trainyard_server.context import Backend
+from trainyard_server.domain.reports import bounded
 from trainyard_server.services.jobs import known_job
 from trainyard_server.storage.db.models import ReplicaRow, RunRow
 from trainyard_server.storage.events.notifier import USAGE_TOPIC, usage_topic
@@ -32,6 +33,7 @@ class UsageQueries:
     def record(self, batch: UsageBatch) -> UsageReceipt:
         """Store the samples of replicas whose run has not ended. Raises OSError where the disk fails."""
         backend = self._backend
+        batch = bounded(batch, backend.clock())
         with backend.store.read() as reader:
             reported = [reader.run(run_id) for run_id in {sample.run_id for sample in batch.samples}]
             runs = {

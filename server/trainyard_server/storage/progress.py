@@ -7,7 +7,7 @@ server process received some) reads them once more when the log is complete, so 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainyard_protocol.progress import CHECKPOINT, ProgressEvent
@@ -16,6 +16,7 @@ from trainyard_protocol.sync import LogLine
 from trainyard_protocol.views import LogEntry
 from trainyard_server.domain.metrics.summary import CurveSummary
 from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.logs.records import NO_TIME, microseconds
 from trainyard_server.storage.logs.store import LogFilter, LogStore, Stream
 
 _READER = "reader"  # the state of a replica's ProgressReader, in the JSON of its digest
@@ -64,12 +65,10 @@ class _ReplicaLog:
         event = self.reader.read(line.text, line.overwritten) if not line.partial else None
         if event is None:
             return
-        try:
-            at = datetime.fromisoformat(line.time)
-        except ValueError:
+        time = microseconds(line.time)
+        if time == NO_TIME:
             return
-        if at.tzinfo is None:
-            return
+        at = datetime.fromtimestamp(time // 10**6, UTC) + timedelta(microseconds=time % 10**6)
         self.progress = self.progress.after(event, at)
         if event.metrics or event.epoch is not None or event.epochs is not None:
             self.digest.add(event)

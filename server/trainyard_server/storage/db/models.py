@@ -34,6 +34,18 @@ class UtcTime(TypeDecorator[datetime]):
         return None if value is None else value.replace(tzinfo=UTC)
 
 
+class AnyText(TypeDecorator[str]):
+    """Text that may come from a program: what PostgreSQL cannot store, NUL and lone surrogates, becomes U+FFFD."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        if value is None or (value.isascii() and "\0" not in value):
+            return value
+        return value.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 class Name(TypeDecorator[_E]):
     """A member of an enum by its name, in a text column: a new member needs no migration."""
 
@@ -112,11 +124,11 @@ class JobRow(Table):
     queued_at: Mapped[datetime]  # when it last became QUEUED
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
-    error_message: Mapped[str] = mapped_column(Text, default="")
-    stop_message: Mapped[str] = mapped_column(Text, default="")  # why it was cancelled
+    error_message: Mapped[str] = mapped_column(AnyText, default="")
+    stop_message: Mapped[str] = mapped_column(AnyText, default="")  # why it was cancelled
     retries_used: Mapped[int] = mapped_column(default=0)
     backoff_until: Mapped[datetime | None] = mapped_column("not_before")  # the earliest time of its next run
-    waiting: Mapped[str] = mapped_column(Text, default="")  # what a queued job waits for
+    waiting: Mapped[str] = mapped_column(AnyText, default="")  # what a queued job waits for
     waiting_kind: Mapped[str] = mapped_column(String(32), default="")
     position: Mapped[int] = mapped_column(default=0)
     verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
@@ -159,9 +171,9 @@ class RunRow(Table):
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     acknowledged: Mapped[bool] = mapped_column(default=False)  # its agent has reported it
-    activity: Mapped[str] = mapped_column(Text, default="")
+    activity: Mapped[str] = mapped_column(AnyText, default="")
     runtime: Mapped[str] = mapped_column(String(32), default="")  # chosen by its agent; "" before
-    runtime_reason: Mapped[str] = mapped_column(Text, default="")
+    runtime_reason: Mapped[str] = mapped_column(AnyText, default="")
     verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 
@@ -181,7 +193,7 @@ class ReplicaRow(Table):
     finished_at: Mapped[datetime | None]
     exit_code: Mapped[int | None]
     reason: Mapped[Reason | None]
-    message: Mapped[str] = mapped_column(Text, default="")
+    message: Mapped[str] = mapped_column(AnyText, default="")
     after_stop: Mapped[bool] = mapped_column(default=False)
     log_complete: Mapped[bool] = mapped_column(default=False)
     log_lines: Mapped[int | None]  # how many its agent counted, once the log is complete
@@ -194,7 +206,7 @@ class ReplicaRow(Table):
     durable_step: Mapped[int | None] = mapped_column(BigInteger)  # of its newest checkpoint
     durable_at: Mapped[datetime | None]
     stall: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    stacks: Mapped[str] = mapped_column(Text, default="")  # stack dump of its program when the run stalled
+    stacks: Mapped[str] = mapped_column(AnyText, default="")  # stack dump of its program when the run stalled
     # A summary of its curves, some kilobytes: read by `Reader.digests`, not with the row.
     metrics: Mapped[dict[str, Any] | None] = mapped_column(
         JSON(none_as_null=True), deferred=True, deferred_raiseload=True
@@ -210,7 +222,7 @@ class EventRow(Table):
     number: Mapped[int] = mapped_column(primary_key=True)
     time: Mapped[datetime]
     kind: Mapped[str] = mapped_column(String(32))
-    message: Mapped[str] = mapped_column(Text)
+    message: Mapped[str] = mapped_column(AnyText)
     run: Mapped[int | None]
     task: Mapped[str] = mapped_column(String(64), default="")
     before: Mapped[str] = mapped_column(String(32), default="")

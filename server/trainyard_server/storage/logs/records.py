@@ -30,6 +30,7 @@ PARTIAL, OVERWRITTEN = 1, 2
 """The last element of the record of a part of a line, and of a state of a progress bar."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = 10**6 * 2**37  # a clock may be wrong, but every time has to be one in every zone
 _CRC_LENGTH = 9  # 8 digits and a space
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -72,14 +73,15 @@ def decode(raw: bytes) -> LogEntry | None:
 
 
 def microseconds(time: str) -> int:
-    """RFC 3339 as microseconds since 1970, NO_TIME if it is none. A time without a zone is UTC."""
+    """RFC 3339 as microseconds since 1970, NO_TIME if it is none of a usual year. A time without a zone is UTC."""
     try:
         at = datetime.fromisoformat(time)
     except ValueError:
         return NO_TIME
     if time == UNKNOWN_TIME:
         return NO_TIME
-    return instant(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+    passed = instant(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+    return passed if 0 <= passed < _LATEST else NO_TIME
 
 
 def instant(at: datetime) -> int:

@@ -15,6 +15,7 @@ _CHECK = struct.Struct("<I")
 _HEAD = struct.Struct("<ddQ")  # seconds since the epoch, cores, bytes
 _GPU = struct.Struct("<dQQ")  # utilization, bytes, of so many bytes
 _UNKNOWN = 2**64 - 1
+_LATEST = 2**37
 _LEAST_WIDTH_S = 5.0
 
 
@@ -52,13 +53,15 @@ def packed(point: UsagePoint) -> bytes:
 
 
 def unpacked(raw: bytes, gpus: int) -> Iterator[UsagePoint]:
-    """Parse records. Skips damaged ones, and an incomplete one at the end."""
+    """Parse records. Skips damaged ones, those with a time that no calendar has, and an incomplete one at the end."""
     size = size_of(gpus)
     for start in range(0, len(raw) - size + 1, size):
         data = raw[start + _CHECK.size : start + size]
         if zlib.crc32(data) != _CHECK.unpack_from(raw, start)[0]:
             continue
         time, cpu, memory_bytes = _HEAD.unpack_from(data)
+        if not 0 <= time <= _LATEST:  # of an agent whose clock was wrong
+            continue
         devices = _GPU.iter_unpack(data[_HEAD.size :])
         yield UsagePoint(
             time,

@@ -35,7 +35,7 @@ def ensure_built(project: Project, *, again: bool = False) -> None:
             return
         notify(f"Building {project.image} from {project.name}.")
         since = time.monotonic()
-        with progress_on(sys.stderr, project.directory.resolve().name) as progress:
+        with progress_on(sys.stderr, project.name) as progress:
             size = images.build(client, project, progress)
         notify(f"Built {project.image}: {gigabytes(size)}, in {time.monotonic() - since:.0f} s.")
 

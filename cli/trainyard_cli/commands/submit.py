@@ -97,7 +97,7 @@ def submit(
 
         activity = Activity()
         upload = to_bucket(bucket, storage, activity.notify) if bucket else to_server(client)
-        with activity:
+        with activity, _proposing_build(draft, words, user_args):
             activity.report("packaging" if draft.program is not None else _SUBMITTING)
             job = submission.submit(
                 draft,
@@ -146,12 +146,12 @@ def validate(
     state = LocalState(target.state_dir)
     found = find_server(target)
     catalog = _catalog(found, state)
+    server = running_server(target)
     with _proposing_build(draft, [word for word in words if word != "--fix"], user_args):
         job = _check(draft, target, found, catalog)
-    server = running_server(target)
-    if server is not None:
-        with client_of(server, target) as client, submission.in_users_terms(draft):
-            client.validate_job(draft.named(draft.name or next(submission.job_names(draft))))
+        if server is not None:
+            with client_of(server, target) as client, submission.in_users_terms(draft):
+                client.validate_job(draft.named(draft.name or next(submission.job_names(draft))))
     groups = jobs.gang_of(job.training_input, catalog or _shown_catalog(server, state))
     if not output.for_people:
         click.echo(
@@ -196,7 +196,10 @@ def _proposing_build(
         if command:
             hint = f"A Dockerfile is beside it. To build its image and submit the job:  {command}"
         else:
-            hint = "With a Dockerfile, --build DIR builds its image and uses it."
+            hint = (
+                "To run a program of yours, name it with --package-path: a script, a directory or a package. With a "
+                "Dockerfile, --build DIR builds its image and uses it."
+            )
         raise InvalidArgument(f"{error.message}\n{hint}") from error
 
 

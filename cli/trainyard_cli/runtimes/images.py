@@ -88,7 +88,7 @@ class Project:
 
     @property
     def name(self) -> str:
-        return str(self.directory)
+        return self.directory.resolve().name
 
     @property
     def base_image(self) -> str:

@@ -712,6 +712,11 @@ def test_tutorial_with_lost_indentation_is_a_job_after_two_commands_that_its_err
     Path("Dockerfile").unlink()
     without = typed("jobs submit training --config config.yaml --worker-count 2 -- --epochs 5")
     assert "With a Dockerfile, --build DIR builds its image and uses it." in without.err
+    Path("config.yaml").write_text("trainingInput: {scaleTier: BASIC}\n")
+    assert (
+        "name it with --package-path: a script, a directory or a package."
+        in typed("jobs validate --config config.yaml").err
+    )
 
 
 def test_validate_fix_of_standard_input_prints_the_config(

@@ -1,17 +1,20 @@
-"""Inspection of package archives without unpacking them."""
+"""Package archives: their names, and their inspection in a process of its own."""
 
+import asyncio
+import json
 import re
-import tarfile
-import tomllib
-import zipfile
+import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+from trainyard_agent.staging import archive_check
+from trainyard_agent.staging.base import StagingFailed
+from trainyard_protocol.states import Reason
+
+CPU_S = 30
+"""CPU seconds for the inspection of one archive."""
 
 _PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]*\.(tar\.gz|tgz|zip|whl)")
-_PYPROJECT = re.compile(r"(\./)?[^/]+/pyproject\.toml")
-_REQUIREMENT_NAME = re.compile(r"\s*([A-Za-z0-9._-]+)")
-_SETUPTOOLS = ("setuptools.build_meta", "setuptools.build_meta:__legacy__")
-_MAX_PYPROJECT_BYTES = 1 << 20
 
 
 def is_package_name(name: str) -> bool:
@@ -19,41 +22,34 @@ def is_package_name(name: str) -> bool:
     return _PACKAGE_NAME.fullmatch(name) is not None
 
 
-def needs_isolation(package: Path) -> bool:
-    """Whether a build needs more than setuptools, so that pip must fetch its build tools.
+async def needs_isolation(package: Path) -> bool:
+    """Whether pip must fetch build tools other than setuptools.
 
-    False for a wheel, for a package without pyproject.toml, and for an unreadable one: pip reports its error.
+    Raises StagingFailed for an archive that pip must not open. Cancelled: the inspecting process is killed.
     """
-    if package.suffix == ".whl":
-        return False
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", archive_check.__file__, str(package), str(CPU_S)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={},
+        start_new_session=True,
+    )
     try:
-        project = tomllib.loads(_pyproject(package))
-    except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile, EOFError):
-        return False
-    return _asks_for_more(project.get("build-system", {}))
+        output, _ = await process.communicate()
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    found = {"refused": _exceeded()} if process.returncode else json.loads(output)
+    if found["refused"]:
+        raise StagingFailed(
+            Reason.PACKAGES_FAILED,
+            f"The package {package.name} is refused: {found['refused']}. Build it anew from its source, "
+            "as `jobs submit --package-path` does.",
+        )
+    return bool(found["isolated"])
 
 
-def _asks_for_more(build_system: Any) -> bool:
-    if not isinstance(build_system, dict):
-        return False
-    if build_system.get("build-backend", _SETUPTOOLS[0]) not in _SETUPTOOLS:
-        return True
-    names = (_REQUIREMENT_NAME.match(str(need)) for need in build_system.get("requires", ()))
-    return any(name is None or name[1].lower() not in ("setuptools", "wheel") for name in names)
-
-
-def _pyproject(package: Path) -> str:
-    """The text of the top directory's pyproject.toml; "" if there is none."""
-    if package.suffix == ".zip":
-        with zipfile.ZipFile(package) as archive:
-            name = next(filter(_PYPROJECT.fullmatch, archive.namelist()), None)
-            if name is None:
-                return ""
-            with archive.open(name) as file:
-                return file.read(_MAX_PYPROJECT_BYTES).decode()
-    with tarfile.open(package) as tar:
-        for member in tar:
-            if member.isfile() and _PYPROJECT.fullmatch(member.name):
-                content = tar.extractfile(member)
-                return content.read(_MAX_PYPROJECT_BYTES).decode() if content else ""
-    return ""
+def _exceeded() -> str:
+    return f"its archive cannot be read in {CPU_S} s and {archive_check.MAX_MEMORY >> 20} MiB of memory"

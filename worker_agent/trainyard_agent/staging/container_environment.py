@@ -170,9 +170,10 @@ class ContainerStager(BackgroundStager):
     ) -> tuple[int, str]:
         """Run the installing container to its end: its exit code and output. Nothing of it is left."""
 
+        isolated = [p for p in packages if await archives.needs_isolation(p)]
+
         def write_plan() -> dict[str, str]:
             inside = {p: f"{_SOURCE}/{p.relative_to(source)}" for p in packages}
-            isolated = [p for p in packages if archives.needs_isolation(p)]
             plan: dict[str, object] = {
                 "environment": docker_spec.PACKAGES,
                 "with_base": [inside[p] for p in packages if p not in isolated],

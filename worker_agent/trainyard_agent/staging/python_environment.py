@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from trainyard_agent.host import process_tags
@@ -32,6 +31,16 @@ site_packages = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *
 user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
 print(json.dumps(list(dict.fromkeys(site_packages + user))))
 """
+_WITH_DEPENDENCIES = """
+import json, resource, sys
+from importlib import metadata
+for limit, value in ((resource.RLIMIT_AS, 1 << 30), (resource.RLIMIT_CPU, 60)):
+    resource.setrlimit(limit, (value, value))
+found = metadata.distributions(path=[sys.argv[1]])
+needy = [d for d in found if any("extra ==" not in need for need in d.requires or ())]
+print(json.dumps([f"{d.metadata['Name']}=={d.version}" for d in needy]))
+"""
+_KEPT_OUTPUT = 1 << 20  # bytes of a command's output, at its beginning and again at its end
 
 
 def kill_orphaned_installers(root: Path) -> None:
@@ -109,7 +118,7 @@ class _Installer:
     async def install(self, packages: Sequence[Path]) -> None:
         """Install the packages themselves, even if the base environment has them."""
         flags = ["--upgrade", "--force-reinstall", "--no-deps"]
-        isolated = [p for p in packages if await asyncio.to_thread(archives.needs_isolation, p)]
+        isolated = [p for p in packages if await archives.needs_isolation(p)]
         with_base = [package for package in packages if package not in isolated]
         if with_base:  # built by the base's setuptools, which works offline
             await self._pip([*flags, "--no-build-isolation", *map(str, with_base)])
@@ -119,13 +128,16 @@ class _Installer:
     async def install_dependencies(self) -> None:
         """Install dependencies that the base environment lacks. The packages are given by version, so pip neither
         builds them again nor looks up what is installed."""
-        installed = [
-            distribution
-            for distribution in metadata.distributions(path=[str(self._site_packages())])
-            if any("extra ==" not in need for need in distribution.requires or ())
-        ]
-        if installed:
-            await self._pip([f"{d.metadata['Name']}=={d.version}" for d in installed])
+        code, output = await self._run(
+            [sys.executable, "-I", "-c", _WITH_DEPENDENCIES, str(self._site_packages())]
+        )
+        if code:
+            raise StagingFailed(
+                Reason.PACKAGES_FAILED,
+                f"The metadata of the installed packages cannot be read: {error_excerpt(output)}",
+            )
+        if installed := json.loads(output.splitlines()[-1]):
+            await self._pip(installed)
 
     async def _pip(self, arguments: Sequence[str]) -> None:
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--no-input"]
@@ -146,10 +158,12 @@ class _Installer:
             start_new_session=True,
         )
         try:
-            output, _ = await process.communicate()
+            output = await _bounded(process.stdout)
+            await process.wait()
         except asyncio.CancelledError:
             await asyncio.to_thread(process_tags.kill_tagged, self._run_id, _TAG)
-            await process.communicate()
+            await _bounded(process.stdout)  # until the last of them is gone
+            await process.wait()
             raise
         text = output.decode("utf-8", "replace")
         with (self._directory / "install.log").open("a", encoding="utf-8") as log:
@@ -158,6 +172,15 @@ class _Installer:
 
     def _site_packages(self) -> Path:
         return next((self._venv / "lib").glob("python*/site-packages"))
+
+
+async def _bounded(stream: asyncio.StreamReader | None) -> bytes:
+    """All that is read if it is short, else its beginning and its end."""
+    first, last = b"", b""
+    while stream is not None and (block := await stream.read(_KEPT_OUTPUT)):
+        room = _KEPT_OUTPUT - len(first)
+        first, last = first + block[:room], (last + block[room:])[-_KEPT_OUTPUT:]
+    return first + last
 
 
 def base_pth(site_packages: Sequence[str]) -> str:

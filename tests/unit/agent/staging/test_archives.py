@@ -1,11 +1,20 @@
+import asyncio
+import gzip
 import io
+import os
+import stat
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from trainyard_agent.staging import archive_check, archives
 from trainyard_agent.staging.archives import is_package_name, needs_isolation
+from trainyard_agent.staging.base import Staging, StagingFailed
+from trainyard_protocol.states import Reason
 
 HATCHLING = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
 SETUPTOOLS = (
@@ -40,19 +49,20 @@ def sdist(path: Path, files: dict[str, str]) -> Path:
         ({"p-1/deep/pyproject.toml": HATCHLING}, False),
         ({"p-1/pyproject.toml": "not toml"}, False),
         ({"p-1/pyproject.toml": "build-system = 3"}, False),
+        ({"p-1/pyproject.toml": "[build-system]\nrequires = 3\n"}, False),
         ({}, False),
     ],
 )
-def test_isolation_is_needed_where_more_than_setuptools_builds(
+async def test_isolation_is_needed_where_more_than_setuptools_builds(
     tmp_path: Path, name: str, files: dict[str, str], expected: bool
 ) -> None:
-    assert needs_isolation(sdist(tmp_path / name, files)) is expected
+    assert await needs_isolation(sdist(tmp_path / name, files)) is expected
 
 
 @pytest.mark.parametrize("name", ["p.tar.gz", "p.zip", "p.whl"])
-def test_isolation_of_what_is_no_archive_is_left_to_pip(tmp_path: Path, name: str) -> None:
+async def test_isolation_of_what_is_no_archive_is_left_to_pip(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"garbage")
-    assert needs_isolation(tmp_path / name) is False
+    assert await needs_isolation(tmp_path / name) is False
 
 
 @pytest.mark.parametrize(
@@ -72,3 +82,142 @@ def test_isolation_of_what_is_no_archive_is_left_to_pip(tmp_path: Path, name: st
 )
 def test_package_names_are_plain_files_that_pip_installs(name: str, expected: bool) -> None:
     assert is_package_name(name) is expected
+
+
+Member = tuple[str, dict[str, object]]
+"""Name of an entry, and attributes of its TarInfo."""
+
+
+def tar(*members: Member) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, attributes in (("p-1/setup.py", {}), *members):
+            info = tarfile.TarInfo(name)
+            for attribute, value in attributes.items():
+                setattr(info, attribute, value)
+            archive.addfile(info, io.BytesIO(bytes(info.size)))
+    return buffer.getvalue()
+
+
+def header(kind: bytes, size: int, content: bytes = b"") -> bytes:
+    """A tar file of one extended header, which may promise more than it has."""
+    info = tarfile.TarInfo("p-1/PaxHeader")
+    info.type, info.size = kind, size
+    padding = bytes(-len(content) % 512)
+    return gzip.compress(info.tobuf(tarfile.USTAR_FORMAT) + content + padding + bytes(1024))
+
+
+def zipped(*infos: zipfile.ZipInfo, content: bytes = b"") -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("p-1/setup.py", "")
+        for info in infos:
+            archive.writestr(info, content)
+    return buffer.getvalue()
+
+
+def zip_bomb() -> bytes:
+    """Nine entries that promise 1 GiB each."""
+    one = zipped(*(zipfile.ZipInfo(f"p-1/{n}") for n in range(9)), content=b"x" * 16)
+    return one.replace((16).to_bytes(4, "little") + b"\5\0", (1 << 30).to_bytes(4, "little") + b"\5\0")
+
+
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> Member:
+    return name, {"type": kind, "linkname": target}
+
+
+def setuid() -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo("p-1/tool")
+    info.external_attr = (stat.S_IFREG | 0o4755) << 16
+    return info
+
+
+DIGITS = b"1" * 1_000_000
+HARD, GNU = tarfile.LNKTYPE, tarfile.GNUTYPE_LONGNAME
+EXCEEDED = "cannot be read in"
+HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
+    "quadratic pax header": ("p.tar.gz", lambda: header(tarfile.XHDTYPE, len(DIGITS), DIGITS), EXCEEDED),
+    "pax header of 4 GiB": (
+        "p.tar.gz",
+        lambda: header(tarfile.XHDTYPE, 1 << 32),
+        EXCEEDED,
+    ),
+    "long name of 1 GiB": ("p.tar.gz", lambda: header(GNU, 1 << 30), EXCEEDED),
+    "zip bomb": ("p.zip", zip_bomb, "more than 8 GiB"),
+    "zip bomb as a wheel": ("p-1-py3-none-any.whl", zip_bomb, "more than 8 GiB"),
+    "zip bomb as a tar file": ("p.tar.gz", zip_bomb, "more than 8 GiB"),
+    "absolute": ("p.tar.gz", lambda: tar(("/etc/passwd", {})), "'/etc/passwd' is outside the package"),
+    "parent": ("p.tar.gz", lambda: tar(("p-1/../../x", {})), "'p-1/../../x' is outside"),
+    "parent in a zip": ("p.zip", lambda: zipped(zipfile.ZipInfo("../x")), "'../x' is outside"),
+    "absolute in a wheel": ("p.whl", lambda: zipped(zipfile.ZipInfo("/x")), "'/x' is outside"),
+    "escape in a name": ("p.tar.gz", lambda: tar(("../\x1b[31m", {})), "'../\\x1b[31m' is outside"),
+    "absolute link": ("p.tar.gz", lambda: tar(link("p-1/l", "/etc")), "'p-1/l' is a link out of the package"),
+    "link to a parent": ("p.tar.gz", lambda: tar(link("p-1/l", "../..")), "link out of the package"),
+    "hard link": ("p.tar.gz", lambda: tar(link("p-1/l", "/etc/shadow", HARD)), "link out of the package"),
+    "hard link to a parent": ("p.tar.gz", lambda: tar(link("p-1/l", "../x", HARD)), "link out of the package"),
+    "file through a link": ("p.tar.gz", lambda: tar(link("l", "p-1"), ("l/x", {})), "link 'l' is used as"),
+    "link through a link": (
+        "p.tar.gz",
+        lambda: tar(link("p-1/a", "."), link("p-1/b", "a/../..")),
+        "link 'p-1/a' is used as",
+    ),
+    "link by a detour": ("p.tar.gz", lambda: tar(link("p-1/d/../l", ".."), ("p-1/l/x", {})), "used as"),
+    "device": ("p.tar.gz", lambda: tar(("p-1/d", {"type": tarfile.CHRTYPE})), "is a device or a pipe"),
+    "pipe": ("p.tar.gz", lambda: tar(("p-1/d", {"type": tarfile.FIFOTYPE})), "is a device or a pipe"),
+    "setuid": ("p.tar.gz", lambda: tar(("p-1/tool", {"mode": 0o4755})), "'p-1/tool' has the setuid"),
+    "setgid in a zip": ("p.zip", lambda: zipped(setuid()), "'p-1/tool' has the setuid"),
+    "deep": ("p.tar.gz", lambda: tar(("d/" * 65 + "f", {})), "64 directories"),
+    "long": ("p.tar.gz", lambda: tar(("n" * 1025, {})), "1024 characters"),
+    "nothing wrong": (
+        "p.tar.gz",
+        lambda: tar(
+            link("p-1/l", "setup.py"),
+            link("p-1/d/l", "../setup.py"),
+            ("p-1/d", {"mode": 0o2755, "type": tarfile.DIRTYPE}),
+        ),
+        "",
+    ),
+}  # fmt: skip
+
+
+async def test_hostile_archives_are_refused_in_a_process_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "CPU_S", 1)
+    before, wrong = psutil.Process().memory_info().rss, []
+    for case, (name, content, expected) in HOSTILE.items():
+        package = tmp_path / name
+        package.write_bytes(content())
+        (refused,) = await asyncio.gather(needs_isolation(package), return_exceptions=True)
+        staging = refused.staging if isinstance(refused, StagingFailed) else Staging("ready")
+        reason = Reason.PACKAGES_FAILED if expected else Staging("ready").reason
+        if expected not in staging.message or (staging.reason, bool(staging.message)) != (
+            reason,
+            bool(expected),
+        ):
+            wrong.append((case, staging.message))
+    assert wrong == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({name for name, *_ in HOSTILE.values()})
+    assert psutil.Process().memory_info().rss - before < 200 * 2**20
+
+
+def test_archive_with_too_many_entries_is_refused() -> None:
+    entries = archive_check.Entries()
+    for n in range(100_000):
+        entries.add(archive_check.Entry(f"p-1/{n}", 0, 0))
+    with pytest.raises(archive_check.ArchiveRefused, match="more than 100000 entries"):
+        entries.add(archive_check.Entry("p-1/one-more", 0, 0))
+
+
+async def test_cancelled_inspection_leaves_no_process(tmp_path: Path) -> None:
+    package = tmp_path / "p.tar.gz"
+    package.write_bytes(header(tarfile.XHDTYPE, len(DIGITS), DIGITS))
+    assert package.stat().st_size < 2000
+    inspection = asyncio.create_task(needs_isolation(package))
+    me = psutil.Process(os.getpid())
+    while not (children := [p for p in me.children() if str(package) in p.cmdline()]):
+        await asyncio.sleep(0.01)
+    inspection.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await inspection
+    assert not any(child.is_running() for child in children)

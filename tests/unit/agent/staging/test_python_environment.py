@@ -1,6 +1,7 @@
 """The run's own environment, made by the real pip."""
 
 import asyncio
+import gzip
 import hashlib
 import subprocess
 import sys
@@ -9,9 +10,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from trainyard_agent.host import process_tags
+from trainyard_agent.staging import python_environment
 from trainyard_agent.staging.base import Staging
 from trainyard_agent.staging.package_fetcher import PackageFetcher
 from trainyard_agent.staging.pip_output import error_excerpt
@@ -226,6 +229,27 @@ async def test_interpreter_that_makes_no_environment_is_an_infrastructure_failur
     assert "/bin/false" in failed.message
 
 
+async def test_run_whose_package_keeps_its_inspection_busy_can_be_cancelled(
+    staged: Staged, tmp_path: Path
+) -> None:
+    header = tarfile.TarInfo("p-1/PaxHeader")
+    header.type, header.size = tarfile.XHDTYPE, 1_000_000
+    package = tmp_path / "p-1.tar.gz"
+    package.write_bytes(gzip.compress(header.tobuf(tarfile.USTAR_FORMAT) + b"1" * 1_000_000 + bytes(2048)))
+
+    def inspections() -> list[psutil.Process]:
+        return [p for p in psutil.Process().children() if any("p-1.tar.gz" in word for word in p.cmdline())]
+
+    async with staged.stager() as stager:
+        stager.begin(run_order(RUN, packageUris=[staged.upload(package)]))
+        async with asyncio.timeout(60):
+            while not inspections():
+                await asyncio.sleep(0.02)
+        await stager.discard(RUN)
+        assert stager.status() == {}
+        assert inspections() == []
+
+
 @pytest.fixture
 def emulator() -> Iterator[str]:
     from gcp_storage_emulator.server import create_server
@@ -296,3 +320,11 @@ async def until(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.02)
+
+
+async def test_output_without_end_is_kept_at_its_ends() -> None:
+    stream = asyncio.StreamReader()
+    stream.feed_data(b"first" + bytes(5 << 20) + b"last")
+    stream.feed_eof()
+    kept = await python_environment._bounded(stream)
+    assert (kept[:5], kept[-4:], len(kept)) == (b"first", b"last", 2 << 20)

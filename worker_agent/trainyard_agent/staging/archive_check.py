@@ -1,0 +1,199 @@
+"""Checks a package's archive without unpacking it: `python archive_check.py PACKAGE CPU_SECONDS`, in a limited process.
+
+A few hundred bytes can keep Python's tarfile busy for hours or let it take all memory, so no other process opens an
+archive before this one has read all of it. Prints JSON: `refused`, one sentence, or "", and `isolated`, whether a build
+needs more than setuptools. A process that exceeds its limits is ended by the kernel.
+"""
+
+import json
+import re
+import resource
+import signal
+import stat
+import sys
+import tarfile
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAX_MEMORY = 1 << 29
+MAX_ENTRIES = 100_000
+MAX_BYTES = 1 << 33  # of all files, unpacked
+MAX_PATH, MAX_DEPTH = 1024, 64
+WALL_PER_CPU = 4  # a busy machine gives each process a part of its CPUs
+
+_MAX_PYPROJECT_BYTES = 1 << 20
+_PYPROJECT = re.compile(r"(\./)?[^/]+/pyproject\.toml")
+_REQUIREMENT_NAME = re.compile(r"\s*([A-Za-z0-9._-]+)")
+_SETUPTOOLS = ("setuptools.build_meta", "setuptools.build_meta:__legacy__")
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
+
+
+class ArchiveRefused(Exception):
+    """An archive that is not given to pip: the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`link` is the target of a link, relative to the archive; "" for any other entry."""
+
+    name: str
+    size: int
+    mode: int
+    link: str = ""
+    special: bool = False
+
+
+def main(package: str, cpu_s: str) -> None:
+    _limit(int(cpu_s))
+    refused, isolated = "", False
+    try:
+        isolated = needs_isolation(Path(package))
+    except ArchiveRefused as error:
+        refused = str(error)
+    except (MemoryError, RecursionError):
+        refused = f"it cannot be read in {MAX_MEMORY >> 20} MiB of memory"
+    print(json.dumps({"refused": refused, "isolated": isolated}))
+
+
+def needs_isolation(package: Path) -> bool:
+    """Whether a build needs more than setuptools, so that pip must fetch its build tools. Raises ArchiveRefused.
+
+    False for a wheel, for a package without pyproject.toml, and for an unreadable one: pip reports its error.
+    """
+    try:
+        # As pip decides: a zip file may have any name.
+        zipped = package.suffix in (".zip", ".whl") or zipfile.is_zipfile(package)
+        text = _check_zip(package) if zipped else _check_tar(package)
+        return package.suffix != ".whl" and _asks_for_more(tomllib.loads(text).get("build-system", {}))
+    except _UNREADABLE:
+        return False
+
+
+class Entries:
+    """The entries of one archive. Raises ArchiveRefused at the first that pip must not see."""
+
+    def __init__(self) -> None:
+        self._count = self._bytes = 0
+        self._through: set[str] = set()
+        self._links: set[str] = set()
+
+    def add(self, entry: Entry) -> None:
+        shown = repr(entry.name[:100])
+        self._count, self._bytes = self._count + 1, self._bytes + max(entry.size, 0)
+        if self._count > MAX_ENTRIES:
+            raise ArchiveRefused(f"it has more than {MAX_ENTRIES} entries")
+        if self._bytes > MAX_BYTES:
+            raise ArchiveRefused(f"its files have more than {MAX_BYTES >> 30} GiB")
+        if len(entry.name) > MAX_PATH or entry.name.count("/") > MAX_DEPTH:
+            raise ArchiveRefused(f"{shown} has more than {MAX_PATH} characters or {MAX_DEPTH} directories")
+        if entry.special:
+            raise ArchiveRefused(f"{shown} is a device or a pipe, not a file")
+        if stat.S_ISREG(entry.mode) and entry.mode & (stat.S_ISUID | stat.S_ISGID):
+            raise ArchiveRefused(f"{shown} has the setuid or setgid bit")
+        steps = _steps(entry.name)
+        if steps is None:
+            raise ArchiveRefused(f"{shown} is outside the package")
+        self._through.update(steps[:-1])
+        if entry.link:
+            target = _steps(entry.link)
+            if target is None:
+                raise ArchiveRefused(f"{shown} is a link out of the package")
+            self._through.update(target[:-1])
+            self._links.update(steps[-1:])
+
+    def finish(self) -> None:
+        """Check what depends on all entries: a path through a link ends elsewhere than it says."""
+        if through := self._through & self._links:
+            raise ArchiveRefused(f"the link {min(through)[:100]!r} is used as a directory")
+
+
+def _steps(path: str) -> list[str] | None:
+    """The directories on the way, and the end; None for an absolute path and for one that leaves the archive."""
+    steps: list[str] = []
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and parts:
+            parts.pop()
+        elif part == "..":
+            return None
+        elif part not in ("", "."):
+            parts.append(part)
+        steps.append("/".join(parts))
+    return None if path.startswith("/") else steps
+
+
+def _check_zip(package: Path) -> str:
+    """The text of the top directory's pyproject.toml; "" if there is none."""
+    entries = Entries()
+    with zipfile.ZipFile(package) as archive:
+        for info in archive.infolist():
+            mode = stat.S_IFREG | stat.S_IMODE(info.external_attr >> 16)
+            entries.add(Entry(info.filename, info.file_size, mode))
+        entries.finish()
+        name = next(filter(_PYPROJECT.fullmatch, archive.namelist()), None)
+        if name is None:
+            return ""
+        with archive.open(name) as file:
+            return file.read(_MAX_PYPROJECT_BYTES).decode()
+
+
+def _check_tar(package: Path) -> str:
+    """The text of the top directory's pyproject.toml; "" if there is none."""
+    entries, text = Entries(), b""
+    with tarfile.open(package) as tar:
+        while (member := tar.next()) is not None:
+            entries.add(_entry(member))
+            if not text and member.isfile() and _PYPROJECT.fullmatch(member.name):
+                content = tar.extractfile(member)
+                text = content.read(_MAX_PYPROJECT_BYTES) if content else b""
+            tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
+    entries.finish()
+    return text.decode()
+
+
+def _entry(member: tarfile.TarInfo) -> Entry:
+    link = ""
+    if member.issym():  # relative to its own directory
+        directory = member.name.rpartition("/")[0]
+        absolute = member.linkname.startswith("/")
+        link = member.linkname if absolute else f"{directory}/{member.linkname}".lstrip("/")
+    elif member.islnk():
+        link = member.linkname
+    known = member.isfile() or member.isdir() or member.issym() or member.islnk()
+    mode = (stat.S_IFREG if member.isfile() else 0) | stat.S_IMODE(member.mode)
+    return Entry(member.name, member.size, mode, link, special=not known)
+
+
+def _asks_for_more(build_system: Any) -> bool:
+    if not isinstance(build_system, dict):
+        return False
+    if build_system.get("build-backend", _SETUPTOOLS[0]) not in _SETUPTOOLS:
+        return True
+    requires = build_system.get("requires", ())
+    names = (_REQUIREMENT_NAME.match(str(need)) for need in (requires if isinstance(requires, list) else ()))
+    return any(name is None or name[1].lower() not in ("setuptools", "wheel") for name in names)
+
+
+def _limit(cpu_s: int) -> None:
+    """Limit this process; it ends by SIGXCPU or SIGALRM, and without an agent too."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.alarm(cpu_s * WALL_PER_CPU)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

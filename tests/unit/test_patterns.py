@@ -10,6 +10,7 @@ MATCHERS = {"compile", "findall", "finditer", "fullmatch", "match", "search", "s
 GLOBS = {"fnmatch", "glob"}
 
 OF_OUR_OWN = {
+    "cli/trainyard_cli/local/storage_api.py": {"pattern"},  # the routes of the emulator's package
     "server/trainyard_server/storage/logs/index.py": {"pattern"},  # bytes of the index
     "worker_agent/trainyard_agent/staging/image_puller.py": {"pattern"},  # the patterns of a constant table
 }

@@ -17,6 +17,7 @@ from typing import NoReturn
 import click
 
 from trainyard_cli.commands import tree
+from trainyard_cli.output.safe import echo
 from trainyard_cli.settings import COMPLETION_VARIABLE, default_state_dir
 from trainyard_protocol.errors import TrainyardError
 
@@ -122,7 +123,7 @@ def _crash_log(text: str) -> Path:
 
 def _print_error(text: str) -> None:
     with contextlib.suppress(OSError):  # stderr may be closed, too
-        click.echo(text, err=True)
+        echo(text, err=True)
 
 
 def _silence_stdout() -> None:

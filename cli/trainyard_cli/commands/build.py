@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from trainyard_cli.commands.runtimes import gigabytes, progress_on
 from trainyard_cli.local.connect import notify
+from trainyard_cli.output.safe import echo
 from trainyard_cli.runtimes import images
 from trainyard_cli.runtimes.images import DOCKERFILE, Project
 
@@ -21,7 +20,7 @@ def build(directory: Path, tag: str) -> None:
     ensure_built(project, again=bool(tag))
     command = shlex.join(["trainyard", "jobs", "submit", "training", "--master-image-uri", project.image])
     notify(f"To run it:  {command}")
-    click.echo(project.image)
+    echo(project.image)
 
 
 def ensure_built(project: Project, *, again: bool = False) -> None:

@@ -4,9 +4,8 @@ import os
 import webbrowser
 from collections.abc import Callable, Mapping
 
-import click
-
 from trainyard_cli.local.connect import connect, notify
+from trainyard_cli.output.safe import echo
 from trainyard_cli.settings import Target
 
 
@@ -20,10 +19,10 @@ def show(target: Target, *, open_it: bool, launch: Callable[[str], bool] = webbr
         code = client.sign_in_code()
     link = f"{client.server.url}/sign-in#{code.code}"
     if open_it and has_browser(os.environ) and launch(link):
-        click.echo(f"Opened {client.server.url}/ in your browser, signed in as {code.name} ({code.role}).")
+        echo(f"Opened {client.server.url}/ in your browser, signed in as {code.name} ({code.role}).")
         return
     notify(f"This link signs you in as {code.name} ({code.role}). It works once, for two minutes:")
-    click.echo(link)
+    echo(link)
 
 
 def has_browser(environment: Mapping[str, str]) -> bool:

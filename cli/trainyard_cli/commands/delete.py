@@ -11,6 +11,7 @@ from trainyard_cli.client import Client
 from trainyard_cli.local.connect import notify
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.formats import count
+from trainyard_cli.output.safe import echo
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views import JobDetail
@@ -63,7 +64,7 @@ def consequences(jobs: Mapping[str, JobDetail], directories: Mapping[str, Path |
 def _ask(text: str) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{text}\nThere is no terminal to confirm it at: add --yes.")
-    click.echo(text, err=True)
+    echo(text, err=True)
     if not click.confirm("Delete?", err=True):
         raise click.ClickException("Nothing was deleted.")
 

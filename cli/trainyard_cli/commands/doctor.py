@@ -9,14 +9,13 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-import click
-
 import trainyard_protocol
 from trainyard_cli.client import NO_RETRIES, Client
 from trainyard_cli.local import checks
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output import formats
 from trainyard_cli.output.formats import Output
+from trainyard_cli.output.safe import echo
 from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
@@ -48,10 +47,10 @@ def run(target: Target, output: Output, fix: bool) -> bool:
     findings = tuple(examine(target, fix))
     healthy = all(finding.status != "problem" for finding in findings)
     if output.for_people:
-        click.echo(text(findings, min(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDTH)))
+        echo(text(findings, min(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDTH)))
     else:
         data = {"healthy": healthy, "findings": [finding.model_dump(mode="json") for finding in findings]}
-        click.echo(formats.render(output, data))
+        echo(formats.render(output, data))
     return healthy
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-import click
-
 from trainyard_cli.local.connect import notify
 from trainyard_cli.output import formats
 from trainyard_cli.output.formats import Output
+from trainyard_cli.output.safe import echo
 from trainyard_cli.runtimes import images
 from trainyard_cli.runtimes.images import RuntimeTableRow
 from trainyard_protocol.errors import TrainyardError
@@ -45,9 +44,9 @@ def list_runtimes(site_file: Path | None, output: Output) -> None:
             ]
             for line in listed
         ]
-        click.echo(formats.table(headers, rows))
+        echo(formats.table(headers, rows))
     else:
-        click.echo(formats.render(output, [_data(line, engine_answers) for line in listed]))
+        echo(formats.render(output, [_data(line, engine_answers) for line in listed]))
 
 
 def build(
@@ -71,7 +70,7 @@ def build(
             since = time.monotonic()
             with progress_on(sys.stderr, recipe.name) as progress:
                 size = images.build(client, recipe, progress)
-            click.echo(f"Built {recipe.image}: {gigabytes(size)}, in {time.monotonic() - since:.0f} s.")
+            echo(f"Built {recipe.image}: {gigabytes(size)}, in {time.monotonic() - since:.0f} s.")
             if use := images.use_of(table, recipe.name):
                 notify(use)
 

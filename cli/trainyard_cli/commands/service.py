@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
 from trainyard_cli.commands.shell_init import this_program
 from trainyard_cli.local import service as service
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output import formats
 from trainyard_cli.output.activity import Activity
 from trainyard_cli.output.formats import Output
+from trainyard_cli.output.safe import echo
 from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_cli.submission.proposal import proposed_line
 from trainyard_protocol.health import Check, sized
@@ -24,15 +23,15 @@ def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
     state = LocalState(state_dir)
     with Activity() as activity:
         now = service.up(state, changes, activity.notify, report=activity.report)
-    click.echo(_status_text(now))
-    click.echo(
+    echo(_status_text(now))
+    echo(
         f"\nDashboard:                 {_dashboard(state.server())}  (open it signed in: trainyard dashboard)"
     )
-    click.echo(f"State and logs:            {state.root}")
+    echo(f"State and logs:            {state.root}")
     if len(program := this_program()) == 1:
-        click.echo(f'Add `jobs` to this shell:  eval "$({program[0]} shell-init)"')
-    click.echo(f"Submit a job:              {proposed_line()}")
-    click.echo("Stop everything:           trainyard down")
+        echo(f'Add `jobs` to this shell:  eval "$({program[0]} shell-init)"')
+    echo(f"Submit a job:              {proposed_line()}")
+    echo("Stop everything:           trainyard down")
 
 
 def down(state_dir: Path) -> None:
@@ -41,9 +40,9 @@ def down(state_dir: Path) -> None:
         activity.report("stopping the service and its replicas")
         stopped = service.down(state, activity.notify)
     if stopped:
-        click.echo("Stopped the local service.")
+        echo("Stopped the local service.")
     else:
-        click.echo("The local service was not running.")
+        echo("The local service was not running.")
 
 
 def status(target: Target, output: Output) -> bool:
@@ -53,11 +52,11 @@ def status(target: Target, output: Output) -> bool:
     now = service.server_status(server) if server else service.status(state)
     dashboard = _dashboard(server or state.server()) if now.health is not None else ""
     if output.for_people:
-        click.echo(_status_text(now))
+        echo(_status_text(now))
         if dashboard:
-            click.echo(f"Dashboard: {dashboard}")
+            echo(f"Dashboard: {dashboard}")
     else:
-        click.echo(formats.render(output, {**_status_data(now), "dashboard": dashboard}))
+        echo(formats.render(output, {**_status_data(now), "dashboard": dashboard}))
     return now.healthy
 
 

@@ -18,6 +18,7 @@ from trainyard_cli.output import formats
 from trainyard_cli.output.activity import Activity
 from trainyard_cli.output.follow import stream
 from trainyard_cli.output.formats import Output
+from trainyard_cli.output.safe import echo
 from trainyard_cli.output.screens import is_live, screen_for
 from trainyard_cli.runtimes import images
 from trainyard_cli.runtimes.images import Project
@@ -154,20 +155,18 @@ def validate(
                 client.validate_job(draft.named(draft.name or next(submission.job_names(draft))))
     groups = jobs.gang_of(job.training_input, catalog or _shown_catalog(server, state))
     if not output.for_people:
-        click.echo(
-            formats.render(output, {"trainingInput": job.canonical()["trainingInput"], "replicas": groups})
-        )
+        echo(formats.render(output, {"trainingInput": job.canonical()["trainingInput"], "replicas": groups}))
         return
     checked = (
         f"accepted by the server at {server.url}" if server else "checked locally only: no server is running"
     )
-    click.echo(f"The job is valid ({checked}). Nothing was submitted.")
+    echo(f"The job is valid ({checked}). Nothing was submitted.")
     if draft.program is not None:
-        click.echo(f"It would package {draft.program.shown} and run {draft.program.module}.")
+        echo(f"It would package {draft.program.shown} and run {draft.program.module}.")
     if project is not None:
-        click.echo(f"It would build {project.name} as {project.image}.")
+        echo(f"It would build {project.name} as {project.image}.")
     if groups:
-        click.echo(f"\n{jobs.gang_text(groups)}")
+        echo(f"\n{jobs.gang_text(groups)}")
 
 
 def _draft(
@@ -213,7 +212,7 @@ def _fix(config: Path | None) -> bool:
             raise InvalidArgument(
                 "There is nothing to fix: no indentation is lost, or it cannot be restored."
             )
-        click.echo(fixed, nl=False)
+        echo(fixed, nl=False)
         return True
     if fixed is None:
         notify(f"Nothing to fix in {config}: no indentation is lost, or it cannot be restored.")
@@ -240,9 +239,9 @@ def _announce(job: dict[str, Any], output: Output, *, stream_logs: bool, is_new:
         if not (
             stream_logs and is_live(sys.stdout) and is_live(sys.stderr)
         ):  # the live view follows, and says the same
-            click.echo(f"jobId: {job_id}\nstate: {job.get('state', 'QUEUED')}")
+            echo(f"jobId: {job_id}\nstate: {job.get('state', 'QUEUED')}")
     else:
-        click.echo(formats.render(output, job))
+        echo(formats.render(output, job))
     sys.stdout.flush()
 
 

@@ -11,13 +11,12 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
 
-import click
-
 from trainyard_cli.client import NO_RETRIES, Client
 from trainyard_cli.output import formats
 from trainyard_cli.output.active_jobs import ActiveJobs, as_data, headline, page, wide_rows
 from trainyard_cli.output.formats import Output
 from trainyard_cli.output.log_screen import STATE_STYLES
+from trainyard_cli.output.safe import echo
 from trainyard_cli.output.screens import is_live
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import JobState
@@ -36,10 +35,10 @@ def top(client: Client, output: Output, *, once: bool) -> None:
     """Show the page until q or Ctrl-C. With `once`, and where it cannot be drawn in place, print the table."""
     view = client.active_jobs()
     if not output.for_people:
-        click.echo(formats.render(output, as_data(view)))
+        echo(formats.render(output, as_data(view)))
     elif once or not is_live(sys.stdout):
         rows = wide_rows(ActiveJobs(client.project).lines(view))
-        click.echo("\n".join([headline(view), *([""] if rows else []), *rows]))
+        echo("\n".join([headline(view), *([""] if rows else []), *rows]))
     else:
         with (
             Client(client.server, client.project, retry_delays=NO_RETRIES, timeout=_TIMEOUT_S) as quick,

@@ -23,6 +23,7 @@ from trainyard_cli.commands.options import (
     state_options,
 )
 from trainyard_cli.commands.suggestions import CommandGroup
+from trainyard_cli.output.safe import echo
 from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, WAIT_STATES, Target
 from trainyard_cli.submission.flags import CommaSeparated, JobFlags, KeyValues, job_flags, pop_flags
 
@@ -266,7 +267,7 @@ def shell_init(shell: str | None) -> None:
     from trainyard_cli.settings import COMPLETION_VARIABLE
 
     verbs = [name for name, command in jobs_group.commands.items() if not command.hidden]
-    click.echo(script(shell or guess_shell(), this_program(), verbs, COMPLETION_VARIABLE), nl=False)
+    echo(script(shell or guess_shell(), this_program(), verbs, COMPLETION_VARIABLE), nl=False)
 
 
 @jobs_group.group()
@@ -355,7 +356,7 @@ def describe(target: Target, output: "Output", job: str, everything: bool) -> No
     from trainyard_cli.commands import jobs
 
     with _connect(target) as client:
-        click.echo(jobs.describe(client, job, output, everything=everything))
+        echo(jobs.describe(client, job, output, everything=everything))
 
 
 @jobs_group.command("list")
@@ -374,7 +375,7 @@ def list_jobs(
     with _connect(target) as client:
         text = jobs.list_jobs(client, output, filter_=filter_, limit=limit, sort_by=sort_by, uri=uri)
     if text:
-        click.echo(text)
+        echo(text)
 
 
 @jobs_group.command()
@@ -504,7 +505,7 @@ def wait(
     with _connect(target) as client:
         result = waiting.wait(client, names, notify, target=wanted, timeout_s=timeout)
     if not output.for_people:
-        click.echo(formats.render(output, [detail.job for detail in result.jobs]))
+        echo(formats.render(output, [detail.job for detail in result.jobs]))
     return result.code
 
 
@@ -536,9 +537,9 @@ def update(target: Target, output: "Output", job: str, **parameters: Any) -> Non
     with _connect(target) as client:
         updated = jobs.update_labels(client, job, update=changes, remove=remove, clear=clear)
     if output.for_people:
-        click.echo(f"Updated job [{job}].", err=True)
+        echo(f"Updated job [{job}].", err=True)
     else:
-        click.echo(formats.render(output, updated))
+        echo(formats.render(output, updated))
 
 
 @jobs_group.command()
@@ -564,9 +565,9 @@ def metrics(target: Target, output: "Output", job: str, **parameters: Any) -> No
         view = client.metrics(job, names=parameters["names"], task=task, points=parameters["points"])
     rows = jobs.metrics_rows(view, curves=parameters["curves"])
     if not output.for_people:
-        click.echo(formats.render(output, rows))
+        echo(formats.render(output, rows))
     elif rows:
-        click.echo(jobs.metrics_text(rows))
+        echo(jobs.metrics_text(rows))
     else:
         notify("The job has no such metrics so far.")
 
@@ -586,9 +587,9 @@ def why(target: Target, output: "Output", job: str) -> None:
     with _connect(target) as client:
         view = client.why(job)
     if output.for_people:
-        click.echo(reasons.text(view, client.project, datetime.now(UTC)))
+        echo(reasons.text(view, client.project, datetime.now(UTC)))
     else:
-        click.echo(formats.render(output, view.model_dump(mode="json", exclude_none=True)))
+        echo(formats.render(output, view.model_dump(mode="json", exclude_none=True)))
 
 
 @jobs_group.command()
@@ -608,9 +609,9 @@ def explain(target: Target, output: "Output", job: str, replica: str, run: int |
         if client.server.local:
             explanation = jobs.with_storage(explanation, LocalState(target.state_dir).storage_url())
     if output.for_people:
-        click.echo(jobs.explanation_text(explanation))
+        echo(jobs.explanation_text(explanation))
     else:
-        click.echo(formats.render(output, explanation.model_dump(mode="json")))
+        echo(formats.render(output, explanation.model_dump(mode="json")))
 
 
 @jobs_group.command()

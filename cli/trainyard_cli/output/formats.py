@@ -15,6 +15,8 @@ from typing import Any
 import click
 import yaml
 
+from trainyard_cli.output.safe import printable_json
+
 _EXPRESSION = re.compile(r"(value|csv|table)(\[no-heading\])?\((.+)\)", re.S)
 _KEY = re.compile(r"([A-Za-z_][\w.\[\]-]*)(?::label=([^,:()]+))?")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
@@ -56,7 +58,7 @@ def render(output: Output, data: Any) -> str:
     """
     match output.kind:
         case "json":
-            return json.dumps(data, indent=2, ensure_ascii=False)
+            return printable_json(json.dumps(data, indent=2, ensure_ascii=False))
         case "yaml" | "text":
             return to_yaml(data)
     rows = [

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Protocol
 
+from trainyard_cli.output.safe import printable_json
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry
 
@@ -90,7 +91,7 @@ class JsonScreen(PlainScreen):
     """One JSON object per line, for scripts."""
 
     def line(self, entry: LogEntry) -> None:
-        print(entry.model_dump_json(), file=self._out, flush=True)
+        print(printable_json(entry.model_dump_json()), file=self._out, flush=True)
 
 
 class LiveScreen:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -749,3 +750,49 @@ def test_explanation_at_the_local_service_has_the_secret_of_its_storage() -> Non
     )
     elsewhere = explanation.model_copy(update={"environment": {"STORAGE_EMULATOR_HOST": "http://gcs"}})
     assert jobs.with_storage(elsewhere, "http://127.0.0.1:8471/s3cret") == elsewhere
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b1A\x1b]52;c;Y2F0\x1b\\\r\x7fkept"
+COMMANDS = (
+    "jobs describe bad",
+    "jobs describe bad --all",
+    "jobs describe bad --format json",
+    "jobs describe bad --format value(errorMessage)",
+    "jobs describe bad --format value(trainingInput.args)",
+    "jobs describe bad --format csv(jobId,errorMessage)",
+    "jobs describe bad --format table(jobId,errorMessage)",
+    "jobs list",
+    "jobs list --format yaml",
+    "jobs list --format value(errorMessage,trainingInput)",
+    "jobs explain bad",
+    "jobs explain bad -o json",
+    "jobs metrics bad",
+    "jobs metrics bad --format csv(name,last)",
+    "jobs why bad",
+    "jobs why next",
+    "jobs top --once",
+    "jobs top -o json",
+    "jobs submit training bad",
+    "jobs cancel bad",
+)
+
+
+def test_no_command_passes_terminal_escapes_of_jobs_on(typed: Type, app: Server) -> None:
+    """All but `stream-logs`, which removes them on a terminal and copies lines into a pipe as they are."""
+    app.create("bad", args=[HOSTILE])
+    agent = ScriptedAgent(app)
+    agent.sync()
+    agent.start()
+    agent.log(HOSTILE, json.dumps({"step": 1, "loss": 2, HOSTILE: 3}), f"RuntimeError: {HOSTILE}")
+    running = [typed(words) for words in ("jobs top --once", "jobs describe bad --all")]
+    agent.exit(code=1, message=HOSTILE)
+    app.create("next", args=[HOSTILE])
+    printed = {words: typed(words) for words in COMMANDS}
+    texts = {words: result.out + result.err for words, result in printed.items()}
+    texts |= {f"running {n}": result.out + result.err for n, result in enumerate(running)}
+    passed = {
+        words: text for words, text in texts.items() if re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
+    }
+    assert passed == {}
+    assert "kept" in printed["jobs describe bad --format value(errorMessage)"].out
+    assert printed["jobs describe bad --format json"].code == 0

@@ -1,0 +1,31 @@
+"""The one way for a command's text to a terminal: what jobs, users and servers wrote cannot control the terminal.
+
+The live views, which draw with colours and cursor movements of their own, remove those of jobs by `without_control`.
+"""
+
+import re
+
+import click
+
+_SEQUENCES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colours, cursor, erasing
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]*(?:\x07|\x1b\\|\x9c)"  # titles, links, clipboard
+    r"|\x1b[ -/]*[0-~]?"
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_BEYOND_JSON = re.compile(r"[\x7f-\x9f]")
+
+
+def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Print text without escape sequences."""
+    click.echo(printable(text), nl=nl, err=err)
+
+
+def printable(text: str) -> str:
+    """Remove escape sequences and control characters other than tabs and line ends. Pure; linear time."""
+    return _CONTROLS.sub("", _SEQUENCES.sub("", text))
+
+
+def printable_json(text: str) -> str:
+    """Escape the control characters that JSON may contain as they are: no value changes. Pure."""
+    return _BEYOND_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

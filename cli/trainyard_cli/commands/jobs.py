@@ -35,7 +35,9 @@ from trainyard_protocol.views import (
 )
 
 _LABEL_ATTEMPTS = 5
-_EXITED = re.compile(r"The replica \w+ \d+ exited with a non-zero status of \d+\. ?")
+_EXITED = re.compile(
+    r"The replica \w+ \d+ (?:exited with a non-zero status of \d+|was killed by signal \d+(?: \(\w+\))?)\. ?"
+)
 _CAUSE_WIDTH = 100
 _COUNTS = ("worker_count", "parameter_server_count", "evaluator_count")
 

@@ -98,7 +98,8 @@ def _exception(entries: Sequence[LogEntry]) -> Cause | None:
     reader, begin = ProgressReader(), 0
     for index, text in enumerate(texts):
         event = reader.read(text)
-        if event is not None and event.step is not None:
+        is_bar = "%|" in text or "it [" in text  # tqdm prints its last state when the interpreter ends
+        if event is not None and event.step is not None and not is_bar:
             begin = index + 1
     found = [_cause(text, entries[begin + index]) for text, index in _exceptions(texts[begin:])]
     return next((one for one in reversed(found) if not one.is_consequence), found[-1] if found else None)

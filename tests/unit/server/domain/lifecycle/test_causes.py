@@ -75,6 +75,10 @@ OWN = {
         "╰──────────────────────────────────────────────╯\nValueError: a\n",
         "ValueError: a",
     ),
+    "a bar of tqdm that is closed at the end": (
+        f"{HEAD}{FRAMES}ValueError: a\n\n 50%|█████     | 151/300 [00:00<00:00, 1782.21it/s, loss=0.5]\n",
+        "ValueError: a",
+    ),
     "argparse": (
         "usage: train.py [-h] [--epochs EPOCHS]\ntrain.py: error: unrecognized arguments: --job-dir /x\n",
         "train.py: error: unrecognized arguments: --job-dir /x",

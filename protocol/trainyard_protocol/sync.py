@@ -10,12 +10,20 @@ appends only lines that continue the stored ones, and returns their number; the 
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    field_serializer,
+    model_validator,
+)
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.gcs import EMULATOR, without_secret
@@ -24,6 +32,22 @@ from trainyard_protocol.training_input import TrainingInput, parse_training_inpu
 
 Stream = Literal["stdout", "stderr"]
 RuntimeName = Literal["process", "docker", "fake"]
+
+_T = TypeVar("_T")
+_MAX_VARIABLES = 1000
+
+Many = Annotated[tuple[_T, ...], FailFast()]
+"""A list in a message. Its first invalid element ends the validation: an error takes a hundred times its memory."""
+
+
+def _not_too_many(value: object) -> object:
+    if isinstance(value, Mapping) and len(value) > _MAX_VARIABLES:
+        raise ValueError(f"may have {_MAX_VARIABLES} variables; it has {len(value)}")
+    return value
+
+
+Environment = Annotated[dict[str, str], BeforeValidator(_not_too_many)]
+"""Environment variables in a message."""
 
 
 class Wire(BaseModel):
@@ -43,9 +67,9 @@ class Gpu(Wire):
 class Capacity(Wire):
     """The capacity of an agent for replicas, used or not: CPU numbers, bytes, devices."""
 
-    cpus: tuple[int, ...]
+    cpus: Many[int]
     memory_bytes: int
-    gpus: tuple[Gpu, ...] = ()
+    gpus: Many[Gpu] = ()
 
 
 class RuntimeOffer(Wire):
@@ -55,7 +79,7 @@ class RuntimeOffer(Wire):
     has, and never starts another."""
 
     name: RuntimeName
-    replica_environment: dict[str, str] = {}
+    replica_environment: Environment = {}
     about: str = ""
     problem: str = ""
     retiring: bool = False
@@ -81,8 +105,8 @@ class AgentInfo(Wire):
     capacity_mode: Literal["strict", "fit"]
     runs_images: bool
     capacity: Capacity
-    replica_environment: dict[str, str] = {}
-    runtimes: tuple[RuntimeOffer, ...] = ()
+    replica_environment: Environment = {}
+    runtimes: Many[RuntimeOffer] = ()
 
     def offer(self, runtime: str) -> RuntimeOffer | None:
         """The runtime of that name, if the agent has it."""
@@ -165,7 +189,7 @@ class RunReport(Wire):
     choice ("the job brings its image")."""
 
     run_id: str
-    replicas: tuple[ReplicaReport, ...]
+    replicas: Many[ReplicaReport]
     activity: str = ""
     runtime: RuntimeName | None = None
     runtime_reason: str = ""
@@ -178,7 +202,7 @@ class SyncRequest(Wire):
     """
 
     agent: AgentInfo
-    runs: tuple[RunReport, ...]
+    runs: Many[RunReport]
     wait_s: float = 0.0
     seen: str = ""
 
@@ -188,9 +212,9 @@ class ReplicaOrder(Wire):
 
     task: str
     machine_type: str
-    cpus: tuple[int, ...]
+    cpus: Many[int]
     memory_bytes: int
-    gpus: tuple[str, ...] = ()
+    gpus: Many[str] = ()
 
 
 class StallPolicy(Wire):
@@ -217,7 +241,7 @@ class RunOrder(Wire):
     project: str
     job_id: str
     training_input: TrainingInput
-    replicas: tuple[ReplicaOrder, ...]
+    replicas: Many[ReplicaOrder]
     grace_s: float
     stall: StallPolicy | None = None
     log_quota_bytes: int = 0
@@ -256,7 +280,7 @@ class SyncResponse(Wire):
 
     version: str
     lease_s: float | None
-    runs: tuple[RunOrder, ...]
+    runs: Many[RunOrder]
 
 
 class LogLine(Wire):
@@ -286,7 +310,7 @@ class LogChunk(Wire):
     """Lines `start`, `start + 1`, ... of one replica; `end` once there can be no more."""
 
     start: int
-    lines: tuple[LogLine, ...]
+    lines: Many[LogLine]
     end: LogEnd | None = None
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
-from trainyard_protocol.sync import Wire
+from trainyard_protocol.sync import Many, Wire
 
 Bytes = Annotated[int, Field(ge=0, lt=1 << 63)]
 Cores = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -34,11 +34,11 @@ class UsageSample(Wire):
     time: AwareDatetime
     cpu: Cores | None = None
     memory_bytes: Bytes = 0
-    gpus: tuple[GpuUsage, ...] = ()
+    gpus: Many[GpuUsage] = ()
 
 
 class UsageBatch(Wire):
-    samples: tuple[UsageSample, ...]
+    samples: Many[UsageSample]
 
 
 class UsageReceipt(Wire):

@@ -33,6 +33,9 @@ from trainyard_server.services.usage import UsageQueries
 
 _M = TypeVar("_M", bound=BaseModel)
 
+_MAX_CHUNK = 8 * 2**20
+_MAX_MARKS = 500_000
+
 
 @dataclass(frozen=True, slots=True)
 class UseCases:
@@ -96,7 +99,14 @@ async def _small_body(request: Request, cases: Cases) -> bytes:
     return await _read_body(request, min(MAX_BYTES, cases.backend.settings.body_limit))
 
 
+async def _log_body(request: Request, cases: Cases) -> bytes:
+    return await _read_body(request, min(_MAX_CHUNK, cases.backend.settings.body_limit))
+
+
 RawBody = Annotated[bytes, Depends(_raw_body)]
+LogBody = Annotated[bytes, Depends(_log_body)]
+"""A chunk of a log: half a megabyte, or one line of a megabyte, of which JSON may escape every byte."""
+
 SmallBody = Annotated[bytes, Depends(_small_body)]
 """A body of at most one job."""
 
@@ -116,6 +126,15 @@ def _json_body(body: SmallBody) -> Any:
 
 
 JsonBody = Annotated[Any, Depends(_json_body)]
+
+
+def checked_count(body: bytes) -> bytes:
+    """The JSON of a report, which has no more values than marks of JSON. Raises InvalidArgument for too many: parsing
+    takes a hundred times the memory of `{}`."""
+    marks = sum(map(body.count, (b"{", b"[", b",")))
+    if marks > _MAX_MARKS:
+        raise InvalidArgument(f"The report has more than {_MAX_MARKS} values.")
+    return body
 
 
 def parse_wire(kind: type[_M], body: bytes) -> _M:

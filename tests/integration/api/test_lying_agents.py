@@ -107,3 +107,16 @@ def test_no_row_of_before_breaks_a_page(api: Server) -> None:
         point = UsagePoint(time.timestamp() - 10**5, 1.0, 2**64 - 2)
         backend.usage.add("p", "job", {Stream(1, "master-replica-0"): [point, point._replace(time=1e300)]})
         assert not broken(api)
+
+
+def test_report_of_many_values_is_refused_before_it_is_parsed(api: Server) -> None:
+    many = b"{}," * 600_000
+    logs = "/agent/v1/runs/r/replicas/master-replica-0/logs"
+    for path, body, status in (
+        ("/agent/v1/sync", b'{"runs": [' + many + b"{}]}", 400),
+        ("/agent/v1/usage", b'{"samples": [' + many + b"{}]}", 400),
+        (logs, b'{"start": 0, "lines": [' + many + b"{}]}", 400),
+        (logs, b" " * (8 * 2**20 + 1), 413),
+    ):
+        answer = api.client.post(path, content=body, headers=AGENT)
+        assert (answer.status_code, len(answer.content) < 5000) == (status, True), answer.text[:300]

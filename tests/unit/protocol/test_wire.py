@@ -1,15 +1,21 @@
+import json
+
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from trainyard_protocol.config.fields import rfc3339, seconds
 from trainyard_protocol.sync import (
     AgentInfo,
+    LogChunk,
     LogLine,
     RunReport,
     RuntimeOffer,
     Stream,
+    SyncRequest,
     SyncResponse,
     digest,
 )
+from trainyard_protocol.usage import UsageBatch
 from trainyard_protocol.views import AgentView
 
 
@@ -116,3 +122,22 @@ def test_rfc3339_is_utc_with_z() -> None:
     assert rfc3339(datetime(2026, 11, 20, 10, 0, tzinfo=UTC)) == "2026-11-20T10:00:00Z"
     east = timezone(timedelta(hours=2))
     assert rfc3339(datetime(2026, 11, 20, 10, 0, 0, 5, tzinfo=east)) == "2026-11-20T08:00:00.000005Z"
+
+
+def test_message_with_many_mistakes_has_few_errors() -> None:
+    """Each error costs a kilobyte: a megabyte of `{}` was one gigabyte of errors."""
+    many: list[object] = [{}] * 5000
+    variables = {str(number): 1 for number in range(5000)}
+    capacity = {"cpus": ["a"] * 5000, "gpus": many}
+    agent = {"capacity": capacity, "runtimes": many, "replica_environment": variables}
+    messages: tuple[tuple[type[BaseModel], object], ...] = (
+        (LogChunk, {"start": 0, "lines": many}),
+        (SyncRequest, {"agent": agent, "runs": many}),
+        (SyncRequest, {"agent": agent, "runs": [{"replicas": many}]}),
+        (UsageBatch, {"samples": many}),
+        (UsageBatch, {"samples": [{"gpus": many}]}),
+    )
+    for kind, message in messages:
+        with pytest.raises(ValidationError) as refused:
+            kind.model_validate_json(json.dumps(message))
+        assert refused.value.error_count() < 25

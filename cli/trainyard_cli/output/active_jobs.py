@@ -133,9 +133,9 @@ def rows(lines: Sequence[JobLine], width: int) -> list[str]:
 def page(
     view: ActiveJobsView, lines: Sequence[JobLine], width: int, height: int, notice: str = ""
 ) -> list[str]:
-    """The rows of a screen: the headline, the table, and how much there is no room for."""
+    """The rows of a screen: the headline, a notice, the table, and that there is no room for more."""
     table_rows = rows(lines, width)
-    shown = [_cut(f"{headline(view)}  {notice or 'q quits'}", width), "", *table_rows]
+    shown = [_cut(f"{headline(view)}  q quits", width), _cut(without_colours(notice), width), *table_rows]
     if len(shown) <= height:
         return shown
     return [*shown[: height - 1], _cut("... and more: a higher terminal, or --once, shows all", width)]

@@ -93,7 +93,7 @@ def test_page_fits_the_terminal() -> None:
         assert shown[-1].startswith("... and more")
     empty = view(counts={}, agents=0)
     assert page(empty, [], 80, 24, "The server does not answer.") == [
-        f"{headline(empty)}  The server does not answer.",
-        "",
+        f"{headline(empty)}  q quits",
+        "The server does not answer.",
     ]
     assert headline(empty).endswith("no active job  no agent is alive")

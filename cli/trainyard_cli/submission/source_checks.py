@@ -85,14 +85,45 @@ def script(path: Path) -> ScriptSource:
 
 
 def check_module(path: Path, module: str) -> None:
-    """Check the module of a package: its syntax, and that no relative import leaves the package."""
+    """Check the module of a package, in the file `path`, and the modules of the package that it imports: their syntax,
+    and that no relative import leaves the package. Raises InvalidArgument."""
+    top = module.partition(".")[0]
     depth = module.count(".") + (1 if path.stem == "__main__" else 0)
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.ImportFrom) and node.level > depth:
-            raise InvalidArgument(
-                f"{path}:{node.lineno}: `{_written(node)}` is a relative import beyond the package "
-                f"{module.partition('.')[0]}. Import by the full name instead."
-            )
+    root = path.parents[depth]
+    seen: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        tree = parse(current)
+        package = current.relative_to(root).parent.parts
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.level > len(package):
+                raise InvalidArgument(
+                    f"{current}:{node.lineno}: `{_written(node)}` is a relative import beyond the package {top}. "
+                    "Import by the full name instead."
+                )
+            waiting += [
+                file for name in _modules(node, package) if name[:1] == (top,) for file in _file(root, name)
+            ]
+
+
+def _modules(node: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The modules that a statement may import, by the parts of their names."""
+    if isinstance(node, ast.Import):
+        yield from (tuple(alias.name.split(".")) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = package[: len(package) - node.level + 1] if node.level else ()
+        base = (*base, *(node.module.split(".") if node.module else ()))
+        yield base
+        yield from ((*base, alias.name) for alias in node.names)
+
+
+def _file(root: Path, name: tuple[str, ...]) -> list[Path]:
+    base = root.joinpath(*name)
+    return [file for file in (base.with_name(f"{base.name}.py"), base / "__init__.py") if file.is_file()][:1]
 
 
 def has_main_guard(path: Path) -> bool:

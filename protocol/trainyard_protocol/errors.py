@@ -202,7 +202,9 @@ def from_body(http_status: int, body: object) -> TrainyardError:
         if detail.get("@type") == _BAD_REQUEST
         for f in detail.get("fieldViolations", ())
     ]
-    return kind(violations or message)
+    refusal = kind(violations or message)
+    refusal.more = refusal.more or message.endswith(MORE_VIOLATIONS)
+    return refusal
 
 
 def _violation(field: str, description: str) -> Violation:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainyard_protocol.config import limits
 from trainyard_protocol.config.text import NotReadable, read
 from trainyard_protocol.config.validation import checked_job
-from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, to_body
+from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, from_body, to_body
 from trainyard_protocol.machines import load_catalog
 
 CATALOG = load_catalog(None)
@@ -102,6 +102,9 @@ def test_refusal_with_more_mistakes_says_so() -> None:
     with pytest.raises(InvalidArgument) as refused:
         checked_job({"jobId": "a", "trainingInput": _args(21)}, CATALOG)
     assert refused.value.message.endswith("There are more; these are the first 20.")
+    received = from_body(400, to_body(refused.value))
+    assert isinstance(received, InvalidArgument)
+    assert (len(received.violations), received.more) == (20, True)
 
 
 @given(DOCUMENTS)

@@ -181,6 +181,10 @@ def test_any_line_has_a_cause_and_no_model_that_is_no_text(printed: list[str]) -
     assert error_excerpt("\n".join(printed))
 
 
+def test_line_that_looks_like_many_frames_takes_linear_time() -> None:
+    assert main_stack("Thread 1\n    " + "f (a:1" * 50_000 + "\n    g (b.py:2)")[0].function == "g"
+
+
 @contextmanager
 def stores(directory: Path) -> Iterator[tuple[Store, LogStore]]:
     store = Store.at(directory, durable=False)

@@ -24,6 +24,7 @@ _FRAMES = (
     re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$'),  # faulthandler
     re.compile(r"^    (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$"),  # py-spy
 )
+_LONGEST_LINE = 1000
 _PROCESS = re.compile(r"^Process (\d+): ")  # py-spy's thread of the same number is the main one
 _THREAD = re.compile(r"^(Current thread|Thread) (\S+)")
 _STOPPED = re.compile(r"^Process \d+ is stopped, ", re.MULTILINE)  # written by the agent
@@ -124,6 +125,8 @@ def main_stack(stacks: str) -> tuple[StackFrame, ...]:
     threads: list[tuple[bool, list[StackFrame]]] = []
     process = ""
     for line in stacks.splitlines():
+        if len(line) > _LONGEST_LINE:  # no frame, and the patterns need more than linear time
+            continue
         if begin := _PROCESS.match(line):
             process = begin[1]
         if thread := _THREAD.match(line):

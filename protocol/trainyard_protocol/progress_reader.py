@@ -53,7 +53,7 @@ _WORD = re.compile(r"[a-z_][\w./@-]*")
 _AT = r"['\"]?\s{0,4}[:=#]?\s{0,4}['\"]?\[?\s{0,8}"
 _EPOCH = re.compile(
     rf"epoch(?:\(\w{{1,12}}\))?{_AT}(\d{{1,12}}(?:\.\d{{1,17}})?)(?!\w|\.\d)(?:\s{{0,4}}(?:/|of)\s{{0,4}}(\d{{1,12}}))?"
-    r"\s{0,2}\]?(?:[\s:]{0,4}\[\s{0,8}(\d{1,15})\s{0,4}/\s{0,4}(\d{1,15})\b)?"
+    r"\s{0,2}\]?(?:[\s:|]{0,8}\[?\s{0,8}(\d{1,15})\s{0,4}/\s{0,4}(\d{1,15})\b(?!/))?"
 )
 _STEP = re.compile(
     rf"(?:step|iteration|iter|batch)(?:\(\w{{1,12}}\))?{_AT}(\d{{1,18}})(?!\w|\.\d)"
@@ -433,7 +433,7 @@ def _name_before(text: str) -> str:
     """The name that a text ends with: up to three words, joined by underscores."""
     words: list[str] = []
     for word in reversed(text.rstrip().rstrip("'\"").split()[-3:]):
-        bare = word.rpartition(":")[2].lstrip("([{<|'\"")
+        bare = word.rpartition(":")[2].lstrip("([{<|'\"").rstrip(".")
         if _WORD.fullmatch(bare) is None or _NO_NAME.fullmatch(bare):
             break
         if not words and _NO_METRICS.fullmatch(bare):

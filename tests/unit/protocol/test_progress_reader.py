@@ -103,6 +103,12 @@ PROGRAMS: dict[str, list[tuple[str, Point | None]]] = {
         ("Epoch [2/5], Step [100/600], Loss: 0.1", (700, 3000, {"loss": 0.1})),
         ("[epoch 3/5] step: 100, loss: 0.05", (1300, None, {"loss": 0.05})),
     ],
+    "torch: the word language model, fairseq": [
+        ("| epoch   1 |   200/ 2983 batches | lr 20.00 | ms/batch 14.10 | loss  7.63 | ppl  2054.51",
+         (200, 2983, {"lr": 20.0, "loss": 7.63, "ppl": 2054.51})),
+        ("epoch 002:    100 / 2983 loss=5.3, Val. Loss: 2", (3083, 5966, {"loss": 5.3, "val_loss": 2.0})),
+        ("epoch 3: 12/25/2026 loss=5.5", (8949, None, {"loss": 5.5})),
+    ],
     "steps that go on over epochs": [
         ("epoch 1 step 90/200 loss=0.3", (90, 200, {"loss": 0.3})),
         ("epoch 2 step 110/200 loss=0.2", (110, 200, {"loss": 0.2})),

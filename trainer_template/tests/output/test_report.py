@@ -121,9 +121,7 @@ def test_periodic_report_is_limited_to_its_interval(
 
 def curves(folder: str) -> dict[str, list[tuple[int, float]]]:
     """The scalars in a directory of event files."""
-    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
-        EventAccumulator,
-    )
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     read = EventAccumulator(folder)
     read.Reload()

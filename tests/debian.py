@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from caches import cache_directory
+
 PACKAGES = (
     "ca-certificates",
     "python3",
@@ -39,7 +41,7 @@ def base_tar() -> Iterator[BinaryIO]:
     trusted = Path(os.environ.get("SSL_CERT_FILE") or f"/{_CERTIFICATES}")
     release = _release()
     made_of = f"{release} {os.uname().machine} {PACKAGES}".encode() + trusted.read_bytes()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
+    cache = cache_directory()
     path = cache / f"debian-{release}-{hashlib.sha256(made_of).hexdigest()[:16]}.tar"
     if not path.exists():
         cache.mkdir(parents=True, exist_ok=True)

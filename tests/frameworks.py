@@ -11,8 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from caches import cache_directory
+
 PINS = ("tensorflow==2.21.0", "torch==2.13.0", "tqdm==4.67.1")
-_CACHE = Path.home() / ".cache" / "trainyard"
 _TIMEOUT_S = 1200
 
 
@@ -23,10 +24,11 @@ class NoFrameworks(Exception):
 def python() -> Path:
     """The environment's interpreter. Raises NoFrameworks where it cannot be made."""
     key = hashlib.sha256(json.dumps([PINS, sys.version_info[:2]]).encode()).hexdigest()[:16]
-    directory = _CACHE / f"frameworks-{key}"
+    cache = cache_directory()
+    directory = cache / f"frameworks-{key}"
     complete, interpreter = directory / "complete", directory / "bin" / "python"
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / "frameworks.lock").open("w") as lock:
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "frameworks.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
             shutil.rmtree(directory, ignore_errors=True)

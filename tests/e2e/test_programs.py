@@ -71,7 +71,7 @@ def curves(service: Service, program: str) -> tuple[str, ...]:
 def test_programs_run_unchanged_on_two_replicas_with_curves(service: Service) -> None:
     submit(service, *CURVES, "fails.py")
     states: dict[str, Any] = {
-        program: service.wait_for(name(program), "SUCCEEDED", "FAILED", timeout=180)
+        program: service.wait_for(name(program), "SUCCEEDED", "FAILED", timeout=400)
         for program in (*CURVES, "fails.py")
     }
     assert states == {**dict.fromkeys(CURVES, "SUCCEEDED"), "fails.py": "FAILED"}
@@ -91,7 +91,7 @@ def test_programs_run_unchanged_on_two_replicas_with_curves(service: Service) ->
 def test_keras_and_torch_programs_run_unchanged_on_two_replicas_with_curves(with_frameworks: Service) -> None:
     submit(with_frameworks, *FRAMEWORKS)
     states = {
-        program: with_frameworks.wait_for(name(program), "SUCCEEDED", "FAILED", timeout=300)
+        program: with_frameworks.wait_for(name(program), "SUCCEEDED", "FAILED", timeout=600)
         for program in FRAMEWORKS
     }
     assert states == dict.fromkeys(FRAMEWORKS, "SUCCEEDED"), printed(with_frameworks, "keras_digits.py")

@@ -28,6 +28,7 @@ demo: $(VENV)/.demo ## train the digits on this machine, end to end
 
 test: $(VENV)/.dev ## run every test that this machine can run
 	@scripts/test-tools.sh
+	@$(BIN)/python tests/frameworks.py
 	$(BIN)/python -m pytest $(XDIST) $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.dev ## run the tests for every change: a few minutes

@@ -1,6 +1,7 @@
 """A virtual environment with TensorFlow and torch, for programs that need them. Made once, then cached.
 
-They take gigabytes and are in no extra of ours: nothing of ours imports them.
+They take gigabytes and are in no extra of ours: nothing of ours imports them. `make test` runs this file first, so that
+their installation is not beside tests, which it would slow down.
 """
 
 import fcntl
@@ -48,3 +49,10 @@ def _run(command: list[str]) -> None:
     if done.returncode:
         reason = (done.stderr or done.stdout).strip().splitlines()[-1:]
         raise NoFrameworks(f"TensorFlow and torch cannot be installed: {' '.join(reason)}")
+
+
+if __name__ == "__main__":
+    try:
+        python()
+    except NoFrameworks as error:  # the tests that need them fail in CI, and are skipped elsewhere
+        print(error)

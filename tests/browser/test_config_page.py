@@ -67,7 +67,7 @@ def test_command_is_copied(dashboard: DashboardServer, open_page: Open) -> None:
 
 def test_markup_in_a_config_is_text(dashboard: DashboardServer, open_page: Open) -> None:
     evil = "<script>document.title='gone'</script>"
-    dashboard.submit("base", args=[evil], jobDir=f"/{evil}", region=evil)
+    dashboard.submit("base", args=[evil], jobDir='/"><b', region=evil)
     page = open_page("/projects/p/jobs/base/config")
     for name in ("submitted", "resolved"):
         expect(page.get_by_role("region", name=f"The config as {name}")).to_contain_text(evil)

@@ -123,6 +123,7 @@ def test_value_under_the_pointer_and_under_the_arrow_keys(
 ) -> None:
     page = open_page(PATH)
     chart = page.get_by_role("group", name="Memory of master-replica-0", exact=True)
+    chart.scroll_into_view_if_needed()
     box = chart.locator("svg").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 1, box["y"] + 20)

@@ -6,6 +6,7 @@ import stat
 import tarfile
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -209,13 +210,22 @@ def test_archive_with_too_many_entries_is_refused() -> None:
         entries.add(archive_check.Entry("p-1/one-more", 0, 0))
 
 
+def _children_with(word: str) -> list[psutil.Process]:
+    """The children of this process with that word in their command."""
+    found = []
+    for process in psutil.Process(os.getpid()).children():
+        with suppress(psutil.Error):  # it has just ended
+            if word in process.cmdline():
+                found.append(process)
+    return found
+
+
 async def test_cancelled_inspection_leaves_no_process(tmp_path: Path) -> None:
     package = tmp_path / "p.tar.gz"
     package.write_bytes(header(tarfile.XHDTYPE, len(DIGITS), DIGITS))
     assert package.stat().st_size < 2000
     inspection = asyncio.create_task(needs_isolation(package))
-    me = psutil.Process(os.getpid())
-    while not (children := [p for p in me.children() if str(package) in p.cmdline()]):
+    while not (children := _children_with(str(package))):
         await asyncio.sleep(0.01)
     inspection.cancel()
     with pytest.raises(asyncio.CancelledError):

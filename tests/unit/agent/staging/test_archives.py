@@ -1,12 +1,10 @@
 import asyncio
 import gzip
 import io
-import os
 import stat
 import tarfile
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -16,6 +14,7 @@ from trainyard_agent.staging import archive_check, archives
 from trainyard_agent.staging.archives import is_package_name, needs_isolation
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_protocol.states import Reason
+from unit.agent.children import children_with
 
 HATCHLING = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
 SETUPTOOLS = (
@@ -210,22 +209,12 @@ def test_archive_with_too_many_entries_is_refused() -> None:
         entries.add(archive_check.Entry("p-1/one-more", 0, 0))
 
 
-def _children_with(word: str) -> list[psutil.Process]:
-    """The children of this process with that word in their command."""
-    found = []
-    for process in psutil.Process(os.getpid()).children():
-        with suppress(psutil.Error):  # it has just ended
-            if word in process.cmdline():
-                found.append(process)
-    return found
-
-
 async def test_cancelled_inspection_leaves_no_process(tmp_path: Path) -> None:
     package = tmp_path / "p.tar.gz"
     package.write_bytes(header(tarfile.XHDTYPE, len(DIGITS), DIGITS))
     assert package.stat().st_size < 2000
     inspection = asyncio.create_task(needs_isolation(package))
-    while not (children := _children_with(str(package))):
+    while not (children := children_with(str(package))):
         await asyncio.sleep(0.01)
     inspection.cancel()
     with pytest.raises(asyncio.CancelledError):

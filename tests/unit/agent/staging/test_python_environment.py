@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from trainyard_agent.host import process_tags
@@ -20,6 +19,7 @@ from trainyard_agent.staging.package_fetcher import PackageFetcher
 from trainyard_agent.staging.pip_output import error_excerpt
 from trainyard_agent.staging.python_environment import PackageStager
 from trainyard_protocol.states import Reason
+from unit.agent.children import children_with
 from unit.agent.stub_server import StubServer, run_order
 
 RUN, OTHER = "1" * 32, "2" * 32
@@ -237,17 +237,14 @@ async def test_run_whose_package_keeps_its_inspection_busy_can_be_cancelled(
     package = tmp_path / "p-1.tar.gz"
     package.write_bytes(gzip.compress(header.tobuf(tarfile.USTAR_FORMAT) + b"1" * 1_000_000 + bytes(2048)))
 
-    def inspections() -> list[psutil.Process]:
-        return [p for p in psutil.Process().children() if any("p-1.tar.gz" in word for word in p.cmdline())]
-
     async with staged.stager() as stager:
         stager.begin(run_order(RUN, packageUris=[staged.upload(package)]))
         async with asyncio.timeout(60):
-            while not inspections():
+            while not children_with(package.name):
                 await asyncio.sleep(0.02)
         await stager.discard(RUN)
         assert stager.status() == {}
-        assert inspections() == []
+        assert children_with(package.name) == []
 
 
 @pytest.fixture

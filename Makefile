@@ -3,22 +3,27 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# pip-audit and uv, apart from what is tested.
+TOOLS := $(VENV)-tools
 # Many tests wait for processes, so a few run beside each other. 0: one after the other, in this process.
 TEST_PROCESSES ?= 4
 
 .DEFAULT_GOAL := help
-# make chaos: histories with processes and with containers, on each database; SEED is the first of them, KILLS how
+# make chaos: histories with processes, with containers and with pods, on each database; SEED is the first of them, KILLS how
 # often a training is killed.
 HISTORIES ?= 200
 DOCKER_HISTORIES ?= 50
+KUBERNETES_HISTORIES ?= 100
 KILLS ?= 20
 SEED ?=
+# make fuzz
+MINUTES ?= 10
 
 # Hundreds of processes start in the tests: without their bytecode each of them compiles our sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 XDIST = --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help demo test test-fast chaos check lint format types imports docs screenshots recording clean
+.PHONY: help demo test test-fast chaos fuzz check lint format types imports docs bench bench-quick screenshots recording lock audit clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,17 +34,22 @@ demo: $(VENV)/.demo ## train the digits on this machine, end to end
 test: $(VENV)/.dev ## run every test that this machine can run
 	@scripts/test-tools.sh
 	@$(BIN)/python tests/frameworks.py
+	@$(BIN)/python tests/google_clients.py
+	@PYTHONPATH=tests $(BIN)/python -m kubernetes_bed.build
 	$(BIN)/python -m pytest $(XDIST) $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.dev ## run the tests for every change: a few minutes
-	@echo "Left out (make test runs them): PostgreSQL, containers, the installed program, browser, training, other slow tests"
+	@echo "Left out (make test runs them): PostgreSQL, containers, Kubernetes, Slurm, the installed program, browser, training, other slow tests"
 	$(BIN)/python -m pytest $(XDIST) -m "not slow" tests/unit tests/contract tests/property tests/integration/api $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev ## many random histories of the real service, and one training killed again and again
 	@scripts/test-tools.sh
 	$(BIN)/python -m pytest tests/chaos -v -rN --tb=short --chaos-histories $(HISTORIES) \
-		--chaos-docker-histories $(DOCKER_HISTORIES) --chaos-kills $(KILLS) $(if $(SEED),--chaos-seed $(SEED)) \
+		--chaos-docker-histories $(DOCKER_HISTORIES) --chaos-kubernetes-histories $(KUBERNETES_HISTORIES) --chaos-kills $(KILLS) $(if $(SEED),--chaos-seed $(SEED)) \
 		$(PYTEST_ARGS)
+
+fuzz: $(VENV)/.dev ## call every route as the API's descriptions say, and as they do not, for MINUTES
+	PYTHONPATH=tests $(BIN)/python -m attacks.schema_fuzzing --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 check: lint types imports test ## lint, format, types, import contracts, tests
 
@@ -69,16 +79,32 @@ screenshots: $(VENV)/.dev ## take the pictures of README.md anew, with Chromium
 recording: $(VENV)/.dev ## record the first job on a terminal of 80 x 24 anew, for docs/terminal.md
 	$(BIN)/python scripts/record.py
 
+lock: $(TOOLS)/.tools ## write requirements/ anew, after a change of pyproject.toml or constraints.txt
+	$(TOOLS)/bin/python scripts/lock.py
+
+audit: $(TOOLS)/.tools ## look for known vulnerabilities in what is installed
+	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(TOOLS)/bin/python scripts/audit.py $(AUDIT_ARGS)
+
+bench: $(VENV)/.dev ## run the benchmarks and write docs/performance.md; the machine must be idle
+	$(BIN)/python -m benchmarks
+
+bench-quick: $(VENV)/.dev ## run the part of the benchmarks that fits into five minutes
+	$(BIN)/python -m benchmarks --quick
+
 docs: $(VENV)/.dev ## write the pages that come from the code
 	$(BIN)/python scripts/docs.py
 
 clean: ## remove what make has made (not the state directory)
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(TOOLS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(VENV)/.demo: pyproject.toml constraints.txt
-	@scripts/setup.sh $(PYTHON) $(VENV) 'local,trainer'
+$(VENV)/.demo: pyproject.toml requirements/demo.txt
+	@scripts/setup.sh $(PYTHON) $(VENV) demo
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt
+$(VENV)/.dev: pyproject.toml requirements/demo.txt requirements/dev.txt
 	@scripts/setup.sh $(PYTHON) $(VENV) dev
 	@touch $@ $(VENV)/.demo
+
+$(TOOLS)/.tools: requirements/tools.txt
+	@scripts/setup.sh $(PYTHON) $(TOOLS) tools
+	@touch $@

@@ -1,5 +1,6 @@
 #!/bin/sh
-# install.sh EXTRAS: the project with these extras into /opt/trainyard, in the versions that its tests run with.
+# install.sh FILE: the project with requirements/FILE.txt into /opt/trainyard, in the versions that its tests run with and
+# with checked hashes.
 set -eu
 if [ -s docker/ca-bundle.crt ]; then
     PIP_CERT=$PWD/docker/ca-bundle.crt
@@ -7,6 +8,8 @@ if [ -s docker/ca-bundle.crt ]; then
 fi
 export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_PROGRESS_BAR=off PIP_ROOT_USER_ACTION=ignore
 python3 -m venv /opt/trainyard
-/opt/trainyard/bin/python3 -m pip install --constraint constraints.txt --upgrade pip
-/opt/trainyard/bin/python3 -m pip install --constraint constraints.txt ".[$1]"
+for file in pip "$1"; do
+    /opt/trainyard/bin/python3 -m pip install --require-hashes --only-binary :all: --requirement "requirements/$file.txt"
+done
+/opt/trainyard/bin/python3 -m pip install --no-deps --no-build-isolation .
 cp docker/chores.py /opt/trainyard/chores.py

@@ -1,4 +1,5 @@
-"""Generates `docs/cli.md` and `docs/states.md` from the code, for `make docs`. A test compares them."""
+"""Generates `docs/cli.md`, `docs/states.md` and the tables of `docs/access.md` and `docs/audit.md` from the code, for
+`make docs`. A test compares them."""
 
 import inspect
 import re
@@ -11,13 +12,32 @@ import click
 
 from trainyard_cli.commands.tree import trainyard
 from trainyard_protocol import states
+from trainyard_server.domain.route_access import ROUTES
 
 DOCS = Path(__file__).parents[1] / "docs"
+_ACTION_TABLE = re.compile(r"\| action \| call \|\n(\|.*\n)+")
+_ACCESS_TABLE = re.compile(r"\| call \| role \| what \|\n(\|.*\n)+")
 
 
 def pages() -> dict[Path, str]:
     """The text of every generated page by path."""
-    return {DOCS / "cli.md": command_line(), DOCS / "states.md": state_tables()}
+    access, audit = DOCS / "access.md", DOCS / "audit.md"
+    return {
+        DOCS / "cli.md": command_line(),
+        DOCS / "states.md": state_tables(),
+        access: _ACCESS_TABLE.sub(lambda _: access_table(), access.read_text(encoding="utf-8"), count=1),
+        audit: _ACTION_TABLE.sub(lambda _: action_table(), audit.read_text(encoding="utf-8"), count=1),
+    }
+
+
+def access_table() -> str:
+    rows = [f"| `{row.method} {row.path}` | {row.access} | {row.what} |\n" for row in ROUTES]
+    return "".join(["| call | role | what |\n", "|---|---|---|\n", *rows])
+
+
+def action_table() -> str:
+    rows = [f"| `{row.action}` | `{row.method} {row.path}` |\n" for row in ROUTES if row.action]
+    return "".join(["| action | call |\n", "|---|---|\n", *rows])
 
 
 def command_line() -> str:

@@ -1,7 +1,8 @@
 #!/bin/sh
-# setup.sh PYTHON VENV EXTRAS: installs the project, editable, into a virtual environment.
+# setup.sh PYTHON VENV FILE: installs requirements/FILE.txt into a virtual environment, and the project, editable, unless
+# FILE is `tools`. Only wheels with a hash of the file are installed: what is built from sources may fetch anything.
 set -eu
-python=$1 venv=$2 extras=$3
+python=$1 venv=$2 file=$3
 
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
     echo "Trainyard needs Python 3.11 or later; '$python' is older or missing. Choose another: make PYTHON=python3.12 ..." >&2
@@ -12,11 +13,11 @@ if [ ! -x "$venv/bin/python" ] && ! "$python" -m venv "$venv"; then
     echo "The virtual environment could not be created. On Debian: apt-get install python3-venv" >&2
     exit 1
 fi
-echo "Setting up $venv ($extras); the first time takes a minute or two."
+echo "Setting up $venv ($file); the first time takes a minute or two."
 
 # On a terminal one line shows what pip is doing. Its warnings and errors come at the end.
 pip_install() {
-    set -- "$venv/bin/python" -m pip install --disable-pip-version-check --constraint constraints.txt "$@"
+    set -- "$venv/bin/python" -m pip install --disable-pip-version-check "$@"
     if [ ! -t 1 ]; then
         "$@" --quiet
         return
@@ -38,5 +39,10 @@ pip_install() {
     }
 }
 
-pip_install pip
-pip_install --editable ".[$extras]"
+locked() {
+    pip_install --require-hashes --only-binary :all: --requirement "requirements/$1.txt"
+}
+
+locked pip
+locked "$file"
+[ "$file" = tools ] || pip_install --no-deps --no-build-isolation --editable .

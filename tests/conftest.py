@@ -4,33 +4,42 @@ import fcntl
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 import databases
 import engines
 import frameworks
+import slurm_bed
 from browser import quiet_network
 from engines import Engine, NoEngine, OwnEngine
 
+if TYPE_CHECKING:  # it imports what only its tests need
+    from kubernetes_bed.bed import Bed
+
 E = TypeVar("E", bound=Engine)
+_USUAL_SEED = 750400
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Of tests/chaos; here, where they are known however little of the tests is asked for."""
     group = parser.getgroup("chaos", "random histories of the real service")
     for name, meaning in {
-        "seed": "the first history (default: CHAOS_SEED, else a random one)",
+        "seed": "the first history (default: CHAOS_SEED; else a random one where a number of histories is given)",
         "histories": "how many with processes, on each database",
         "docker-histories": "how many with containers, on each database",
+        "kubernetes-histories": "how many with pods, on each database",
         "kills": "how often a training is killed",
     }.items():
         group.addoption(f"--chaos-{name}", type=int, metavar="N", help=meaning)
-    for name, kinds in {"runtime": ("process", "docker"), "database": ("sqlite", "postgresql")}.items():
+    for name, kinds in {
+        "runtime": ("process", "docker", "kubernetes"),
+        "database": ("sqlite", "postgresql"),
+    }.items():
         group.addoption(f"--chaos-{name}", choices=kinds, action="append", help="default: each")
 
 
@@ -40,11 +49,16 @@ def pytest_report_header() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Restore SIGINT and SIGHUP, which are ignored in a background job or under nohup(1), and so in every program
-    that the tests start. Choose one chaos seed for all processes of a test session."""
-    asked = config.getoption("--chaos-seed")
+    that the tests start. Choose one chaos seed for all processes of a test session: random for `make chaos`, fixed in
+    an ordinary run, whose outcome is then that of the change under test."""
+    option = config.getoption
+    asked = option("--chaos-seed")
     if asked is not None:
         os.environ["CHAOS_SEED"] = str(asked)
-    os.environ.setdefault("CHAOS_SEED", str(random.SystemRandom().randrange(10**6)))
+    kinds = ("", "docker-", "kubernetes-")
+    searches = any(option(f"--chaos-{kind}histories") is not None for kind in kinds)
+    seed = random.SystemRandom().randrange(10**6) if searches else _USUAL_SEED
+    os.environ.setdefault("CHAOS_SEED", str(seed))
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
@@ -54,46 +68,59 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which tests stay in one process when several run beside each other (pytest-xdist's `--dist loadgroup`): those
     of a file, since they share its fixtures; all with a container engine, of which there is one, and with them all
-    in a browser, unless it has a network of its own; all that train, since each of them takes every core; all that
-    run replicas of the same run, which is found by its id on the whole machine. What takes longest begins first."""
+    in a browser, unless it has a network of its own; all on Kubernetes, which they share; all that train, since each
+    of them takes every core. What takes longest begins first."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
         if _starts_a_service(item):
             item.add_marker(pytest.mark.slow)
+        if _may_run_again(item):
+            item.add_marker(pytest.mark.flaky(reruns=1))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: (*_GROUPS_FIRST, _group(item)).index(_group(item)))
 
 
 def _starts_a_service(item: pytest.Item) -> bool:
-    """Whether the test runs on PostgreSQL or on a container engine, or starts the installed program."""
-    fixtures = {"database", "postgresql", "engine", "own_engine"} & set(getattr(item, "fixturenames", ()))
-    marks = any(item.get_closest_marker(name) for name in ("containers", "e2e"))
+    """Whether the test runs on PostgreSQL, a container engine or Kubernetes, or starts the installed program."""
+    fixtures = {"database", "postgresql", "engine", "own_engine", "kubernetes", "slurm"} & set(
+        getattr(item, "fixturenames", ())
+    )
+    marks = any(item.get_closest_marker(name) for name in ("containers", "cluster", "e2e"))
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     return bool(fixtures) or marks or parameters.get("every_database") == "postgresql"
 
 
-_GROUPS_FIRST = ("engine", "browser", "training")
+def _may_run_again(item: pytest.Item) -> bool:
+    """Whether it may fail for what is not ours: a real cluster or container engine, a browser, a training, or the whole
+    service as processes that other tests leave without CPU. It runs a second time then, and the report has the first
+    failure. What looks for rare failures of ours is never run again."""
+    looks_for_rare_failures = item.nodeid.startswith(("tests/chaos/", "tests/property/", "tests/attacks/"))
+    uses_slurm = "slurm" in getattr(item, "fixturenames", ())
+    starts_processes = item.get_closest_marker("e2e") is not None
+    return not looks_for_rare_failures and (uses_slurm or starts_processes or _group(item) in _GROUPS_FIRST)
+
+
+_GROUPS_FIRST = ("engine", "browser", "training", "kubernetes")
 _TRAINING = (
     "trainer_template/",
+    "tests/e2e/test_slurm.py",
     "tests/e2e/test_training.py",
     "tests/chaos/test_training.py",
     "tests/unit/test_benchmarks.py",
 )
 _BROWSER = "tests/browser/"
-_REPLICAS = ("tests/unit/agent/", "tests/contract/runtimes/")
 
 
 def _group(item: pytest.Item) -> str:
     path = item.nodeid.partition("::")[0]
-    asks_for = {"engine", "own_engine"} & set(getattr(item, "fixturenames", ()))
-    if asks_for or item.get_closest_marker("containers"):
+    fixtures = set(getattr(item, "fixturenames", ()))
+    if {"kubernetes"} & fixtures or item.get_closest_marker("cluster"):
+        return "kubernetes"
+    if {"engine", "own_engine"} & fixtures or item.get_closest_marker("containers"):
         return "engine"
     if path.startswith(_BROWSER):
         return "browser" if quiet_network.is_possible() else "engine"
-    for group, paths in {"training": _TRAINING, "replicas": _REPLICAS}.items():
-        if path.startswith(paths):
-            return group
-    return path
+    return "training" if path.startswith(_TRAINING) else path
 
 
 @pytest.fixture(scope="session")
@@ -140,10 +167,61 @@ def own_engine() -> Iterator[OwnEngine]:
 
 
 @pytest.fixture(scope="session")
+def kubernetes() -> Iterator["Bed"]:
+    """A cluster of two nodes, shared by all tests: each removes what it made, and repairs what it broke."""
+    from kubernetes_bed import bed
+    from kubernetes_bed.build import NoKubernetes
+
+    with ExitStack() as stack:
+        try:
+            started = stack.enter_context(bed.started())
+        except NoKubernetes as missing:
+            if os.environ.get("CI") == "true":
+                pytest.fail(str(missing))
+            pytest.skip(str(missing))
+        yield started
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[slurm_bed.SlurmBed]:
+    """A cluster of three nodes, shared by all tests, whose commands are on the PATH: each removes what it made."""
+    with ExitStack() as stack:
+        try:
+            bed = stack.enter_context(slurm_bed.started())
+        except slurm_bed.NoSlurm as missing:
+            if os.environ.get("CI") == "true":
+                pytest.fail(str(missing))
+            pytest.skip(str(missing))
+        path = stack.enter_context(pytest.MonkeyPatch.context())
+        path.setenv("PATH", str(bed.commands), prepend=os.pathsep)
+        yield bed
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the ends of the cluster's logs with a failure on it."""
+    report = yield
+    cluster = getattr(item, "funcargs", {}).get("kubernetes")
+    if report.failed and cluster is not None:
+        report.sections.append(("Components of Kubernetes", cluster.last_words()))
+    return report
+
+
+@pytest.fixture(scope="session")
 def frameworks_python() -> Path:
     """An interpreter with TensorFlow and torch."""
+    return _python_with(frameworks.PINS)
+
+
+@pytest.fixture(scope="session")
+def estimators_python() -> Path:
+    """An interpreter with the last TensorFlow that has estimators."""
+    return _python_with(frameworks.WITH_ESTIMATORS)
+
+
+def _python_with(pins: tuple[str, ...]) -> Path:
     try:
-        return frameworks.python()
+        return frameworks.python(pins)
     except frameworks.NoFrameworks as missing:
         if os.environ.get("CI") == "true":
             pytest.fail(str(missing))

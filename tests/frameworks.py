@@ -1,4 +1,4 @@
-"""A virtual environment with TensorFlow and torch, for programs that need them. Made once, then cached.
+"""Virtual environments with TensorFlow and torch, for programs that need them. Made once, then cached.
 
 They take gigabytes and are in no extra of ours: nothing of ours imports them. `make test` runs this file first, so that
 their installation is not beside tests, which it would slow down.
@@ -14,7 +14,9 @@ from pathlib import Path
 
 from caches import cache_directory
 
-PINS = ("tensorflow==2.21.0", "torch==2.13.0", "tqdm==4.67.1")
+PINS = ("tensorflow==2.21.0", "torch==2.13.0", "tqdm==4.67.1", "cloudml-hypertune==0.1.0.dev6")
+WITH_ESTIMATORS = ("tensorflow-cpu==2.15.1",)
+"""The last TensorFlow that has tf.estimator and Keras 2, as the programs of AI Platform's time have."""
 _TIMEOUT_S = 1200
 
 
@@ -22,9 +24,9 @@ class NoFrameworks(Exception):
     """The message says what is missing."""
 
 
-def python() -> Path:
-    """The environment's interpreter. Raises NoFrameworks where it cannot be made."""
-    key = hashlib.sha256(json.dumps([PINS, sys.version_info[:2]]).encode()).hexdigest()[:16]
+def python(pins: tuple[str, ...] = PINS) -> Path:
+    """The interpreter of the environment with these packages. Raises NoFrameworks where it cannot be made."""
+    key = hashlib.sha256(json.dumps([pins, sys.version_info[:2]]).encode()).hexdigest()[:16]
     cache = cache_directory()
     directory = cache / f"frameworks-{key}"
     complete, interpreter = directory / "complete", directory / "bin" / "python"
@@ -34,7 +36,7 @@ def python() -> Path:
         if not complete.exists():
             shutil.rmtree(directory, ignore_errors=True)
             _run([sys.executable, "-m", "venv", str(directory)])
-            _run([str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PINS])
+            _run([str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *pins])
             complete.touch()
     return interpreter
 
@@ -52,7 +54,8 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        python()
-    except NoFrameworks as error:  # the tests that need them fail in CI, and are skipped elsewhere
-        print(error)
+    for pins in (PINS, WITH_ESTIMATORS):
+        try:
+            python(pins)
+        except NoFrameworks as error:  # the tests that need them fail in CI, and are skipped elsewhere
+            print(error)

@@ -2,6 +2,7 @@
 fake machine, and one clock that only the test moves. Nothing here waits."""
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ class Machine:
             replica_environment={"STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"},
         )
         self.lease = Lease(world.clock)
+        self._key = secrets.token_hex(32)
         self.network = LossyTransport(world.app)
         self._client: ServerClient | None = None
         self.agent: Agent | None = None
@@ -87,7 +89,7 @@ class Machine:
 
     def boot(self) -> None:
         """A new agent on the same machine: it knows nothing but what it finds there."""
-        self._client = ServerClient("http://server", TOKENS[Role.AGENT], self.network)
+        self._client = ServerClient("http://server", TOKENS[Role.AGENT], self._key, transport=self.network)
         stager: Stager = ReadyAtOnce()
         if self.engine is not None:
             choices = Choices(lambda order: choose(order, self._with_engine()))
@@ -120,6 +122,7 @@ class World:
         self.settings = Settings(
             data_dir=directory,
             database=databases.current.url(directory),
+            allowed_hosts=("server",),
             tokens=tuple(Token(role, role, secret) for role, secret in TOKENS.items()),
             run_loops=False,
             durable=False,

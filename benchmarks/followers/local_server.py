@@ -20,6 +20,7 @@ import psutil
 from trainyard_protocol.config.fields import rfc3339
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import (
+    AGENT_KEY,
     AgentInfo,
     Capacity,
     ExitReport,
@@ -38,6 +39,7 @@ PROJECT, CHATTY, TASK = "p", "chatty", "master-replica-0"
 CHUNK_S = 0.05
 START_S = 60.0
 
+_KEY = secrets.token_hex(32)
 _INFO = AgentInfo(
     agent_id="scripted",
     name="scripted",
@@ -68,7 +70,8 @@ class ServerProcess:
         return float(times.user + times.system)
 
     def client(self, token: str) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60, headers={"Authorization": f"Bearer {token}"})
+        headers = {"Authorization": f"Bearer {token}", AGENT_KEY: _KEY}
+        return httpx.Client(base_url=self.url, timeout=60, headers=headers)
 
 
 @contextmanager
@@ -79,6 +82,7 @@ def serving(directory: Path) -> Iterator[ServerProcess]:
     tokens = {role: secrets.token_hex() for role in ("admin", "agent")}
     arguments = ["--data-dir", str(directory / "data"), "--port", str(port), "--log-level", "warning"]
     for role, token in tokens.items():
+        (directory / role).touch(0o600)
         (directory / role).write_text(token, encoding="utf-8")
         arguments += ["--token-file", f"{role}={directory / role}"]
     with subprocess.Popen([sys.executable, "-m", "trainyard_server", *arguments]) as process:

@@ -11,7 +11,7 @@ from pathlib import Path
 # The trainer is a separate package that is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "trainer_template"))
 
-from benchmarks.training import against_handwritten, pmap, scaling, start
+from benchmarks.training import against_handwritten, pictures, pmap, saving, scaling, start
 from benchmarks.training.cases import FULL, QUICK
 from benchmarks.training.results import log_progress, machine, machine_markdown
 
@@ -20,10 +20,11 @@ MEASUREMENTS = {
     "scaling": scaling.measure,
     "pmap": pmap.measure,
     "start": start.measure,
+    "pictures": pictures.measure,
+    "saving": saving.measure,
 }
-START_MODELS = (
-    "cnn",
-)  # start-up time is dominated by imports and initialization, which are the same for all models
+# Start-up time is dominated by imports and initialization, which are the same for all models.
+START_MODELS = ("cnn",)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ def measure(cases: list[Case], rounds: int, folder: Path) -> ResultTable:
             log_progress(f"{case}, {devices} devices")
             by_hand: list[float] = []
             template: list[float] = []
-            turns = [(by_hand, _by_hand), (template, _template)]
+            turns = [(by_hand, rate_by_hand), (template, rate_of_template)]
             for _ in range(rounds):
                 for rates, run in turns:
                     rates.append(run(case, devices, folder))
@@ -40,14 +40,14 @@ def measure(cases: list[Case], rounds: int, folder: Path) -> ResultTable:
     )
 
 
-def _by_hand(case: Case, devices: int, folder: Path) -> float:
+def rate_by_hand(case: Case, devices: int, folder: Path) -> float:
     cores, environment = _cores_and_environment(devices, folder)
     with running((case.handwritten(), cores, environment)) as (process,):
         process.wait_for(process.lines)
         return float(process.lines()[0].event["examples_per_second"])
 
 
-def _template(case: Case, devices: int, folder: Path) -> float:
+def rate_of_template(case: Case, devices: int, folder: Path) -> float:
     cores, environment = _cores_and_environment(devices, folder)
     with job(case, [cores], folder, environment) as (process,):
         wait_for_steps(process, case.steps)

@@ -76,7 +76,7 @@ def main() -> None:
     inputs, labels = dataset.train.rows(np.arange(len(dataset.train)))
     kind = MODELS[arguments.model]
     network = kind.make(arguments.classes, jnp.float32)
-    optimizer = OPTIMIZERS[kind.optimizer](kind.learning_rate)
+    optimizer = OPTIMIZERS[kind.optimizer](kind.learning_rate, 0.0)
 
     first = jnp.zeros((1, *inputs.shape[1:]), jnp.int32 if kind.tokens else jnp.float32)
     variables = jax.jit(network.init, static_argnames="train")(jax.random.key(0), first, train=False)

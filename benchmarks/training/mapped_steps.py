@@ -12,54 +12,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.training.cases import Case
 from trainer import distribute, state
 from trainer.cluster import cluster_from_environment
-from trainer.models.model import MODELS, Model
-from trainer.steps import OPTIMIZERS, make_train_step
-from trainer.strategy import AXIS, Mirrored, MultiWorkerMirrored, Strategy
-
-
-class ShardMapped:
-    """MultiWorkerMirrored with jit and shard_map over global arrays instead of pmap."""
-
-    def __init__(self) -> None:
-        self.local_replicas = jax.local_device_count()
-        self.replicas_in_sync = jax.device_count()
-        self._mesh = Mesh(np.asarray(jax.devices()), (AXIS,))
-
-    def replicate(self, state: Any) -> Any:
-        everywhere = NamedSharding(self._mesh, PartitionSpec())
-        return jax.tree.map(
-            lambda leaf: jax.make_array_from_process_local_data(everywhere, np.asarray(leaf)), state
-        )
-
-    def mean(self, tree: Any) -> Any:
-        flat, unravel = ravel_pytree(tree)
-        return unravel(jax.lax.pmean(flat, AXIS))
-
-    def compile(self, step: Callable[..., Any], donate_state: bool) -> Callable[..., Any]:
-        def mapped(state: Any, *batch: Any) -> Any:
-            specs = (PartitionSpec(), *(PartitionSpec(AXIS) for _ in batch))
-            # Unchecked like pmap; the check would insert a sum over replicas into the gradient.
-            return jax.shard_map(
-                step, mesh=self._mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
-            )(state, *batch)
-
-        return jax.jit(mapped, donate_argnums=0 if donate_state else ())
-
-    def put(self, array: Any) -> jax.Array:
-        """This process's part [L, B, ...] -> a global array [replicas * B, ...]."""
-        flat = array.reshape(-1, *array.shape[2:])
-        over_replicas = NamedSharding(self._mesh, PartitionSpec(AXIS))
-        array_on_devices: jax.Array = jax.make_array_from_process_local_data(over_replicas, flat)
-        return array_on_devices
-
-    def to_host(self, tree: Any) -> Any:
-        return jax.tree.map(np.asarray, tree)
+from trainer.models.model import MODELS, Model, built_in
+from trainer.steps import OPTIMIZERS, make_train_step, no_sums
+from trainer.strategy import Mirrored, Pmapped, Strategy
 
 
 def main() -> None:
@@ -68,10 +27,7 @@ def main() -> None:
     case = Case.of(settings)
     cluster = cluster_from_environment()
     distribute.initialize(cluster)
-    strategies: dict[str, Strategy] = {
-        "pmap": MultiWorkerMirrored() if cluster.num_processes > 1 else Mirrored(),
-        "shard_map": ShardMapped(),
-    }
+    strategies: dict[str, Strategy] = {"pmap": Pmapped(), "shard_map": Mirrored()}
     runs = {name: _prepared(case, strategy) for name, strategy in strategies.items()}
     seconds: dict[str, list[float]] = {name: [] for name in strategies}
     for number in range(rounds):
@@ -86,10 +42,11 @@ def main() -> None:
 def _prepared(case: Case, strategy: Strategy) -> Callable[[int], float]:
     """(steps) -> seconds per step; compiled and warmed up."""
     dataset = case.dataset()
-    model = Model(case.model, dataset.input_shape, dataset.input_dtype, case.classes)
-    optimizer = OPTIMIZERS[MODELS[case.model].optimizer](MODELS[case.model].learning_rate)
+    model = Model(built_in(case.model), dataset.input_shape, dataset.input_dtype, case.classes)
+    optimizer = OPTIMIZERS[MODELS[case.model].optimizer](MODELS[case.model].learning_rate, 0.0)
     training = strategy.replicate(state.initial_state(model, optimizer, seed=0))
     step = make_train_step(model, optimizer, strategy)
+    zeros = strategy.replicate(no_sums(model))
     inputs, labels = dataset.train.rows(np.arange(strategy.local_replicas * case.batch_size))
     leading = (strategy.local_replicas, case.batch_size)
     batch = (
@@ -103,7 +60,7 @@ def _prepared(case: Case, strategy: Strategy) -> Callable[[int], float]:
         start = time.perf_counter()
         before: Any = ()
         for _ in range(steps):
-            training, sums = step(training, *map(strategy.put, batch))
+            training, sums = step(training, zeros, *map(strategy.put, batch))
             jax.block_until_ready(before)  # as in the template: at most one step ahead
             before = sums
         jax.block_until_ready(training)

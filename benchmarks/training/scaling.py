@@ -7,7 +7,7 @@ from benchmarks.training.cases import Case
 from benchmarks.training.processes import FIRST_CORE, SECOND_CORE
 from benchmarks.training.results import ResultTable, log_progress, ratio
 from benchmarks.training.trainers import job, rate, wait_for_steps
-from trainer.models.model import Model
+from trainer.models.model import Model, built_in
 
 COLUMNS = (
     "model", "examples", "batch", "MB exchanged a step", "one, examples/s", "two, examples/s",
@@ -22,7 +22,7 @@ def measure(cases: list[Case], rounds: int, folder: Path) -> ResultTable:
         one: list[float] = []
         two: list[float] = []
         no_exchange: list[float] = []
-        turns = [(one, _one), (two, _two), (no_exchange, _no_exchange)]
+        turns = [(one, rate_of_one), (two, rate_of_two), (no_exchange, rate_without_exchange)]
         for _ in range(rounds):
             for rates, run in turns:
                 rates.append(run(case, folder))
@@ -43,19 +43,19 @@ def measure(cases: list[Case], rounds: int, folder: Path) -> ResultTable:
     )
 
 
-def _one(case: Case, folder: Path) -> float:
+def rate_of_one(case: Case, folder: Path) -> float:
     with job(case, [FIRST_CORE], folder, _compiled(folder)) as (process,):
         wait_for_steps(process, case.steps)
         return rate(process, case, 1)
 
 
-def _two(case: Case, folder: Path) -> float:
+def rate_of_two(case: Case, folder: Path) -> float:
     with job(case, [FIRST_CORE, SECOND_CORE], folder, _compiled(folder)) as (chief, _):
         wait_for_steps(chief, case.steps)
         return rate(chief, case, 2)
 
 
-def _no_exchange(case: Case, folder: Path) -> float:
+def rate_without_exchange(case: Case, folder: Path) -> float:
     """The sum of both rates while both train."""
     with (
         job(case, [FIRST_CORE], folder, _compiled(folder)) as (first,),
@@ -75,7 +75,7 @@ def _no_exchange(case: Case, folder: Path) -> float:
 def _bytes_exchanged(case: Case) -> int:
     """Size of the gradient; statistics and metrics are negligible."""
     dataset = case.dataset()
-    return 4 * Model(case.model, dataset.input_shape, dataset.input_dtype, case.classes).params.size
+    return 4 * Model(built_in(case.model), dataset.input_shape, dataset.input_dtype, case.classes).params.size
 
 
 def _compiled(folder: Path) -> dict[str, str]:

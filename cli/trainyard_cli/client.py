@@ -1,14 +1,14 @@
 """HTTP client of the server: one method a call, errors as `TrainyardError`.
 
-A call that the server does not answer, or refuses as Unavailable, is retried. A log stream resumes after its last
-line as often as it is cut.
+A call that the server does not answer, or refuses as Unavailable or TooManyRequests, is retried. A log stream resumes
+after its last line as often as it is cut.
 """
 
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import json
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -16,16 +16,28 @@ import httpx_sse
 from pydantic import BaseModel, ValidationError
 
 from trainyard_cli.settings import Server
+from trainyard_cli.v1_client import V1Client, error_of, foreign, reason_of, wait_after
+from trainyard_protocol.agents import AgentChange, AgentsView
+from trainyard_protocol.audit import AuditEntry, AuditPage
 from trainyard_protocol.errors import (
-    AlreadyExists,
-    Internal,
-    NotFound,
-    TrainyardError,
+    TooManyRequests,
     Unavailable,
-    from_body,
 )
+from trainyard_protocol.google import GoogleKey
 from trainyard_protocol.health import Health, ServerHealth
-from trainyard_protocol.training_input import parse_job
+from trainyard_protocol.people import (
+    MemberRequest,
+    MembersView,
+    MemberView,
+    NewToken,
+    PersonRole,
+    ProjectsView,
+    TokenRequest,
+    TokensView,
+    TokenView,
+)
+from trainyard_protocol.secrets import SecretsView, SecretView
+from trainyard_protocol.tuning import StudyView
 from trainyard_protocol.views import (
     ActiveJobsView,
     Explanation,
@@ -34,6 +46,7 @@ from trainyard_protocol.views import (
     JobDetail,
     LogEntry,
     LogSummary,
+    Me,
     MetricsView,
     QueueExplanationView,
     QuotasView,
@@ -44,16 +57,14 @@ from trainyard_protocol.views import (
 
 _M = TypeVar("_M", bound=BaseModel)
 
-RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
-"""Seconds between the attempts of one call."""
-
-NO_RETRIES: tuple[float, ...] = ()
 LONGEST_PAUSE_S = 5.0
-PAGE_SIZE = 100
 
-_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)  # the server sends something every 15 s
 _CHUNK = 2**20
+_AUDIT_PAGE = 1000
+_TOKENS = "/trainyard/v1/tokens"
+_GOOGLE_KEYS = "/trainyard/v1/google-keys"
+_PROJECTS = "/trainyard/v1/projects"
 _INCOMPLETE_PAUSE_S = 0.05  # the server reads the next part of the log for each request
 
 
@@ -84,50 +95,34 @@ class LogQuery:
         return bool(self.severity or self.since or self.search)
 
 
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Filter of rows of the audit; "" filters nothing. Times are RFC 3339 or ages such as 2h."""
+
+    project: str = ""
+    actor: str = ""
+    action: str = ""
+    since: str = ""
+    until: str = ""
+
+
 ALL_LINES = LogQuery()
 
-LogEvent = LogEntry | JobDetail | LogSummary | StreamLost | StreamResumed
+_Change = JobDetail | LogSummary | StreamLost | StreamResumed
+LogEvent = LogEntry | _Change
+LogBatchEvent = tuple[LogEntry, ...] | _Change
 
 
-class Client:
-    """Close it, or use it as a context manager. `notify` gets one line when a call is retried."""
+class Client(V1Client):
+    """Client of the whole API, with its answers as models."""
 
-    def __init__(
-        self,
-        server: Server,
-        project: str,
-        *,
-        retry_delays: Sequence[float] = RETRY_DELAYS,
-        notify: Callable[[str], None] = lambda _: None,
-        sleep: Callable[[float], None] = time.sleep,
-        timeout: httpx.Timeout | float = _TIMEOUT,
-    ) -> None:
-        self.server = server
-        self.project = project
-        self._retry_delays = tuple(retry_delays)
-        self._notify = notify
-        self._sleep = sleep
-        self._timeout = timeout
-        self._http = httpx.Client(
-            base_url=server.url,
-            headers={"Authorization": f"Bearer {server.token}"},
-            timeout=timeout,
-            trust_env=not server.local,  # no proxy for loopback
-            verify=server.url.startswith("https://"),  # loading the certificates takes 50 ms
-        )
+    def __init__(self, server: Server, project: str, **given: Any) -> None:
+        """See `V1Client`."""
+        super().__init__(server, project, **given)
         project_path = quote(project, safe="")
-        self._jobs = f"/v1/projects/{project_path}/jobs"
         self._extensions = f"/trainyard/v1/projects/{project_path}/jobs"
+        self._secrets = f"{_PROJECTS}/{project_path}/secrets"
         self._packages = f"/upload/trainyard/v1/projects/{project_path}/packages"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._http.close()
 
     def another(self) -> "Client":
         """A second client of the same server, for another thread."""
@@ -147,64 +142,9 @@ class Client:
             return False
         return True
 
-    def validate_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the job that `create_job` would create, without creating it."""
-        return _mapping(self._call("POST", self._jobs, params={"validateOnly": "true"}, json=job))
-
-    def create_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Submit a job. Raises AlreadyExists; after a retry only when the existing job has another training input."""
-        lost: list[TrainyardError] = []
-        try:
-            return _mapping(self._call("POST", self._jobs, json=job, retried=lost.append))
-        except AlreadyExists:
-            if not lost:
-                raise
-            existing = self.get_job(str(job["jobId"]))
-            if existing.get("trainingInput") != parse_job(job).canonical()["trainingInput"]:
-                raise
-            return existing
-
-    def get_job(self, job: str) -> dict[str, Any]:
-        return _mapping(self._call("GET", f"{self._jobs}/{quote(job, safe='')}"))
-
-    def list_jobs(self, filter_: str = "", limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """Iterate over the jobs that match, page by page, in the server's order."""
-        token, remaining = "", limit
-        while remaining is None or remaining > 0:
-            size = PAGE_SIZE if remaining is None else min(remaining, PAGE_SIZE)
-            params = {"filter": filter_, "pageSize": str(size), "pageToken": token}
-            page = _mapping(
-                self._call("GET", self._jobs, params={name: value for name, value in params.items() if value})
-            )
-            jobs = page.get("jobs", [])
-            yield from jobs
-            token = page.get("nextPageToken", "")
-            if not token:
-                return
-            remaining = None if remaining is None else remaining - len(jobs)
-
-    def patch_labels(self, job: str, labels: Mapping[str, str], etag: str) -> dict[str, Any]:
-        """Replace all labels. Raises Aborted when the job has changed since `etag` was read."""
-        return _mapping(
-            self._call(
-                "PATCH",
-                f"{self._jobs}/{quote(job, safe='')}",
-                params={"updateMask": "labels,etag" if etag else "labels"},
-                json={"labels": dict(labels), **({"etag": etag} if etag else {})},
-            )
-        )
-
-    def cancel_job(self, job: str) -> None:
-        self._call("POST", f"{self._jobs}/{quote(job, safe='')}:cancel", json={})
-
     def delete_job(self, job: str) -> None:
         """Delete a job that has ended. Raises NotFound, unless an earlier attempt of this call has deleted it."""
-        lost: list[TrainyardError] = []
-        try:
-            self._call("DELETE", f"{self._extensions}/{quote(job, safe='')}", retried=lost.append)
-        except NotFound:
-            if not lost:
-                raise
+        self._delete(f"{self._extensions}/{quote(job, safe='')}")
 
     def detail(self, job: str) -> JobDetail:
         return self._read(JobDetail, "GET", f"{self._extensions}/{quote(job, safe='')}")
@@ -213,6 +153,10 @@ class Client:
         params = {"task": task, **({"run": str(run)} if run is not None else {})}
         path = f"{self._extensions}/{quote(job, safe='')}/explain"
         return self._read(Explanation, "GET", path, params=params)
+
+    def trials(self, study: str) -> StudyView:
+        """A study with all its trials. Raises FailedPrecondition for another job."""
+        return self._read(StudyView, "GET", f"{self._extensions}/{quote(study, safe='')}/trials")
 
     def why(self, job: str) -> QueueExplanationView:
         return self._read(QueueExplanationView, "GET", f"{self._extensions}/{quote(job, safe='')}/why")
@@ -257,13 +201,14 @@ class Client:
             with self._http.stream("GET", address, params={"path": path}) as response:
                 if not response.is_success:
                     response.read()
-                    raise _error(response)
+                    raise error_of(response)
                 with part.open("wb") as file:
                     for chunk in response.iter_bytes(_CHUNK):
                         file.write(chunk)
             part.replace(to)
         except httpx.TransportError as error:
-            raise Unavailable(f"{path} was not downloaded: {_reason(error)}. Try again.") from error
+            self._check_tls(error)
+            raise Unavailable(f"{path} was not downloaded: {reason_of(error)}. Try again.") from error
         finally:
             part.unlink(missing_ok=True)
 
@@ -290,6 +235,78 @@ class Client:
         """A one-time code for signing in with a browser."""
         return self._read(SignInCode, "POST", "/trainyard/v1/sign-in-codes")
 
+    def me(self) -> Me:
+        """The owner of the token, with its roles."""
+        return self._read(Me, "GET", "/trainyard/v1/me")
+
+    def tokens(self, *, everybody: bool = False) -> TokensView:
+        """One's own tokens, or everybody's for an operator."""
+        return self._read(TokensView, "GET", _TOKENS, params={"all": str(everybody).lower()})
+
+    def create_token(self, request: TokenRequest) -> NewToken:
+        """Make a token. It is not tried again: an answer that is lost leaves a token that nobody knows."""
+        answer = self._call("POST", _TOKENS, json=request.model_dump(), retry=False)
+        return self._parsed(NewToken, answer)
+
+    def revoke_token(self, token_id: str) -> TokenView:
+        return self._read(TokenView, "DELETE", f"{_TOKENS}/{quote(token_id, safe='')}")
+
+    def create_google_key(self) -> GoogleKey:
+        """Make a key for Google's clients. Not tried again, as a token is not."""
+        return self._parsed(GoogleKey, self._call("POST", _GOOGLE_KEYS, retry=False))
+
+    def revoke_google_key(self, number: str) -> None:
+        self._call("DELETE", f"{_GOOGLE_KEYS}/{quote(number, safe='')}")
+
+    def drain_agent(self, agent: str, *, draining: bool) -> AgentsView:
+        """Give the agents of that name or id no new run, or again."""
+        change = AgentChange(draining=draining).model_dump()
+        return self._read(AgentsView, "PATCH", _agent(agent), json=change)
+
+    def remove_agent(self, agent: str) -> AgentsView:
+        """Forget the agents of that name or id. It is not tried again: the first attempt may have succeeded."""
+        return self._parsed(AgentsView, self._call("DELETE", _agent(agent), retry=False))
+
+    def projects(self) -> ProjectsView:
+        """The projects that the caller sees."""
+        return self._read(ProjectsView, "GET", _PROJECTS)
+
+    def members(self, project: str) -> MembersView:
+        return self._read(MembersView, "GET", f"{_PROJECTS}/{quote(project, safe='')}/members")
+
+    def set_role(self, project: str, name: str, role: PersonRole) -> MemberView:
+        """Give a person a role in the project; `*` is all projects."""
+        request = MemberRequest(role=role).model_dump()
+        return self._read(MemberView, "PUT", _member(project, name), json=request)
+
+    def remove_role(self, project: str, name: str) -> None:
+        """Take a person's role away. Raises NotFound, unless an earlier attempt of this call has."""
+        self._delete(_member(project, name))
+
+    def audit(self, query: AuditFilter, limit: int) -> Iterator[AuditEntry]:
+        """Iterate over the rows that match, the newest first, page by page. `limit`: about so many are needed."""
+        token = ""
+        while True:
+            params = {**asdict(query), "pageSize": str(min(limit, _AUDIT_PAGE)), "pageToken": token}
+            given = {name: value for name, value in params.items() if value}
+            page = self._read(AuditPage, "GET", "/trainyard/v1/audit", params=given)
+            yield from page.entries
+            token = page.next_page_token
+            if not token:
+                return
+
+    def secrets(self) -> SecretsView:
+        """The secrets of the project, without their values."""
+        return self._read(SecretsView, "GET", self._secrets)
+
+    def set_secret(self, name: str, value: str) -> SecretView:
+        request = {"value": value}
+        return self._read(SecretView, "PUT", f"{self._secrets}/{quote(name, safe='')}", json=request)
+
+    def delete_secret(self, name: str) -> None:
+        """Raises NotFound, unless an earlier attempt of this call has deleted it."""
+        self._delete(f"{self._secrets}/{quote(name, safe='')}")
+
     def upload(self, path: Path, job: str = "") -> Staged:
         """Upload a package; the same content has the same address. Raises AlreadyExists if job `job` exists."""
 
@@ -311,37 +328,57 @@ class Client:
         StreamLost comes once for each loss of the connection, StreamResumed after it. Raises the server's refusal
         (NotFound for an unknown job).
         """
+        for event in self.log_batches(job, query=query, follow=follow, with_lines=with_lines):
+            if isinstance(event, tuple):
+                yield from event
+            else:
+                yield event
+
+    def log_batches(
+        self, job: str, *, query: LogQuery = ALL_LINES, follow: bool = True, with_lines: bool = True
+    ) -> Generator[LogBatchEvent, None, None]:
+        """As `logs`, with the lines that came together as one event."""
         cursor, pause, lost = 0, 0.0, False
         while True:
-            reason = "it ended the stream"
+            reason, retry_after_s = "it ended the stream", 0.0
             try:
                 for event in self._stream(job, query, follow, cursor, with_lines):
                     if lost:
                         lost = False
                         yield StreamResumed()
                     pause = 0.0
-                    if isinstance(event, LogEntry):
-                        if event.cursor <= cursor:
-                            continue  # a repetition after a reconnection
-                        cursor = event.cursor
+                    if isinstance(event, tuple):
+                        if event and event[0].cursor <= cursor:  # a repetition after a reconnection
+                            event = tuple(entry for entry in event if entry.cursor > cursor)
+                        if not event:
+                            continue
+                        cursor = event[-1].cursor
                     yield event
                     if isinstance(event, LogSummary):
                         return
             except Unavailable as error:
                 reason = error.message
+            except TooManyRequests as error:
+                reason, retry_after_s = error.message, wait_after(error)
             except httpx.TransportError as error:
-                reason = _reason(error)
+                self._check_tls(error)
+                reason = reason_of(error)
             if not lost:
                 lost = True
                 yield StreamLost(reason)
             pause = min(max(2 * pause, 0.25), LONGEST_PAUSE_S)
-            self._sleep(pause)
+            self._sleep(max(pause, retry_after_s))
 
     def _stream(
         self, job: str, query: LogQuery, follow: bool, cursor: int, with_lines: bool
-    ) -> Iterator[LogEntry | JobDetail | LogSummary]:
+    ) -> Iterator[tuple[LogEntry, ...] | JobDetail | LogSummary]:
         filters = {name: value for name, value in asdict(query).items() if value}
-        params = {"follow": str(follow).lower(), **({} if with_lines else {"lines": "false"}), **filters}
+        params = {
+            "follow": str(follow).lower(),
+            "batch": "true",
+            **({} if with_lines else {"lines": "false"}),
+            **filters,
+        }
         headers = {"Last-Event-ID": str(cursor)} if cursor else {}
         path = f"{self._extensions}/{quote(job, safe='')}/logs"
         with httpx_sse.connect_sse(
@@ -349,96 +386,34 @@ class Client:
         ) as source:
             if not source.response.is_success:
                 source.response.read()
-                raise _error(source.response)
+                raise error_of(source.response)
             try:
                 for sse in source.iter_sse():
                     match sse.event:
-                        case "log":
-                            yield LogEntry.model_validate_json(sse.data)
+                        case "lines":
+                            yield tuple(map(LogEntry.of_array, json.loads(sse.data)))
+                        case "log":  # of older servers
+                            yield (LogEntry.model_validate_json(sse.data),)
                         case "job":
                             yield JobDetail.model_validate_json(sse.data)
                         case "end":
                             yield LogSummary.model_validate_json(sse.data)
-            except (httpx_sse.SSEError, ValidationError) as error:
-                raise _foreign(self.server.url) from error
+            except (httpx_sse.SSEError, ValueError, TypeError) as error:
+                raise foreign(self.server.url) from error
 
     def _read(self, kind: type[_M], method: str, path: str, **options: Any) -> _M:
+        return self._parsed(kind, self._call(method, path, **options))
+
+    def _parsed(self, kind: type[_M], answer: Any) -> _M:
         try:
-            return kind.model_validate(self._call(method, path, **options))
+            return kind.model_validate(answer)
         except ValidationError as error:
-            raise _foreign(self.server.url) from error
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str | list[str]] | None = None,
-        json: Any = None,
-        content: Callable[[], Iterator[bytes]] | None = None,
-        retried: Callable[[TrainyardError], None] = lambda _: None,
-    ) -> Any:
-        for pause in (*self._retry_delays, None):
-            try:
-                response = self._http.request(
-                    method, path, params=params, json=json, content=content() if content else None
-                )
-                if response.is_success:
-                    return _decoded(response, self.server.url)
-                failure, refused = _error(response), True
-            except httpx.TransportError as error:
-                refused = False
-                failure = Unavailable(
-                    f"The server at {self.server.url} does not answer: {_reason(error)}. {self._advice()}"
-                )
-            if pause is None or not isinstance(failure, Unavailable):
-                raise failure
-            if pause == self._retry_delays[0]:
-                reason = failure.message if refused else f"The server at {self.server.url} does not answer."
-                self._notify(f"{reason} Trying again...")
-            retried(failure)
-            self._sleep(pause)
-        raise AssertionError  # the last pause is None
-
-    def _advice(self) -> str:
-        if self.server.local:
-            return "`trainyard status` shows which processes run; `trainyard up` starts the missing ones."
-        return "Check --server (or TRAINYARD_SERVER)."
+            raise foreign(self.server.url) from error
 
 
-def _decoded(response: httpx.Response, url: str) -> Any:
-    try:
-        return response.json()
-    except ValueError as error:
-        raise _foreign(url) from error
+def _agent(agent: str) -> str:
+    return f"/trainyard/v1/agents/{quote(agent, safe='')}"
 
 
-def _mapping(answer: Any) -> dict[str, Any]:
-    if not isinstance(answer, dict):
-        raise Internal("The server's answer is not a JSON object.")
-    return answer
-
-
-def _error(response: httpx.Response) -> TrainyardError:
-    try:
-        body = response.json()
-    except ValueError:
-        body = None
-    error = from_body(response.status_code, body)
-    if body is None and isinstance(error, NotFound):
-        return _foreign(str(response.url.join("/")))
-    return error
-
-
-def _foreign(url: str) -> Internal:
-    return Internal(f"The server at {url} is not a Trainyard server. Check the address.")
-
-
-def _reason(error: httpx.TransportError) -> str:
-    match error:
-        case httpx.ConnectError():
-            return "nothing accepts connections there"
-        case httpx.TimeoutException():
-            return "it took too long"
-        case _:
-            return "the connection was cut"
+def _member(project: str, name: str) -> str:
+    return f"{_PROJECTS}/{quote(project, safe='')}/members/{quote(name, safe='')}"

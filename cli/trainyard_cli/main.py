@@ -1,10 +1,12 @@
 """Entry points, and the conversion of errors to messages and exit codes.
 
-0 success; 1 refused or failed; 2 wrong usage; 3 not healthy (`trainyard status`, `doctor`); 70 a bug of ours, with the
-traceback in a file; 130 Ctrl-C; 141 broken pipe. A streamed job gives its own code.
+0 success; 1 refused or failed, or a file cannot be used; 2 wrong usage; 3 not healthy (`trainyard status`, `doctor`);
+70 a bug of ours, with the traceback in a file; 130 Ctrl-C; 141 broken pipe. A streamed job gives its own code.
 """
 
 import contextlib
+import errno
+import gc
 import io
 import os
 import sys
@@ -27,6 +29,11 @@ BUG = 70
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
+_OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG, errno.EIO)
+
+_COLLECT_EVERY = 100_000
+"""New objects before garbage is looked for: what a command loads stays, and looking takes a twelfth of its start."""
+
 
 def main() -> NoReturn:
     """Entry point of `trainyard`."""
@@ -35,12 +42,22 @@ def main() -> NoReturn:
 
         with contextlib.suppress(KeyboardInterrupt):
             sys.exit(shell_complete(tree.trainyard, {}, "trainyard", COMPLETION_VARIABLE, instruction))
-    sys.exit(run(tree.trainyard, "trainyard", sys.argv[1:]))
+    gc.set_threshold(_COLLECT_EVERY)
+    _leave(run(tree.trainyard, "trainyard", sys.argv[1:]))
 
 
 def jobs_main() -> NoReturn:
     """Entry point of `jobs`, the same as `trainyard jobs`."""
-    sys.exit(run(tree.trainyard, "trainyard", ["jobs", *sys.argv[1:]]))
+    gc.set_threshold(_COLLECT_EVERY)
+    _leave(run(tree.trainyard, "trainyard", ["jobs", *sys.argv[1:]]))
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process. The interpreter takes nothing apart before, which would take as long as a short command."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed by whoever reads it
+            stream.flush()
+    os._exit(code)
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
@@ -75,6 +92,12 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     except TrainyardError as error:
         _print_error(f"ERROR: {error.message}")
         return FAILED
+    except OSError as error:
+        if failure := _file_failure(error):
+            _print_error(f"ERROR: {failure}")
+            return FAILED
+        _print_error(_bug(error, arguments))
+        return BUG
     except Exception as error:  # noqa: BLE001  a bug: one line for the user, the traceback in a file
         _print_error(_bug(error, arguments))
         return BUG
@@ -99,6 +122,16 @@ def _usage(error: click.UsageError) -> str:
         f"{error.ctx.get_usage()}\n"
         f"For detailed information on this command and its flags, run:\n  {path} --help"
     )
+
+
+def _file_failure(error: OSError) -> str:
+    """The message for a failure that is the file's; "" for any other, which is a bug."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        written = error.filename or "The output"
+        return f"{written} could not be written: {error.strerror}. Make room, or write elsewhere."
+    if error.errno in _OF_THE_FILE and error.filename:
+        return f"{error.filename} cannot be used: {error.strerror}. Check the path and its permissions."
+    return ""
 
 
 def _bug(error: Exception, arguments: Sequence[str]) -> str:

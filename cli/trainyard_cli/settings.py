@@ -1,11 +1,15 @@
-"""Server address and token: from flags, then the environment, then the local state directory."""
+"""Server address and token: from flags, then the environment, then the saved login, then the local state directory."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from trainyard_cli.logins import Logins, read_logins
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.private_files import read_token_file
 
 COMPLETION_VARIABLE = "_TRAINYARD_COMPLETE"
 """click's environment variable for shell completion."""
@@ -16,8 +20,17 @@ RUNTIMES = ("auto", "process", "docker")
 PULL_POLICIES = ("missing", "always", "never")
 """Values of --runtime and --pull of the local agent."""
 
+PERSON_ROLES = ("viewer", "submitter", "admin")
+"""Values of --role of `projects add-member`."""
+
 WAIT_STATES = ("PREPARING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
 """Values of --for-state of `jobs wait`."""
+
+DASHBOARD_HOST = "trainyard.localhost"
+"""A name of loopback that browsers know by themselves. Services on other ports, under localhost and 127.0.0.1, get none
+of its cookies."""
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +45,48 @@ class Target:
     server: str = ""
     token_file: Path | None = None
     local: bool = False
+    ca_file: Path | None = None
+
+    @property
+    def flags(self) -> str:
+        """The flags that select the same server and project in another command, each with a space before it."""
+        given = {
+            "--server": self.server,
+            "--token-file": self.token_file,
+            "--ca-file": self.ca_file,
+            "--project": "" if self.project == default_project() else self.project,
+            "--state-dir": self.state_dir if self.local else None,
+        }
+        return "".join(f" {name} {shlex.quote(str(value))}" for name, value in given.items() if value)
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Address and token of a server. `local`: the one that `trainyard up` runs on this machine."""
+    """Address and token of a server. `local`: the one that `trainyard up` runs on this machine. `ca_file`: the
+    authorities that may sign its certificate; None: those of the operating system."""
 
     url: str
     token: str = field(repr=False)
     local: bool = False
+    ca_file: Path | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        return urlsplit(self.url).hostname in _LOOPBACK
+
+    @property
+    def dashboard_url(self) -> str:
+        """The address for browsers: of a server on loopback by a host name of its own."""
+        address = urlsplit(self.url)
+        if address.scheme != "http" or not self.is_loopback:
+            return self.url
+        port = f":{address.port}" if address.port else ""
+        return address._replace(netloc=f"{DASHBOARD_HOST}{port}").geturl()
+
+
+def default_project(environment: Mapping[str, str] = os.environ) -> str:
+    """`$TRAINYARD_PROJECT` or `local`."""
+    return environment.get("TRAINYARD_PROJECT") or DEFAULT_PROJECT
 
 
 def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
@@ -53,31 +99,67 @@ def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def remote_server(target: Target, environment: Mapping[str, str] = os.environ) -> Server | None:
-    """The server named by a flag or the environment, if any. Raises InvalidArgument for a bad URL or no token."""
+    """The server named by a flag, the environment or the saved login, if any. Raises InvalidArgument for a bad URL or
+    no token, FailedPrecondition for unreadable logins."""
     from_environment = "" if target.local else environment.get("TRAINYARD_SERVER", "")
-    url = (target.server or from_environment).rstrip("/")
+    url = server_url(target.server or from_environment)
+    if not url and (target.local or "TRAINYARD_STATE_DIR" in environment):
+        return None
+    logins = read_logins(environment)
+    url = url or logins.current
     if not url:
         return None
-    if not url.startswith(("http://", "https://")):
+    token = _token(target, environment, url, logins)
+    return Server(url, token, ca_file=chosen_ca_file(target.ca_file, environment) or logins.ca_file(url))
+
+
+def chosen_ca_file(given: Path | None, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The CA file of the flag, else of the environment; None for neither."""
+    if given is not None:
+        return given.expanduser().absolute()
+    named = environment.get("TRAINYARD_CA_FILE")
+    return Path(named).expanduser().absolute() if named else None
+
+
+def server_url(text: str) -> str:
+    """The address without its last slash; "" for none. Raises InvalidArgument for what is no URL."""
+    url = text.strip().rstrip("/")
+    if url and not (url.startswith(("http://", "https://")) and url.isascii() and url.isprintable()):
         raise InvalidArgument(f"The server must be a URL such as https://host:8470, not {url!r}.")
-    return Server(url, _token(target, environment, url))
+    return url
+
+
+def encrypted_url(text: str, whose: str) -> str:
+    """The address of a server that is to be sent a new token. Raises InvalidArgument for no URL, and for plain HTTP to
+    another machine."""
+    url = server_url(text)
+    if not url:
+        raise InvalidArgument("The server must be a URL such as https://host:8470.")
+    if url.startswith("http://") and not Server(url, "").is_loopback:
+        raise InvalidArgument(f"{url} would send {whose} token in plain text: the server needs https://.")
+    return url
 
 
 def read_token(path: Path) -> str:
     """Read a token file. Raises InvalidArgument if it is unreadable or holds no token."""
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InvalidArgument(f"The token file {path} cannot be read: {reason}.") from error
+    return checked_token(read_token_file(path).token, f"the token file {path}")
+
+
+def checked_token(text: str, source: str) -> str:
+    """The token without the space around it. Raises InvalidArgument for what cannot be one."""
+    token = text.strip()
     if not token or not token.isascii() or not token.isprintable():
-        raise InvalidArgument(f"The token file {path} holds no token.")
+        raise InvalidArgument(f"{source[0].upper()}{source[1:]} holds no token.")
     return token
 
 
-def _token(target: Target, environment: Mapping[str, str], url: str) -> str:
+def _token(target: Target, environment: Mapping[str, str], url: str, logins: Logins) -> str:
     if target.token_file is not None:
         return read_token(target.token_file)
     if token := environment.get("TRAINYARD_TOKEN", "").strip():
         return token
-    raise InvalidArgument(f"No token for the server {url}: give --token-file or set TRAINYARD_TOKEN.")
+    if token := logins.tokens.get(url, ""):
+        return token
+    raise InvalidArgument(
+        f"No token for the server {url}: run `trainyard login {url}`, give --token-file, or set TRAINYARD_TOKEN."
+    )

@@ -8,10 +8,12 @@ those of `torch.distributed`, for JAX those of `jax.distributed`.
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
+from trainyard_protocol.gcs import SCHEME, front_variables
+from trainyard_protocol.sync import TrialOrder
 from trainyard_protocol.training_input import ReplicaConfig, TrainingInput
 
 TaskType = Literal["master", "worker", "ps", "evaluator"]
@@ -19,6 +21,8 @@ TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
 
 _TASK_NAME = re.compile(r"(master|worker|ps|evaluator)-replica-(\d+)")
 _FIRST_RUNTIME_WITH_CHIEF = (2, 1)
+INTEROP_THREADS = "TF_NUM_INTEROP_THREADS"
+_LEAST_INTEROP_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -46,7 +50,8 @@ PRIMARY = Task("master", 0)
 
 
 class JobContext(Protocol):
-    """The fields of a job that the variables contain. A `RunOrder` and the server's `JobSnapshot` have them."""
+    """The fields of a job that the variables contain. A `RunOrder` and the server's `JobSnapshot` have them. `trial`:
+    None outside hyperparameter tuning."""
 
     @property
     def job_id(self) -> str: ...
@@ -54,6 +59,8 @@ class JobContext(Protocol):
     def project(self) -> str: ...
     @property
     def training_input(self) -> TrainingInput: ...
+    @property
+    def trial(self) -> TrialOrder | None: ...
 
 
 def says_chief(training_input: TrainingInput) -> bool:
@@ -69,48 +76,44 @@ def says_chief(training_input: TrainingInput) -> bool:
     return _runtime(training_input.runtime_version) >= _FIRST_RUNTIME_WITH_CHIEF
 
 
-def tf_config(job: JobContext, addresses: Mapping[Task, str], task: Task, trial: str = "") -> dict[str, Any]:
+def tf_config(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dict[str, Any]:
     """TF_CONFIG as a value. `addresses` are `host:port`, one for each task of the run.
 
     The evaluator is never part of the cluster; the type of its own task is `evaluator`.
-    `trial` is "" outside hyperparameter tuning.
     """
     primary = "chief" if says_chief(job.training_input) else "master"
     cluster = _cluster(addresses, primary)
     cluster.pop("evaluator", None)
-    return _config(job, cluster, task, primary, trial)
+    return _config(job, cluster, task, primary)
 
 
-def cluster_spec(
-    job: JobContext, addresses: Mapping[Task, str], task: Task, trial: str = ""
-) -> dict[str, Any]:
+def cluster_spec(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dict[str, Any]:
     """CLUSTER_SPEC as a value: with the evaluator, and always with `master` (useChiefInTfConfig is for TF_CONFIG
     alone)."""
-    return _config(job, _cluster(addresses, "master"), task, "master", trial)
+    return _config(job, _cluster(addresses, "master"), task, "master")
 
 
 def environment(
-    job: JobContext, addresses: Mapping[Task, str], task: Task, trial: str = "", job_dir: str = ""
+    job: JobContext, addresses: Mapping[Task, str], task: Task, job_dir: str = ""
 ) -> dict[str, str]:
     """Every variable that the service sets for one replica, in a fixed order.
 
-    `job_dir` is the job's directory, which its jobDir or the service chose.
+    `job_dir` is the job's directory, which its jobDir or the service chose. The job of a trial is its study.
     PyTorch's and JAX's ranks count the master as 0 and the workers from 1; ps and evaluators have none.
     """
     training_input = job.training_input
     variables = {
-        "TF_CONFIG": _json(tf_config(job, addresses, task, trial)),
-        "CLUSTER_SPEC": _json(cluster_spec(job, addresses, task, trial)),
-        "CLOUD_ML_JOB": _json(training_input.snake_case()),
-        "CLOUD_ML_JOB_ID": job.job_id,
+        "TF_CONFIG": _json(tf_config(job, addresses, task)),
+        "CLUSTER_SPEC": _json(cluster_spec(job, addresses, task)),
+        "CLOUD_ML_JOB": _json(_described(job)),
+        "CLOUD_ML_JOB_ID": job.trial.study if job.trial else job.job_id,
         "CLOUD_ML_PROJECT_ID": job.project,
         "CLOUD_ML_REGION": training_input.region,
         **job_dir_variables(job_dir),
     }
-    if trial:
-        spec = training_input.hyperparameters
-        variables["CLOUD_ML_TRIAL_ID"] = trial
-        variables["CLOUD_ML_HP_METRIC_TAG"] = spec.hyperparameter_metric_tag if spec else ""
+    if job.trial:
+        variables["CLOUD_ML_TRIAL_ID"] = str(job.trial.number)
+        variables["CLOUD_ML_HP_METRIC_TAG"] = job.trial.metric_tag
     if task.type in ("master", "worker"):
         host, _, port = addresses[PRIMARY].rpartition(":")
         world_size = sum(1 for other in addresses if other.type in ("master", "worker"))
@@ -125,6 +128,31 @@ def environment(
             "JAX_PROCESS_ID": str(rank),
         }
     return variables
+
+
+def thread_variables(cpus: int) -> dict[str, str]:
+    """Variables of a replica with that many CPUs, which those of the user replace.
+
+    TensorFlow runs as many operations at a time as it has CPUs. With parameter servers, operations wait for others of
+    the same process: on the only CPU of a machine type that was scaled down, for ever.
+    """
+    return {INTEROP_THREADS: str(_LEAST_INTEROP_THREADS)} if 0 < cpus < _LEAST_INTEROP_THREADS else {}
+
+
+def storage_variables(
+    job: JobContext, addresses: Mapping[Task, str], job_dir: str, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables for TensorFlow's own gs://, of a job that names gs:// and has a runtime version of AI Platform, or
+    brings an image, which may have any TensorFlow.
+
+    `environment` is what the agent gives its replicas.
+    """
+    training_input = job.training_input
+    may_be_tensorflow = training_input.image_uri or re.match(r"\d+\.\d+", training_input.runtime_version)
+    texts = (job_dir, *training_input.args, *_container_words(training_input))
+    if not may_be_tensorflow or not any(SCHEME in text for text in texts):
+        return {}
+    return front_variables(environment, [address.rpartition(":")[0] for address in addresses.values()])
 
 
 def job_dir_variables(job_dir: str) -> dict[str, str]:
@@ -171,18 +199,34 @@ def _cluster(addresses: Mapping[Task, str], primary: str) -> dict[str, list[str]
     return cluster
 
 
-def _config(
-    job: JobContext, cluster: dict[str, list[str]], task: Task, primary: str, trial: str
-) -> dict[str, Any]:
+def _config(job: JobContext, cluster: dict[str, list[str]], task: Task, primary: str) -> dict[str, Any]:
     own: dict[str, Any] = {"type": primary if task.type == "master" else task.type, "index": task.index}
-    if trial:
-        own["trial"] = trial
+    if job.trial:
+        own["trial"] = str(job.trial.number)
     return {
         "cluster": cluster,
         "task": own,
-        "job": _json(job.training_input.snake_case()),
+        "job": _json(_described(job)),
         "environment": "cloud",
     }
+
+
+def _described(job: JobContext) -> dict[str, Any]:
+    """The training input as programs see it; that of a trial has the study's hyperparameters."""
+    described = job.training_input.snake_case()
+    return described | ({"hyperparameters": job.trial.hyperparameters} if job.trial else {})
+
+
+def _container_words(training_input: TrainingInput) -> Iterator[str]:
+    """The commands and arguments that the job gives its images."""
+    for config in (
+        training_input.master_config,
+        training_input.worker_config,
+        training_input.parameter_server_config,
+        training_input.evaluator_config,
+    ):
+        if config is not None:
+            yield from (*config.container_command, *config.container_args)
 
 
 def _runtime(version: str) -> tuple[int, int]:

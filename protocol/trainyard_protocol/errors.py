@@ -10,6 +10,7 @@ TrainyardError
 ├── Aborted              409 ABORTED              concurrent update (a stale etag): read again, then retry
 ├── TooLarge             413 INVALID_ARGUMENT
 ├── ResourceExhausted    429 RESOURCE_EXHAUSTED   exceeds a quota; retrying does not help
+│   └── TooManyRequests                           has a Retry-After header: nothing was done, try again then
 ├── Internal             500 INTERNAL             a bug in Trainyard
 └── Unavailable          503 UNAVAILABLE          transient: try again later; also: the server does not answer
 
@@ -161,6 +162,14 @@ class ResourceExhausted(TrainyardError):
     status = "RESOURCE_EXHAUSTED"
 
 
+class TooManyRequests(ResourceExhausted):
+    """The caller may try again after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class Internal(TrainyardError):
     pass
 
@@ -228,6 +237,10 @@ _KINDS: dict[tuple[int, str], type[TrainyardError]] = {
         Unavailable,
     )
 }
+
+
+STATUSES: Sequence[str] = sorted({status for _, status in _KINDS} | {"UNIMPLEMENTED"})
+"""All values of `status` in the envelope."""
 
 
 def _by_http_status(http_status: int) -> type[TrainyardError]:

@@ -3,10 +3,11 @@
 Google's client is imported inside the functions: loading it takes a second, and most programs never need it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
 
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 SCHEME = "gs://"
 EMULATOR = "STORAGE_EMULATOR_HOST"
 """The variable with the address of an emulator, known to all of Google's clients."""
+FRONT_ROOTS = "STORAGE_EMULATOR_ROOTS"
+"""The variable with the file of authorities for an emulator that is Google to TensorFlow, as its HTTPS proxy."""
+FRONT_USER = "trainyard"
+"""The user of that proxy; the secret of the emulator's address is the password."""
+OF_RUN = "{job}"
+"""In the address of an emulator that an agent gives its replicas: in its place the token of the run."""
 HIDDEN = "***"
 """In place of a secret."""
 
@@ -42,6 +49,23 @@ def without_secret(address: str) -> str:
     scheme, separator, rest = address.rpartition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{separator}{host}{slash}{HIDDEN if path else ''}"
+
+
+def front_variables(environment: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
+    """The variables by which TensorFlow's own gs:// finds an emulator that has a front for it; {} without one.
+
+    `hosts` are called without the proxy.
+    """
+    roots, emulator = environment.get(FRONT_ROOTS, ""), urlsplit(environment.get(EMULATOR, ""))
+    secret = emulator.path.strip("/")
+    if not roots or not secret:
+        return {}
+    return {
+        "https_proxy": f"http://{FRONT_USER}:{secret}@{emulator.netloc}",
+        "no_proxy": ",".join(dict.fromkeys(["localhost", "127.0.0.1", "::1", *hosts])),
+        "CURL_CA_BUNDLE": roots,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": FRONT_USER,
+    }
 
 
 @dataclass(frozen=True, slots=True)

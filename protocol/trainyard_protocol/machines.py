@@ -11,12 +11,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.cluster import TASK_TYPES, Task, TaskType
+from trainyard_protocol.config.yaml_file import entry_problem, read_yaml_file
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.pod_settings import KubernetesPart
+from trainyard_protocol.sync import PodSettings
 from trainyard_protocol.training_input import ReplicaConfig, ScaleTier, TrainingInput
 
 GIGABYTE = 10**9
@@ -34,13 +36,15 @@ class Accelerator(_Data):
 
 
 class MachineType(_Data):
-    """The resources of a replica of this type. `accelerators` maps a type to the counts that may be added."""
+    """The resources of a replica of this type. `accelerators` maps a type to the counts that may be added. `kubernetes`
+    has what its pod gets in a cluster."""
 
     family: Literal["legacy", "compute-engine", "site"]
     vcpus: int
     memory_gb: float
     accelerator: Accelerator | None = None
     accelerators: dict[str, list[int]] = {}
+    kubernetes: KubernetesPart = KubernetesPart()
 
 
 class TierReplicas(_Data):
@@ -51,17 +55,27 @@ class TierReplicas(_Data):
 class _CatalogFile(_Data):
     scale_tiers: dict[str, dict[TaskType, TierReplicas]] = {}
     machine_types: dict[str, MachineType] = {}
+    kubernetes: KubernetesPart = KubernetesPart()
 
 
 @dataclass(frozen=True)
 class Catalog:
+    """`kubernetes` has what pods get of every machine type, where its own entry says nothing else."""
+
     machine_types: Mapping[str, MachineType] = field(default_factory=lambda: MappingProxyType({}))
     scale_tiers: Mapping[str, Mapping[TaskType, TierReplicas]] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    kubernetes: KubernetesPart = field(default_factory=KubernetesPart)
 
     def names(self) -> list[str]:
         return list(self.machine_types)
+
+    def pod_settings(self, machine_type: str, accelerator_type: str) -> PodSettings:
+        """The settings of a replica's pod. A type that the file no longer has: what all types get."""
+        machine = self.machine_types.get(machine_type)
+        own = KubernetesPart() if machine is None else machine.kubernetes
+        return self.kubernetes.overridden_by(own).settings(accelerator_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +110,8 @@ def default_catalog() -> Catalog:
 
 
 def load_catalog(site_file: Path | None = None) -> Catalog:
-    """The shipped tables, extended by the site's file. Raises InvalidArgument, with file and entry, for a bad file."""
+    """The shipped tables, extended by the site's file. Raises InvalidArgument, with file, line and entry, for a bad
+    file."""
     shipped = default_catalog()
     if site_file is None:
         return shipped
@@ -169,24 +184,18 @@ def config_of(training_input: TrainingInput, task_type: TaskType) -> ReplicaConf
 
 
 def _read(path: Path) -> _CatalogFile:
+    text, data = read_yaml_file(path)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.") from error
-    except yaml.YAMLError as error:
-        raise InvalidArgument(f"{path}: is not YAML: {error}") from error
-    try:
-        return _CatalogFile.model_validate(data or {})
+        return _CatalogFile.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise InvalidArgument(f"{path}: {where}: {first['msg']}.") from error
+        raise entry_problem(path, text, _CatalogFile, error) from error
 
 
 def _merged(base: _CatalogFile, extension: _CatalogFile) -> Catalog:
     return Catalog(
         machine_types=MappingProxyType({**base.machine_types, **extension.machine_types}),
         scale_tiers=MappingProxyType({**base.scale_tiers, **extension.scale_tiers}),
+        kubernetes=extension.kubernetes,
     )
 
 

@@ -1,7 +1,6 @@
-"""Container images of package jobs by runtimeVersion.
+"""Runtimes of package jobs by runtimeVersion: container images, and packages for replicas that run as processes.
 
-The table is `configs/runtimes.yaml`, which a site can extend with a file of its own. Replicas that run as processes use
-the agent's Python instead.
+The table is `configs/runtimes.yaml`, which a site can extend with a file of its own.
 """
 
 from collections.abc import Mapping
@@ -9,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from trainyard_protocol.config.yaml_file import read_yaml_file
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.machines import configs_dir
 
@@ -30,19 +29,25 @@ class _Data(BaseModel):
 
 class RuntimeImage(_Data):
     """Runtime image. `dockerfile`: the absolute path of what `trainyard runtimes build` builds, "" for an image from a
-    registry; `base_image`: its default base; `packages`: what it installs besides every runtime's packages."""
+    registry; `base_image`: its default base; `packages`: what it installs, without a framework besides the trainer's
+    packages. `framework`: the module that processes find in the agent's Python, or else in an environment with the
+    packages; "": they have the agent's Python in any case. `provides` is the framework in words."""
 
     image: str = Field(min_length=1)
     dockerfile: str = ""
     base_image: str = ""
     packages: list[str] = []
+    framework: str = ""
+    provides: str = ""
 
 
 class RuntimeVersion(_Data):
-    """Names of the images for replicas without and with GPUs. `gpu` defaults to `cpu`."""
+    """Names of the images for replicas without and with GPUs. `gpu` defaults to `cpu`. `was` is the framework of
+    that version, where something else stands in for it. A key of the file has one version or several."""
 
     cpu: str
     gpu: str = ""
+    was: str = ""
 
 
 class _RuntimesFile(_Data):
@@ -75,13 +80,29 @@ class Runtimes:
             return None
         return self.images[version.gpu if gpus and version.gpu else version.cpu]
 
+    def substitution(self, runtime_version: str) -> str:
+        """A sentence about what stands in for the framework of a version; "" if it is what it was."""
+        version = self.versions.get(runtime_version)
+        if version is None or not version.was:
+            return ""
+        stands_in = self.images[version.cpu].provides or version.cpu
+        return (
+            f"runtimeVersion {runtime_version} was {version.was} {runtime_version}, which has no packages for today's "
+            f"Python: {stands_in} stands in, unless the agent's own Python has another."
+        )
+
+    def name_of(self, image: str) -> str:
+        """The short name of an image; "" if it is none of the table."""
+        return next((name for name, entry in self.images.items() if entry.image == image), "")
+
     def dockerfile_of(self, image: str) -> str:
         """The Dockerfile of an image; "" if it is pulled."""
         return next((entry.dockerfile for entry in self.images.values() if entry.image == image), "")
 
 
 def load_runtimes(site_file: Path | None = None) -> Runtimes:
-    """Load the shipped table, with entries replaced or added by the site's file.
+    """Load the shipped table, with entries replaced or added by the site's file. One with a line for `*` has its own
+    lines alone: it says what every other version runs in.
 
     Raises InvalidArgument, with file and entry, if the site's file is unreadable or invalid.
     """
@@ -91,7 +112,7 @@ def load_runtimes(site_file: Path | None = None) -> Runtimes:
         site = _read(site_file)
         table = _RuntimesFile(
             images={**table.images, **site.images},
-            versions={**table.versions, **site.versions},
+            versions={**({} if ANY_VERSION in site.versions else table.versions), **site.versions},
             package_jobs=site.package_jobs or table.package_jobs,
         )
     return _checked(site_file or path, table)
@@ -115,14 +136,9 @@ def _checked(path: Path, table: _RuntimesFile) -> Runtimes:
 
 
 def _read(path: Path) -> _RuntimesFile:
+    _, data = read_yaml_file(path)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{path}: is not YAML: {error}") from error
-    try:
-        table = _RuntimesFile.model_validate(data or {})
+        table = _RuntimesFile.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"])) or "the file"
@@ -134,7 +150,12 @@ def _read(path: Path) -> _RuntimesFile:
         raise InvalidArgument(f"{path}: {key}: {first['msg']}.") from error
     return table.model_copy(
         update={
-            "images": {name: _with_absolute_dockerfile(path, image) for name, image in table.images.items()}
+            "versions": {
+                one.strip(): names
+                for versions, names in table.versions.items()
+                for one in versions.split(",")
+            },
+            "images": {name: _with_absolute_dockerfile(path, image) for name, image in table.images.items()},
         }
     )
 

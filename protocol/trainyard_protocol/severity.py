@@ -18,6 +18,36 @@ _NAMES = {"FATAL": "CRITICAL", "WARN": "WARNING", "EXCEPTION": "ERROR"}
 _LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _SEARCHED = 400  # characters at the beginning of a line
 
+_WORDS = (
+    *(
+        "info",
+        "error",
+        "warn",
+        "debug",
+        "notice",
+        "critical",
+        "fatal",
+        "exception",
+        "traceback",
+        "exit",
+        "interrupt",
+    ),
+    *(
+        "failure",
+        "timeout",
+        "panic",
+        "killed",
+        "abort",
+        "terminate",
+        "fault",
+        "illegal",
+        "not found",
+        "no such file",
+    ),
+    *("denied", "is a directory", "cannot execute"),
+)
+"""Every line with a severity of its own has one of them in its beginning, but for those of glog and TensorFlow."""
+
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _LEVEL = re.compile(
     r"(?:\S{1,100} ){0,3}?\[?(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)\b"
@@ -81,6 +111,13 @@ def severity(stream: Literal["stdout", "stderr"], text: str) -> str:
     start = text[:_SEARCHED]
     if "\x1b" in start:
         start = _ANSI.sub("", start)
+    lower = start.lower()
+    for word in _WORDS:
+        if word in lower:
+            break
+    else:
+        if start[:1] not in _LETTERS and not start[:1].isdigit():
+            return "INFO"
     if match := _LEVEL.match(start):
         level = match[1] or match[2]
         return _NAMES.get(level, level)

@@ -44,7 +44,7 @@ class Fault(StrEnum):
     NOBODY = "NOBODY"
     USER = "USER"  # another run would end the same way: no new run
     INFRASTRUCTURE = "INFRASTRUCTURE"  # a new run, a few times
-    OPERATOR = "OPERATOR"  # the machine was shut down on purpose: always a new run
+    OPERATOR = "OPERATOR"  # the machine was shut down, or given to other work, on purpose: always a new run
 
 
 class Reason(StrEnum):
@@ -54,9 +54,11 @@ class Reason(StrEnum):
     STOPPED = "STOPPED"  # by the agent, after the run was decided
     PROGRAM_ERROR = "PROGRAM_ERROR"  # a non-zero exit code that is no signal
     OUT_OF_MEMORY = "OUT_OF_MEMORY"  # killed at its memory limit
+    OUT_OF_DISK = "OUT_OF_DISK"  # killed at its disk limit
     START_FAILED = "START_FAILED"  # its command could not be executed
     PACKAGES_FAILED = "PACKAGES_FAILED"  # its packages do not exist or could not be installed
     IMAGE_FAILED = "IMAGE_FAILED"  # its image does not exist, or may not be pulled
+    SECRETS_FAILED = "SECRETS_FAILED"  # a secret of its job was deleted, or cannot be decrypted
     STAGING_FAILED = "STAGING_FAILED"  # its packages or its image could not be fetched
     HOST_FAILED = "HOST_FAILED"  # its machine, or the container engine there, could not start it
     KILLED_BY_SIGNAL = "KILLED_BY_SIGNAL"  # by a signal that the agent did not send
@@ -64,6 +66,7 @@ class Reason(StrEnum):
     STALLED = "STALLED"  # its step did not change for longer than its history, or a set limit, allows
     HOST_LOST = "HOST_LOST"  # its agent stayed silent past the lease
     HOST_SHUTDOWN = "HOST_SHUTDOWN"  # its machine, container engine or agent was shut down
+    PREEMPTED = "PREEMPTED"  # its engine took it away: for other work, or to empty a node
 
 
 class Outcome(StrEnum):
@@ -114,9 +117,11 @@ FAULTS: Mapping[Reason, Fault] = {
     Reason.STOPPED: Fault.NOBODY,
     Reason.PROGRAM_ERROR: Fault.USER,
     Reason.OUT_OF_MEMORY: Fault.USER,
+    Reason.OUT_OF_DISK: Fault.USER,
     Reason.START_FAILED: Fault.USER,
     Reason.PACKAGES_FAILED: Fault.USER,
     Reason.IMAGE_FAILED: Fault.USER,
+    Reason.SECRETS_FAILED: Fault.USER,
     Reason.STAGING_FAILED: Fault.INFRASTRUCTURE,
     Reason.HOST_FAILED: Fault.INFRASTRUCTURE,
     Reason.KILLED_BY_SIGNAL: Fault.INFRASTRUCTURE,
@@ -124,6 +129,7 @@ FAULTS: Mapping[Reason, Fault] = {
     Reason.STALLED: Fault.INFRASTRUCTURE,
     Reason.HOST_LOST: Fault.INFRASTRUCTURE,
     Reason.HOST_SHUTDOWN: Fault.OPERATOR,
+    Reason.PREEMPTED: Fault.OPERATOR,
 }
 
 FINAL_JOB_STATES = frozenset(state for state, moves in JOB_MOVES.items() if not moves)

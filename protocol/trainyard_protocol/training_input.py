@@ -1,4 +1,4 @@
-"""Training input: every field of the v1 API's Job and TrainingInput.
+"""Training input: every field of the v1 API's Job and TrainingInput, and `secrets`, which is Trainyard's own.
 
 Field names, types and meanings are those of the discovery document `ml.v1` (schemas `GoogleCloudMlV1__Job` and below).
 Keys are accepted in camelCase and in snake_case. `canonical()` returns the fields that were sent, in the API's spelling
@@ -6,22 +6,20 @@ and without defaults, because clients compare the echoed `trainingInput` with th
 fields are in `config.validation`.
 """
 
-import itertools
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import ErrorDetails
 
+from trainyard_protocol.config import secret_rules
 from trainyard_protocol.config.fields import (
     Argument,
     Boolean,
     Count,
-    Double,
     Duration,
     Int32,
     Text,
@@ -31,13 +29,14 @@ from trainyard_protocol.config.fields import (
     seconds,
     validation_error,
 )
-from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, Violation, quoted, shown
+from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, Violation, quoted
+from trainyard_protocol.hyperparameters import HyperparameterSpec
+from trainyard_protocol.message import Message
 
 _M = TypeVar("_M", bound="Message")
 
 MAX_PACKAGE_URIS = 100
 MAX_LABELS = 64
-MAX_DISCRETE_VALUES = 1000
 MIN_WAIT_TIME_S = 1800.0
 DEFAULT_MAX_RUNNING_TIME_S = 604800.0
 
@@ -49,67 +48,6 @@ class ScaleTier(StrEnum):
     BASIC_GPU = "BASIC_GPU"
     BASIC_TPU = "BASIC_TPU"
     CUSTOM = "CUSTOM"
-
-
-class Goal(StrEnum):
-    GOAL_TYPE_UNSPECIFIED = "GOAL_TYPE_UNSPECIFIED"
-    MAXIMIZE = "MAXIMIZE"
-    MINIMIZE = "MINIMIZE"
-
-
-class Algorithm(StrEnum):
-    ALGORITHM_UNSPECIFIED = "ALGORITHM_UNSPECIFIED"
-    GRID_SEARCH = "GRID_SEARCH"
-    RANDOM_SEARCH = "RANDOM_SEARCH"
-
-
-class ParameterType(StrEnum):
-    PARAMETER_TYPE_UNSPECIFIED = "PARAMETER_TYPE_UNSPECIFIED"
-    DOUBLE = "DOUBLE"
-    INTEGER = "INTEGER"
-    CATEGORICAL = "CATEGORICAL"
-    DISCRETE = "DISCRETE"
-
-
-class ScaleType(StrEnum):
-    NONE = "NONE"
-    UNIT_LINEAR_SCALE = "UNIT_LINEAR_SCALE"
-    UNIT_LOG_SCALE = "UNIT_LOG_SCALE"
-    UNIT_REVERSE_LOG_SCALE = "UNIT_REVERSE_LOG_SCALE"
-
-
-class Message(BaseModel):
-    """A proto3 message in its JSON mapping: camelCase or snake_case in, unknown names refused."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, validate_default=False
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _camel_case_keys(cls, data: object) -> object:
-        if isinstance(data, cls):
-            return data
-        if not isinstance(data, Mapping):
-            raise validation_error(f"must be a mapping; this is {kind_of(data)}.")
-        renamed: dict[str, object] = {}
-        for key, value in data.items():
-            name = to_camel(key) if isinstance(key, str) and key in cls.model_fields else str(key)
-            if name in renamed:
-                raise validation_error(
-                    f'says "{shown(name)}" twice, once in snake_case and once in camelCase.'
-                )
-            if value is not None:  # proto3 JSON: null is the same as absent
-                renamed[name] = value
-        return renamed
-
-    def canonical(self) -> dict[str, Any]:
-        """The fields that were sent, as the API returns them."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
-
-    def snake_case(self) -> dict[str, Any]:
-        """The fields that were sent, with snake_case keys: the form in TF_CONFIG and CLOUD_ML_JOB."""
-        return self.model_dump(mode="json", by_alias=False, exclude_unset=True)
 
 
 def _accelerator_type(value: str) -> str:
@@ -153,78 +91,27 @@ class Scheduling(Message):
     priority: Annotated[Int32, AfterValidator(_priority)] = 0
 
 
-class ParameterSpec(Message):
-    parameter_name: Text
-    type: Annotated[ParameterType, enum_of(ParameterType)]
-    min_value: Double | None = None
-    max_value: Double | None = None
-    categorical_values: tuple[Text, ...] = ()
-    discrete_values: tuple[Double, ...] = ()
-    scale_type: Annotated[ScaleType, enum_of(ScaleType)] = ScaleType.NONE
-
-    @model_validator(mode="after")
-    def _space(self) -> Self:
-        if self.type in (ParameterType.DOUBLE, ParameterType.INTEGER):
-            self._check_range()
-        elif self.type is ParameterType.CATEGORICAL and not self.categorical_values:
-            raise validation_error("needs categoricalValues, since its type is CATEGORICAL.")
-        elif self.type is ParameterType.DISCRETE:
-            values = self.discrete_values
-            if not 1 <= len(values) <= MAX_DISCRETE_VALUES:
-                raise validation_error(
-                    f"needs 1 to {MAX_DISCRETE_VALUES} discreteValues; it has {len(values)}."
-                )
-            if any(a >= b for a, b in itertools.pairwise(values)):
-                raise validation_error("has discreteValues that are not strictly increasing.")
-        elif self.type is ParameterType.PARAMETER_TYPE_UNSPECIFIED:
-            raise validation_error("needs a type: DOUBLE, INTEGER, CATEGORICAL or DISCRETE.")
-        logarithmic = self.scale_type in (ScaleType.UNIT_LOG_SCALE, ScaleType.UNIT_REVERSE_LOG_SCALE)
-        smallest = min(self.discrete_values, default=self.min_value)
-        if logarithmic and (smallest is None or smallest <= 0):
-            raise validation_error(f"has scaleType {self.scale_type}, which needs values above 0.")
-        return self
-
-    def _check_range(self) -> None:
-        if self.min_value is None or self.max_value is None:
-            raise validation_error(f"needs minValue and maxValue, since its type is {self.type}.")
-        if self.min_value > self.max_value:
-            raise validation_error(
-                f"has a minValue ({self.min_value}) above its maxValue ({self.max_value})."
-            )
-        whole = self.min_value.is_integer() and self.max_value.is_integer()
-        if self.type is ParameterType.INTEGER and not whole:
-            raise validation_error("needs whole numbers as minValue and maxValue, since its type is INTEGER.")
-
-
-class HyperparameterSpec(Message):
-    goal: Annotated[Goal, enum_of(Goal)] = Goal.MAXIMIZE
-    params: tuple[ParameterSpec, ...]
-    max_trials: Int32 = 1
-    max_parallel_trials: Int32 = 1
-    max_failed_trials: Int32 = 0
-    hyperparameter_metric_tag: Text = "training/hptuning/metric"
-    resume_previous_job_id: Text = ""
-    enable_trial_early_stopping: Boolean = False
-    algorithm: Annotated[Algorithm, enum_of(Algorithm)] = Algorithm.ALGORITHM_UNSPECIFIED
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        names = Counter(param.parameter_name for param in self.params)
-        twice = sorted(name for name, count in names.items() if count > 1)
-        if twice:
-            raise validation_error(f"names the parameter {quoted(twice[0])} twice.")
-        doubles = [p.parameter_name for p in self.params if p.type is ParameterType.DOUBLE]
-        if self.algorithm is Algorithm.GRID_SEARCH and doubles:
-            raise validation_error(f"cannot use GRID_SEARCH with the DOUBLE parameter {quoted(doubles[0])}.")
-        if self.max_trials < 1 or self.max_parallel_trials < 1 or self.max_failed_trials < 0:
-            raise validation_error(
-                "needs maxTrials and maxParallelTrials of 1 or more and maxFailedTrials of 0 or more."
-            )
-        return self
-
-
 class EncryptionConfig(Message):
     kms_key_name: Text = ""
+
+
+class SecretReference(Message):
+    """A secret of the project that the job's programs get: as the variable `env`, by default of its own name; or as the
+    file `file`, whose path is then in `env`, by default `NAME_FILE`. Not of the v1 API."""
+
+    name: Annotated[Text, AfterValidator(secret_rules.checked_name)]
+    env: Annotated[Text, AfterValidator(secret_rules.checked_variable)] = ""
+    file: Annotated[Text, AfterValidator(secret_rules.checked_path)] = ""
+
+    @model_validator(mode="after")
+    def _default_variable(self) -> Self:
+        secret_rules.checked_variable(self.variable)  # NAME may be one that the service sets
+        return self
+
+    @property
+    def variable(self) -> str:
+        """The environment variable with the value, or with the file's path."""
+        return self.env or (f"{self.name}_FILE" if self.file else self.name)
 
 
 def _package_uris(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -262,6 +149,7 @@ class TrainingInput(Message):
     service_account: Text = ""
     use_chief_in_tf_config: Boolean = False
     enable_web_access: Boolean = False
+    secrets: Annotated[tuple[SecretReference, ...], BeforeValidator(secret_rules.not_too_many)] = ()
 
     @property
     def image_uri(self) -> str:
@@ -320,7 +208,7 @@ class Job(Message):
 
     job_id: Annotated[Text, AfterValidator(_job_id)]
     training_input: TrainingInput
-    labels: Labels = {}
+    labels: Labels = Field(default_factory=dict)
     etag: Text = ""
 
     @model_validator(mode="before")
@@ -336,7 +224,7 @@ class Job(Message):
 class LabelsPatch(Message):
     """The body of a patch: only `labels` and `etag` can change."""
 
-    labels: Labels = {}
+    labels: Labels = Field(default_factory=dict)
     etag: Text = ""
 
 

@@ -1,13 +1,14 @@
 """Views beyond the v1 API (`/trainyard/v1/...`), for the command line and the dashboard."""
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer
 
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.sync import Capacity, RuntimeOffer, Stall, Stream, Wire
+from trainyard_protocol.sync import Capacity, RuntimeOffer, Stall, Stream, Wire, image_runtime
 from trainyard_protocol.usage import GpuUsage
 
 SERVICE_TASK = "service"
@@ -107,13 +108,17 @@ class MetricsView(Wire):
 
 class ReplicaView(Wire):
     """`cpu_used` (cores), `memory_used_bytes` and `gpus_used` are the newest sample of a running replica, of `used_at`;
-    None without one."""
+    None without one. `waits` is why its engine has not started it yet, or "". `cpus` and `gpus` are numbers and ids on
+    a machine; `vcpus` and the accelerators are amounts, which older servers leave out."""
 
     task: str
     state: ReplicaState
     machine_type: str
     cpus: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()
+    vcpus: int = 0
+    accelerator_type: str = ""
+    accelerator_count: int = 0
     memory_bytes: int = 0
     address: str = ""
     started_at: datetime | None = None
@@ -137,19 +142,40 @@ class ReplicaView(Wire):
     memory_used_bytes: int | None = None
     gpus_used: tuple[GpuUsage, ...] = ()
     used_at: datetime | None = None
+    waits: str = ""
+
+    @property
+    def cores(self) -> int:
+        """Number of its CPUs."""
+        return self.vcpus or len(self.cpus)
+
+    @property
+    def devices(self) -> str:
+        """Its devices: their ids on a machine, else `8 x NVIDIA_H100_80GB`; "" without any."""
+        if self.gpus or not self.accelerator_count:
+            return " ".join(self.gpus)
+        return f"{self.accelerator_count} x {self.accelerator_type}"
+
+
+_PLACES = {
+    "docker": "in containers",
+    "kubernetes": "in a Kubernetes cluster",
+    "process": "as processes",
+    "slurm": "as jobs of Slurm",
+}
 
 
 def describe_runtime(runtime: str, reason: str = "") -> str:
     """Where the replicas of a run are, and why: `in containers: the job brings its image`; "" if it is not known."""
     if not runtime:
         return ""
-    place = "in containers" if runtime == "docker" else "as processes"
+    place = _PLACES.get(runtime, f"in {runtime}")
     return f"{place}: {reason}" if reason else place
 
 
 class RunView(Wire):
     """`runtime` is where its replicas run, "" before that was chosen; `runtime_reason` is why, where there was a
-    choice."""
+    choice. `restarts` are runs of an evaluator alone, beside this one, in order."""
 
     run_id: str
     number: int
@@ -162,10 +188,22 @@ class RunView(Wire):
     replicas: tuple[ReplicaView, ...] = ()
     runtime: str = ""
     runtime_reason: str = ""
+    restarts: tuple["RunView", ...] = ()
+
+    @property
+    def lives(self) -> tuple[tuple[int, ReplicaView], ...]:
+        """Its replicas, then those that were started again alone, each with the number of its run."""
+        return tuple((run.number, replica) for run in (self, *self.restarts) for replica in run.replicas)
+
+    @property
+    def place(self) -> str:
+        """Where its replicas run: `in containers`."""
+        return describe_runtime(self.runtime)
 
 
 class EventView(Wire):
-    """An event of a job's history. `before` and `after` are set for a move."""
+    """An event of a job's history. `before` and `after` are set for a move. `actor` caused it: a person, `agent NAME`
+    or `trainyard`, the service; "" in older histories."""
 
     number: int
     time: datetime
@@ -175,15 +213,30 @@ class EventView(Wire):
     task: str = ""
     before: str = ""
     after: str = ""
+    actor: str = ""
+
+
+class TrialMetric(Wire):
+    """The study's metric at the last step for which a trial has reported it."""
+
+    name: str
+    step: int
+    value: float
 
 
 class JobDetail(Wire):
     """`job` is the v1 Job; `owner` submitted it ("" if unknown); `waiting` is why a queued job waits; `exit_code` is
-    set in a final state. `job_dir` is the job's directory: its jobDir, else the service's default; "" without one."""
+    set in a final state. `job_dir` is the job's directory: its jobDir, else the service's default; "" without one.
+    `is_study`: it has trials. `study`, `trial` and `trial_metric`: of a trial the id of its study, its number, and what
+    it has reported of the study's metric."""
 
     job: dict[str, Any]
     job_dir: str = ""
     owner: str = ""
+    is_study: bool = False
+    study: str = ""
+    trial: int | None = None
+    trial_metric: TrialMetric | None = None
     state: JobState
     waiting: str = ""
     verdict: Verdict | None = None
@@ -255,7 +308,7 @@ class SuggestionView(Wire):
 
 class QueueExplanationView(Wire):
     """The explanation of a waiting job; for another job, `summary` alone. `kind` is room, quota, never, no-agent or
-    no-engine.
+    no-engine. `ahead` and `holders` are jobs that the reader may see; `hidden_holders` is the number of the others.
 
     `changes` has the smallest first. Where no single change is enough, `nothing` is a sentence about what is.
     """
@@ -271,6 +324,7 @@ class QueueExplanationView(Wire):
     ahead: tuple[QueuedAheadView, ...] = ()
     agents: tuple[CandidateView, ...] = ()
     holders: tuple[HolderView, ...] = ()
+    hidden_holders: int = 0
     changes: tuple[SuggestionView, ...] = ()
     nothing: str = ""
 
@@ -293,6 +347,24 @@ class LogEntry(Wire):
     partial: bool = False
     overwritten: bool = False
 
+    @classmethod
+    def of_array(cls, elements: Sequence[Any]) -> "LogEntry":
+        """The line in an array of the API: its fields up to the text, and what it is a part of. Raises ValueError,
+        TypeError."""
+        cursor, run, task, number, time, stream, severity, text, *part = elements
+        return cls(
+            cursor=cursor,
+            run=run,
+            task=task,
+            number=number,
+            time=time,
+            stream=stream,
+            severity=severity,
+            text=text,
+            partial=part == [1],
+            overwritten=part == [2],
+        )
+
 
 class LogSummary(Wire):
     """Sent when a job's log is complete. For each `run/task`: the number of lines, the agent's digest of them
@@ -305,9 +377,10 @@ class LogSummary(Wire):
 
 
 class AgentView(Wire):
-    """`runtime` is that of package jobs, `runtimes` are all, without their environments. `cpus_given`,
-    `memory_given_bytes` and `gpus_given` are held by its runs. `cpu_used` (cores), `memory_used_bytes` and `gpus_used`
-    are the sums of the newest samples of its running replicas."""
+    """`draining`: it is given no new run. `runtime` is that of package jobs, `runtimes` are all, without their
+    environments. `cpus_given`, `memory_given_bytes`, `gpus_given` (ids, of a machine) and `accelerators_given` are held
+    by its runs. `cpu_used` (cores), `memory_used_bytes` and `gpus_used` are the sums of the newest samples of its
+    running replicas."""
 
     agent_id: str
     name: str
@@ -321,10 +394,20 @@ class AgentView(Wire):
     cpus_given: int = 0
     memory_given_bytes: int = 0
     gpus_given: tuple[str, ...] = ()
+    accelerators_given: int = 0
     cpu_used: float = 0.0
     memory_used_bytes: int = 0
     gpus_used: tuple[GpuUsage, ...] = ()
     runtimes: tuple[RuntimeOffer, ...] = ()
+    kind: str = "host"
+    host: str = ""
+    draining: bool = False
+
+    @property
+    def state(self) -> str:
+        if not self.alive:
+            return "silent, draining" if self.draining else "silent"
+        return "draining" if self.draining else "alive"
 
     @property
     def runtime_names(self) -> str:
@@ -335,21 +418,31 @@ class AgentView(Wire):
     def runtimes_summary(self) -> str:
         """Which jobs run in what, and what waits for an engine, as a sentence; "" for an agent that reports neither."""
         offers = {one.name: one for one in self.runtimes if not one.retiring}
-        engine, process = offers.get("docker"), offers.get("process")
+        engine, process, slurm = image_runtime(self.runtimes), offers.get("process"), offers.get("slurm")
+        barred = next((one.problem for one in self.runtimes if one.name == "process" and one.retiring), "")
+        pods = offers.get("kubernetes")
+        if slurm is not None:
+            return f"{slurm.problem or slurm.about}: package jobs wait in Slurm's queue; image jobs do not run here."
+        if pods is not None:
+            which = (
+                f"image jobs run as pods; package jobs do not run here: {barred}"
+                if barred
+                else "jobs run as pods"
+            )
+            return f"{pods.problem or pods.about}: {which}."
         if engine is None:
             return (
                 ""
                 if process is None
                 else "All jobs run as processes; image jobs need --runtime auto or docker."
             )
-        packages = "in containers" if self.runtime == "docker" else "as processes"
+        packages = "as processes" if self.runtime == "process" else "in containers"
         problem = f"{engine.problem[:1].upper()}{engine.problem[1:]}"
-        if self.runtime == "docker":
-            return (
-                f"{problem}: jobs wait until one does."
-                if problem
-                else f"{engine.about}: jobs run in containers."
-            )
+        if self.runtime != "process" and not problem:
+            return f"{engine.about}: jobs run in containers."
+        if self.runtime != "process":
+            also = f" {barred[:1].upper()}{barred[1:]}." if barred else ""
+            return f"{problem}: jobs wait until one does.{also}"
         if problem:
             return f"{problem}: image jobs wait until one does; package jobs run {packages}."
         return f"{engine.about}: image jobs run in containers; package jobs {packages}."
@@ -427,10 +520,12 @@ class QuotasView(Wire):
 
 
 class Me(Wire):
-    """The caller: role and name of the request's token."""
+    """The caller. `role` is the one in all projects, else the highest in any, "" without one; `projects` are the roles
+    by project, `*` for all."""
 
     role: str
     name: str
+    projects: dict[str, str] = Field(default_factory=dict)
 
 
 class Staged(Wire):

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from trainyard.client import Client, Job, JobFailed, WaitTimeout
     from trainyard.metrics import Metric, Metrics
     from trainyard_protocol.errors import TrainyardError
+    from trainyard_protocol.tuning import TrialView as Trial
 
-__all__ = ["Client", "Job", "JobFailed", "Metric", "Metrics", "TrainyardError", "WaitTimeout", "log"]
+__all__ = ["Client", "Job", "JobFailed", "Metric", "Metrics", "TrainyardError", "Trial", "WaitTimeout", "log"]
 
 
 def log(step: object = None, *, event: str = "progress", **values: object) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import quote
 
 from trainyard import metrics, notebook
@@ -21,10 +21,13 @@ from trainyard_cli import client as http
 from trainyard_cli.commands.jobs import log_query, task_name
 from trainyard_cli.local.connect import connect
 from trainyard_cli.local.state import LocalState
+from trainyard_cli.output.studies import best_first
 from trainyard_cli.settings import DEFAULT_PROJECT, Target, default_state_dir
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.flags import JobFlags, get
+from trainyard_cli.submission.from_trial import trial_config
+from trainyard_cli.submission.sweep import SweptFlag, swept
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_protocol.errors import (
     AlreadyExists,
@@ -35,9 +38,10 @@ from trainyard_protocol.errors import (
     Unavailable,
 )
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_protocol.tuning import TrialView as Trial
 from trainyard_protocol.views import FileEntry, JobDetail, LogEntry, MetricsView
 
-__all__ = ["Client", "Job", "JobFailed", "Metric", "Metrics", "TrainyardError", "WaitTimeout"]
+__all__ = ["Client", "Job", "JobFailed", "Metric", "Metrics", "TrainyardError", "Trial", "WaitTimeout"]
 
 logger = logging.getLogger("trainyard")
 
@@ -64,8 +68,9 @@ class WaitTimeout(TrainyardError, TimeoutError):
 class Client:
     """Connection to a server: the one at `server`, else at $TRAINYARD_SERVER, else the local service of `state_dir`.
 
-    The token comes from `token_file` or $TRAINYARD_TOKEN; the local service needs none. Raises FailedPrecondition or
-    Unavailable without a server. Close it, or use it as a context manager.
+    The token comes from `token_file` or $TRAINYARD_TOKEN; the local service needs none. `ca_file` or $TRAINYARD_CA_FILE
+    has the authorities of an https:// server's certificate, by default the operating system. Raises FailedPrecondition
+    or Unavailable without a server. Close it, or use it as a context manager.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Client:
         *,
         project: str = DEFAULT_PROJECT,
         token_file: StrPath | None = None,
+        ca_file: StrPath | None = None,
         state_dir: StrPath | None = None,
     ) -> None:
         target = Target(
@@ -82,6 +88,7 @@ class Client:
             server=server,
             token_file=Path(token_file).expanduser() if token_file else None,
             local=state_dir is not None,
+            ca_file=Path(ca_file) if ca_file else None,
         )
         self.project = project
         self._http = connect(target, logger.warning)
@@ -114,12 +121,19 @@ class Client:
         image: str = "",
         job_dir: StrPath = "",
         labels: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
         staging_bucket: str = "",
+        sweep: Mapping[str, Sequence[object]] | None = None,
+        metric: str = "",
+        goal: Literal["", "maximize", "minimize"] = "",
+        parallel_trials: int = 0,
+        from_trial: "str | Trial" = "",
     ) -> "Job":
         """Submit a job: a config, as a file or as a mapping, with these values in place of its own.
 
-        Each parameter is the flag of `jobs submit training` with its name; `image` is --master-image-uri. A program
-        is packaged and uploaded. Raises InvalidArgument with every violation, AlreadyExists for a taken id.
+        Each parameter is the flag of `jobs submit training` with its name; `image` is --master-image-uri, `secrets` is
+        --set-secrets: names of secrets by variable or path; `sweep` has the values of each flag. A program is packaged
+        and uploaded. Raises InvalidArgument with every violation, AlreadyExists for a taken id.
         """
         given: dict[str, Any] = {
             "package_path": os.fspath(package_path) if package_path else "",
@@ -128,13 +142,25 @@ class Client:
             "master_image_uri": image,
             "job_dir": os.fspath(job_dir),
             "labels": (dict(labels),) if labels else (),
+            "set_secrets": (dict(secrets),) if secrets else (),
+            "sweep": tuple(_swept(name, values) for name, values in (sweep or {}).items()),
+            "metric": metric,
+            "goal": goal,
+            "parallel_trials": parallel_trials,
         }
+        user_args = tuple(map(str, args))
+        source = config_file.of(config) if isinstance(config, Mapping) else Path(config) if config else None
+        if from_trial:
+            if source is not None:
+                raise InvalidArgument("config and from_trial exclude each other.")
+            name = from_trial.job_id if isinstance(from_trial, Trial) else from_trial.replace("/", ".")
+            source, user_args = trial_config(self._http, name, user_args, logger.info), ()
         draft = submission.draft(
-            config_file.of(config) if isinstance(config, Mapping) else Path(config) if config else None,
+            source,
             JobFlags({name: value for name, value in given.items() if value}),
             current_dir=Path.cwd(),
             name=job_id,
-            user_args=tuple(map(str, args)),
+            user_args=user_args,
         )
         self._check(draft)
         directory = str(get(draft.data, "trainingInput.jobDir") or "")
@@ -156,12 +182,19 @@ class Client:
                 raise
 
     def job(self, job_id: str) -> "Job":
-        """A job by its id. Raises NotFound."""
-        return Job(self._http, self._http.get_job(job_id))
+        """A job by its id, or a trial as `STUDY/7`. Raises NotFound."""
+        return Job(self._http, self._http.get_job(job_id.replace("/", ".")))
 
     def jobs(self, filter: str = "", limit: int | None = None) -> list["Job"]:  # noqa: A002 - the API's word
         """The jobs that match a filter of the API, such as `state:FAILED AND jobId:digits*`; the newest first."""
         return [Job(self._http, job) for job in self._http.list_jobs(filter, limit)]
+
+
+def _swept(name: str, values: Sequence[object]) -> SweptFlag:
+    try:
+        return swept(name, list(map(str, values)))
+    except ValueError as error:
+        raise InvalidArgument(f"The sweep over {name} {error}.") from error
 
 
 class Job:
@@ -266,6 +299,11 @@ class Job:
             )
 
         return metrics.read(fetch, from_step, to_step)
+
+    def trials(self) -> list[Trial]:
+        """The trials of a study, best first: parameters, measurements, state and times; `job_id` is that of the
+        trial's own job. Raises FailedPrecondition for another job."""
+        return best_first(self._http.trials(self.id))
 
     def files(self, path: str = "") -> list[FileEntry]:
         """The entries of a directory below its job-dir."""

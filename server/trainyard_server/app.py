@@ -11,10 +11,35 @@ from starlette.concurrency import run_in_threadpool
 import trainyard_protocol
 from trainyard_protocol.health import CheckStatus, Health
 from trainyard_protocol.machines import load_catalog
-from trainyard_server.api import agent, errors, extensions, files, logs, uploads, v1
+from trainyard_server.api import (
+    agent,
+    agents,
+    audit,
+    batch,
+    cloud_logging,
+    discovery,
+    errors,
+    extensions,
+    files,
+    google_access,
+    google_resources,
+    logs,
+    object_storage,
+    openapi,
+    packages,
+    people,
+    secrets,
+    uploads,
+    v1,
+)
+from trainyard_server.api.audit import AuditMiddleware
 from trainyard_server.api.authentication import Authentication
 from trainyard_server.api.dependencies import UseCases
+from trainyard_server.api.google_calls import GoogleCalls
+from trainyard_server.api.hosts import HostCheck
+from trainyard_server.api.limits import LimitCheck
 from trainyard_server.api.security_headers import SecurityHeaders
+from trainyard_server.api.storage_names import StorageNames
 from trainyard_server.background import flush_forever, tick_forever
 from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
@@ -23,6 +48,14 @@ from trainyard_server.control.controller import Controller
 from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.control.retention import Retention
 from trainyard_server.dashboard import static_files
+from trainyard_server.dashboard.pages import (
+    api_reference,
+    sign_in,
+    single_sign_on,
+)
+from trainyard_server.dashboard.pages import (
+    audit as audit_page,
+)
 from trainyard_server.dashboard.pages import (
     cluster as cluster_page,
 )
@@ -48,34 +81,53 @@ from trainyard_server.dashboard.pages import (
     new as new_page,
 )
 from trainyard_server.dashboard.pages import (
-    sign_in,
+    tokens as tokens_page,
 )
 from trainyard_server.dashboard.views import Dashboard
+from trainyard_server.domain.oidc import Attempts
 from trainyard_server.domain.permissions import check_tokens
+from trainyard_server.domain.run_tokens import RunTokens
 from trainyard_server.domain.sessions import Sessions
 from trainyard_server.services.agent_sync import AgentSync
+from trainyard_server.services.agents import Agents
+from trainyard_server.services.audit import Audit
 from trainyard_server.services.cluster import ClusterOverview
 from trainyard_server.services.configs import Configs
 from trainyard_server.services.diagnosis import Diagnosis
+from trainyard_server.services.google_access import GoogleAccess
+from trainyard_server.services.google_resources import GoogleResources
+from trainyard_server.services.guess_limits import GuessLimits
 from trainyard_server.services.health import HealthChecks
 from trainyard_server.services.job_details import JobDetails
 from trainyard_server.services.job_files import JobFiles
 from trainyard_server.services.job_search import JobSearch
 from trainyard_server.services.jobs import Jobs
+from trainyard_server.services.limits import CallerLimits, RateLimit, StreamLimit
 from trainyard_server.services.logs.batches import LogExecutors
+from trainyard_server.services.logs.entries_list import EntriesList
 from trainyard_server.services.logs.job_status import JobStatusReader
 from trainyard_server.services.logs.pages import LogPages
 from trainyard_server.services.logs.streaming import LogStreaming
 from trainyard_server.services.metrics import Metrics
+from trainyard_server.services.object_storage import ObjectStorage
+from trainyard_server.services.packages import Packages
+from trainyard_server.services.people import People
+from trainyard_server.services.principals import Principals, RevokedSessions
 from trainyard_server.services.queue_explanation import QueueExplanation
-from trainyard_server.services.sign_in import RevokedSessions, SignIn, SignInRateLimit
+from trainyard_server.services.secrets import Secrets
+from trainyard_server.services.sign_in import SignIn
+from trainyard_server.services.single_sign_on import SingleSignOn
+from trainyard_server.services.studies import Studies
 from trainyard_server.services.usage import UsageQueries
 from trainyard_server.storage.agent_liveness import AgentLiveness, Stopwatch
+from trainyard_server.storage.audit_file import AuditFile
 from trainyard_server.storage.db import installation
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.events.notifier import Notifier
+from trainyard_server.storage.key_files import key_of
 from trainyard_server.storage.logs.store import LogStore
 from trainyard_server.storage.progress import ProgressTracker
+from trainyard_server.storage.secret_cipher import SecretCipher
 from trainyard_server.storage.uploads import UploadStore
 from trainyard_server.storage.usage.store import UsageStore
 
@@ -107,6 +159,7 @@ def create_app(
                 leadership,
                 backend.notifier,
                 settings.tick_s,
+                use_cases.audit,
                 use_cases.health.heartbeat,
             )
             flushing = flush_forever(backend.progress, backend.notifier, settings.tick_s)
@@ -122,6 +175,8 @@ def create_app(
                     await loop
             if loops:
                 await run_in_threadpool(leadership.release)
+            await run_in_threadpool(use_cases.audit.write_counts, closing=True)
+            await use_cases.object_storage.close()
             use_cases.health.close()
             use_cases.metrics.close()
             use_cases.job_files.close()
@@ -141,13 +196,24 @@ def create_app(
     app.state.use_cases = use_cases
     dashboard = app.state.dashboard = Dashboard(backend.notifier, settings.ping_s)
     app.state.error_page = dashboard.error
+    app.add_middleware(LimitCheck, limits=use_cases.limits)
     app.add_middleware(
-        Authentication, sessions=use_cases.sessions, revoked=use_cases.revoked_sessions, clock=clock
+        Authentication,
+        sessions=use_cases.sessions,
+        principals=use_cases.principals,
+        guesses=use_cases.guesses,
+        clock=clock,
     )
+    app.add_middleware(AuditMiddleware, audit=use_cases.audit, clock=clock)
+    app.add_middleware(GoogleCalls)
+    app.add_middleware(StorageNames, domain=settings.google_domain)
+    app.add_middleware(HostCheck, names=settings.allowed_hosts)
     app.add_middleware(SecurityHeaders)  # the last one added is the outermost
     errors.install(app)
     pages = (
         sign_in,
+        single_sign_on,
+        tokens_page,
         jobs_page,
         job_page,
         logs_page,
@@ -156,11 +222,39 @@ def create_app(
         files_page,
         new_page,
         cluster_page,
+        audit_page,
+        api_reference,
     )
-    for module in (v1, extensions, logs, files, uploads, agent, static_files, *pages):
-        app.include_router(module.router)
+    # Routes are tried in this order: those that are called most come early.
+    apis = (
+        agent,
+        google_resources,
+        v1,
+        discovery,
+        openapi,
+        google_access,
+        batch,
+        cloud_logging,
+        extensions,
+        people,
+        secrets,
+        audit,
+        agents,
+        logs,
+        files,
+        object_storage,
+        uploads,
+        packages,
+    )
+    for module in (*apis, static_files, *pages):
+        # Not by `include_router`, which makes each route a second time, with the first request.
+        app.router.routes.extend(module.router.routes)
 
-    @app.get("/healthz", response_model_exclude_none=True)
+    @app.get(
+        "/healthz",
+        response_model_exclude_none=True,
+        responses={503: {"model": Health, "description": "Jobs are not accepted or do not run."}},
+    )
     async def healthz(response: Response) -> Health:
         """Open to all: 200 while jobs are accepted and run, else 503."""
         health = await use_cases.health.check()
@@ -184,6 +278,8 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
     catalog = load_catalog(settings.machine_types)
     quota_file = QuotaFile(settings.quotas)
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    session_key = key_of(settings.data_dir / "keys" / "sessions")
+    audit_file = AuditFile(settings.audit_file) if settings.audit_file is not None else None
     store = _store(settings)
     try:
         installation.join(store, settings.data_dir)
@@ -205,21 +301,44 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         agent_liveness=AgentLiveness(clock, stopwatch, settings.silent_after_s),
     )
     log_executors = LogExecutors()
-    sessions = Sessions(settings.tokens)
+    guesses = GuessLimits(stopwatch)
+    sessions = Sessions(session_key)
     revoked_sessions = RevokedSessions(store, backend.notifier, clock)
+    google_keys = None
+    if settings.google_domain:
+        from trainyard_server.domain.google_keys import ServiceAccountKeys
+
+        google_keys = ServiceAccountKeys(session_key, settings.google_domain)
+    run_tokens = RunTokens(session_key)
+    principals = Principals(
+        store,
+        settings.tokens,
+        revoked_sessions,
+        backend.notifier,
+        clock,
+        single_sign_on=settings.oidc is not None,
+        google_keys=google_keys,
+        run_tokens=run_tokens,
+    )
+    signing_in = SignIn(backend, sessions, principals, revoked_sessions, guesses)
     controller = Controller(backend)
     job_files = JobFiles(backend)
     job_details = JobDetails(backend)
     jobs = Jobs(backend, controller)
+    project_secrets = Secrets(backend, SecretCipher(settings.secrets_key))
+    project_secrets.check_key()
     return UseCases(
         backend=backend,
         controller=controller,
         retention=Retention(backend, controller, stopwatch),
         jobs=jobs,
-        agent_sync=AgentSync(backend, controller),
+        google_access=GoogleAccess(backend, google_keys, principals, guesses),
+        google_resources=GoogleResources(backend),
+        agent_sync=AgentSync(backend, controller, run_tokens),
         job_details=job_details,
         log_streaming=LogStreaming(backend, JobStatusReader(controller, job_details), log_executors),
         log_pages=LogPages(backend, log_executors),
+        entries_list=EntriesList(backend, log_executors),
         health=HealthChecks(backend, stopwatch),
         diagnosis=Diagnosis(backend),
         queue_explanation=QueueExplanation(backend),
@@ -230,7 +349,32 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
         log_executors=log_executors,
         sessions=sessions,
         revoked_sessions=revoked_sessions,
+        principals=principals,
+        packages=Packages(backend, session_key),
+        object_storage=ObjectStorage(backend),
+        people=People(backend),
+        agents=Agents(backend, controller),
+        audit=Audit(backend, audit_file),
+        secrets=project_secrets,
         job_files=job_files,
-        sign_in=SignIn(backend, sessions, revoked_sessions, SignInRateLimit()),
+        guesses=guesses,
+        sign_in=signing_in,
+        studies=Studies(backend),
+        single_sign_on=_single_sign_on(settings, session_key, signing_in, clock, stopwatch),
         cluster=ClusterOverview(backend),
+        limits=CallerLimits(
+            rate=RateLimit(settings.requests_per_s, stopwatch),
+            storage=RateLimit(settings.storage_requests_per_s, stopwatch, "calls of the storage"),
+            streams=StreamLimit(settings.event_streams),
+        ),
     )
+
+
+def _single_sign_on(
+    settings: Settings, key: bytes, signing_in: SignIn, clock: Clock, stopwatch: Stopwatch
+) -> SingleSignOn | None:
+    if settings.oidc is None:
+        return None
+    from trainyard_server.services.oidc_issuer import OidcIssuer
+
+    return SingleSignOn(settings.oidc, OidcIssuer(settings.oidc, stopwatch), Attempts(key), signing_in, clock)

@@ -1,18 +1,24 @@
 """Background loops of the server: scheduler ticks, and writing the progress of replicas to the database."""
 
+import asyncio
 import logging
+import time
 
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.control.retention import Retention
+from trainyard_server.services.audit import Audit
 from trainyard_server.services.health import Heartbeat
 from trainyard_server.storage.events.notifier import PROGRESS_TOPIC, QUEUE_TOPIC, Notifier
 from trainyard_server.storage.failures import FailureLog
 from trainyard_server.storage.progress import ProgressTracker
 
 logger = logging.getLogger(__name__)
+
+_REST = 2.0
+"""Least pause between two ticks, as a multiple of the first one's time."""
 
 _TICK_FAILURE = "Jobs cannot be moved forward"
 
@@ -23,6 +29,7 @@ async def tick_forever(
     leadership: LeaderElection,
     notifier: Notifier,
     tick_s: float,
+    audit: Audit,
     heartbeat: Heartbeat,
 ) -> None:
     """Tick every `tick_s` and whenever the queue changes, until the notifier closes. A failure is logged once for each
@@ -35,9 +42,11 @@ async def tick_forever(
             retention.step()
         else:
             controller.observe_agents()
+        audit.write_counts()
 
     with notifier.subscribe(QUEUE_TOPIC) as queue:
         while not notifier.closed:
+            began = time.monotonic()
             try:
                 await run_in_threadpool(tick)
             except Exception as error:  # noqa: BLE001 - logged, and tried again
@@ -46,6 +55,8 @@ async def tick_forever(
             else:
                 heartbeat.succeeded()
                 failures.resolved(_TICK_FAILURE, "Jobs move forward again.")
+            # In a burst of changes others get the processor, too.
+            await asyncio.sleep(min(tick_s, _REST * (time.monotonic() - began)))
             await queue.wait(tick_s)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from trainyard_protocol.job_dirs import default_job_dir
 from trainyard_protocol.machines import Catalog
 from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
@@ -52,7 +53,13 @@ class Backend:
         keep_jobs = None if keep_s is None else timedelta(seconds=keep_s)
         return RetentionPolicy(keep_jobs, self.settings.keep_log_bytes)
 
-    def job_dir(self, project: str, job_id: str, given: str) -> str:
-        """A job's directory: the jobDir that was given, or else the default of this server; "" without either."""
-        root = self.settings.default_job_dir.rstrip("/")
-        return given or (f"{root}/{project}/{job_id}" if root else "")
+    def job_dir(self, project: str, owner: str, job_id: str, given: str) -> str:
+        """A job's directory: the jobDir that was given, or else the default of this server, of a trial below that of
+        its study; "" without either."""
+        settings = self.settings
+        if given or not settings.default_job_dir:
+            return given
+        directory = "/".join(job_id.split("."))
+        return default_job_dir(
+            settings.default_job_dir, project, "" if settings.one_user else owner, directory
+        )

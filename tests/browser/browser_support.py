@@ -75,7 +75,7 @@ class DashboardServer:
         )
 
     def session(self, token: Token) -> Session:
-        return self.api.use_cases.sessions.open(token, self.api.clock())
+        return self.api.use_cases.sessions.open(token.credential, self.api.clock())
 
     def agent(self, name: str = "laptop", **given: Any) -> ScriptedAgent:
         agent = ScriptedAgent(self.api, name, **given)

@@ -124,7 +124,7 @@ class Show:
     ) -> None:
         start = agent.shipped.get((run.run_id, task), 0)
         shipped = tuple(
-            LogLine(time=at.isoformat().replace("+00:00", "Z"), stream=stream, text=text)
+            LogLine.parse({"time": at.isoformat().replace("+00:00", "Z"), "stream": stream, "text": text})
             for at, stream, text in lines
         )
         agent.shipped[run.run_id, task] = agent.ship(task, LogChunk(start=start, lines=shipped), run).next

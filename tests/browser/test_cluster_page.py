@@ -200,7 +200,7 @@ def test_empty_cluster_shows_what_to_do_next(
     page = open_page("/cluster", viewport=viewport)
     expect(page.get_by_role("heading", name="No agent yet")).to_be_visible()
     expect(page.get_by_text("trainyard up", exact=True)).to_be_visible()
-    expect(page.get_by_text(f"--server {dashboard.url}")).to_be_visible()
+    expect(page.get_by_text(f"trainyard agent join {dashboard.url}")).to_be_visible()
     expect(page.get_by_text("The queue is empty.")).to_be_visible()
     shot(page, f"cluster-empty-{viewport.name.lower()}")
     assert axe(page) == []

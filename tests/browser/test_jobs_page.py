@@ -242,6 +242,19 @@ def test_both_ways_to_dark_have_the_same_colours(dashboard: DashboardServer, ope
     assert chosen.evaluate(colours) == systems.evaluate(colours)
 
 
+def test_page_beyond_the_limit_of_streams_says_so(
+    busy: DashboardServer, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = busy.api.use_cases.limits.streams
+    monkeypatch.setattr(streams, "_most", 1)
+    with streams.slot("admin"):
+        page = open_page("/")
+        expect(page.locator("#banner")).to_contain_text("You have too many live pages open")
+    errors = page.errors  # type: ignore[attr-defined]
+    assert all("429" in error for error in errors)
+    errors.clear()
+
+
 def test_banner_is_shown_while_the_server_is_away(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
     expect(row(page, "waits")).to_be_visible()

@@ -337,8 +337,8 @@ HOSTILE = (
 def test_lines_of_a_program_are_text(dashboard: DashboardServer, open_page: Open) -> None:
     agent, run = started(dashboard)
     lines = [line(text) for text in HOSTILE]
-    lines += [line("y" * 40_000).model_copy(update={"partial": True}), line("its rest", "stderr")]
-    lines += [line(text, "stderr").model_copy(update={"overwritten": True}) for text in ("10 %", "20 %")]
+    lines += [line("y" * 40_000)._replace(partial=True), line("its rest", "stderr")]
+    lines += [line(text, "stderr")._replace(overwritten=True) for text in ("10 %", "20 %")]
     ship(dashboard, agent, run, *lines)
     page = open_page(f"{PATH}?task=master-replica-0&search=%3Cscript%3E")
     expect(page.locator(".ln")).to_have_count(len(lines))

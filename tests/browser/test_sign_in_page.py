@@ -9,6 +9,8 @@ from playwright.sync_api import Page, expect
 
 from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import ALICE
+from trainyard_cli.commands.dashboard import write_page
+from trainyard_cli.settings import Server
 
 Open = Callable[..., Page]
 
@@ -46,28 +48,39 @@ def test_wrong_token_is_refused_and_the_right_one_signs_in_and_out(
     page.errors[:] = [error for error in page.errors if "status of 401" not in error]  # type: ignore[attr-defined]
 
 
-def test_link_signs_in_by_itself_once_and_leaves_no_code_in_the_address(
-    dashboard: DashboardServer, open_page: Open
+def test_link_signs_in_once_leaves_no_code_in_the_address_and_no_cookie_under_other_names(
+    dashboard: DashboardServer, open_page: Open, tmp_path: Path
 ) -> None:
     code = dashboard.api.client.post("/trainyard/v1/sign-in-codes", headers=ALICE).json()["code"]
-    page = open_page(f"/sign-in#{code}", role="")
-    expect(page).to_have_url(f"{dashboard.url}/")
+    address = Server(dashboard.url, "token").dashboard_url
+    page = open_page("/", role="")
+    page.goto(write_page(f"{address}/sign-in#{code}", tmp_path).as_uri())
+    expect(page).to_have_url(f"{address}/")
     expect(page.locator(".me")).to_have_text("alice")
+    assert len(page.context.cookies(address)) == 1
+    assert page.context.cookies([dashboard.url, dashboard.url.replace("127.0.0.1", "localhost")]) == []
     page.go_back()
     assert code not in page.url
+    page.close()
+    page.errors[:] = [error for error in page.errors if address not in error]  # type: ignore[attr-defined]
     again = open_page(f"/sign-in#{code}", role="")
     expect(again.get_by_role("alert")).to_contain_text("That link was used already")
     again.errors[:] = [error for error in again.errors if "status of 401" not in error]  # type: ignore[attr-defined]
 
 
-def test_link_signs_in_over_another_session_and_its_tabs_show_it(
-    dashboard: DashboardServer, open_page: Open
+def test_link_asks_before_it_replaces_another_account_and_its_tabs_show_it(
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
 ) -> None:
     other = open_page("/", role="admin")
     expect(other.locator(".me")).to_have_text("admin")
     code = dashboard.api.client.post("/trainyard/v1/sign-in-codes", headers=ALICE).json()["code"]
     page = other.context.new_page()
     page.goto(f"/sign-in#{code}")
+    expect(page.get_by_text("You are signed in as admin. Sign in as alice instead?")).to_be_visible()
+    expect(page.get_by_role("link", name="Stay signed in as admin")).to_be_visible()
+    shot(page, "switch-account")
+    assert axe(page) == []
+    page.get_by_role("button", name="Sign in as alice").click()
     expect(page.locator(".me")).to_have_text("alice")
     expect(other.get_by_text("This browser has signed in again")).to_be_visible()
     other.get_by_role("button", name="Reload").click()

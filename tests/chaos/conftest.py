@@ -10,15 +10,20 @@ import pytest
 
 import databases
 from chaos import program
+from chaos.cluster import chaos_cluster
 from chaos.history import Place
 from chaos.plan import RUNTIMES
 from chaos.services import Forge
 from engines import Engine
 
-FEW = {"process": 3, "docker": 2}
+FEW = {"process": 3, "docker": 2, "kubernetes": 2}
 """Histories of each combination in an ordinary run of the tests."""
 DATABASES = ("sqlite", "postgresql")
-CONTAINERS: dict[str, tuple[pytest.MarkDecorator, ...]] = {"process": (), "docker": (pytest.mark.containers,)}
+CONTAINERS: dict[str, tuple[pytest.MarkDecorator, ...]] = {
+    "process": (),
+    "docker": (pytest.mark.containers,),
+    "kubernetes": (),
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -26,7 +31,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     option = metafunc.config.getoption
     few = FEW if option("--chaos-seed") is None else dict.fromkeys(RUNTIMES, 1)
-    asked = {"process": option("--chaos-histories"), "docker": option("--chaos-docker-histories")}
+    asked = {
+        "process": option("--chaos-histories"),
+        "docker": option("--chaos-docker-histories"),
+        "kubernetes": option("--chaos-kubernetes-histories"),
+    }
     metafunc.parametrize(
         "combination",
         [
@@ -95,8 +104,8 @@ def job_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, combination: tuple[str, str, int]) -> Iterator[Place]:
-    runtime, database, _ = combination
-    yield from _place(request, runtime, database)
+    runtime, database, number = combination
+    yield from _place(request, runtime, database, number)
 
 
 @pytest.fixture
@@ -109,7 +118,7 @@ def chaos_seed() -> int:
     return seed()
 
 
-def _place(request: pytest.FixtureRequest, runtime: str, database: str) -> Iterator[Place]:
+def _place(request: pytest.FixtureRequest, runtime: str, database: str, number: int = 0) -> Iterator[Place]:
     forge: Forge = request.getfixturevalue("forge")
     server: databases.PostgreSQL | None = None
     url = ""
@@ -119,6 +128,9 @@ def _place(request: pytest.FixtureRequest, runtime: str, database: str) -> Itera
     python = request.getfixturevalue("job_python")
     if runtime == "process":
         yield Place(forge, url, python=python)
+    elif runtime == "kubernetes":
+        with chaos_cluster(request.getfixturevalue("tmp_path"), number) as cluster:
+            yield Place(forge, url, image="chaos:1", cluster=cluster)
     else:
         engine: Engine = request.getfixturevalue("engine")
         yield Place(forge, url, python=python, image=engine.base_image, environment=engine.environment)

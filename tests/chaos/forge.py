@@ -102,7 +102,9 @@ def _become(order: dict[str, Any]) -> NoReturn:
 
 def _server(arguments: list[str], clock: ShiftedClock, knobs: dict[str, Any]) -> int:
     settings = trainyard_server.main._settings
-    trainyard_server.main._settings = lambda options: dataclasses.replace(settings(options), **knobs)
+    trainyard_server.main._settings = lambda options, names=(): dataclasses.replace(
+        settings(options, names), **knobs
+    )
     setattr(  # noqa: B010 - what main took from elsewhere
         trainyard_server.main,
         "create_app",

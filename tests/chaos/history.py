@@ -12,19 +12,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from addresses import free_ports
 from chaos import program
+from chaos.cluster import CALM_CLUSTER, ChaosCluster, ClusterWeather, Trap
 from chaos.people import Answer, GaveUp, Log, Person
 from chaos.plan import Operation, Plan, PlannedJob
 from chaos.proxy import CALM, Network, Weather
 from chaos.replicas import Key, Replicas, truths
-from chaos.services import AGENT_KNOBS, LEASE_S, RETRIES, SERVER_KNOBS, SILENT_S, Forge, Service, free_port
+from chaos.services import (
+    AGENT_KNOBS,
+    CLUSTER_KNOBS,
+    LEASE_S,
+    RETRIES,
+    SERVER_KNOBS,
+    SILENT_S,
+    Forge,
+    Service,
+)
+from token_files import long_token, write_token
 from trainyard_agent.host.files import holder
 from trainyard_agent.lease.watchdog_files import LOCK
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views import JobDetail
 
-TOKENS = {"admin": "admin-secret", "agent": "agent-secret"}
-_PATIENCE_S = {"process": 40.0, "docker": 60.0}
+TOKENS = {role: long_token(role) for role in ("admin", "agent")}
+_PATIENCE_S = {"process": 40.0, "docker": 60.0, "kubernetes": 40.0}
+_TRAP_S = 4.0
 _PATIENCE_FOR_A_JOB_S = 20.0
 
 
@@ -36,7 +49,7 @@ class NeverSettled(AssertionError):
 class Place:
     """Where a history is played. `database` is the URL of an empty one ("": SQLite), `python` the interpreter whose
     packages jobs see, `image` what containers are made of, `environment` the agents' own, `replica_environment` what
-    they give to what they start."""
+    they give to what they start, `cluster` where pods are made."""
 
     forge: Forge
     database: str
@@ -44,6 +57,7 @@ class Place:
     image: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     replica_environment: dict[str, str] = field(default_factory=dict)
+    cluster: ChaosCluster | None = None
 
 
 @dataclass(slots=True)
@@ -67,7 +81,7 @@ class Outcome:
     jobs: list[str]
     harmed: dict[Key, set[str]]
     containers: list[str]
-    """And networks, of these agents."""
+    """And networks, of these agents; or objects in a cluster."""
     faults: dict[str, int]
     seconds: float
 
@@ -83,7 +97,7 @@ class History:
         self._started = 0.0
         self._threads: list[threading.Thread] = []
         self._errors: list[str] = []
-        self._image = place.image
+        self._image, self._cluster = place.image, place.cluster
         self.answers = {job.name: JobAnswers() for job in plan.jobs}
         self._is_submitted = {job.name: threading.Event() for job in plan.jobs}
         self._network = Network()
@@ -92,7 +106,7 @@ class History:
         self.agents = [self._agent(place, number, targets) for number in range(plan.agents)]
         people = self._network.add("people", targets, plan.seed)
         self.person = Person(people.port, TOKENS["admin"], self._ended)
-        self._replicas = Replicas(root, plan.runtime, place.environment, self.agent_ids)
+        self._replicas = Replicas(root, plan.runtime, place.environment, self.agent_ids, place.cluster)
 
     def play(self) -> Outcome:
         """Raises NeverSettled, and AssertionError for a service that did not do what it was told."""
@@ -130,7 +144,7 @@ class History:
     # The parts.
 
     def _server(self, place: Place, number: int) -> tuple[Service, int]:
-        port = free_port()
+        (port,) = free_ports(1)
         data = self.root / "data"
         arguments = [
             "--data-dir",
@@ -142,7 +156,7 @@ class History:
         ]
         arguments += ["--retries", str(self.retries)]
         for role, token in TOKENS.items():
-            (self.root / role).write_text(token)
+            write_token(self.root / role, token)
             arguments += ["--token-file", f"{role}={self.root / role}"]
         if place.database:
             arguments += ["--database", place.database]
@@ -154,11 +168,17 @@ class History:
         proxy = self._network.add(name, targets, self.plan.seed)
         arguments = ["--server", f"http://127.0.0.1:{proxy.port}", "--token-file", str(self.root / "agent")]
         arguments += ["--state-dir", str(self.root / name), "--name", name]
+        if place.cluster is not None:
+            arguments += ["--runtime", "kubernetes", "--kubeconfig", str(place.cluster.kubeconfig)]
+            arguments += ["--pool", "2x4x16", "--init-image", place.image]
+            knobs = {**AGENT_KNOBS, **CLUSTER_KNOBS}
+            return Service(place.forge, "agent", name, arguments, self.root, knobs, may_end=True)
         arguments += [
             "--runtime",
             "process" if self.plan.runtime == "process" else "auto",
             "--memory-gb",
             "16",
+            "--one-user",
         ]
         arguments += ["--job-dir-root", str(self.root / "jobs")]
         if place.python:
@@ -174,13 +194,17 @@ class History:
         directory.mkdir(parents=True)
         gang: dict[str, Any] = {"scaleTier": "CUSTOM", "masterType": "local-1", "jobDir": str(directory)}
         script = json.dumps(job.script)
-        configs = ["master", "worker"] if job.workers else ["master"]
+        configs = list(job.script)
         if job.workers:
             gang |= {"workerType": "local-1", "workerCount": str(job.workers)}
+        if "evaluator" in job.script:
+            gang |= {"evaluatorType": "local-1", "evaluatorCount": "1"}
         if not self.plan.in_container(job):
             return {**gang, "pythonModule": "chaos_program", "args": [script]}
         shutil.copy(program.__file__, directory / "program.py")
         command = ["python3", "-S", "-E", str(directory / "program.py"), script]
+        if self._cluster is not None:  # a pod has no directory of the machine as job-dir
+            command += ["--job-dir", gang.pop("jobDir")]
         config = {"imageUri": self._image, "containerCommand": command}
         return {**gang, **{f"{task}Config": config for task in configs}}
 
@@ -280,6 +304,41 @@ class History:
     def do_kill_supervisor(self, which: int) -> None:
         self._replicas.kill_supervisor(which)
 
+    def do_delete_pod(self, which: int) -> None:
+        self._replicas.delete_pod(which)
+
+    def do_remove_pod(self, which: int) -> None:
+        self._replicas.remove_pod(which)
+
+    def do_preempt_pod(self, which: int) -> None:
+        self._replicas.preempt_pod(which)
+
+    def do_trap_agent(self, agent: int, down_s: float, call: int, done: bool) -> None:
+        """Its next request but so many is its last, and is done or not."""
+        assert self._cluster is not None
+        trap = Trap(call, done)
+        self._cluster.set_trap(trap)
+        if trap.sprung.wait(_TRAP_S):
+            self.agents[agent].down(signal.SIGKILL, down_s, trap.released.set)
+        else:
+            self._cluster.remove_trap(trap)
+
+    def do_pause_kubelet(self, for_s: float) -> None:
+        assert self._cluster is not None
+        self._cluster.pause_kubelet(for_s)
+
+    def do_disturb_cluster(self, for_s: float, **faults: float) -> None:
+        self._change_cluster(ClusterWeather(down=False, **faults), for_s)
+
+    def do_cut_cluster(self, for_s: float) -> None:
+        self._change_cluster(ClusterWeather(down=True), for_s)
+
+    def _change_cluster(self, weather: ClusterWeather, for_s: float) -> None:
+        assert self._cluster is not None
+        self._cluster.change(weather)
+        time.sleep(for_s)
+        self._cluster.change(CALM_CLUSTER)
+
     def do_disturb(self, side: str, for_s: float, **faults: Any) -> None:
         self._change(side, Weather(**faults), for_s)
 
@@ -303,6 +362,8 @@ class History:
     def _heal(self) -> None:
         for side in self._network.proxies:
             self._network.change(side, CALM)
+        if self._cluster is not None:
+            self._cluster.change(CALM_CLUSTER)
         for job in self.plan.jobs:
             if job.endless:
                 self.do_cancel(self.plan.jobs.index(job), 1)
@@ -312,6 +373,9 @@ class History:
         give_up_at = time.monotonic() + self.patience_s
         details: dict[str, JobDetail] = {}
         while time.monotonic() < give_up_at:
+            if self._cluster is not None:
+                for agent in self.agents:
+                    agent.keep_up()
             if self._errors:
                 raise AssertionError("; ".join(self._errors))
             if all(event.is_set() for event in self._is_submitted.values()):
@@ -334,15 +398,17 @@ class History:
         places = [
             self.root / f"agent-{number}" / name
             for number in range(self.plan.agents)
-            for name in ("runs", "environments", "containers", "staging")
+            for name in ("runs", "environments", "containers", "staging", "pods")
         ]
-        return [str(path) for place in places if place.is_dir() for path in place.iterdir()]
+        files = [str(path) for place in places if place.is_dir() for path in place.iterdir()]
+        return files + (self._replicas.containers() if self._cluster is not None else [])
 
     def _outcome(self, details: dict[str, JobDetail], logs: dict[str, Log]) -> Outcome:
         counts: dict[str, int] = {}
         for proxy in self._network.proxies.values():
             for what, count in proxy.counts.items():
                 counts[what] = counts.get(what, 0) + count
+        counts |= self._cluster.counts if self._cluster is not None else {}
         return Outcome(
             plan=self.plan,
             root=self.root,

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
+from chaos.cluster import CLUSTER_FAULTS
 from chaos.history import Outcome
 from chaos.plan import MAX_WIDTH
 from chaos.program import line
@@ -87,13 +88,20 @@ def verdicts_are_what_happened(outcome: Outcome) -> None:
             case Reason.KILLED_BY_SIGNAL:
                 dies = truth is not None and any(note["what"] == "dies" for note in truth.notes)
                 harmed = outcome.harmed.get(_key(run, verdict.replica), set())
-                assert dies or "killed" in harmed, what
+                assert dies or harmed & {"killed", "deleted"}, what
             case Reason.VANISHED:
-                assert "removed" in outcome.harmed.get(_key(run, verdict.replica), set()), what
+                assert outcome.harmed.get(_key(run, verdict.replica), set()) & {"removed", "deleted"}, what
+            case Reason.PREEMPTED:
+                assert "preempted" in outcome.harmed.get(_key(run, verdict.replica), set()), what
             case Reason.HOST_LOST:
                 assert outcome.plan.agents > 1, what
+                assert outcome.plan.runtime != "kubernetes", what
+            case Reason.HOST_FAILED:
+                assert outcome.plan.runtime == "kubernetes", what
+                assert any(outcome.faults.get(fault) for fault in CLUSTER_FAULTS), what
             case Reason.STOPPED:
-                assert detail.state is JobState.CANCELLED, what
+                restarts = [one.number for gang in detail.runs for one in gang.restarts]
+                assert detail.state is JobState.CANCELLED or run.number in restarts, what
             case _:
                 raise AssertionError(what)
     for detail in outcome.details.values():
@@ -115,7 +123,21 @@ def each_replica_lives_once_and_no_two_runs_at_once(outcome: Outcome) -> None:
             f"{truth.task} of run {truth.run} lived twice: {seen[truth.key]}, {truth}"
         )
         seen[truth.key] = truth
-        assert not truth.overlaps, f"{truth.job}: {truth.name} lived beside {truth.overlaps} of another run"
+        strangers = [name for name in truth.overlaps if not _restarted(outcome, truth, name)]
+        assert not strangers, f"{truth.job}: {truth.name} lived beside {strangers} of another run"
+
+
+def _restarted(outcome: Outcome, truth: Truth, name: str) -> bool:
+    """Whether one of the two lives is a restart of an evaluator, and the other one is of its gang, and another
+    replica."""
+    gangs = {
+        run.run_id[:10]: gang.number
+        for gang in outcome.details[truth.job].runs
+        for run in (gang, *gang.restarts)
+    }
+    other, _, rest = name.partition(".")
+    mine = gangs.get(truth.run)
+    return mine is not None and gangs.get(other) == mine and rest.partition(".")[0] != truth.task
 
 
 def gangs_run_whole_or_not_at_all(outcome: Outcome) -> None:
@@ -126,6 +148,8 @@ def gangs_run_whole_or_not_at_all(outcome: Outcome) -> None:
     for name, run in _runs(outcome):
         alive = [replica for replica in run.replicas if _key(run, replica.task) in lives]
         refused = [r for r in run.replicas if r.reason in (Reason.START_FAILED, Reason.HOST_FAILED)]
+        if outcome.plan.runtime == "kubernetes":
+            refused = []  # some pods may have been made before the API server failed
         assert not (alive and refused), f"{name}, run {run.number}: {refused} were refused, and {alive} lived"
         if run.verdict is not None and run.verdict.outcome is RunOutcome.SUCCEEDED:
             early = [r.task for r in run.replicas if r not in alive and not _ended_early(outcome, run, r)]
@@ -144,7 +168,7 @@ def every_line_is_there_once_and_in_order(outcome: Outcome) -> None:
         for (run_number, task), lines in by_replica.items():
             numbers = [entry.number for entry in lines]
             assert numbers == list(range(len(lines))), f"{name}, run {run_number}, {task}: numbers {numbers}"
-        runs = {run.number: run for run in outcome.details[name].runs}
+        runs = {run.number: run for run in _all_runs(outcome.details[name])}
         for (number, task), lines in by_replica.items():
             if task != SERVICE_TASK:
                 assert number in runs, f"{name}: lines of run {number}, which never was"
@@ -174,7 +198,9 @@ def nothing_is_left(outcome: Outcome) -> None:
     assert not left, f"processes {[(process.pid, process.cmdline()) for process in left]}"
     assert not outcome.containers, f"{outcome.containers}"
     for path in outcome.root.glob("agent-*/"):
-        found = [child.name for child in path.iterdir() if child.is_dir() and any(child.iterdir())]
+        kept = path / "kept-environments"  # for later runs
+        children = [child for child in path.iterdir() if child.is_dir() and child != kept]
+        found = [child.name for child in children if any(child.iterdir())]
         assert not found, f"{path} still has {found}"
 
 
@@ -208,7 +234,7 @@ def _check_lines(
     replica = next(r for r in run.replicas if r.task == task)
     lossy = _may_lack_its_end(outcome, name, run, replica)
     for stream in _STREAMS:
-        texts = [entry.text for entry in lines if entry.stream == stream]
+        texts = [entry.text for entry in lines if _stream(outcome, entry) == stream]
         for number, text in enumerate(texts):
             whole = line(truth.name, stream, number, len(text))
             if text == whole:
@@ -222,6 +248,11 @@ def _check_lines(
             assert len(texts) >= truth.written[stream], (
                 f"{where}: {len(texts)} lines of {stream}, and {truth.written[stream]} were written ({truth.name})"
             )
+
+
+def _stream(outcome: Outcome, entry: LogEntry) -> str:
+    """The stream of a line. A cluster has one, and the line says which it was."""
+    return (*entry.text.split(" "), "", "")[1] if outcome.plan.runtime == "kubernetes" else entry.stream
 
 
 def _check_count(
@@ -269,10 +300,15 @@ def _ended_early(outcome: Outcome, run: RunView, replica: ReplicaView) -> bool:
 
 def _runs(outcome: Outcome) -> Iterator[tuple[str, RunView]]:
     for name, detail in outcome.details.items():
-        for run in detail.runs:
+        for run in _all_runs(detail):
             assert run.state is RunState.ENDED
             assert all(replica.state is ReplicaState.EXITED for replica in run.replicas)
             yield name, run
+
+
+def _all_runs(detail: JobDetail) -> list[RunView]:
+    """With those of evaluators that started again."""
+    return [run for gang in detail.runs for run in (gang, *gang.restarts)]
 
 
 def _lives(outcome: Outcome) -> dict[Key, Truth]:

@@ -5,12 +5,12 @@ as fast as the machine lets them.
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Runtime = Literal["process", "docker"]
-RUNTIMES: tuple[Runtime, ...] = ("process", "docker")
+Runtime = Literal["process", "docker", "kubernetes"]
+RUNTIMES: tuple[Runtime, ...] = ("process", "docker", "kubernetes")
 Script = Mapping[str, list[list[Any]]]
 """The steps of the program (see `program.py`) by the type of its task."""
 
@@ -51,7 +51,7 @@ class Plan:
 
     def in_container(self, job: PlannedJob) -> bool:
         """With an engine, every second job is a package: its processes run beside the containers of the others."""
-        return self.runtime == "docker" and self.jobs.index(job) % 2 == 0
+        return self.runtime == "kubernetes" or (self.runtime == "docker" and self.jobs.index(job) % 2 == 0)
 
     def __str__(self) -> str:
         head = f"seed {self.seed}: {self.runtime}, agents={self.agents}, servers={self.servers}"
@@ -84,19 +84,45 @@ WEIGHTS: Mapping[str, float] = {
     "jump": 1.0,
 }
 
+CLUSTER_WEIGHTS: Mapping[str, float] = {
+    "cancel": 3.0,
+    "kill_server": 1.0,
+    "end_server": 0.5,
+    "pause_server": 0.5,
+    "kill_agent": 1.0,
+    "end_agent": 0.7,
+    "pause_agent": 1.0,
+    "trap_agent": 4.0,  # killed at one of its requests, before or after it is done
+    "kill_program": 1.5,
+    "pause_program": 0.5,
+    "delete_pod": 1.5,
+    "remove_pod": 0.7,  # by force, and without its finalizer
+    "preempt_pod": 1.0,
+    "pause_kubelet": 1.5,
+    "disturb_cluster": 4.0,
+    "cut_cluster": 2.0,
+    "disturb": 1.0,
+    "cut": 0.7,
+    "jump": 0.7,
+}
+"""Where the replicas are pods."""
+
 
 def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
     random_ = random.Random(f"{runtime} {seed}")
-    slow = 2.0 if runtime == "docker" else 1.0  # a container takes its time to come up
+    slow = {"process": 1.0, "docker": 2.0, "kubernetes": 2.0}[
+        runtime
+    ]  # containers take their time to come up
+    weights = CLUSTER_WEIGHTS if runtime == "kubernetes" else WEIGHTS
     crowd = _Crowd(
         jobs=random_.choice([2, 3, 3]),
-        agents=random_.choice([1, 1, 2]),
+        agents=random_.choice([1, 1, 2]) if runtime != "kubernetes" else 1,  # of a namespace
         servers=min(most_servers, random_.choice([1, 2])),
         slow=slow,
     )
     length = 1.6 * slow
     jobs = tuple(_job(random_, number, length) for number in range(crowd.jobs))
-    kinds = random_.choices(list(WEIGHTS), list(WEIGHTS.values()), k=random_.randint(3, 7))
+    kinds = random_.choices(list(weights), list(weights.values()), k=random_.randint(3, 7))
     operations = [
         Operation(round(random_.uniform(0.1, length), 2), kind, _DRAWS[kind](random_, crowd))
         for kind in kinds
@@ -136,15 +162,26 @@ def sweep(seed: int, runtime: Runtime, each: int) -> Plan:
     return Plan(seed, runtime, 1, 1, jobs, cancels, 0.0)
 
 
+_EVALUATORS: Sequence[list[list[Any]]] = (
+    [["say", "stdout", 2, 0.05], ["exit", 3]],  # until its job fails of it
+    [["say", "stdout", 2, 0.05], ["die", 9, 2], ["polite", 3, 0], ["sleep", 600]],
+    [["say", "stdout", 2, 0.05], ["die", 11, 1], ["deaf"], ["burst", "stderr", 300, 0], ["sleep", 600]],
+    [["say", "stderr", 2, 0.05], ["exit", 0]],
+)
+
+
 def _job(random_: random.Random, number: int, length: float) -> PlannedJob:
     workers = random_.choice([0, 0, 1, 1, 1, 2])
     script = (
         {"master": _steps(random_), "worker": _steps(random_)} if workers else {"master": _steps(random_)}
     )
+    own = random.Random(str(random_.getstate()))  # so that older seeds draw what they drew
+    if own.random() < 0.35:
+        script["evaluator"] = own.choice(_EVALUATORS)
     endless = random_.random() < 0.2
     if endless:
-        for steps in script.values():
-            steps[-1:] = [["say", "stdout", 3, 0.2], ["sleep", 600]]
+        for task in script.keys() - {"evaluator"}:
+            script[task][-1:] = [["say", "stdout", 3, 0.2], ["sleep", 600]]
     return PlannedJob(f"job_{number}", round(random_.uniform(0, length * 0.6), 2), workers, script, endless)
 
 
@@ -235,6 +272,21 @@ def _disturb(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
     return {"side": random_.choice(crowd.sides), "for_s": for_s, **shares}
 
 
+def _trap(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
+    call, is_done = random_.randint(0, 40), random_.random() < 0.6
+    return {**_agent_down(random_, crowd), "call": call, "done": is_done}
+
+
+def _disturb_cluster(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
+    faults = random_.sample(["refused", "busy", "lost", "expired"], 2)
+    shares = {fault: random_.choice([0.3, 0.7]) for fault in faults}
+    return {"for_s": round(random_.uniform(0.3, 1.5) * crowd.slow, 2), **shares}
+
+
+def _for_a_while(random_: random.Random, _: _Crowd) -> dict[str, Any]:
+    return {"for_s": _moment(random_, 2.0)}
+
+
 def _cut(random_: random.Random, crowd: _Crowd) -> dict[str, Any]:
     how = random_.choice(["refuses", "swallows"])
     return {"side": random_.choice(crowd.sides), "how": how, "for_s": _moment(random_, 1.5)}
@@ -258,6 +310,13 @@ _DRAWS: Mapping[str, Callable[[random.Random, _Crowd], dict[str, Any]]] = {
     "kill_program": _replica,
     "pause_program": _paused,
     "kill_supervisor": _replica,
+    "trap_agent": _trap,
+    "delete_pod": _replica,
+    "remove_pod": _replica,
+    "preempt_pod": _replica,
+    "pause_kubelet": _for_a_while,
+    "disturb_cluster": _disturb_cluster,
+    "cut_cluster": _for_a_while,
     "disturb": _disturb,
     "cut": _cut,
     "jump": _jump,

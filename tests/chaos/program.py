@@ -153,7 +153,7 @@ def _identity() -> tuple[str, str]:
     if mark:  # the process runtime
         run_id, _, task = mark.partition("/")
         return run_id[:10], task
-    run_id = os.uname().nodename.split("-")[-2]  # a container's name in its network
+    run_id = os.environ["HOSTNAME"].split("-")[-2]  # a container's name in its network
     place = json.loads(os.environ["CLUSTER_SPEC"])["task"]
     return run_id, f"{place['type']}-replica-{place['index']}"
 

@@ -42,7 +42,7 @@ class Proxy:
     _open: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -54,17 +54,21 @@ class Proxy:
         for task in self._open:
             task.cancel()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve it in a task that is known at once: what is cut before its first step is closed, too."""
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._open.add(task)
-        try:
-            await self._exchange(reader, writer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # either side has gone, or the network: the connection closes
-        finally:
+
+        def end(_: asyncio.Task[None]) -> None:
             self._open.discard(task)
             writer.close()
+
+        task.add_done_callback(end)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Without an exchange either side has gone, or the network: the connection closes.
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await self._exchange(reader, writer)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.weather.link == "refuses":

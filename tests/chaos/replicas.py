@@ -16,8 +16,12 @@ import psutil
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
+from chaos.cluster import ChaosCluster, Pod
+
 _Filters = dict[str, str | list[str] | bool]
 """As Docker's SDK takes them."""
+
+_PATIENCE_S = 3.0
 
 Key = tuple[str, str]
 """The first ten characters of a run's id, and a task."""
@@ -92,15 +96,22 @@ class Replicas:
     """`harmed` says what was done to which replica."""
 
     def __init__(
-        self, root: Path, runtime: str, environment: dict[str, str], agent_ids: Callable[[], list[str]]
+        self,
+        root: Path,
+        runtime: str,
+        environment: dict[str, str],
+        agent_ids: Callable[[], list[str]],
+        cluster: ChaosCluster | None = None,
     ) -> None:
-        self._root = root
+        self._root, self._cluster = root, cluster
         self._agent_ids = agent_ids
         self._docker = docker.DockerClient(environment["DOCKER_HOST"]) if runtime == "docker" else None
         self.harmed: dict[Key, set[str]] = {}
 
     def containers(self) -> list[str]:
-        """And networks, dead or alive."""
+        """And networks, dead or alive; or the objects in a cluster."""
+        if self._cluster is not None:
+            return self._cluster.of_runs()
         if self._docker is None:
             return []
         found: list[str] = []
@@ -127,7 +138,9 @@ class Replicas:
                 process.kill()
 
     def kill(self, which: int) -> None:
-        if self._docker is not None:
+        if pod := self._pod(which, "killed"):
+            pod.signal(signal.SIGKILL)
+        elif self._docker is not None:
             self._with_container(which, "killed", lambda container: container.kill(signal.SIGKILL))
         elif truth := self._one(which):
             self._harm(truth.key, "killed")
@@ -142,6 +155,10 @@ class Replicas:
                 container.unpause()
 
             self._with_container(which, "paused", pause)
+        elif pod := self._pod(which, "paused"):
+            pod.signal(signal.SIGSTOP)
+            time.sleep(for_s)
+            pod.signal(signal.SIGCONT)
         elif truth := self._one(which):
             self._harm(truth.key, "paused")
             self._signal(truth.pid, signal.SIGSTOP)
@@ -163,6 +180,34 @@ class Replicas:
             ):
                 self._harm(truth.key, "removed")
                 os.kill(parent, signal.SIGKILL)
+
+    def delete_pod(self, which: int) -> None:
+        """`kubectl delete pod`"""
+        if (pod := self._pod(which, "deleted")) and self._cluster is not None:
+            self._cluster.delete(pod.path)
+
+    def remove_pod(self, which: int) -> None:
+        """`kubectl delete pod --force`, of a pod that was let go of by hand."""
+        if (pod := self._pod(which, "removed")) and self._cluster is not None:
+            self._cluster.patch(pod.path, {"metadata": {"finalizers": None}})
+            self._cluster.delete(pod.path, 0)
+
+    def preempt_pod(self, which: int) -> None:
+        if (pod := self._pod(which, "preempted")) and self._cluster is not None:
+            self._cluster.preempt(pod.path)
+
+    def _pod(self, which: int, harm: str) -> Pod | None:
+        """One that runs now, or the first that does within a while."""
+        if self._cluster is None:
+            return None
+        give_up_at = time.monotonic() + _PATIENCE_S
+        while not (alive := self._cluster.running()):
+            if time.monotonic() > give_up_at:
+                return None
+            time.sleep(0.02)
+        pod = random.Random(which).choice(alive)
+        self._harm(pod.key, harm)
+        return pod
 
     def _one(self, which: int) -> Truth | None:
         alive = [truth for truth in truths(self._root) if self._lives(truth)]

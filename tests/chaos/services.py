@@ -2,12 +2,11 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ SERVER_KNOBS: Mapping[str, Any] = {
     "ping_s": 0.5,
     "durable": False,
 }
-LEASE_S: Mapping[str, float] = {"process": 6.0, "docker": 20.0}
+LEASE_S: Mapping[str, float] = {"process": 6.0, "docker": 20.0, "kubernetes": 6.0}
 """An agent is silent while it starts containers."""
-SILENT_S: Mapping[str, float] = {"process": 1.5, "docker": 6.0}
+SILENT_S: Mapping[str, float] = {"process": 1.5, "docker": 6.0, "kubernetes": 3.0}
 RETRIES = 12
 AGENT_KNOBS: Mapping[str, Any] = {
     "agent.HOLD_S": 1.0,
@@ -34,6 +33,16 @@ AGENT_KNOBS: Mapping[str, Any] = {
     "server_client._CONNECT_S": 1.0,
     "server_client._ANSWER_S": 1.5,
 }
+CLUSTER_KNOBS: Mapping[str, Any] = {
+    "runtimes.kubernetes.client._CALL_S": 2.0,
+    "runtimes.kubernetes.client._RETRY_S": 0.1,
+    "runtimes.kubernetes.pod_watch._RETRY_S": 0.1,
+    "runtimes.kubernetes.ends.SETTLE_S": 0.5,
+    "runtimes.kubernetes.logs._QUIET_S": 1.0,
+    "runtimes.kubernetes.runtime._RETRY_S": 0.3,
+    "runtimes.kubernetes.pod_removal._REMOVE_S": 5.0,
+}
+"""Of an agent of Kubernetes, besides."""
 _PATIENCE_S = 15.0
 
 
@@ -86,7 +95,10 @@ class Service:
         root: Path,
         knobs: Mapping[str, Any],
         environment: Mapping[str, str] | None = None,
+        *,
+        may_end: bool = False,
     ) -> None:
+        """`may_end`: it may end by itself, and something like systemd starts it again."""
         self.name = name
         self.log = root / f"{name}.log"
         self._clock = root / f"{name}.clock"
@@ -101,7 +113,12 @@ class Service:
         }
         self._busy = threading.Lock()
         self._pid = 0
+        self._may_end = may_end
         self.shift(0)
+
+    @property
+    def pid(self) -> int:
+        return self._pid
 
     def start(self) -> None:
         self._pid = self._forge.start(self._order)
@@ -112,13 +129,21 @@ class Service:
         fresh.write_text(str(seconds))
         fresh.replace(self._clock)
 
-    def down(self, how: signal.Signals, down_s: float) -> None:
+    def down(self, how: signal.Signals, down_s: float, when_down: Callable[[], None] = lambda: None) -> None:
         """It is killed, or told to end, and comes back after a while."""
         with self._busy:
             status = self.stop(how)
-            assert status in (-how, 0), f"{self.name} ended with {status}"  # it may not have listened yet
+            when_down()
+            is_fine = status in (-how, 0) or self._may_end  # it may not have listened yet
+            assert is_fine, f"{self.name} ended with {status}"
             time.sleep(down_s)
             self.start()
+
+    def keep_up(self) -> None:
+        """Start it again if it has ended by itself, as systemd does."""
+        with self._busy:
+            if self._forge.status(self._pid) is not None:
+                self.start()
 
     def pause(self, for_s: float) -> None:
         with self._busy:
@@ -143,9 +168,7 @@ class Service:
 
     def _signal(self, number: signal.Signals) -> None:
         alive = self._forge.signal(self._pid, number)
+        if not alive and self._may_end:
+            self.start()
+            alive = self._forge.signal(self._pid, number)
         assert alive, f"{self.name} ended by itself with {self._forge.status(self._pid)}: see {self.log}"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -12,11 +12,13 @@ from trainyard_protocol.states import JobState
 
 pytestmark = pytest.mark.e2e
 
-EACH = {"process": 2, "docker": 1}
+EACH = {"process": 2, "docker": 1, "kubernetes": 1}
 """Jobs for each stage of a life."""
 
 
-@pytest.mark.parametrize("sweep", ["process", pytest.param("docker", marks=pytest.mark.containers)])
+@pytest.mark.parametrize(
+    "sweep", ["process", "kubernetes", pytest.param("docker", marks=pytest.mark.containers)]
+)
 def test_cancel_at_any_moment_ends_cancelled_or_in_what_was_truly_reached(
     sweep: plan.Runtime, sweep_place: Place, chaos_seed: int
 ) -> None:
@@ -29,6 +31,11 @@ def test_cancel_at_any_moment_ends_cancelled_or_in_what_was_truly_reached(
             for detail in outcome.details.values()
             for event in detail.events
             if event.after == JobState.CANCELLING
+        )
+        met += Counter(  # of those that had ended before
+            detail.state
+            for detail in outcome.details.values()
+            if JobState.CANCELLING not in {event.after for event in detail.events}
         )
         print(f"cancelled while {dict(met)}")
         assert all(answer.status == 200 for answers in outcome.answers.values() for answer in answers.cancels)

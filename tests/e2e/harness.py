@@ -6,12 +6,14 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
 
+from addresses import free_ports
 from trainyard_cli.client import Client
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import DEFAULT_PROJECT
@@ -157,10 +159,18 @@ def local(workers: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def started(
-    root: Path, *flags: str, runtime: str = "process", environment: Mapping[str, str] | None = None
+    root: Path,
+    *flags: str,
+    runtime: str = "process",
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Service]:
+    """On ports that no other test gets, also while a server that was killed is away."""
     service = Service(root)
     service.environment |= environment or {}
+    state = LocalState(service.state_dir)
+    state.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    server, storage = free_ports(2)
+    state.save(replace(state.options(), server_port=server, storage_port=storage))
     service.ok("up", "--runtime", runtime, *flags)
     try:
         yield service

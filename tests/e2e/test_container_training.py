@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from e2e.harness import REPOSITORY, Service, started
 from e2e.test_training import TEMPLATE, metrics, predict
 from engines import Engine
 from trainyard_cli.local.state import LocalState
+from trainyard_protocol.gcs import CloudStorage, split_url
 
 RUNTIME, TRAINER = "trainyard-test/runtime-jax-cpu:1", "trainyard-test/trainer:1"
 
@@ -54,11 +56,12 @@ def test_trainer_as_an_image_trains_on_two_containers_and_saves_to_gs(
     parameters = [str(line["parameters_sha256"]) for line in metrics(output, "parameters_sha256")]
     assert len(parameters) == 2
     assert len(set(parameters)) == 1
-    stored = service.state_dir / "gcs"
-    names = [str(path.relative_to(stored)) for path in stored.rglob("*") if path.is_file()]
+    emulator = {"STORAGE_EMULATOR_HOST": LocalState(service.state_dir).storage_url()}
+    bucket, _ = split_url(config["trainingInput"]["jobDir"])
+    with closing(CloudStorage("The test", emulator["STORAGE_EMULATOR_HOST"]).client()) as client:
+        names = [blob.name for blob in client.list_blobs(bucket)]
     assert any("custom-image/model" in name for name in names)
     assert not [name for name in names if "workertemp" in name]
-    emulator = {"STORAGE_EMULATOR_HOST": LocalState(service.state_dir).storage_url()}
     assert predict(service, f"{config['trainingInput']['jobDir']}/model", **emulator)
     assert engine.remaining("trainyard.agent") == []
 

@@ -91,7 +91,7 @@ def test_package_job_runs_in_the_image_of_its_runtime(containers: Service) -> No
 
 def test_package_that_cannot_be_installed_fails_with_pips_words(containers: Service) -> None:
     package = containers.work / "broken-1.0.tar.gz"
-    package.write_bytes(b"no archive")
+    package.write_bytes(b"\x1f\x8bno archive")
     config = containers.config(scaleTier="BASIC", runtimeVersion="2.11")
     done = containers.run(
         *("jobs", "submit", "training", "broken", "--config", str(config)),

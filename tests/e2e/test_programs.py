@@ -1,12 +1,10 @@
 """Programs as people have them (tests/programs), each unchanged as a chief and a worker."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.harness import REPOSITORY, Service, local, started
+from e2e.harness import REPOSITORY, Service, local
 from trainyard_protocol.views import LogEntry
 
 PROGRAMS = REPOSITORY / "tests" / "programs"
@@ -19,17 +17,8 @@ CURVES: dict[str, tuple[str, ...]] = {
     "key_values.py": ("accuracy", "loss"),
     "events.py": ("train/loss",),
 }
-FRAMEWORKS: dict[str, tuple[str, ...]] = {
-    "keras_digits.py": ("accuracy", "loss", "val_accuracy", "val_loss"),
-    "torch_tqdm.py": ("loss",),
-}
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def with_frameworks(frameworks_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    yield from started(tmp_path_factory.mktemp("frameworks"), "--python", str(frameworks_python))
 
 
 def submit(service: Service, *programs: str) -> None:
@@ -69,12 +58,16 @@ def curves(service: Service, program: str) -> tuple[str, ...]:
 
 
 def test_programs_run_unchanged_on_two_replicas_with_curves(service: Service) -> None:
-    submit(service, *CURVES, "fails.py")
+    submit(service, *CURVES, "fails.py", "jax_distributed.py")
     states: dict[str, Any] = {
         program: service.wait_for(name(program), "SUCCEEDED", "FAILED", timeout=400)
-        for program in (*CURVES, "fails.py")
+        for program in (*CURVES, "fails.py", "jax_distributed.py")
     }
-    assert states == {**dict.fromkeys(CURVES, "SUCCEEDED"), "fails.py": "FAILED"}
+    assert states == {
+        **dict.fromkeys((*CURVES, "jax_distributed.py"), "SUCCEEDED"),
+        "fails.py": "FAILED",
+    }
+    assert "process 0 of 2: the sum is 2" in printed(service, "jax_distributed.py")["master-replica-0"]
     assert "ValueError: image size 50 is not a multiple of 32" in service.value("fails", "errorMessage")
     assert {program: curves(service, program) for program in CURVES} == CURVES
     shell = printed(service, "train.sh")
@@ -85,14 +78,3 @@ def test_programs_run_unchanged_on_two_replicas_with_curves(service: Service) ->
         "rank-1",
     }
     assert service.job_dir("events").joinpath("logs", "0").is_dir()
-
-
-@pytest.mark.frameworks
-def test_keras_and_torch_programs_run_unchanged_on_two_replicas_with_curves(with_frameworks: Service) -> None:
-    submit(with_frameworks, *FRAMEWORKS)
-    states = {
-        program: with_frameworks.wait_for(name(program), "SUCCEEDED", "FAILED", timeout=600)
-        for program in FRAMEWORKS
-    }
-    assert states == dict.fromkeys(FRAMEWORKS, "SUCCEEDED"), printed(with_frameworks, "keras_digits.py")
-    assert {program: curves(with_frameworks, program) for program in FRAMEWORKS} == FRAMEWORKS

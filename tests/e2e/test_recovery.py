@@ -87,9 +87,14 @@ def test_down_in_the_middle_of_a_job_leaves_no_process_and_up_runs_it_again(own_
 
 
 def test_up_twice_starts_nothing_twice_and_down_twice_is_harmless(own_service: Service) -> None:
+    """A process that another release has started stays, too, with a notice."""
     service = own_service
     before = {p.pid for p in service.processes()}
-    service.ok("up")
+    assert "release" not in service.run("up").stderr
+    record = service.state_dir / "run" / "agent.json"
+    agent = json.loads(record.read_text())
+    record.write_text(json.dumps({**agent, "command": ["/of/another/release/python", *agent["command"][1:]]}))
+    assert "The agent is running as another release or environment started it." in service.run("up").stderr
     assert {p.pid for p in service.processes()} == before
     service.ok("status")
     service.ok("down")

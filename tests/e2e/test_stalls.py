@@ -119,6 +119,17 @@ def test_program_without_a_handler_gets_no_signal_and_a_stall_that_ends_is_only_
     assert "\nThread " in replica.stacks
 
 
+def test_program_that_prints_nothing_and_uses_no_cpu_is_only_reported(service: Service) -> None:
+    service.program("import time\nprint('waiting')\ntime.sleep(12)\nprint('here')\ntime.sleep(3)\n")
+    service.config(**local())
+    words = ("--config", "config.yaml", "--labels", "trainyard_stall_limit=4")
+    printed = service.train("silent", *words)
+    assert "master-replica-0 has printed nothing and used no CPU for " in printed
+    assert "prog/task.py:3 <module>." in printed
+    assert printed.index("used no CPU") < printed.index("master-replica-0 moves on.")
+    assert len(detail(service, "silent").runs) == 1
+
+
 def test_invalid_stall_label_is_refused_before_anything_runs(service: Service) -> None:
     service.program("print('never')\n")
     service.config(**local())

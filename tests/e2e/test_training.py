@@ -5,8 +5,11 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import yaml
+from PIL import Image
 
 from e2e.harness import REPOSITORY, Service
 
@@ -15,24 +18,74 @@ TEMPLATE = REPOSITORY / "trainer_template"
 
 def metrics(output: str, key: str) -> list[dict[str, object]]:
     """The JSON lines of a streamed log that have `key`."""
-    lines = (re.search(r"\{.*\}$", line) for line in output.splitlines())
+    lines = (re.search(r'\{".*\}$', line) for line in output.splitlines())
     values = [json.loads(match[0]) for match in lines if match]
     return [value for value in values if key in value]
 
 
-def predict(service: Service, model: str, **environment: str) -> str:
-    """Predictions of ten digits in a fresh process, with the model and without the service."""
+def run_python(service: Service, *module_and_arguments: str, **environment: str) -> str:
+    """The output of a module of the template in a fresh process, without the service."""
     done = subprocess.run(
-        [sys.executable, "-m", "trainer.predict", "--model", model, "--digits", "10"],
+        [sys.executable, "-m", *module_and_arguments],
         cwd=TEMPLATE,
         env={**service.environment, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def predict(service: Service, model: str, **environment: str) -> str:
+    """Predictions of ten digits."""
+    return run_python(service, "trainer.predict", "--model", model, "--digits", "10", **environment)
+
+
+NARROW = '''
+"""The trainer with a narrow ResNet for small pictures. While the file exists, it kills a worker after a checkpoint."""
+import dataclasses, json, os, pathlib, signal, sys, time
+
+os.environ |= {{"JAX_COMPILATION_CACHE_DIR": {cache!r}, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}}
+from trainer import task, train
+from trainer.models import model
+from trainer.models.resnet import ResNet
+from trainer.output.saving import Saver
+
+KILL, READ = pathlib.Path({kill!r}), train.read
+TASK = json.loads(os.environ["TF_CONFIG"])["task"]
+
+def read(*args):
+    for number, batch in enumerate(READ(*args)):
+        if number == 3 and TASK == {{"type": "worker", "index": 0}} and KILL.exists():
+            job_dir = sys.argv[sys.argv.index("--job-dir") + 1]
+            while not Saver(job_dir, 0, 1).checkpoints():
+                time.sleep(0.1)
+            KILL.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield batch
+
+model.MODELS["resnet50"] = dataclasses.replace(
+    model.MODELS["resnet50"],
+    make=lambda classes, dtype: ResNet(classes, blocks=(1,), channels=2, dtype=dtype),
+    input_shape=(16, 16, 3),
+)
+train.read = read
+task.main()
+'''
+
+
+def write_photos(folder: Path) -> Path:
+    """JPEG files of 80 pictures of two classes, each of another size."""
+    random = np.random.default_rng(0)
+    for label, axis in (("stripes", 0), ("waves", 1)):
+        (folder / label).mkdir(parents=True)
+        for number in range(40):
+            shape = tuple(random.integers(20, 60, 2).tolist())
+            pixels = 127 + 120 * np.sin(np.indices(shape)[axis] * random.uniform(0.4, 0.6))
+            Image.fromarray(pixels.astype(np.uint8)).convert("RGB").save(folder / label / f"{number}.jpg")
+    return folder
 
 
 def test_quickstart_on_chief_and_worker_succeeds_with_a_model_that_predicts(service: Service) -> None:
@@ -51,22 +104,75 @@ def test_quickstart_on_chief_and_worker_succeeds_with_a_model_that_predicts(serv
     assert predict(service, str(job_dir / "model"))
 
 
-def test_template_with_three_workers_agrees_and_saves_to_the_emulated_bucket(service: Service) -> None:
+def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_undisturbed(
+    service: Service,
+) -> None:
+    """TFRecord shards of JPEGs of mixed sizes on gs://, and one worker on a folder of them; checkpoints on gs://."""
     copy = service.work / "template"
     shutil.copytree(TEMPLATE, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
-    config = yaml.safe_load((copy / "config.yaml").read_text())
-    config["trainingInput"]["workerCount"] = 3
-    (copy / "config.yaml").write_text(yaml.safe_dump(config))
-    job_dir = "gs://models/digits"
-    output = service.train(
-        "four", "--config", "config.yaml", "--job-dir", job_dir, "--", "--epochs", "1", cwd=copy
+    kill = service.work / "kill"
+    (copy / "trainer" / "narrow.py").write_text(
+        NARROW.format(kill=str(kill), cache=str(service.work / "xla"))
     )
-    hashes = [str(line["parameters_sha256"]) for line in metrics(output, "parameters_sha256")]
-    assert len(hashes) == 4
-    assert len(set(hashes)) == 1
-    environment = json.loads(service.ok("jobs", "explain", "four", "-o", "json"))["environment"]
+    config = yaml.safe_load((copy / "config.yaml").read_text())
+    for workers in (1, 3):
+        config["trainingInput"] |= {"workerCount": workers, "pythonModule": "trainer.narrow"}
+        (copy / f"{workers}.yaml").write_text(yaml.safe_dump(config))
+    photos = write_photos(service.work / "photos")
+    flags = (
+        "--model=resnet50", "--epochs=1", "--batch-size=4", "--augment=crop,flip", "--checkpoint-every=2",
+    )  # fmt: skip
+
+    def trained(job: str, data: str, workers: int = 3) -> tuple[str, list[int]]:
+        """The parameters that all processes agree on, and the steps at which the chief began."""
+        job_dir = f"gs://models/{job}"
+        output = service.train(
+            job, "--config", f"{workers}.yaml", "--job-dir", job_dir, "--", *flags, "--data", data, cwd=copy
+        )  # fmt: skip
+        hashes = {str(line["parameters_sha256"]) for line in metrics(output, "parameters_sha256")}
+        assert len(hashes) == 1, output
+        begun = [int(str(line["step"])) for line in metrics(output, "event") if line["event"] == "begin"]
+        return hashes.pop(), begun
+
+    kill.touch()
+    _, begun = trained("folder", str(photos), workers=1)
+    assert (kill.exists(), len(set(begun))) == (False, 2), (
+        "the second run resumes from a checkpoint of the first"
+    )
+
+    environment = json.loads(service.ok("jobs", "explain", "folder", "-o", "json"))["environment"]
     emulator = {"STORAGE_EMULATOR_HOST": environment["STORAGE_EMULATOR_HOST"]}
-    assert predict(service, f"{job_dir}/model", **emulator)
+    shards = "gs://models/shards-of-photos"
+    convert = ("trainer.files", "convert", str(photos), "--to", "tfrecord", "--shards", "4", shards)
+    assert run_python(service, *convert, **emulator).count("tfrecord-") == 4
+    undisturbed, begun = trained("shards", shards)
+    assert set(begun) == {0}
+    kill.touch()
+    disturbed, begun = trained("shards2", shards)
+    assert (kill.exists(), len(set(begun))) == (False, 2)
+    assert disturbed == undisturbed
+    photo = next(photos.rglob("*.jpg"))
+    predicted = run_python(
+        service, "trainer.predict", "--model", "gs://models/shards2/model", str(photo), **emulator
+    )
+    assert json.loads(predicted)["label"] in ("stripes", "waves")
+
+
+def test_study_of_the_example_config_has_the_templates_metric_and_a_job_dir_for_each_trial(
+    service: Service,
+) -> None:
+    config = yaml.safe_load((REPOSITORY / "configs" / "tuning.yaml").read_text())
+    config["trainingInput"]["hyperparameters"] |= {"maxTrials": 2, "hyperparameterMetricTag": "of_the_file"}
+    (service.work / "tuning.yaml").write_text(yaml.safe_dump(config))
+    package = str(TEMPLATE / "trainer")
+    output = service.train("study", "--config", "tuning.yaml", "--package-path", package)
+    assert "Best of 2 trials" in output
+    assert service.state("study") == "SUCCEEDED"
+    for trial in json.loads(service.ok("jobs", "trials", "study", "-o", "json")):
+        log = service.ok("jobs", "stream-logs", f"study/{trial['number']}", "--no-follow")
+        held_out = float(str(metrics(log, "held_out_accuracy")[-1]["held_out_accuracy"]))
+        assert abs(trial["final"]["value"] - held_out) < 1e-5
+        assert (service.job_dir("study") / str(trial["number"]) / "model").is_dir()
 
 
 def test_parameter_servers_train_asynchronously_beside_an_evaluator(service: Service) -> None:

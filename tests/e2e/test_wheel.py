@@ -7,9 +7,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from e2e.harness import REPOSITORY, Service, local
+from installed import requirements, top_levels
 
 OFFLINE = ("Failed to establish a new connection", "Temporary failure in name resolution", "ConnectTimeout")
 LOG = "hello from the wheel"
@@ -44,21 +44,10 @@ def link_requirements(root: Path, extra: str) -> None:
     """Install what `trainyard[extra]` requires, and no more, as links to what these tests run with."""
     (site,) = root.glob("lib/python*/site-packages")
     (own,) = metadata.distributions(name="trainyard", path=[str(site)])
-    seen: set[tuple[str, str]] = set()
-    missing = [(line, extra) for line in own.requires or ()]
-    while missing:
-        line, extra = missing.pop()
-        need = Requirement(line)
-        if need.marker is not None and not need.marker.evaluate({"extra": extra}):
-            continue
-        distribution = own if need.name == own.name else metadata.distribution(need.name)
-        for inner in {(need.name, extra) for extra in ("", *need.extras)} - seen:
-            seen.add(inner)
-            missing += [(line, inner[1]) for line in distribution.requires or ()]
-        tops = {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}
-        for top in tops if distribution is not own else ():
-            if not (site / top).exists():
-                (site / top).symlink_to(distribution.locate_file(top))  # type: ignore[arg-type]
+    for distribution in requirements(own, extra):
+        for name, path in top_levels(distribution).items():
+            if not (site / name).exists():
+                (site / name).symlink_to(path)
 
 
 def test_plain_install_is_a_command_line_and_a_python_client(wheel: Path, tmp_path: Path) -> None:
@@ -66,6 +55,8 @@ def test_plain_install_is_a_command_line_and_a_python_client(wheel: Path, tmp_pa
     assert "\n  jobs " in run(programs / "trainyard", "--help")
     assert "training" in run(programs / "jobs", "submit", "--help")
     run(programs / "python", "-c", "from trainyard import Client, log")
+    manifest = ("agent", "manifest", "--server", "https://trains.example.com", "--image", "agent")
+    assert "kind: Deployment" in run(programs / "trainyard", *manifest)
     service = Service(tmp_path / "service", programs)
     refused = service.run("up")
     assert refused.returncode == 1

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from token_files import long_token, write_token
 from trainyard_agent.host.files import is_locked
 from trainyard_agent.lease import watchdog_files
 from trainyard_protocol.states import JobState
@@ -45,11 +46,11 @@ import dataclasses, sys
 from trainyard_server import main
 given = main._settings
 quick = {"grace_s": GRACE_S, "silent_after_s": 2.0, "backoff_first_s": 0.1, "tick_s": 0.2, "durable": False}
-main._settings = lambda options: dataclasses.replace(given(options), **quick)
+main._settings = lambda *options: dataclasses.replace(given(*options), **quick)
 sys.exit(main.main())
 """.replace("GRACE_S", str(GRACE_S))
 
-_ADMIN = {"Authorization": "Bearer admin-secret"}
+_ADMIN = {"Authorization": f"Bearer {long_token('admin')}"}
 
 
 def until(holds: Callable[[], object], what: str) -> None:
@@ -165,7 +166,7 @@ class Cluster:
         (root / "modules").mkdir()
         (root / "modules" / "program.py").write_text(HEARTBEATS)
         for role in ("admin", "agent"):
-            (root / role).write_text(f"{role}-secret")
+            write_token(root / role, long_token(role))
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         arguments = ["--data-dir", str(root / "data"), "--port", str(port), "--lease-seconds", str(LEASE_S)]

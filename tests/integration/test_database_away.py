@@ -96,7 +96,7 @@ def test_service_recovers_after_the_database_was_unreachable(
             reader = threading.Thread(target=follow)
             reader.start()
             agent.log("before")
-            session = api.use_cases.sessions.open(TOKENS[0], clock())
+            session = api.use_cases.sessions.open(TOKENS[0].credential, clock())
             assert me(session).status_code == 200
             eventually(healthy, PATIENT_S)
 
@@ -115,9 +115,8 @@ def test_service_recovers_after_the_database_was_unreachable(
 
             postgresql.start()
 
-            eventually(
-                lambda: submit().status_code in (200, 409), PATIENT_S
-            )  # the pool finds its way by itself
+            # The pool finds its way by itself.
+            eventually(lambda: submit().status_code in (200, 409), PATIENT_S)
             assert http.get("/v1/projects/p/jobs/new").json()["state"] in ("QUEUED", "PREPARING")
             eventually(healthy, PATIENT_S)
             assert me(session).status_code == 200

@@ -17,7 +17,7 @@ PACKAGE = {"pythonModule": "program"}
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Cluster]:
-    with cluster(tmp_path, ["--runtime", "process"]) as one:
+    with cluster(tmp_path, ["--runtime", "process", "--one-user"]) as one:
         yield one
 
 
@@ -95,7 +95,7 @@ def test_agent_that_was_frozen_for_less_than_its_lease_goes_on(processes: Cluste
 def test_containers_of_an_agent_that_does_nothing_are_stopped_by_its_watchdog(
     engine: Engine, tmp_path: Path, failure: str
 ) -> None:
-    flags = ["--runtime", "docker", "--job-dir-root", str(tmp_path)]
+    flags = ["--runtime", "docker", "--one-user", "--job-dir-root", str(tmp_path)]
     with cluster(tmp_path, flags, engine.environment) as one:
         program = (tmp_path / "modules" / "program.py").read_text()
         image = {"imageUri": engine.base_image, "containerCommand": ["python3", "-c", program]}

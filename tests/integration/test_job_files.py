@@ -45,7 +45,8 @@ def job_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def api(tmp_path: Path, emulator: str) -> Iterator[Server]:
     roots = (tmp_path / "jobs",)
-    with server(tmp_path / "server", Clock(), job_dir_roots=roots, storage_emulator=emulator) as running:
+    given = {"job_dir_roots": roots, "storage_emulator": emulator, "one_user": True}
+    with server(tmp_path / "server", Clock(), **given) as running:
         yield running
 
 
@@ -123,8 +124,9 @@ def test_job_without_job_dir_has_one_that_is_no_argument_of_its_program(tmp_path
     settings = {"default_job_dir": f"{tmp_path}/jobs/", "job_dir_roots": roots}
     with server(tmp_path / "server", Clock(), **settings) as api:
         agent = running_agent(api)
-        directory = tmp_path / "jobs" / "p" / "job"
+        directory = tmp_path / "jobs" / "p" / "admin" / "job"
         assert agent.run.directory == agent.run.job_dir == str(directory)
+        assert agent.run.owner == "admin"
         detail = api.detail()
         assert detail["job_dir"] == str(directory)
         assert "jobDir" not in detail["job"]["trainingInput"]
@@ -159,6 +161,18 @@ def test_paths_out_of_the_job_dir_are_refused(
     assert says in message
 
 
+@pytest.mark.parametrize("owner", ["p/bob", "q/admin", "p", "."])
+def test_files_of_another_owner_are_neither_shown_nor_known_to_exist(tmp_path: Path, owner: str) -> None:
+    (tmp_path / "jobs" / owner / "model").mkdir(parents=True)
+    with server(tmp_path / "server", Clock(), job_dir_roots=(tmp_path / "jobs",)) as api:
+        for job_id, directory in (("there", f"{owner}/model"), ("not_there", f"{owner}/none")):
+            submit(api, f"{tmp_path}/jobs/{directory}", job_id)
+        there, not_there = (refusal(ask(api, job_id=job_id)) for job_id in ("there", "not_there"))
+    assert there[0] == not_there[0] == 400
+    assert "that this server may show for its owner" in there[1]
+    assert there[1].replace("model", "none") == not_there[1]
+
+
 def test_missing_or_forbidden_job_dir_is_a_plain_error(api: Server, tmp_path: Path) -> None:
     submit(api, "", "without")
     assert refusal(ask(api, job_id="without")) == (
@@ -167,7 +181,7 @@ def test_missing_or_forbidden_job_dir_is_a_plain_error(api: Server, tmp_path: Pa
     )
     submit(api, str(tmp_path), "outside")
     code, message = refusal(ask(api, job_id="outside"))
-    assert (code, "its --job-dir-root" in message) == (400, True)
+    assert (code, "--job-dir-root of the server" in message) == (400, True)
     submit(api, str(tmp_path / "jobs" / "none"), "missing")
     code, message = refusal(ask(api, job_id="missing"))
     assert (code, "It may not have been created yet" in message) == (400, True)
@@ -266,19 +280,22 @@ def test_emulator_of_the_agent_is_used_without_one_of_the_server(
 
 
 @pytest.mark.parametrize(
-    ("root", "shown"),
+    ("root", "one_user", "shown"),
     [
-        ("gs://", True),
-        ("gs://models", True),
-        ("gs://models/runs/", True),
-        ("gs://models/runs/digits", True),
-        ("gs://mod", False),
-        ("gs://models/runs/dig", False),
-        ("gs://others", False),
+        ("gs://", True, True),
+        ("gs://models", True, True),
+        ("gs://models/p/", True, True),
+        ("gs://models/p/admin/digits", True, True),
+        ("gs://mod", True, False),
+        ("gs://models/p/admin/dig", True, False),
+        ("gs://others", True, False),
+        ("gs://models", False, True),
+        ("gs://", False, False),
+        ("gs://models/p/", False, False),
     ],
 )
 def test_own_credentials_are_used_for_allowed_buckets_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, shown: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, one_user: bool, shown: bool
 ) -> None:
     """A submitter chooses the job-dir, and must not read the server's own buckets through it."""
     asked: list[str] = []
@@ -289,8 +306,8 @@ def test_own_credentials_are_used_for_allowed_buckets_only(
 
     monkeypatch.setattr(CloudStorage, "client", without_any)
 
-    with server(tmp_path, Clock(), job_dir_buckets=(root,)) as api:
-        submit(api, "gs://models/runs/digits")
+    with server(tmp_path, Clock(), job_dir_buckets=(root,), one_user=one_user) as api:
+        submit(api, "gs://models/p/admin/digits")
         code, message = refusal(ask(api))
         assert (code, bool(asked), "its --job-dir-root gs://BUCKET" in message) == (400, shown, not shown)
         assert ("own credentials" in refusal(ask(api, "/content", path="x"))[1]) is not shown

@@ -17,6 +17,7 @@ from alembic.script import ScriptDirectory
 import databases
 import trainyard_server.migrations.versions as versions
 from integration.api.api_support import Clock, ScriptedAgent, package_job, server
+from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.sync import ReplicaOrder, RunOrder
 from trainyard_server.storage.db import engine as database
 
@@ -39,6 +40,7 @@ def test_released_migration_is_as_it_was_released(revision: str) -> None:
 def test_migrations_are_one_line() -> None:
     script = ScriptDirectory.from_config(database.migrations())
     assert [revision.revision for revision in script.walk_revisions()][::-1] == list(migrations())
+    assert script.get_current_head() == database.newest_schema()
 
 
 @pytest.mark.parametrize("revision", RELEASED)
@@ -53,9 +55,10 @@ def test_job_that_runs_under_a_released_schema_goes_on_under_the_newest(
     with server(data_dir, Clock(), database="" if sqlite else url) as api:
         agent = ScriptedAgent(api)
         detail = api.detail("running")
-        assert (detail["state"], detail["runs"][0]["replicas"][0]["state"]) == ("RUNNING", "RUNNING")
+        (replica,) = detail["runs"][0]["replicas"]
+        assert (detail["state"], replica["state"], replica["vcpus"]) == ("RUNNING", "RUNNING", 1)
         assert [event["message"] for event in detail["events"]] == ["Job running is queued."]
-        assert api.job("over")["errorMessage"] == "It failed long ago."
+        assert api.job("over")["errorMessage"].startswith("It failed long ago.\n")
         agent.runs = {RUN: _order()}
         agent.sync()
         agent.start(agent.run)
@@ -65,6 +68,16 @@ def test_job_that_runs_under_a_released_schema_goes_on_under_the_newest(
         api.create("new")
     if not sqlite:
         postgresql.drop(url)
+
+
+def test_schema_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'trainyard.db'}"
+    engine = database.opened(url, durable=False)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(FailedPrecondition, match="newer release has brought the database to schema 9999"):
+        database.opened(url, durable=False)
 
 
 def _order() -> RunOrder:

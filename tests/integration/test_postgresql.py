@@ -6,11 +6,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from trainyard_server.main import main
+from trainyard_server.storage.db import engine, probes
 from trainyard_server.storage.db.engine import UnusableUrl
 from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.failures import DatabaseError, failure_reason
 
 
 def test_writers_of_two_stores_never_write_beside_each_other(database: str) -> None:
@@ -34,6 +36,45 @@ def test_writers_of_two_stores_never_write_beside_each_other(database: str) -> N
     for store in stores:
         store.close()
     assert sorted(seen) == list(range(1, 101))
+
+
+def test_writer_that_does_not_go_on_holds_up_the_others_for_a_while_only(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_IDLE_MS", 500)
+    frozen, other = Store(database), Store(database)
+
+    def write() -> None:
+        with frozen.write() as late:
+            late.set_installation("frozen")
+            with other.write() as writer:
+                writer.set_installation("other")
+
+    with pytest.raises(DatabaseError):
+        write()
+    with other.read() as reader:
+        assert reader.installation() == "other"
+    for store in (frozen, other):
+        store.close()
+
+
+def test_writer_that_waits_too_long_is_refused_and_the_probe_says_why(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = Store(database)
+    monkeypatch.setattr(engine, "_BUSY_MS", 100)
+    monkeypatch.setattr(probes, "PATIENCE_S", 0.2)
+    other, probe = Store(database), probes.DatabaseProbe(make_url(database))
+    assert probe.ask() > 0
+    with holder.write():
+        with pytest.raises(DatabaseError) as refused, other.write():
+            pass
+        with pytest.raises(DatabaseError) as found:
+            probe.ask()
+    for error in (refused.value, found.value):
+        assert failure_reason(error) == "the database is locked by another process"
+    for one in (holder, other, probe):
+        one.close()
 
 
 def test_reader_sees_one_moment(database: str) -> None:

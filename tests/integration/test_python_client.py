@@ -43,7 +43,8 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     (tmp_path / "config.yaml").write_text("trainingInput: {pythonModule: installed.task}\n")
     monkeypatch.chdir(tmp_path)
     clock: Any = RealClock()
-    changes: dict[str, Any] = {"run_loops": True, "tick_s": 0.02, "job_dir_roots": (tmp_path,)}
+    changes: dict[str, Any] = {"run_loops": True, "tick_s": 0.02}
+    changes |= {"job_dir_roots": (tmp_path,), "one_user": True}
     with server(tmp_path / "server", clock, **changes) as api, serving(api.app) as url, training(api):
         monkeypatch.setenv("TRAINYARD_SERVER", url)
         monkeypatch.setenv("TRAINYARD_TOKEN", ALICE["Authorization"].split()[1])
@@ -123,7 +124,13 @@ def test_job_that_goes_on_times_out_and_can_be_cancelled_and_followed_by_another
 def test_config_that_is_wrong_raises_all_that_is_and_uploads_nothing(client: Client) -> None:
     config = {"trainingInput": {"workerCount": "two", "masterType": "n1-standrd-4"}}
     with pytest.raises(InvalidArgument) as caught:
-        client.submit(config, package_path="trainer", labels={"Team": "x"})
-    for part in ("config:3: workerCount", "config:4: masterType", "--labels: has the key 'Team'"):
+        client.submit(config, package_path="trainer", labels={"Team": "x"}, secrets={"PATH": "a"})
+    where = (
+        "config:3: workerCount",
+        "config:4: masterType",
+        "--labels: has the key 'Team'",
+        "--set-secrets: PATH is",
+    )
+    for part in where:
         assert part in caught.value.message
     assert client.jobs() == []

@@ -425,7 +425,7 @@ async def test_cancel_of_a_run_that_is_stopped_for_standing_still_is_a_cancellat
     machine.boot()
     await world.settle()
     await world.submit("j", module="t.task")
-    while (await minutes(world, 1, "j")).runs[0].state is not RunState.STOPPING:
+    while (await after(world, 20.0, "j")).runs[0].state is not RunState.STOPPING:
         pass
     verdict = (await world.detail("j")).runs[0].verdict
     assert verdict is not None

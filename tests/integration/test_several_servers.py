@@ -104,7 +104,8 @@ def test_news_of_one_server_wakes_those_who_wait_at_the_other(tmp_path: Path) ->
         def follow() -> list[str]:
             path = "/trainyard/v1/projects/p/jobs/job/logs"
             texts: list[str] = []
-            with there.stream("GET", path, params={"task": "master-replica-0"}, headers=ADMIN) as stream:
+            query = {"task": "master-replica-0", "follow": "true"}
+            with there.stream("GET", path, params=query, headers=ADMIN) as stream:
                 for line in stream.iter_lines():
                     if line.startswith("data: ") and '"cursor"' in line:
                         texts.append(json.loads(line.removeprefix("data: "))["text"])
@@ -126,7 +127,7 @@ def test_session_that_is_ended_at_one_is_over_at_the_other_with_its_streams(
     pair: tuple[Server, Server],
 ) -> None:
     one, other = pair
-    session = one.use_cases.sessions.open(TOKENS[0], one.clock())
+    session = one.use_cases.sessions.open(TOKENS[0].credential, one.clock())
     with serving(other.app) as url:
         cookie = {"Cookie": f"{cookie_name('http', url.removeprefix('http://'))}={session.value}"}
         with httpx.stream(

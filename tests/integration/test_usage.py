@@ -118,7 +118,8 @@ async def real_agent(world: World, state_dir: Path, programs: Path) -> AsyncIter
         capacity=Capacity(cpus=(min(os.sched_getaffinity(0)),), memory_bytes=1 << 34),
         replica_environment={"PYTHONPATH": str(programs)},
     )
-    async with ServerClient("http://server", TOKENS[Role.AGENT], httpx.ASGITransport(world.app)) as client:
+    transport = httpx.ASGITransport(world.app)
+    async with ServerClient("http://server", TOKENS[Role.AGENT], "0" * 64, transport=transport) as client:
         agent = Agent(runtime, client, ReadyAtOnce(), SystemClock(), lambda: info, usage_s=0.2)
         running = asyncio.create_task(agent.run())
         try:

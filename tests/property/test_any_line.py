@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from trainyard_agent.monitoring.stall_detector import StepHistory
 from trainyard_agent.runtimes.docker.log_copier import LineReader
+from trainyard_agent.runtimes.pip_output import error_excerpt
 from trainyard_agent.runtimes.supervisor import LineSplitter
-from trainyard_agent.staging.pip_output import error_excerpt
 from trainyard_cli.output.live_log import HOLD_S, LiveLog, TextLine, event_text
 from trainyard_cli.output.log_screen import JsonScreen, PlainScreen, local_time, progress_of, without_control
 from trainyard_cli.output.terminal_screen import Layout
@@ -29,7 +29,7 @@ from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.lifecycle.stalls import main_stack
 from trainyard_server.services.curves import JobCurves
 from trainyard_server.services.job_files import _reported_model
-from trainyard_server.services.logs.formats import LogFormat, compact, encode_entries
+from trainyard_server.services.logs.formats import as_batch, as_events, as_text, compact
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.logs.filter import LogFilter
 from trainyard_server.storage.logs.store import LogStore
@@ -200,6 +200,17 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Lo
         yield both
 
 
+def sent_batch(logs: LogStore, job: str) -> bytes:
+    """All lines, as a reader of batches gets them."""
+    arrays: list[bytes] = []
+    last, more = 0, True
+    while more:
+        result = logs.read("p", job, after=last, as_arrays=True)
+        arrays += result.arrays
+        last, more = result.last, result.more
+    return as_batch(arrays, last)
+
+
 def _is_text(text: str) -> bool:
     """Whether a text can come from an agent: JSON of the wire has no lone surrogates."""
     try:
@@ -225,24 +236,18 @@ def test_any_line_is_stored_and_sent_as_it_is(
     entries = tuple(logs.entries("p", job))
     assert [one.text for one in entries] == printed
     assert json.loads(json.dumps(compact(entries)).encode()) == compact(entries)
-    for form in LogFormat:
-        sent_text = encode_entries(form, entries, len(entries)).decode()
-        if form is not LogFormat.TEXT:
-            data = [one.removeprefix("data: ") for one in sent_text.split("\n") if one.startswith("data: ")]
-            rows = [json.loads(one) for one in data]
-            found = (
-                [row["text"] for row in rows]
-                if form is LogFormat.EACH
-                else [row[7] for row in rows[0]]
-                if rows
-                else []
-            )
-            assert found == printed
-            assert not {"\u2028", "\u2029", "\x85"} & set(sent_text)
+    for payload, text_of in ((as_events(entries), "text"), (sent_batch(logs, job), 7)):
+        sent_text = payload.decode()
+        data = [one.removeprefix("data: ") for one in sent_text.split("\n") if one.startswith("data: ")]
+        events = [json.loads(one) for one in data]
+        rows = [row for one in events for row in (one if isinstance(one, list) else [one])]
+        assert [row[text_of] for row in rows] == printed
+        assert not {"\u2028", "\u2029", "\x85"} & set(sent_text)
+    as_text(entries).decode()
     for text in printed:
         logs.read("p", job, log_filter=LogFilter(search=text[:1000]))
     tracker = ProgressTracker(store, logs)
-    tracker.add("run", TASK, 0, sent)
+    tracker.add("run", TASK, 0, len(sent), sent)
     tracker.flush()
     values = tracker.final_values("p", job, STREAM, "run", len(printed))
     if values["metrics"]:

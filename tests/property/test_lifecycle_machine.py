@@ -28,7 +28,7 @@ from history_checks import check_ending, check_history
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.docker.engine import EngineInfo
 from trainyard_agent.runtimes.docker.probe import EngineState
-from trainyard_agent.runtimes.fake import FOREVER, Exit, Print, Script
+from trainyard_agent.runtimes.fake import FOREVER, Exit, Measure, Print, Script
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views import SERVICE_TASK, JobDetail
 from world import Machine, World
@@ -37,6 +37,7 @@ LINES = tuple((0.2 * n, Print(f"line {n}")) for n in range(5))
 PROGRAMS = {
     "succeeds.task": Script((*LINES, (1.0, Exit(0)))),
     "slow.task": Script((*LINES, (30.0, Print("nearly")), (40.0, Exit(0))), starts_after_s=2.0),
+    "measures.task": Script((*LINES, (0.5, Measure(1, 0.5)), (0.9, Measure(2, 0.25)), (1.0, Exit(0)))),
     "fails.task": Script((*LINES, (1.5, Exit(3)))),
     "is_killed.task": Script((*LINES, (1.5, Exit(137)))),
     "vanishes.task": Script((*LINES, (0.7, Exit(None)))),
@@ -49,15 +50,22 @@ PROGRAMS = {
 ENGINE = EngineState(EngineInfo("engine", "20.10", cpus=3, memory_bytes=1 << 40, live_restore=False))
 AWAY = replace(ENGINE, problem="no Docker engine answers")
 ENDLESS = ("stubborn.task", "forever.task")
+EVALUATOR = {"evaluatorType": "local-1", "evaluatorCount": 1}
 
 
 def in_container(module: str) -> dict[str, Any]:
     """The fields of a job that runs the module in an image."""
-    container = {"imageUri": "image:1", "containerArgs": ["-m", module]}
-    return {"pythonModule": "", "masterConfig": container, "workerConfig": container}
+    return {"pythonModule": "", "masterConfig": container(module), "workerConfig": container(module)}
+
+
+def container(*arguments: str) -> dict[str, Any]:
+    return {"imageUri": "image:1", "containerArgs": ["-m", *arguments]}
 
 
 def program(launch: Launch) -> Script:
+    """That of the job. An evaluator fails, or does as the others do, or waits to be told to finish."""
+    if launch.task.startswith("evaluator"):
+        return PROGRAMS[launch.command[-1]]
     return PROGRAMS[launch.command[launch.command.index("-m") + 1]]
 
 
@@ -69,6 +77,7 @@ class TrainyardMachine(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="trainyard-"))
         self.world = World(self.directory, retries=2, stall_limit_s=8.0)
         self.modules: dict[str, str] = {}
+        self.evaluators: dict[str, str] = {}
         self.last: dict[str, JobDetail] = {}
         self.loop = asyncio.new_event_loop()
 
@@ -86,13 +95,18 @@ class TrainyardMachine(RuleBasedStateMachine):
         module=st.sampled_from(sorted(PROGRAMS)),
         workers=st.sampled_from([0, 0, 1, 1, 2, 3]),
         image=st.booleans(),
+        evaluator=st.sampled_from(["", "", "is_killed.task", "fails.task", "succeeds.task", "stubborn.task"]),
     )
-    def submit(self, module: str, workers: int, image: bool) -> Any:
+    def submit(self, module: str, workers: int, image: bool, evaluator: str) -> Any:
         if len(self.modules) >= 5:
             return multiple()
         job_id = f"job_{len(self.modules)}"
-        self.do(self.world.submit(job_id, workers, module, **(in_container(module) if image else {})))
-        self.modules[job_id] = module
+        fields = in_container(module) if image else {}
+        if evaluator:
+            own: Any = {"evaluatorConfig": container(module, evaluator)} if image else {"args": [evaluator]}
+            fields = {**fields, **EVALUATOR, **own}
+        self.do(self.world.submit(job_id, workers, module, **fields))
+        self.modules[job_id], self.evaluators[job_id] = module, evaluator
         return job_id
 
     @rule(which=st.integers(0, 1))
@@ -164,20 +178,23 @@ class TrainyardMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_two_runs_of_a_job_are_alive(self) -> None:
-        owners: dict[str, set[str]] = {}
+        """But for an evaluator that was started again, alone."""
+        owners: dict[tuple[str, bool], set[str]] = {}
         for machine in self.world.machines.values():
-            for run_id, job_id in alive_runs(machine).items():
-                owners.setdefault(job_id, set()).add(run_id)
+            jobs = job_of_runs(machine)
+            for run_id, tasks in alive_replicas(machine).items():
+                for task in tasks:
+                    owners.setdefault((jobs[run_id], task.startswith("evaluator")), set()).add(run_id)
         assert all(len(runs) == 1 for runs in owners.values()), owners
 
     @invariant()
     def no_resource_belongs_to_two_runs_of_either_runtime(self) -> None:
         for machine in self.world.machines.values():
-            alive = alive_runs(machine)
+            alive = alive_replicas(machine)
             held: dict[int, str] = {}
             memory = 0
             for run_id, launch in machine.host.launches:
-                if run_id in alive:
+                if launch.task in alive.get(run_id, ()):
                     memory += launch.memory_bytes
                     for cpu in launch.cpus:
                         assert held.setdefault(cpu, run_id) == run_id
@@ -248,31 +265,43 @@ class TrainyardMachine(RuleBasedStateMachine):
         """Each log is a prefix of what the program says, whole once it is complete."""
         entries = await self.world.log(job_id)
         assert [entry.cursor for entry in entries] == list(range(1, len(entries) + 1))
-        written = [step.text for _, step in PROGRAMS[module].steps if isinstance(step, Print)]
+        printed = [printed_by(module), printed_by(self.evaluators.get(job_id) or module)]
         logs: dict[tuple[int, str], list[str]] = {}
         for entry in entries:
             lines = logs.setdefault((entry.run, entry.task), [])
             if entry.task != SERVICE_TASK:
                 assert entry.number == len(lines)
                 lines.append(entry.text)
-        assert all(lines == written[: len(lines)] for lines in logs.values())
+        for (_, task), lines in logs.items():
+            assert lines == printed[task.startswith("evaluator")][: len(lines)]
 
     def machine_number(self, which: int) -> Machine:
         machines = list(self.world.machines.values())
         return machines[which % len(machines)]
 
 
-def alive_runs(machine: Machine) -> dict[str, str]:
-    """run -> job, of every run with a living replica on the machine."""
-    jobs = {run_id: launch.environment["CLOUD_ML_JOB_ID"] for run_id, launch in machine.host.launches}
+def job_of_runs(machine: Machine) -> dict[str, str]:
+    names = ("CLOUD_ML_JOB_ID", "CLOUD_ML_TRIAL_ID")
     return {
-        run_id: jobs[run_id]
-        for run_id in machine.host.runs
-        if any(
-            report.state in (ReplicaState.STARTING, ReplicaState.RUNNING)
-            for report in machine.runtime.observe(run_id)
-        )
+        run_id: ".".join(launch.environment[name] for name in names if name in launch.environment)
+        for run_id, launch in machine.host.launches
     }
+
+
+def alive_replicas(machine: Machine) -> dict[str, set[str]]:
+    """run -> tasks, of every replica that lives on the machine."""
+    return {
+        run_id: {
+            report.task
+            for report in machine.runtime.observe(run_id)
+            if report.state in (ReplicaState.STARTING, ReplicaState.RUNNING)
+        }
+        for run_id in machine.host.runs
+    }
+
+
+def printed_by(module: str) -> list[str]:
+    return [step.text for _, step in PROGRAMS[module].steps if isinstance(step, Print)]
 
 
 def impossible(detail: JobDetail) -> bool:

@@ -18,7 +18,7 @@ import sys
 import pytest
 
 code = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *sys.argv[1:]])
-heavy = {"flax", "grain", "grpc", "jax", "optax", "sklearn", "tensorboard", "tensorboardX"}
+heavy = {"flax", "grain", "grpc", "jax", "optax", "optuna", "sklearn", "tensorboard", "tensorboardX"}
 print(code.name, sorted(heavy & sys.modules.keys()))
 """
 

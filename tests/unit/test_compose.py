@@ -122,6 +122,7 @@ def test_command_of_the_server_is_one_that_it_takes() -> None:
     assert given["token_file"] == ["admin=/tokens/admin", "agent=/tokens/agent"]
     more = options_of_server(TOKEN_OPTIONS="--token-file submitter:alice=/tokens/alice")
     assert more["token_file"] == [*given["token_file"], "submitter:alice=/tokens/alice"]
+    assert options_of_server(ALLOWED_HOST="trains.example")["allowed_host"] == ["trains.example"]
 
 
 def test_database_is_the_one_that_is_started_unless_another_is_named() -> None:

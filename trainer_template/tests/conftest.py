@@ -27,6 +27,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 TEMPLATE = Path(__file__).resolve().parents[1]
 PATIENCE = 300  # timeout of a test, in seconds
+LAST_LINES = 40  # of a trainer's output, when a test gives up waiting for it
 
 Event = dict[str, Any]
 
@@ -36,6 +37,8 @@ class Trainer:
 
     def __init__(self, command: Sequence[str], env: dict[str, str], log: Path) -> None:
         self._log = log
+        self._command = command
+        self.peers: list[Trainer] = [self]  # the processes of its job
         self._lines: list[str] = []
         self._closed = False
         self._changed = threading.Condition()
@@ -50,24 +53,50 @@ class Trainer:
         """Wait until it has printed such an event."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self.events(kind), PATIENCE)
-        assert self.events(kind), self.stderr
+        assert self.events(kind), self.describe_job()
 
     def wait_for_log(self, text: str) -> None:
         """Wait until it has logged a text."""
         deadline = time.monotonic() + PATIENCE
         while text not in self.stderr:
-            assert self._process.poll() is None, self.stderr
-            assert time.monotonic() < deadline, self.stderr
+            assert self.code is None, self.describe_job()
+            assert time.monotonic() < deadline, self.describe_job()
             time.sleep(0.05)
 
     def terminate(self) -> None:
         self._process.send_signal(signal.SIGTERM)
 
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
     def wait(self) -> int:
         """Wait for its end; returns the exit code."""
-        code = self._process.wait(PATIENCE)
+        try:
+            code = self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"After {PATIENCE} s a trainer still runs.\n{self.describe_job()}")
         self._reader.join(PATIENCE)
         return code
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.poll()
+
+    def describe_job(self) -> str:
+        """The last lines of all processes of its job, and the stacks of those that run."""
+        return "\n".join(trainer.describe() for trainer in self.peers)
+
+    def describe(self) -> str:
+        """Its last lines, and its stacks if it runs."""
+        state = f"ended with {self.code}"
+        if self.code is None:
+            state = "runs"
+            if self.events("start"):  # it has a handler of the signal
+                self._process.send_signal(signal.SIGUSR1)
+                time.sleep(1)  # a thread that holds the interpreter's lock cannot delay the dump
+        lines = [*self.stdout.splitlines()[-LAST_LINES:], "stderr:", *self.stderr.splitlines()[-LAST_LINES:]]
+        return "\n    ".join([f"{' '.join(self._command)} (process {self._process.pid}) {state}:", *lines])
 
     def freeze(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
@@ -178,6 +207,7 @@ class Gang:
         self._trainers = {
             task: self.start(task, commands.get(task, ("-m", "trainer.task"))) for task in tasks
         }
+        self._introduce()
 
     def start(self, task: str, command: Sequence[str] = ("-m", "trainer.task")) -> Trainer:
         """A process for a task, as at the start or again."""
@@ -187,6 +217,7 @@ class Gang:
 
     def restart(self, task: str) -> None:
         self._trainers[task] = self.start(task)
+        self._introduce()
 
     def __getitem__(self, task: str) -> Trainer:
         return self._trainers[task]
@@ -195,11 +226,20 @@ class Gang:
         return iter(self._trainers.values())
 
     def succeed(self) -> None:
-        """Wait for all to end, with 0."""
-        codes = {task: trainer.wait() for task, trainer in self._trainers.items()}
-        assert set(codes.values()) == {0}, {
-            task: f"{code}: {self._trainers[task].stderr}" for task, code in codes.items() if code
-        }
+        """Wait for all to end, with 0. The first other exit code is the end: an evaluator would wait on."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            codes = [trainer.code for trainer in self]
+            if None not in codes or any(codes):
+                break
+            time.sleep(0.05)
+        assert all(trainer.code == 0 for trainer in self), next(iter(self)).describe_job()
+        for trainer in self:
+            trainer.wait()
+
+    def _introduce(self) -> None:
+        for trainer in self:
+            trainer.peers = list(self)
 
 
 class Bucket:

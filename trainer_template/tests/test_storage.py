@@ -1,11 +1,21 @@
 """Both implementations of Folder."""
 
+from __future__ import annotations
+
+import errno
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from trainer.storage import open_folder
+from addresses import free_addresses
+from faulty_storage import FaultyStorage
+from trainer.errors import TrainerUsageError
+from trainer.storage import StorageError, open_folder
+
+if TYPE_CHECKING:
+    from conftest import Bucket
 
 
 def test_read_a_file_that_is_not_there_is_none(job_dir: str) -> None:
@@ -71,7 +81,7 @@ def test_url_opens_the_same_folder(job_dir: str) -> None:
 
 
 def test_open_a_bucket_without_a_name_is_an_error() -> None:
-    with pytest.raises(ValueError, match="gs://BUCKET"):
+    with pytest.raises(TrainerUsageError, match="gs://BUCKET"):
         open_folder("gs:///a")
 
 
@@ -82,9 +92,29 @@ def test_write_that_fails_half_way_leaves_the_old_file(
     folder.write("a", b"whole")
 
     def disk_full(_descriptor: int) -> None:
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.fsync", disk_full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(
+        StorageError, match=r"/a: No space left on device\. When .* the same command continues"
+    ):
         folder.write("a", b"torn")
     assert folder.read("a") == b"whole"
+    assert folder.children() == ["a"]  # what was written of the other is no longer on the disk
+
+
+def test_bucket_that_is_away_is_retried_and_then_one_clear_error(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FaultyStorage(bucket.endpoint)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage.endpoint)
+    folder = open_folder(f"{bucket.url}/away")
+    storage.fault = lambda _name: 503 if len(storage.cut) < 2 else None
+    folder.write("a", b"there")
+    assert (len(storage.cut), folder.read("a")) == (2, b"there")
+    storage.close()
+    (closed,) = free_addresses(1)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{closed}")
+    monkeypatch.setattr("trainer.storage.RETRY_FOR", 1.0)
+    with pytest.raises(StorageError, match=r"away/a: no response for 1 s \(.*the same command continues"):
+        open_folder(f"{bucket.url}/away").read("a")

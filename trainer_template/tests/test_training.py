@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 import pexpect
 import pytest
 
+from addresses import free_addresses
 from trainer.storage import open_folder
 
 if TYPE_CHECKING:
@@ -20,9 +23,9 @@ if TYPE_CHECKING:
 # A trainer that executes a statement when it reads the batch of a step.
 TRAINER_WITH_AN_EVENT = """
 import os, signal
-from trainer import task, train
+from trainer import steps, task, train
 
-read, made = train.read, 0
+read, made = {module}.read, 0
 
 def interrupted(*args):
     global made
@@ -32,18 +35,55 @@ def interrupted(*args):
             {event}
         yield batch
 
-train.read = interrupted
+{module}.read = interrupted
 task.main()
 """
 
 
-def with_event(event: str, step: int) -> tuple[str, str]:
-    return "-c", TRAINER_WITH_AN_EVENT.format(event=event, step=step)
+def with_event(event: str, step: int, module: str = "train") -> tuple[str, str]:
+    """`module`: train, or steps for the batches of evaluations."""
+    return "-c", TRAINER_WITH_AN_EVENT.format(event=event, step=step, module=module)
 
 
+# A trainer whose evaluations never end. The worker's gets a signal in one.
+ENDLESS_EVALUATION = """
+import itertools, json, os, signal
+from trainer import steps, task
+
+read, task_type = steps.read, json.loads(os.environ["TF_CONFIG"])["task"]["type"]
+
+def endless(*args):
+    batch = next(read(*args))
+    for made in itertools.count():
+        if made == 3 and task_type == "worker":
+            os.kill(os.getpid(), signal.SIGTERM)
+        yield batch
+
+steps.read = endless
+task.main()
+"""
+
+# Programs that a shell starts in the background ignore the signal.
+INTERRUPTIBLE = (
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from trainer import task; task.main()",
+)
 FAILS = with_event("raise OSError('the disk is gone')", 50)
 GETS_SIGTERM_EARLY = with_event("os.kill(os.getpid(), signal.SIGTERM)", 20)
 GETS_SIGTERM = with_event("os.kill(os.getpid(), signal.SIGTERM)", 100)
+GETS_SIGTERM_IN_AN_EVALUATION = with_event("os.kill(os.getpid(), signal.SIGTERM)", 2, "steps")
+GETS_SIGUSR2_EARLY = """
+import os, signal
+from trainer import train
+
+prepare = train.prepare
+def signalled(*args):
+    os.kill(os.getpid(), signal.SIGUSR2)
+    return prepare(*args)
+
+train.prepare = signalled
+"""
+GETS_SIGUSR2 = ("-c", GETS_SIGUSR2_EARLY + with_event("os.kill(os.getpid(), signal.SIGUSR2)", 20)[1])
 GETS_SIGUSR1 = with_event("os.kill(os.getpid(), signal.SIGUSR1)", 100)
 
 
@@ -167,12 +207,16 @@ def test_evaluator_evaluates_each_checkpoint_as_the_chief_did_and_ends(
         assert line["held_out_loss"] == pytest.approx(expected[line["step"]]["held_out_loss"], rel=1e-3)
 
 
-def test_evaluator_gets_sigterm_and_ends_with_0(launcher: Launcher, tmp_path: Path) -> None:
+def test_evaluator_gets_sigterm_evaluates_the_newest_checkpoint_and_ends_with_0(
+    trained: tuple[Trainer, Path], launcher: Launcher, tmp_path: Path
+) -> None:
+    shutil.copytree(trained[1] / "checkpoints", tmp_path / "checkpoints")
     tf_config = {"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}
-    evaluator = launcher.alone("--job-dir", str(tmp_path), TF_CONFIG=json.dumps(tf_config))
+    evaluator = launcher.alone("--job-dir", str(tmp_path), "--epochs", "9", TF_CONFIG=json.dumps(tf_config))
     evaluator.wait_for_log("Waiting for checkpoints")
     evaluator.terminate()
     assert evaluator.wait() == 0, evaluator.stderr
+    assert evaluator.events("evaluation")[-1]["step"] == 450
 
 
 def test_same_command_after_the_end_trains_no_more(trained: tuple[Trainer, Path], launcher: Launcher) -> None:
@@ -187,10 +231,16 @@ def test_same_command_after_the_end_trains_no_more(trained: tuple[Trainer, Path]
 def test_sigterm_saves_and_the_same_command_resumes_bitwise_equal_while_sigusr1_dumps_stacks(
     trained: tuple[Trainer, Path], launcher: Launcher, tmp_path: Path
 ) -> None:
+    evaluating = launcher.alone("--job-dir", str(tmp_path), command=GETS_SIGTERM_IN_AN_EVALUATION)
+    assert evaluating.wait() == 0, evaluating.stderr
+    assert evaluating.events("evaluation") == []
+    assert [line["step"] for line in evaluating.events("stopped")] == [90]
+
     stopped = launcher.alone("--job-dir", str(tmp_path), command=GETS_SIGTERM)
     assert stopped.wait() == 0, stopped.stderr
     (at,) = stopped.events("stopped")
-    assert 90 < at["step"] < 180
+    assert stopped.events("evaluation") == trained[0].events("evaluation")[:2]
+    assert 180 < at["step"] < 270
     assert at["steps"] == 450
     assert stopped.events("done") == stopped.events("saved") == []
 
@@ -202,16 +252,42 @@ def test_sigterm_saves_and_the_same_command_resumes_bitwise_equal_while_sigusr1_
     assert resumed.parameters_sha256 == trained[0].parameters_sha256
 
 
+def test_early_stopping_exports_the_best_state_also_after_a_kill_beside_histograms_and_traces(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    early = ("--epochs", "90", "--batch-size", "64", "--learning-rate", "0.004", "--early-stopping", "2")
+    flags = (*early, "--best", "loss:min", "--profile", "3-4")
+    whole = launcher.alone("--job-dir", str(tmp_path / "whole"), *flags, "--histograms")
+    killed = launcher.alone("--job-dir", str(tmp_path / "killed"), *flags, command=is_killed(60))
+    assert [whole.wait(), killed.wait()] == [0, -signal.SIGKILL], (whole.stderr, killed.stderr)
+    resumed = launcher.alone("--job-dir", str(tmp_path / "killed"), *flags, command=GETS_SIGUSR2)
+    assert resumed.wait() == 0, resumed.stderr
+
+    *evaluations, again = whole.events("evaluation")
+    best = min(evaluations, key=lambda line: float(line["held_out_loss"]))
+    assert (again["step"], again["held_out_loss"]) == (best["step"], best["held_out_loss"])
+    assert evaluations.index(best) == len(evaluations) - 3
+    assert json.loads((tmp_path / "whole/model/model.json").read_text())["steps"] == best["step"]
+    assert whole.events("done") == resumed.events("done")
+
+    logs = [tmp_path / job / "logs/train" for job in ("whole", "killed")]
+    traces = [{path.name for path in (log / "plugins/profile").iterdir()} for log in logs]
+    assert (traces[0], len(traces[1])) == ({"steps-3-4"}, 2)
+    assert all(
+        list(trace.glob("*.xplane.pb")) for log in logs for trace in (log / "plugins/profile").iterdir()
+    )
+    (events,) = logs[0].glob("events*")
+    assert all(
+        name in events.read_bytes() for name in (b"parameters/Dense_1/kernel", b"gradients/Dense_1/bias")
+    )
+
+
 def test_killed_at_any_step_the_same_command_resumes_bitwise_equal(
     trained: tuple[Trainer, Path], launcher: Launcher, tmp_path: Path
 ) -> None:
     flags = ("--job-dir", str(tmp_path), "--checkpoint-every", "7", "--keep", "1")
-    for step in (
-        1,
-        8,
-        91,
-        134,
-    ):  # of each start: before the first checkpoint, right after one, in other epochs
+    # Of each start: before the first checkpoint, right after one, in other epochs.
+    for step in (1, 8, 91, 134):
         killed = launcher.alone(*flags, command=is_killed(step))
         assert killed.wait() == -signal.SIGKILL, killed.stderr
     resumed = launcher.alone(*flags)
@@ -232,7 +308,8 @@ def test_exception_in_a_worker_or_kill_of_the_chief_ends_both_and_the_same_comma
     assert worker.wait() == 1
     assert chief.wait() != 0
     assert "OSError: the disk is gone" in worker.stderr
-    assert sorted(path.name for path in job_dir.iterdir()) == ["checkpoints", "logs", "workertemp_1"]
+    assert "Traceback" not in chief.stderr
+    assert sorted(path.name for path in job_dir.iterdir()) == ["checkpoints", "logs"]
     gang = launcher.gang(*flags, "--job-dir", str(job_dir), commands={"chief-0": is_killed(50)})
     assert gang["chief-0"].wait() == -signal.SIGKILL
     assert gang["worker-0"].wait() != 0
@@ -269,6 +346,27 @@ def test_sigterm_to_a_worker_stops_all_at_one_step_and_another_number_of_replica
     assert one.held_out_accuracy >= 0.95
 
 
+def test_sigterm_to_a_worker_in_an_evaluation_stops_all_and_the_same_command_begins_with_it(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    flags = ("--job-dir", str(tmp_path), "--epochs", "2")
+    command = ("-c", ENDLESS_EVALUATION)
+    gang = launcher.gang(*flags, commands={"chief-0": command, "worker-0": command})
+    gang.succeed()
+    for trainer in gang:
+        assert trainer.events("stopped") == [{"event": "stopped", "step": 45, "steps": 90}], trainer.stderr
+        assert trainer.events("evaluation") == trainer.events("done") == []
+    assert gang["chief-0"].events("checkpoint") == [{"event": "checkpoint", "step": 45}]
+
+    alone = launcher.alone(*flags)
+    assert alone.wait() == 0, alone.stderr
+    kinds = ("evaluation", "progress", "done")
+    events = [json.loads(line) for line in alone.stdout.splitlines() if line.startswith("{")]
+    assert [(event["event"], event["step"]) for event in events if event["event"] in kinds][:2] == [
+        ("evaluation", 45), ("progress", 50)
+    ]  # fmt: skip
+
+
 def test_on_a_terminal_there_is_a_bar_in_place_of_progress_lines(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
     arguments = ["-m", "trainer.task", "--epochs", "2", "--job-dir", str(tmp_path), "--heartbeat", "0.1"]
@@ -291,7 +389,8 @@ def test_on_a_terminal_there_is_a_bar_in_place_of_progress_lines(tmp_path: Path)
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (("--data", "nowhere/*.npz"), 1, "nowhere"),
+        (("--data", "nowhere/*.npz"), 2, "nowhere"),
+        (("--data", __file__), 2, "is of no known kind"),
         (("--sharding", "file"), 2, "digits is in memory. Choose auto, data or off."),
         (("--learning-rate", "1e30"), 1, "The loss is"),
     ],
@@ -305,6 +404,67 @@ def test_invalid_arguments_are_one_line_without_a_traceback(
     assert "Traceback" not in trainer.stderr
 
 
+@pytest.mark.parametrize(
+    ("constant", "flags", "environment", "message"),
+    [
+        (
+            "distribute.START_TIMEOUT", ("--job-dir", "unused"), "TF_CONFIG",
+            "After 2 s the chief at {address} still waits for: worker 0 (",
+        ),
+        (
+            "storage.RETRY_FOR", ("--job-dir", "gs://bucket/away"), "STORAGE_EMULATOR_HOST",
+            "gs://bucket/away/checkpoints/",
+        ),
+    ],
+    ids=("a peer", "the bucket"),
+)  # fmt: skip
+def test_what_does_not_come_in_time_is_named_in_one_line_and_the_exit_code_is_1(
+    launcher: Launcher, constant: str, flags: tuple[str, ...], environment: str, message: str
+) -> None:
+    address, missing = free_addresses(2)
+    tf_config = {"cluster": {"chief": [address], "worker": [missing]}, "task": {"type": "chief", "index": 0}}
+    values = {"TF_CONFIG": json.dumps(tf_config), "STORAGE_EMULATOR_HOST": f"http://{missing}"}
+    program = f"from trainer import distribute, storage, task; {constant} = 2; task.main()"
+    trainer = launcher.alone(*flags, command=("-c", program), **{environment: values[environment]})
+    assert trainer.wait() == 1, trainer.stderr
+    assert message.format(address=address) in trainer.stderr.splitlines()[-1]
+    assert "Traceback" not in trainer.stderr
+
+
+def test_exit_code_is_2_for_a_second_trainer_or_a_bad_tf_config_and_130_when_interrupted(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    by_time_alone = ("--epochs", "90000", "--checkpoint-every", "9000000", "--save-seconds", "0.1")
+    first = launcher.alone(*by_time_alone, command=INTERRUPTIBLE, TRAINYARD_JOB_DIR=str(tmp_path))
+    first.wait_for("checkpoint")
+    second = launcher.alone(*by_time_alone, TRAINYARD_JOB_DIR=str(tmp_path))
+    mistaken = launcher.alone(TF_CONFIG="{")
+    assert second.wait() == 2, second.stderr
+    assert mistaken.wait() == 2, mistaken.stderr
+    assert first.code is None, first.describe()
+    first.interrupt()
+    assert first.wait() == 130, first.stderr
+    for trainer, line in ((first, "Interrupted."), (second, str(tmp_path)), (mistaken, "TF_CONFIG")):
+        assert line in trainer.stderr.splitlines()[-1]
+        assert "Traceback" not in trainer.stderr
+
+
+def test_timeouts_of_the_readme_are_those_of_the_code() -> None:
+    from trainer import distribute, storage
+    from trainer.parameter_servers import client, server
+
+    modules = {"distribute": distribute, "client": client, "server": server}
+    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+    rows = re.findall(r"^\| .* \| ([\d; ]+) \| (`[\w.]+`(?:, `\w+`)?) \|$", readme, re.MULTILINE)
+    assert len(rows) == 5
+    for seconds, cell in rows:
+        module, _, names = cell.replace("`", "").partition(".")
+        values = [getattr(modules[module], name) for name in names.split(", ")]
+        assert values == [float(number) for number in seconds.split("; ")], cell
+    # Else workers, which have nothing to write, would abort a job whose chief waits for its bucket at the end.
+    assert distribute.SHUTDOWN_TIMEOUT > storage.RETRY_FOR
+
+
 def test_job_dir_of_another_model_is_refused_and_left_alone(
     trained: tuple[Trainer, Path], launcher: Launcher
 ) -> None:
@@ -313,6 +473,8 @@ def test_job_dir_of_another_model_is_refused_and_left_alone(
         "--job-dir", str(trained[1]), "--model", "transformer", "--data", "synthetic", "--input-shape", "8"
     )
     assert trainer.wait() == 2
-    assert "of another model; choose another --job-dir" in trainer.stderr
+    assert "model 'cnn (" in trainer.stderr
+    assert "this command's is 'transformer (" in trainer.stderr
+    assert "Choose another --job-dir" in trainer.stderr
     assert "Traceback" not in trainer.stderr
     assert sorted(trained[1].rglob("*")) == before

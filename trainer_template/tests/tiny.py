@@ -5,25 +5,41 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from numpy.typing import NDArray
 
 from trainer.models.cnn import Cnn
-from trainer.models.model import Model
+from trainer.models.model import Model, built_in
 from trainer.models.resnet import ResNet
 from trainer.models.transformer import Transformer
 
 
 def cnn(hidden: int = 8, channels: tuple[int, ...] = (4,), dtype: Any = jnp.float32) -> Model:
     network = Cnn(10, channels=channels, hidden=hidden, dtype=dtype)
-    return Model("cnn", (8, 8, 1), jnp.float32, 10, network=network)
+    return Model(built_in("cnn", network=network), (8, 8, 1), jnp.float32, 10)
+
+
+class Dropping(nn.Module):
+    """Two dense layers with dropout between them."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        hidden = nn.relu(nn.Dense(64)(images.reshape(images.shape[0], -1)))
+        return nn.Dense(10)(nn.Dropout(0.5, deterministic=not train)(hidden))
+
+
+def dropout() -> Model:
+    return Model(built_in("cnn", network=Dropping()), (8, 8, 1), jnp.float32, 10)
 
 
 def resnet() -> Model:
-    return Model("resnet50", (16, 16, 3), jnp.uint8, 4, network=ResNet(4, blocks=(1, 1), channels=4))
+    network = ResNet(4, blocks=(1, 1), channels=4)
+    return Model(built_in("resnet50", network=network), (16, 16, 3), jnp.uint8, 4)
 
 
 def transformer() -> Model:
-    return Model("transformer", (6,), jnp.int32, 11, network=Transformer(11, width=8, layers=1, heads=2))
+    network = Transformer(11, width=8, layers=1, heads=2)
+    return Model(built_in("transformer", network=network), (6,), jnp.int32, 11)
 
 
 def infer(model: Model, params: Any, statistics: Any, inputs: NDArray[Any]) -> NDArray[np.float32]:
@@ -41,7 +57,7 @@ def train(
     """Logits and new statistics, compiled."""
 
     def call(params: Any, statistics: Any, inputs: Any) -> Any:
-        return model.train(model.params.unravel(params), statistics, inputs)
+        return model.train(model.params.unravel(params), statistics, inputs, jax.random.key(0))
 
     logits, changed = jax.jit(call)(params, statistics, inputs)
     return np.asarray(logits), np.asarray(changed)

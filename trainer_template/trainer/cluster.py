@@ -29,6 +29,7 @@ class ClusterSpec:
         role: what this process does.
         index: its index among the processes of its role; of a trainer, the process id: 0 is the chief.
         num_processes: number of trainers: chief and workers.
+        names: of the trainers, by process id: "chief 0 (host:port)"; empty for a single process.
         coordinator: host:port that process 0 listens on; None for a single process.
         parameter_servers: host:port of each.
         index_on_host: index of this process among those on the same host.
@@ -38,6 +39,7 @@ class ClusterSpec:
     role: Role = "trainer"
     index: int = 0
     num_processes: int = 1
+    names: tuple[str, ...] = ()
     coordinator: str | None = None
     parameter_servers: tuple[str, ...] = ()
     index_on_host: int = 0
@@ -90,10 +92,12 @@ def parse_tf_config(text: str) -> ClusterSpec:
         raise ClusterError("TF_CONFIG's cluster has parameter servers, but no chief and no worker to train.")
     position = list(tasks).index((task_type, task_index))
     hosts = [address.rsplit(":", 1)[0] for address in tasks.values()]
+    names = tuple(f"{kind} {index} ({tasks[kind, index]})" for kind, index in trainers)
     return ClusterSpec(
         role="ps" if task_type == "ps" else "trainer",
         index=task_index if task_type == "ps" else trainers.index((task_type, task_index)),
         num_processes=len(trainers),
+        names=names if len(trainers) > 1 else (),
         coordinator=tasks[trainers[0]] if len(trainers) > 1 else None,
         parameter_servers=servers,
         index_on_host=hosts[:position].count(hosts[position]),

@@ -1,8 +1,8 @@
 """Multi-process training (jax.distributed): initialization, collectives on host data, stopping and shutdown."""
 
+import itertools
 import logging
 import signal
-import socket
 from collections.abc import Callable
 from types import FrameType
 
@@ -10,18 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.cluster import ClusterSpec
-from trainer.errors import TrainerError
+from trainer.rendezvous import JoinError, is_loopback, meet
 
 log = logging.getLogger("trainer")
 
 # Seconds. JAX's defaults are 300, 100 and 300: long for a job that cannot start or has lost its chief.
 START_TIMEOUT = 120
 HEARTBEAT_TIMEOUT = 20
-SHUTDOWN_TIMEOUT = 60
+SHUTDOWN_TIMEOUT = 3600  # the chief may still be writing; a process that dies is noticed by its heartbeats
 
-
-class JoinError(TrainerError):
-    """The processes of the job could not connect."""
+BROADCAST_BYTES = 64 * 2**20  # of one collective
 
 
 def initialize(cluster: ClusterSpec) -> None:
@@ -41,9 +39,7 @@ def initialize(cluster: ClusterSpec) -> None:
         cluster.num_processes,
         cluster.coordinator,
     )
-    loopback = cluster.coordinator.startswith(("127.", "localhost:", "[::1]:"))
-    if cluster.is_chief:
-        _check_port_is_free(cluster.coordinator, loopback)
+    meet(cluster, START_TIMEOUT)
     jax.distributed.initialize(
         coordinator_address=cluster.coordinator,
         num_processes=cluster.num_processes,
@@ -52,7 +48,7 @@ def initialize(cluster: ClusterSpec) -> None:
         initialization_timeout=START_TIMEOUT,
         heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
         shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
-        coordinator_bind_address=cluster.coordinator if loopback else None,
+        coordinator_bind_address=cluster.coordinator if is_loopback(cluster.coordinator) else None,
     )
     # The first collective times out after 30 s. Run it now: after loading data, which may take one process much longer,
     # it would fail.
@@ -74,8 +70,23 @@ def broadcast(data: bytes) -> bytes:
     if jax.process_count() == 1:
         return data
     size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-    own = np.frombuffer(data, np.uint8) if jax.process_index() == 0 else np.zeros(size, np.uint8)
-    return np.asarray(multihost_utils.broadcast_one_to_all(own), np.uint8).tobytes()
+    buffer = np.zeros(size, np.uint8)
+    if jax.process_index() == 0:
+        buffer[:] = np.frombuffer(data, np.uint8)
+    broadcast_into(buffer)
+    return buffer.tobytes()
+
+
+def broadcast_into(buffer: NDArray[np.uint8]) -> None:
+    """Replace the bytes by the chief's, of any number, in pieces. All processes call this together."""
+    import jax
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() == 1:
+        return
+    for start in range(0, len(buffer), BROADCAST_BYTES):
+        piece = buffer[start : start + BROADCAST_BYTES]
+        piece[:] = np.asarray(multihost_utils.broadcast_one_to_all(piece), np.uint8)
 
 
 def gather(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -89,18 +100,19 @@ def gather(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(multihost_utils.process_allgather(numbers.astype(np.int32)), np.int64)
 
 
-def make_stop_check() -> Callable[[int], bool]:
-    """Install SIGTERM handling; returns a function of the step that is true when training must stop.
+def make_stop_check() -> Callable[[], bool]:
+    """Install SIGTERM handling; returns a function that is true when training must stop.
 
-    For a single process, that is the first step after the signal. With several processes, JAX handles the signal and
-    makes all processes agree on a step that none has passed, so that they stop together. Every process must call the
-    function after every step.
+    For a single process, that is the first call after the signal. With several processes, JAX handles the signal and
+    makes all processes agree on a call that none has made, so that they stop together. Every process must call the
+    function after every step, and after every batch of an evaluation.
     """
     import jax
     from jax.experimental import multihost_utils
 
     if jax.process_count() > 1:
-        return multihost_utils.reached_preemption_sync_point
+        calls = itertools.count(1)
+        return lambda: multihost_utils.reached_preemption_sync_point(next(calls))
     received = False
 
     def on_sigterm(_signal: int, _frame: FrameType | None) -> None:
@@ -108,7 +120,7 @@ def make_stop_check() -> Callable[[int], bool]:
         received = True
 
     signal.signal(signal.SIGTERM, on_sigterm)
-    return lambda _step: received
+    return lambda: received
 
 
 def shutdown() -> None:
@@ -117,12 +129,3 @@ def shutdown() -> None:
 
     if jax.process_count() > 1:
         jax.distributed.shutdown()
-
-
-def _check_port_is_free(coordinator: str, loopback: bool) -> None:
-    """JAX would crash with a segmentation fault if the port is in use."""
-    host, _, port = coordinator.rpartition(":")
-    try:
-        socket.create_server((host.strip("[]") if loopback else "", int(port))).close()
-    except (OSError, ValueError) as error:
-        raise JoinError(f"The chief cannot listen at {coordinator}: {error}") from error

@@ -1,15 +1,19 @@
 """Errors that are shown without a traceback: the message states what happened, what is allowed and what to do.
 
 TrainerError              exit code 1
-├── FileError             a file of examples cannot be read
+├── StorageError          storage.py: a disk or a bucket refused a request, or a bucket does not respond
 ├── ParameterServerError  parameter_servers/messages.py: a server does not respond, or has lost its variables
-├── JoinError             distribute.py: the processes could not connect
+├── JoinError             rendezvous.py: the processes could not connect
 ├── DivergenceError       output/report.py: the loss is not finite
+├── NotFiniteError        output/saving.py: the state is not finite
 └── TrainerUsageError     exit code 2: invalid flags, TF_CONFIG or data
     ├── ClusterError      cluster.py: TF_CONFIG is invalid
+    ├── FileError         a file of examples is not where the flags say, or cannot be read
     ├── DataError         data/datasets.py: the data is missing or does not fit the flags
     ├── ModelError        models/model.py: the model does not accept such data
-    └── CheckpointError   state.py: job-dir has a checkpoint of another model or optimizer
+    ├── CheckpointError   job-dir has checkpoints of another training
+    ├── TaskError         models/task.py: the module of --task cannot be used
+    └── JobDirLockedError output/lease.py: another trainer writes to job-dir
 """
 
 
@@ -17,9 +21,13 @@ class TrainerError(Exception):
     exit_code = 1
 
 
-class FileError(TrainerError, ValueError):
+class TrainerUsageError(TrainerError, ValueError):
+    exit_code = 2
+
+
+class FileError(TrainerUsageError):
     """A file of examples cannot be used. The message names it, the problem, and what is allowed."""
 
 
-class TrainerUsageError(TrainerError, ValueError):
-    exit_code = 2
+class CheckpointError(TrainerUsageError):
+    """The checkpoints in --job-dir are of another training."""

@@ -16,7 +16,7 @@ from trainer.experiment import prepare
 from trainer.output.report import report
 from trainer.output.saving import CheckpointEntry, Saver
 from trainer.output.summaries import TensorBoard
-from trainer.state import START
+from trainer.state import START, TrainingPosition
 from trainer.steps import make_evaluation_step
 from trainer.strategy import Strategy
 
@@ -30,26 +30,29 @@ PATIENCE = 600.0  # seconds without a new checkpoint after which a message is lo
 
 
 def evaluate_checkpoints(arguments: "Arguments", strategy: Strategy) -> None:
-    """Evaluate each checkpoint on the held-out examples, until the one of the last epoch, or SIGTERM.
+    """Evaluate each checkpoint on the held-out examples, until the one of the last epoch.
 
-    Checkpoints that the chief has removed before they were evaluated (see --keep) are skipped with a warning.
+    After SIGTERM, which says that training has ended, only the newest one is evaluated. Checkpoints that the chief has
+    removed before they were evaluated (see --keep) are skipped with a warning.
     """
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
-    shard = Shard(0, 1, strategy.local_replicas)
+    shard = Shard(0, 1, strategy.local_replicas * strategy.accumulate)
     experiment = prepare(arguments, ClusterSpec("evaluator"), strategy, shard, "data")
     saver = Saver(arguments.job_dir, 0, arguments.keep)
     step = make_evaluation_step(experiment.model, strategy)
-    optimizer = experiment.optimizer(START)
+    shapes = state.state_shapes(experiment.model, experiment.optimizer(START))
     summaries = TensorBoard(arguments.job_dir, 0)
     log.info("Waiting for checkpoints in %s.", arguments.job_dir)
     evaluated = position = None
     waited = 0.0
-    while not stopped.is_set():
-        entry = _next(saver.checkpoints(), evaluated)
-        data = saver.read_checkpoint(entry) if entry else None
-        if entry is not None and data is not None:
-            restored, position = state.restore(experiment.model, optimizer, data)
+    finished = False
+    while not finished:
+        finished = stopped.is_set()
+        entry = _next(saver.checkpoints(), evaluated, newest=finished)
+        arrays = saver.read(entry) if entry else None
+        if entry is not None and arrays is not None:
+            restored, position = state.from_arrays(shapes, arrays), TrainingPosition(**entry.position)
             variables = strategy.replicate((restored.params, restored.statistics))
             experiment.evaluate(step, variables, position, summaries, "evaluator")
         elif entry is not None:
@@ -58,10 +61,9 @@ def evaluate_checkpoints(arguments: "Arguments", strategy: Strategy) -> None:
             )
         if entry is not None:
             evaluated, waited = entry.step, 0.0
-            if position is not None and position.epochs >= arguments.epochs:
-                break
+            finished = finished or (position is not None and not experiment.steps_left(position))
             continue
-        stopped.wait(POLL)
+        stopped.wait(0.0 if finished else POLL)
         waited += POLL
         if waited >= PATIENCE:
             log.info("Still waiting for a checkpoint after step %s.", evaluated)
@@ -71,7 +73,7 @@ def evaluate_checkpoints(arguments: "Arguments", strategy: Strategy) -> None:
         report("stopped", step=evaluated or 0, steps=evaluated or 0)
 
 
-def _next(entries: list[CheckpointEntry], evaluated: int | None) -> CheckpointEntry | None:
-    """The oldest entry that is newer than the last evaluated one."""
+def _next(entries: list[CheckpointEntry], evaluated: int | None, newest: bool) -> CheckpointEntry | None:
+    """The oldest entry that is newer than the last evaluated one, or the newest."""
     newer = [entry for entry in entries if evaluated is None or entry.step > evaluated]
-    return newer[0] if newer else None
+    return newer[-1 if newest else 0] if newer else None

@@ -6,7 +6,8 @@
 
 Each line of JSON is one example: nested lists of numbers, or an object with them as its `inputs`. The output is one
 line of JSON for each example, in their order: {"label": "7", "class": 7, "probability": 0.98}. A language model
-predicts the next token. `--digits 10` predicts ten held-out digits instead, and compares with their labels.
+predicts the next token. A task that is no classifier has the outputs that it exports. `--digits 10`
+predicts ten held-out digits instead, and compares with their labels.
 
 Exit codes: 0 success; 1 the model is missing or damaged, or an example does not fit it; 2 invalid flags.
 """
@@ -22,6 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data.images import decode_image
+from trainer.errors import TrainerError
 from trainer.output.export import SavedModel, load
 from trainer.storage import open_folder
 
@@ -54,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for name in arguments.file:
                 for example in predictions(saved, read_examples(name, saved)):
                     print(json.dumps(example), flush=True)
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, TrainerError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of the pipe is gone
@@ -64,14 +67,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def predictions(saved: SavedModel, examples: Iterator[NDArray[Any]]) -> Iterator[dict[str, Any]]:
-    """Label and probability of each example, in batches."""
+    """Label and probability of each example, or the outputs of a model that is no classifier; in batches."""
     labels = saved.about["labels"]
     while True:
         batch = [example for _, example in zip(range(BATCH), examples, strict=False)]
         if not batch:
             return
         inputs = np.stack(batch)
-        probabilities = np.asarray(saved(inputs)["probabilities"])
+        outputs = {name: np.asarray(values) for name, values in saved(inputs).items()}
+        if "probabilities" not in outputs:  # of a task that is no classifier
+            for number in range(len(batch)):
+                yield {name: values[number].tolist() for name, values in outputs.items()}
+            continue
+        probabilities = outputs["probabilities"]
         probabilities_BK = probabilities.reshape(len(batch), -1, probabilities.shape[-1])[:, -1]
         for probabilities_K in probabilities_BK:
             best = int(np.argmax(probabilities_K))
@@ -149,14 +157,7 @@ def _from_array(data: bytes, name: str, saved: SavedModel) -> Iterator[NDArray[A
 
 
 def _image(data: bytes, saved: SavedModel) -> NDArray[Any]:
-    from PIL import Image  # optional: needed for images only
-
-    height, width, channels = saved.input_shape
-    with Image.open(io.BytesIO(data)) as image:
-        resized = image.convert("L" if channels == 1 else "RGB").resize(
-            (width, height), Image.Resampling.BILINEAR
-        )
-    pixels = np.asarray(resized, np.uint8).reshape(saved.input_shape)
+    pixels = decode_image(data, saved.input_shape)
     return pixels if saved.input_dtype == np.uint8 else (pixels / 255).astype(saved.input_dtype)
 
 

@@ -1,88 +1,81 @@
-"""The training state, the position in training, and their serialization as a checkpoint."""
+"""The training state, the position in training, and their arrays in a checkpoint."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import flax.serialization
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
+from numpy.typing import NDArray
 
-from trainer.errors import TrainerUsageError
+from trainer.errors import CheckpointError
 from trainer.models.model import Model
 
 PyTree = Any
-FORMAT = 1
 
 
 class State(NamedTuple):
-    """Parameters (a tree), statistics [S] and the optimizer's state, whose arrays are [P]; float32."""
+    """Parameters (a tree), statistics [S], the optimizer's state for the tree, and the number of steps done."""
 
     params: PyTree
     statistics: Any
     optimizer: optax.OptState
+    step: Any = np.int32(0)
 
 
 class TrainingPosition(NamedTuple):
-    """Completed steps and epochs, and consumed examples of the current epoch's order (see data/sharding.py)."""
+    """Completed steps and epochs, and consumed examples of the current epoch's order (see data/sharding.py).
+
+    Attributes:
+        best: the highest score of an evaluation; None before the first.
+        best_epochs: completed epochs at that evaluation.
+    """
 
     steps: int = 0
     epochs: int = 0
     examples: int = 0
+    best: float | None = None
+    best_epochs: int = 0
 
 
 START = TrainingPosition()
 
 
-class CheckpointError(TrainerUsageError):
-    """The checkpoint in --job-dir is of another model or optimizer."""
-
-
 def initial_state(model: Model, optimizer: optax.GradientTransformation, seed: int) -> State:
     """The state before the first step, on the host."""
-    params, statistics = model.initial(seed)
-    state: State = jax.device_get(State(model.params.unravel(params), statistics, optimizer.init(params)))
+    state: State = jax.device_get(jax.jit(lambda: _initial(model, optimizer, seed))())
     return state
 
 
-def checkpoint(model: Model, state: State, position: TrainingPosition) -> bytes:
-    """Serialize everything that is needed to resume, on any number of replicas."""
-    leaves = {str(number): np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(state.optimizer))}
-    data: bytes = flax.serialization.msgpack_serialize(
-        {
-            "format": FORMAT,
-            "model": _layers_sha256(model),
-            "position": position._asdict(),
-            "params": model.params.ravel_on_host(state.params),
-            "statistics": np.asarray(state.statistics),
-            "optimizer": leaves,
-        }
-    )
-    return data
+def state_shapes(model: Model, optimizer: optax.GradientTransformation) -> State:
+    """The shapes and types of the state's arrays (`jax.ShapeDtypeStruct`), without computing them."""
+    shapes: State = jax.eval_shape(lambda: _initial(model, optimizer, 0))
+    return shapes
 
 
-def restore(
-    model: Model, optimizer: optax.GradientTransformation, data: bytes
-) -> tuple[State, TrainingPosition]:
-    """Deserialize a checkpoint.
+def to_arrays(state: State) -> dict[str, NDArray[Any]]:
+    """The arrays of a state on the host, by their paths in it: all that is needed to resume, on any replicas."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def from_arrays(shapes: State, arrays: Mapping[str, NDArray[Any]]) -> State:
+    """The state of these shapes.
 
     Raises:
-        CheckpointError: it is of another model or another optimizer.
+        CheckpointError: the arrays are of another model or another optimizer.
     """
-    saved = flax.serialization.msgpack_restore(data)
-    if saved.get("format") != FORMAT or saved["model"] != _layers_sha256(model):
-        raise CheckpointError("The checkpoint in --job-dir is of another model; choose another --job-dir.")
-    # Only shapes: initializing parameters would take seconds.
-    like = jax.eval_shape(optimizer.init, jax.ShapeDtypeStruct((model.params.size,), jnp.float32))
-    leaves = [saved["optimizer"][str(number)] for number in range(len(saved["optimizer"]))]
-    if [np.shape(leaf) for leaf in leaves] != [leaf.shape for leaf in jax.tree.leaves(like)]:
-        raise CheckpointError(
-            "The checkpoint in --job-dir is of another optimizer; choose another --job-dir."
-        )
-    optimizer_state = jax.tree.unflatten(jax.tree.structure(like), leaves)
-    params = model.params.unravel(saved["params"])
-    return State(params, saved["statistics"], optimizer_state), TrainingPosition(**saved["position"])
+    leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    names = {jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves}
+    for kind, prefixes in (("model", (".params", ".statistics")), ("optimizer", (".optimizer",))):
+        expected = {name: shape for name, shape in names.items() if name.startswith(prefixes)}
+        if expected != {name: array.shape for name, array in arrays.items() if name.startswith(prefixes)}:
+            raise CheckpointError(
+                f"The checkpoint in --job-dir is of another {kind}; choose another --job-dir."
+            )
+    state: State = jax.tree.unflatten(structure, [arrays[name] for name in names])
+    return state
 
 
 def parameters_sha256(state: State) -> str:
@@ -93,6 +86,12 @@ def parameters_sha256(state: State) -> str:
     return digest.hexdigest()
 
 
-def _layers_sha256(model: Model) -> str:
+def layers_sha256(model: Model) -> str:
     """Hash of the names and shapes of all parameters, i.e. of the layout of their vector."""
     return hashlib.sha256(f"{model.params.layout}{model.statistics.layout}".encode()).hexdigest()
+
+
+def _initial(model: Model, optimizer: optax.GradientTransformation, seed: int) -> State:
+    params, statistics = model.initial(seed)
+    tree = model.params.unravel(params)
+    return State(tree, statistics, optimizer.init(tree), np.int32(0))

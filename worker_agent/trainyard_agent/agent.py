@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainyard_agent.control.launch import launches
@@ -28,17 +28,20 @@ from trainyard_agent.control.reconcile import (
     Stop,
     reconcile,
 )
+from trainyard_agent.control.start_deadline import START_DEADLINE_S, StartDeadline
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.lease.lease import Lease
+from trainyard_agent.monitoring.metric_files import MetricFiles
 from trainyard_agent.monitoring.nvidia_smi import NvidiaSmi
 from trainyard_agent.monitoring.stack_dump import StackDumper
 from trainyard_agent.monitoring.stall_monitor import POLL_S, StallMonitor
 from trainyard_agent.monitoring.usage_reporter import USAGE_S, UsageReporter
-from trainyard_agent.runtimes.base import Handle, Runtime, StartFailed
+from trainyard_agent.runtimes.base import STOPPED, EngineUnavailable, Handle, Runtime, StartFailed
 from trainyard_agent.runtimes.exits import never_ran
+from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import Stager, Staging
-from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.errors import FailedPrecondition, TrainyardError
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import (
     AgentInfo,
@@ -47,17 +50,23 @@ from trainyard_protocol.sync import (
     RunReport,
     SyncRequest,
     SyncResponse,
+    is_tpu,
 )
 
 HOLD_S = 20.0
 """How long the server may hold an answer."""
 
 WATCH_S = 0.1
-"""Between two observations of the replicas."""
+"""Between two observations of the replicas, where something is about to change that is not told."""
 
-SHIP_S = 0.2
+QUIET_WATCH_S = 1.0
+"""Between two observations of replicas that do nothing but run, and whose ends are told."""
+
+SHIP_S = 0.1
 """Between two reads of their logs: lines written in between are sent together."""
 
+_SOON_S = 0.2  # so long may a preparation take whose run starts with the answer that ordered it
+_SAME_MOMENT_S = 0.03  # so long after a wake-up, peers that end together are reported together
 _FIRST_BACKOFF_S = 0.2
 _MAX_BACKOFF_S = 3.0
 _MIN_SYNC_PAUSE_S = 0.01  # between two syncs, in case the server never holds an answer
@@ -88,9 +97,10 @@ class Agent:
         info: Callable[[], AgentInfo],
         lease: Lease | None = None,
         usage_s: float = USAGE_S,
+        start_deadline_s: float = START_DEADLINE_S,
     ) -> None:
         """`info`: what the agent offers now, which may change. `usage_s`: seconds between two usage measurements; 0:
-        none."""
+        none. `start_deadline_s`: how long an engine may give the same reasons for not starting a run."""
         self._runtime = runtime
         self._control_plane = control_plane
         self._stager = stager
@@ -98,9 +108,10 @@ class Agent:
         self._info = info
         self._lease = lease or Lease(clock)
         self._stall_monitor = StallMonitor(runtime, clock, StackDumper(runtime))
-        driver = NvidiaSmi() if info().capacity.gpus else None
+        driver = NvidiaSmi() if any(not is_tpu(gpu.type) for gpu in info().capacity.gpus) else None
         self._usage_reporter = UsageReporter(runtime, control_plane, clock, driver)
         self._usage_s = usage_s
+        self._metric_files = MetricFiles(runtime, clock)
         self._shipper = LogShipper(control_plane, runtime, watch=self._stall_monitor.ingest)
         self._recovered = False
         self._handles: dict[str, Handle] = {}
@@ -108,25 +119,33 @@ class Agent:
         self._given_up: dict[str, tuple[ReplicaReport, ...]] = {}
         self._observed: _Observed = {}
         self._unobservable: set[str] = set()
+        self._stopped: set[str] = set()
+        self._start_deadline = StartDeadline(start_deadline_s)
         self._retries: dict[tuple[str, type[Action]], _Retry] = {}
         self._version = ""
         self._reported: SyncRequest | None = None
         self._changed = asyncio.Event()
+        self._woken, self._ship_woken = asyncio.Event(), asyncio.Event()
+        """Set by the runtime, where it `tells_changes`."""
+        self._next_look = float("-inf")
         self._hold_s = 0.0
         self._last_error = ""
 
     async def run(self) -> None:
         """Run until cancelled. Replicas keep running; staging in progress is cancelled."""
+        loop = asyncio.get_running_loop()
+        unsubscribe = self._runtime.subscribe(lambda: _call_soon(loop, self._wake))
         try:
-            await self._recover()
+            await self._recover_when_possible()
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._repeat(self._sync_round, _MIN_SYNC_PAUSE_S))
-                loops.create_task(self._repeat(self._watch_round, WATCH_S))
-                loops.create_task(self._repeat(self._ship, SHIP_S))
+                loops.create_task(self._repeat(self._watch_round, WATCH_S, self._woken))
+                loops.create_task(self._repeat(self._ship, SHIP_S, self._ship_woken))
                 loops.create_task(self._repeat(self._check_stalls, POLL_S))
                 if self._usage_s:
                     loops.create_task(self._repeat(self._report_usage, self._usage_s))
         finally:
+            unsubscribe()
             await self._stager.close()
 
     async def step(self, wait_s: float = 0.0) -> bool:
@@ -143,10 +162,15 @@ class Agent:
             await self._enforce_lease()
         with contextlib.suppress(TrainyardError):  # the same error as above
             await self._ship()
+        await self._enforce_start_deadline()
         await self._check_stalls()
         if self._usage_s:
             await self._report_usage()
         return answered
+
+    def _wake(self) -> None:
+        self._woken.set()
+        self._ship_woken.set()  # the last lines of a replica that has ended
 
     async def _recover(self) -> None:
         if self._recovered:
@@ -157,11 +181,24 @@ class Agent:
         if handles:
             _log.info("recovered %d run(s)", len(handles))
 
+    async def _recover_when_possible(self) -> None:
+        """Recover once the engine answers."""
+        failures = 0
+        while not self._recovered:
+            try:
+                await self._recover()
+            except EngineUnavailable as error:
+                failures += 1
+                _log_failure("the runs of the agent before cannot be recovered", error)
+                await self._clock.sleep(_backoff(failures))
+
     # The loops.
 
-    async def _repeat(self, work: Callable[[], Awaitable[bool | None]], pause_s: float) -> None:
+    async def _repeat(
+        self, work: Callable[[], Awaitable[bool | None]], pause_s: float, wake: asyncio.Event | None = None
+    ) -> None:
         """Repeat for ever, with a pause in between: longer after a failure, none if a round returns that there is more
-        to do. No error of a round ends the agent, which would leave its replicas alone."""
+        to do, or at a `wake`. No error of a round ends the agent, which would leave its replicas alone."""
         failures, more = 0, False
         while True:
             try:
@@ -169,10 +206,15 @@ class Agent:
                 failures = 0
             except TrainyardError:
                 failures += 1  # logged by `_handle_answer`, once
-            except Exception:  # noqa: BLE001 - see the docstring
+            except Exception as error:  # noqa: BLE001 - see the docstring
                 failures += 1
-                _log.exception("a round failed; trying again")
-            await self._clock.sleep(_backoff(failures) if failures else 0.0 if more else pause_s)
+                _log_failure("a round failed", error)
+            pause = _backoff(failures) if failures else 0.0 if more else pause_s
+            if wake is None or failures:
+                await self._clock.sleep(pause)
+            else:
+                await self._clock.wait(wake, pause)
+                await self._clock.sleep(_SAME_MOMENT_S if wake.is_set() else 0.0)
 
     async def _sync_round(self) -> None:
         """One sync. The server holds its answer, unless something has changed here or the last sync failed."""
@@ -187,9 +229,29 @@ class Agent:
 
     async def _watch_round(self) -> None:
         await self._enforce_lease()
+        now = self._clock.monotonic()
+        if now < self._next_look and not self._woken.is_set():
+            return
+        self._woken.clear()
+        self._next_look = now + (QUIET_WATCH_S if self._is_quiet() else WATCH_S)
+        await self._enforce_start_deadline()
         retry = any(retry.at <= self._clock.monotonic() for retry in self._retries.values())
         if retry or await self._has_changed():
             self._changed.set()
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing is to be expected but what the runtime tells."""
+        return (
+            self._runtime.traits.tells_changes
+            and not self._retries
+            and not self._stopped & self._handles.keys()
+            and self._orders.keys() <= self._observed.keys() | self._given_up.keys()
+            and all(
+                replica.state in (ReplicaState.RUNNING, ReplicaState.EXITED)
+                for replicas in self._observed.values()
+                for replica in replicas
+            )
+        )
 
     async def _has_changed(self) -> bool:
         """Whether a report would differ from the last one that the server has answered."""
@@ -246,9 +308,18 @@ class Agent:
 
     async def _ship(self) -> bool:
         """True if more can be sent at once."""
+        woken = self._ship_woken.is_set()
+        self._ship_woken.clear()
         logs = [(handle.run_id, task) for handle in self._handles.values() for task in handle.addresses]
-        logs += [(run_id, report.task) for run_id, reports in self._given_up.items() for report in reports]
-        return await self._shipper.ship(logs)
+        # That they are empty is said only once the server knows their end: an agent that follows may start the run.
+        known = self._reported.runs if self._reported is not None else ()
+        logs += [
+            (run.run_id, report.task)
+            for run in known
+            if run.replicas == self._given_up.get(run.run_id)
+            for report in run.replicas
+        ]
+        return await self._shipper.ship(logs, woken)
 
     async def _check_stalls(self) -> None:
         await self._stall_monitor.poll(list(self._orders.values()), self._observed)
@@ -261,15 +332,21 @@ class Agent:
     async def _reports(self) -> tuple[RunReport, ...]:
         """A report for every run that the runtime holds or the server ordered."""
         observed = await self._observe()
+        measured = await asyncio.to_thread(
+            self._metric_files.with_measurements, dict(self._handles), observed
+        )
         staging = self._stager.status()
         reports = [
             RunReport(
                 run_id=run_id,
-                replicas=self._stall_monitor.annotate(run_id, replicas),
+                replicas=self._stall_monitor.annotate(
+                    run_id, self._start_deadline.annotate(run_id, replicas)
+                ),
                 runtime=self._handles[run_id].runtime,
                 runtime_reason=staging[run_id].runtime_reason if run_id in staging else "",
+                measurements=measurements,
             )
-            for run_id, replicas in observed.items()
+            for run_id, (replicas, measurements) in measured.items()
             if run_id in self._handles
         ]
         for run_id, order in self._orders.items():
@@ -303,11 +380,11 @@ class Agent:
         """The run's reports; the last ones if it cannot be observed now, so that other runs are still reported."""
         try:
             reports = self._runtime.observe(run_id)
-        except Exception:
+        except Exception as error:
             if run_id not in self._observed:
                 raise
             if run_id not in self._unobservable:
-                _log.exception("run %s cannot be observed; trying again", run_id)
+                _log_failure(f"run {run_id} cannot be observed", error)
             self._unobservable.add(run_id)
             return self._observed[run_id]
         self._unobservable.discard(run_id)
@@ -319,19 +396,35 @@ class Agent:
         self._orders = {order.run_id: order for order in response.runs}
         observed = await self._observe()
         for run_id in self._handles.keys() - observed.keys():
-            self._give_up_lost(run_id)
+            await self._give_up_lost(run_id)
         local = {
             run_id: LocalRun(any(r.exit is None for r in replicas), self._handles[run_id].grace_s)
             for run_id, replicas in observed.items()
         }
-        actions = reconcile(
+        retries, self._retries = self._retries, {}
+        actions = self._actions(response, local)
+        await self._try_all(actions, retries)
+        begun = {action.order.run_id for action in actions if isinstance(action, Prepare)}
+        if begun:  # what is prepared soon starts without another sync
+            await self._stager.settle(begun, _SOON_S)
+            prepared = [one for one in self._actions(response, local) if isinstance(one, Start | GiveUp)]
+            await self._try_all([one for one in prepared if one.order.run_id in begun], retries)
+        self._version = response.version
+        self._next_look = float("-inf")
+
+    def _actions(self, response: SyncResponse, local: Mapping[str, LocalRun]) -> list[Action]:
+        return reconcile(
             response.runs,
             local,
             self._stager.status(),
             self._given_up.keys(),
             no_images=_why_no_images(self._info()),
         )
-        retries, self._retries = self._retries, {}
+
+    async def _try_all(
+        self, actions: Sequence[Action], retries: Mapping[tuple[str, type[Action]], _Retry]
+    ) -> None:
+        """`retries`: of actions that failed before, which wait for their times."""
         for action in actions:
             key = (_run_of(action), type(action))
             failed = retries.get(key)
@@ -343,13 +436,16 @@ class Agent:
             else:
                 failures = failed.failures + 1 if failed else 1
                 self._retries[key] = _Retry(failures, self._clock.monotonic() + _backoff(failures))
-        self._version = response.version
 
     async def _try_action(self, action: Action) -> bool:
         try:
             await self._execute(action)
-        except Exception:  # noqa: BLE001 - one run must not block the others
-            _log.exception("%s of run %s failed; trying again", type(action).__name__, _run_of(action))
+        except TrainyardError as error:
+            what, run_id = type(action).__name__, _run_of(action)
+            _log.warning("%s of run %s failed; trying again: %s", what, run_id, error.message)
+            return False
+        except Exception as error:  # noqa: BLE001 - one run must not block the others
+            _log_failure(f"{type(action).__name__} of run {_run_of(action)} failed", error)
             return False
         return True
 
@@ -363,23 +459,37 @@ class Agent:
                 await self._stager.discard(order.run_id)
                 self._give_up(order, {replica.task: (reason, message) for replica in order.replicas})
             case Stop(run_id, grace_s):
-                await asyncio.to_thread(self._runtime.stop, run_id, grace_s)
+                await self._stop(run_id, grace_s)
             case Remove(run_id):
                 await asyncio.to_thread(self._runtime.remove, run_id)
                 await self._stager.discard(run_id)
                 self._handles.pop(run_id, None)
                 self._given_up.pop(run_id, None)
+                self._stopped.discard(run_id)
                 _log.info("removed run %s", run_id)
 
     async def _start(self, order: RunOrder, staging: Staging) -> None:
+        """Raises TrainyardError while the server does not give the run's secrets."""
+        secrets: dict[str, str] = {}
+        if order.training_input.secrets:
+            try:
+                secrets = (await self._control_plane.secrets(order.run_id)).values
+            except FailedPrecondition as error:
+                await self._stager.discard(order.run_id)
+                end = (Reason.SECRETS_FAILED, error.message)
+                self._give_up(order, {replica.task: end for replica in order.replicas})
+                return
+
         def place_and_start() -> Handle:
             try:
                 placed = self._runtime.place(order)
                 environment = self._info().environment_in(placed.runtime)
-                gang = launches(order, placed.addresses, staging, environment)
+                gang = launches(order, placed.addresses, staging, environment, secrets)
                 return self._runtime.start(order.run_id, gang)
             except StartFailed:
                 raise
+            except EngineUnavailable as error:
+                raise StartFailed(order.replicas[0].task, str(error), Reason.HOST_FAILED) from error
             except Exception as error:
                 # A bug of ours, which a retry would hit again: the job fails with it.
                 _log.exception("run %s cannot be started", order.run_id)
@@ -392,15 +502,24 @@ class Agent:
         except StartFailed as failure:
             others = "It was not started, because another replica of its run could not be."
             ends = {replica.task: (Reason.STOPPED, others) for replica in order.replicas}
-            ends[failure.task] = (failure.reason, failure.message)
+            ends[failure.task] = (failure.reason, Mask(secrets.values()).text(failure.message))
             await self._stager.discard(order.run_id)
             self._give_up(order, ends)
         else:
             _log.info("started run %d of job %s (%s)", order.number, order.job_id, order.run_id)
 
-    def _give_up_lost(self, run_id: str) -> None:
-        """Report the end of a launched run that the runtime no longer has: its files were removed by hand."""
+    async def _stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
+        self._stopped.add(run_id)
+        await asyncio.to_thread(self._runtime.stop, run_id, grace_s, reason)
+
+    async def _give_up_lost(self, run_id: str) -> None:
+        """End a launched run that the runtime no longer has, and report that: its files were removed, by hand or by its
+        own program."""
         del self._handles[run_id]
+        try:
+            await asyncio.to_thread(self._runtime.remove, run_id)
+        except Exception as error:  # noqa: BLE001 - one run must not block the others
+            _log_failure(f"what is left of run {run_id} cannot be ended", error)
         order = self._orders.get(run_id)
         if order is not None:
             end = (Reason.VANISHED, "Its directory on the machine is gone.")
@@ -423,19 +542,40 @@ class Agent:
         """Stop the runs whose lease expires, each despite failures of others: the server may start them elsewhere."""
         expiring = [handle for handle in self._handles.values() if self._lease.must_stop(handle.grace_s)]
         stops = [
-            asyncio.to_thread(
-                self._runtime.stop, handle.run_id, self._lease.grace_left(handle.grace_s), Reason.HOST_LOST
-            )
+            self._stop(handle.run_id, self._lease.grace_left(handle.grace_s), Reason.HOST_LOST)
             for handle in expiring
         ]
         for outcome in await asyncio.gather(*stops, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
+    async def _enforce_start_deadline(self) -> None:
+        """Stop the runs whose engine does not start them: the server gives each a new run."""
+        for run_id, message in self._start_deadline.overdue(self._observed, self._clock.monotonic()).items():
+            if run_id in self._handles:
+                grace_s = self._handles[run_id].grace_s
+                await self._stop(run_id, grace_s, Reason.HOST_FAILED)
+                self._start_deadline.give_back(run_id, message)
+                _log.warning("run %s is given back: %s", run_id, message)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """From another thread, which may be later than the loop."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)
+
 
 def _why_no_images(info: AgentInfo) -> str:
     """The reason why no job with an image can start now; "" if one can."""
     return "" if info.runs_images else info.engine_problem or "this agent starts no containers"
+
+
+def _log_failure(what: str, error: Exception) -> None:
+    """An engine that is away is one line; all else is a bug of ours."""
+    if isinstance(error, EngineUnavailable):
+        _log.warning("%s; trying again: %s", what, error)
+    else:
+        _log.error("%s; trying again", what, exc_info=error)
 
 
 def _run_of(action: Action) -> str:

@@ -1,14 +1,15 @@
-"""The CPUs, memory and GPUs of this machine that replicas may use."""
+"""The CPUs, memory, GPUs and TPUs of this machine that replicas may use."""
 
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import psutil
 
+from trainyard_agent.host.gpu_types import gpu_type
 from trainyard_agent.runtimes.docker.engine import EngineInfo
 from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.sync import Capacity, Gpu
@@ -17,26 +18,13 @@ _MEBIBYTE = 1 << 20
 _CGROUP = Path("/sys/fs/cgroup")
 _NVIDIA_SMI_S = 20.0
 _QUERY = ["--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits"]
-_SERVICE_NAMES: Mapping[str, str] = {
-    "A100-80GB": "NVIDIA_A100_80GB",
-    "A100": "NVIDIA_TESLA_A100",
-    "H100": "NVIDIA_H100_80GB",
-    "H200": "NVIDIA_H200_141GB",
-    "K80": "NVIDIA_TESLA_K80",
-    "L4": "NVIDIA_L4",
-    "P100": "NVIDIA_TESLA_P100",
-    "P4": "NVIDIA_TESLA_P4",
-    "T4": "NVIDIA_TESLA_T4",
-    "V100": "NVIDIA_TESLA_V100",
-}
-"""Accelerator types of the API and of Compute Engine, by model."""
 
 
 class BadCapacity(Exception):
     """Invalid --cpus or --memory-gb on the command line."""
 
 
-def detect(cpus: str = "", memory_gb: float | None = None) -> Capacity:
+def detect(cpus: str = "", memory_gb: float | None = None, tpus: Sequence[Gpu] = ()) -> Capacity:
     """The capacity that the agent's process may use, or the part that the arguments select.
 
     `cpus` is a list of CPU numbers such as `0,2-5`. Raises BadCapacity for a CPU that this process may not use.
@@ -45,7 +33,7 @@ def detect(cpus: str = "", memory_gb: float | None = None) -> Capacity:
     return Capacity(
         cpus=parse_cpus(cpus, usable) if cpus else within_quota(usable, _quota()),
         memory_bytes=round(memory_gb * GIGABYTE) if memory_gb else _memory(),
-        gpus=_gpus(),
+        gpus=(*_gpus(), *tpus),
     )
 
 
@@ -94,17 +82,6 @@ def parse_gpus(output: str) -> tuple[Gpu, ...]:
             memory = int(fields[2]) * _MEBIBYTE if fields[2].isdecimal() else 0
             gpus.append(Gpu(id=fields[0], type=gpu_type(fields[1]), memory_bytes=memory))
     return tuple(gpus)
-
-
-def gpu_type(name: str) -> str:
-    """`Tesla T4` -> `NVIDIA_TESLA_T4`; a model that the service never had keeps its name, in that form."""
-    words = [word for word in re.split(r"[^A-Za-z0-9]+", name.upper()) if word]
-    model = next((word for word in words if word in _SERVICE_NAMES), "")
-    if model == "A100" and "80GB" in words:
-        model = "A100-80GB"
-    if model:
-        return _SERVICE_NAMES[model]
-    return "_".join(words if words[:1] == ["NVIDIA"] else ["NVIDIA", *words])
 
 
 def _gpus() -> tuple[Gpu, ...]:

@@ -10,35 +10,41 @@ import signal
 import socket
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trainyard_agent import capacity, runtime_selection
 from trainyard_agent.agent import Agent
-from trainyard_agent.doctor import examine
 from trainyard_agent.host.clock import SystemClock
-from trainyard_agent.host.files import read_json, try_lock, write_json
+from trainyard_agent.host.files import try_lock
+from trainyard_agent.host.identity import identity
+from trainyard_agent.host.job_users import JobUsers
 from trainyard_agent.host.process_tags import StillAlive
+from trainyard_agent.joining import check_server
 from trainyard_agent.lease import lease_file, watchdog_files
 from trainyard_agent.lease.lease import Lease
 from trainyard_agent.options import STOP_ALL_GRACE_S, parse
-from trainyard_agent.runtime_selection import RuntimeRefused
+from trainyard_agent.platforms import PLATFORMS
+from trainyard_agent.runtime_selection import Exclusion, RuntimeRefused
 from trainyard_agent.runtimes.base import Handle
 from trainyard_agent.runtimes.docker.engine import Engine, EngineError
 from trainyard_agent.runtimes.docker.runtime import DockerRuntime
 from trainyard_agent.runtimes.docker.spec import Owner
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_agent.server_client import ServerClient
-from trainyard_agent.staging.python_environment import kill_orphaned_installers
+from trainyard_agent.staging.installer_process import kill_orphaned_installers
 from trainyard_protocol import __version__
-from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.private_files import make_private, read_token_file
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import AgentInfo
 
 _LOCK_TIMEOUT_S = 5.0  # an agent that is shutting down still holds the lock
 _KILL_TIMEOUT_S = 30.0  # for processes to die of SIGKILL and logs to be complete
 _PAUSE_S = 0.02
+_UMASK = 0o022  # users of jobs pass through directories of ours; what is private is closed by its own mode
+
+logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,18 +53,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
-    if options.doctor:
-        findings = examine(options.state_dir, options.live_runs, options.fix)
-        print(json.dumps([finding.model_dump() for finding in findings]))
-        return 0
+    platform = PLATFORMS[options.runtime]
     try:
-        options.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if options.doctor:
+            print(json.dumps([finding.model_dump() for finding in platform.examine(options)]))
+            return 0
+        if options.check:
+            print(asyncio.run(_check(options)))
+            return 0
+        if os.geteuid() == 0 and not options.one_user:
+            os.umask(_UMASK)
+        if closed := make_private(options.state_dir, may_pass=True):
+            logger.warning("The state directory %s", closed)
         with _agent_lock(options.state_dir):
             if options.stop_all:
                 stop_all(options.state_dir, options.grace)
+                if stopped := platform.stop_all(options):
+                    print(stopped)
             else:
                 asyncio.run(_serve(options))
-    except (RuntimeRefused, capacity.BadCapacity, EngineError, InvalidArgument, StillAlive, OSError) as error:
+    except (RuntimeRefused, capacity.BadCapacity, EngineError, TrainyardError, StillAlive, OSError) as error:
         print(f"trainyard_agent: {error}", file=sys.stderr)
         return 1
     return 0
@@ -88,7 +102,8 @@ def stop_expired(state_dir: Path) -> None:
 def _stop_everything(state_dir: Path, grace_of: Callable[[Handle], float], reason: Reason) -> None:
     """Stop the runs of every runtime at once, so that each ends within its own grace. An engine that does not answer
     delays no process: it is raised when they have ended."""
-    kill_orphaned_installers(state_dir / runtime_selection.ENVIRONMENTS)
+    users = JobUsers(state_dir)
+    kill_orphaned_installers(state_dir / runtime_selection.ENVIRONMENTS, users)
     processes = ProcessRuntime(state_dir)
     deadlines = _stop_runs(processes, grace_of, reason)
     try:
@@ -96,12 +111,13 @@ def _stop_everything(state_dir: Path, grace_of: Callable[[Handle], float], reaso
             _stop_containers(state_dir, grace_of, reason)
     finally:
         _wait_for_ends(processes, deadlines)
+        users.kill_all_processes()
 
 
 def _stop_containers(state_dir: Path, grace_of: Callable[[Handle], float], reason: Reason) -> None:
     with contextlib.closing(Engine()) as engine:
         engine.about()
-        docker = DockerRuntime(state_dir, engine, Owner(_agent_id(state_dir)))
+        docker = DockerRuntime(state_dir, engine, Owner(identity(state_dir).agent_id))
         with contextlib.closing(docker):
             _wait_for_ends(docker, _stop_runs(docker, grace_of, reason))
 
@@ -127,61 +143,84 @@ def _wait_for_ends(runtime: ProcessRuntime | DockerRuntime, deadlines: Mapping[s
         time.sleep(_PAUSE_S)
 
 
+async def _check(options: argparse.Namespace) -> str:
+    """Whether the agent could join, as a sentence. Raises TrainyardError, RuntimeRefused, BadCapacity."""
+    PLATFORMS[options.runtime].capacity(options)
+    async with ServerClient(options.server, _token(options.token_file), "", options.ca_file) as server:
+        return await check_server(server, __version__)
+
+
 async def _serve(options: argparse.Namespace) -> None:
     """Run the agent until SIGTERM or SIGINT. Replicas keep running."""
-    state_dir: Path = options.state_dir
-    clock = SystemClock()
-    async with ServerClient(options.server, _token(options.token_file)) as control_plane:
-        agent_id = _agent_id(state_dir)
-        me = AgentInfo(
-            agent_id=agent_id,
+    me = asyncio.current_task()
+    assert me is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, me.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await _run_agent(options)
+
+
+async def _run_agent(options: argparse.Namespace) -> None:
+    """Raises RuntimeRefused once another agent has taken its place."""
+    clock, platform = SystemClock(), PLATFORMS[options.runtime]
+    me = platform.identity(options)
+    async with ServerClient(
+        options.server, _token(options.token_file), me.key, options.ca_file
+    ) as control_plane:
+        info = AgentInfo(
+            agent_id=me.agent_id,
             name=options.name or socket.gethostname(),
+            host=socket.gethostname(),
             version=__version__,
             runtime="process",
             capacity_mode=options.capacity,
             runs_images=False,
-            capacity=capacity.detect(options.cpus, options.memory_gb),
+            capacity=platform.capacity(options),
+            kind=platform.kind,
         )
-        with runtime_selection.open_runtimes(options, agent_id, control_plane) as opened:
-            lease = Lease(
-                clock, state_dir / lease_file.NAME, watchdog_files.WatchdogKeeper(state_dir).ensure_running
-            )
+        with platform.open(options, me.agent_id, control_plane) as opened:
+            await opened.exclusion.acquire()
             agent = Agent(
                 opened.runtime,
                 control_plane,
                 opened.stager,
                 clock,
-                lambda: opened.info(me),
-                lease,
+                lambda: opened.info(info),
+                platform.lease(options, clock),
                 options.usage_every,
+                options.start_deadline,
             )
-            running = asyncio.create_task(agent.run())
-            for number in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(number, running.cancel)
-            log = logging.getLogger(__name__)
-            log.info("agent %s (--runtime %s) connects to %s", agent_id, options.runtime, options.server)
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
+            logger.info(
+                "agent %s (--runtime %s) connects to %s", me.agent_id, options.runtime, options.server
+            )
+            try:
+                await _run_until_lost(agent, opened.exclusion)
+            finally:  # a start that is going on in a thread needs the runtime to its end
+                await asyncio.get_running_loop().shutdown_default_executor()
 
 
-def _agent_id(state_dir: Path) -> str:
-    """The id of this state directory's agent, created on first use."""
-    path = state_dir / "agent.json"
-    saved = read_json(path)
-    if saved is None:
-        saved = {"agent_id": uuid.uuid4().hex}
-        write_json(path, saved)
-    return str(saved["agent_id"])
+async def _run_until_lost(agent: Agent, exclusion: Exclusion) -> None:
+    running, lost = asyncio.create_task(agent.run()), asyncio.create_task(exclusion.lost())
+    try:
+        await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (running, lost):
+            task.cancel()
+        await asyncio.gather(running, lost, return_exceptions=True)
+    if not running.cancelled():
+        running.result()
+    else:
+        raise RuntimeRefused(f"{lost.result()} has taken the place of this agent. What runs goes on.")
 
 
 def _token(path: Path) -> str:
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise RuntimeRefused(f"--token-file {path} cannot be read: {error.strerror}.") from error
-    if not token:
-        raise RuntimeRefused(f"--token-file {path} is empty.")
-    return token
+    """The token of a file. Raises InvalidArgument, and RuntimeRefused if others can use it."""
+    file = read_token_file(path)
+    if file.exposure is not None and file.exposure.is_grave:
+        raise RuntimeRefused(f"--token-file: {file.exposure.message}")
+    if file.exposure is not None:
+        logger.warning("--token-file: %s", file.exposure.message)
+    return file.token
 
 
 @contextlib.contextmanager

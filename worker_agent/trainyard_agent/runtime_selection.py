@@ -1,51 +1,93 @@
 """All runtimes of the machine, each with the stager that belongs to it, and what the agent offers of them.
 
-`--runtime` narrows what new runs may use. A runtime that still holds runs is always opened, so that none is lost.
+`--runtime` narrows what new runs may use. Processes are for the jobs of one user (`--one-user`), who is the agent's;
+else each run needs a user of its own, which only root can give it. A runtime that still holds runs is always opened, so
+that none is lost.
 """
 
 import argparse
+import asyncio
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from trainyard_agent import capacity
 from trainyard_agent.control.runtime_choice import Machine, choose, default_runtime
 from trainyard_agent.host import machine_id
+from trainyard_agent.host.job_users import JobUsers
 from trainyard_agent.runtimes.base import Runtime
-from trainyard_agent.runtimes.docker.engine import Engine
+from trainyard_agent.runtimes.docker.engine import Engine, EngineError
+from trainyard_agent.runtimes.docker.network_policy import endpoints_of
+from trainyard_agent.runtimes.docker.networks import Networks
 from trainyard_agent.runtimes.docker.probe import ANSWER_S, EngineProbe, EngineState
 from trainyard_agent.runtimes.docker.runtime import DockerRuntime
-from trainyard_agent.runtimes.docker.spec import HOST, Owner
+from trainyard_agent.runtimes.docker.spec import HOST, STORAGE_ROOTS, Owner
+from trainyard_agent.runtimes.docker.users import ContainerUsers
+from trainyard_agent.runtimes.installing import InstallLimits
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_agent.runtimes.runtime_set import Choices, RuntimeSet
 from trainyard_agent.server_client import ServerClient
-from trainyard_agent.staging.base import Stager
-from trainyard_agent.staging.container_environment import ContainerSettings, ContainerStager
+from trainyard_agent.staging import user_check
+from trainyard_agent.staging.base import Stager, StagingFailed
+from trainyard_agent.staging.container_environment import (
+    ContainerSettings,
+    ContainerStager,
+    package_index,
+)
+from trainyard_agent.staging.installer_process import pip_directory
+from trainyard_agent.staging.job_dirs import JobDirs
 from trainyard_agent.staging.package_fetcher import PackageFetcher
 from trainyard_agent.staging.python_environment import PackageStager
 from trainyard_agent.staging.stager_set import StagerSet
-from trainyard_protocol.gcs import EMULATOR
+from trainyard_protocol.gcs import EMULATOR, FRONT_ROOTS
 from trainyard_protocol.runtimes import Runtimes, load_runtimes
 from trainyard_protocol.sync import AgentInfo, RuntimeName, RuntimeOffer
 
-ENVIRONMENTS, _STAGING = "environments", "staging"
+ENVIRONMENTS, STAGING = "environments", "staging"
 _ENGINE_TIMEOUT_S, _ENGINE_PAUSE_S = 30.0, 0.5
-_OFFERED: Mapping[str, frozenset[RuntimeName]] = {
+ADMITTED: Mapping[str, frozenset[RuntimeName]] = {
     "auto": frozenset({"process", "docker"}),
     "process": frozenset({"process"}),
     "docker": frozenset({"docker"}),
 }
 """The runtimes of new runs, by `--runtime`."""
 
+_NO_PROCESSES = "package jobs run as processes only where its agent is root or has --one-user"
+
 _log = logging.getLogger(__name__)
 
 
 class RuntimeRefused(Exception):
     """The agent cannot run with these options; the message says why."""
+
+
+class Exclusion(Protocol):
+    """Of several agents with one identity, the one that may act."""
+
+    async def acquire(self) -> None:
+        """Return once this agent may act."""
+        ...
+
+    async def lost(self) -> str:
+        """Keep it. Return once another agent has it, with who that is."""
+        ...
+
+
+class ByLock:
+    """The lock of the state directory, which this process holds to its end."""
+
+    async def acquire(self) -> None:
+        return
+
+    async def lost(self) -> str:
+        await asyncio.Event().wait()
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +97,7 @@ class OpenRuntimes:
     runtime: Runtime
     stager: Stager
     info: Callable[[AgentInfo], AgentInfo]
+    exclusion: Exclusion = field(default_factory=ByLock)
 
 
 @contextmanager
@@ -63,7 +106,11 @@ def open_runtimes(
 ) -> Iterator[OpenRuntimes]:
     """Open the runtimes for these options. Raises RuntimeRefused, InvalidArgument."""
     state_dir: Path = options.state_dir
-    offered, table = _OFFERED[options.runtime], load_runtimes(options.runtimes)
+    users = _job_users(options)
+    no_processes = _why_no_processes(options, users)
+    offered, table = offered_runtimes(options.runtime, no_processes), load_runtimes(options.runtimes)
+    if no_processes:
+        _log.warning("%s; they run in containers", no_processes)
     environment = dict(options.replica_env)
     fetcher = PackageFetcher(control_plane, environment.get(EMULATOR, ""))
     with (
@@ -72,29 +119,125 @@ def open_runtimes(
         closing(EngineProbe(polled, _built_images(table))) as probe,
     ):
         if "docker" in offered:
-            _poll_first(probe, demanded=offered == {"docker"})
+            _poll_first(probe, demanded=options.runtime == "docker")
             probe.start()
 
         def machine() -> Machine:
             state = probe.state
-            return Machine(offered, table, state.info is not None, state.images)
+            return Machine(offered, table, state.info is not None, state.images, no_processes)
 
-        runtimes: dict[RuntimeName, Runtime] = {}
-        stagers: dict[RuntimeName, Stager] = {}
-        if "process" in offered or ProcessRuntime.has_runs(state_dir):
-            runtimes["process"] = ProcessRuntime(state_dir)
-            stagers["process"] = PackageStager(state_dir / ENVIRONMENTS, fetcher, options.python)
-        if "docker" in offered or DockerRuntime.has_runs(state_dir):
-            owner = Owner(agent_id, options.server, str(state_dir), machine_id.identity())
-            settings = ContainerSettings(table, options.pull, job_dir_roots=tuple(options.job_dir_root))
-            runtimes["docker"] = DockerRuntime(state_dir, engine, owner, options.pids_limit, probe)
-            stagers["docker"] = ContainerStager(state_dir / _STAGING, engine, owner, fetcher, settings)
+        parts = _Parts(options, agent_id, offered, table, users, fetcher, engine, probe)
+        built = {
+            name: one.build(parts)
+            for name, one in RUNTIMES.items()
+            if name in offered or one.has_runs(state_dir)
+        }
+        runtimes: dict[RuntimeName, Runtime] = {name: runtime for name, (runtime, _) in built.items()}
+        stagers: dict[RuntimeName, Stager] = {name: stager for name, (_, stager) in built.items()}
         choices = Choices(lambda order: choose(order, machine()))
         yield OpenRuntimes(
             RuntimeSet(runtimes, choices),
             StagerSet(stagers, choices),
             lambda info: offer(info, machine(), probe.state, environment, runtimes.keys()),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Parts that the runtimes of a machine are built from."""
+
+    options: argparse.Namespace
+    agent_id: str
+    offered: frozenset[RuntimeName]
+    table: Runtimes
+    users: JobUsers
+    fetcher: PackageFetcher
+    engine: Engine
+    probe: EngineProbe
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRuntime:
+    """A runtime of a machine: whether a state directory has runs of it, and how it is built with its stager."""
+
+    has_runs: Callable[[Path], bool]
+    build: Callable[[_Parts], tuple[Runtime, Stager]]
+
+
+def _processes(parts: _Parts) -> tuple[Runtime, Stager]:
+    options, state_dir = parts.options, parts.options.state_dir
+    runtime = ProcessRuntime(state_dir, parts.users, options.pids_limit)
+    root = state_dir / ENVIRONMENTS
+    return runtime, PackageStager(root, parts.fetcher, options.python, parts.users, parts.table)
+
+
+def _containers(parts: _Parts) -> tuple[Runtime, Stager]:
+    options, state_dir, engine = parts.options, parts.options.state_dir, parts.engine
+    owner = Owner(parts.agent_id, options.server, str(state_dir), machine_id.identity())
+    settings = ContainerSettings(
+        parts.table,
+        options.pull,
+        job_dirs=JobDirs(tuple(options.job_dir_root), options.one_user),
+        users=ContainerUsers(options.container_user, options.one_user),
+        limits=install_limits(options),
+    )
+    networks = _networks(options, engine, owner)
+    if "docker" in parts.offered:
+        _require_policy(networks, options.network, parts.probe.state)
+    disk_bytes = int(options.disk_gb * 1e9)
+    storage_roots = dict(options.replica_env).get(FRONT_ROOTS, "")
+    return (
+        DockerRuntime(
+            state_dir, engine, owner, options.pids_limit, parts.probe, networks, disk_bytes, storage_roots
+        ),
+        ContainerStager(state_dir / STAGING, engine, owner, parts.fetcher, settings, networks),
+    )
+
+
+RUNTIMES: Mapping[RuntimeName, MachineRuntime] = {
+    "process": MachineRuntime(ProcessRuntime.has_runs, _processes),
+    "docker": MachineRuntime(DockerRuntime.has_runs, _containers),
+}
+"""The runtimes of a machine. Contract tests run on each."""
+
+
+def offered_runtimes(admitted: str, no_processes: str) -> frozenset[RuntimeName]:
+    """The runtimes of new runs, of those that `--runtime` admits. Raises RuntimeRefused if none is left. Pure."""
+    if admitted == "process" and no_processes:
+        raise RuntimeRefused(
+            f"--runtime process: {no_processes}. Add --one-user if all jobs are this user's own, or use "
+            "--runtime docker."
+        )
+    return ADMITTED[admitted] - ({"process"} if no_processes else set())
+
+
+def _job_users(options: argparse.Namespace) -> JobUsers:
+    """The users of runs: new ones for new runs where the agent can give them, and must."""
+    own = os.geteuid() == 0 and not options.one_user and options.runtime != "docker"
+    users = JobUsers(options.state_dir, options.job_uids if own else ())
+    if own:
+        users.open()
+    return users
+
+
+def _why_no_processes(options: argparse.Namespace, users: JobUsers) -> str:
+    """The reason why package jobs may not run as processes, although `--runtime` admits it; "" if they may."""
+    if options.one_user or options.runtime == "docker":
+        return ""
+    if os.geteuid() != 0:
+        return _NO_PROCESSES
+    with closing(Engine()) as engine:
+        socket = Path(engine.url.removeprefix("unix://"))
+    secret = (options.token_file.absolute(), options.state_dir / "agent.json", socket)
+    try:
+        problem = user_check.problem(
+            users.first(), options.python, options.state_dir, [Path(pip_directory())], secret
+        )
+    except (OSError, StagingFailed) as error:
+        problem = str(error)
+    return (
+        f"package jobs cannot run as processes, each run as a user of its own: {problem}" if problem else ""
+    )
 
 
 def offer(
@@ -106,15 +249,17 @@ def offer(
 ) -> AgentInfo:
     """The agent with what it offers now. `info.capacity` is the machine's: an engine may have a part of it, which is
     then the capacity for all runs. Pure."""
+    problems: Mapping[RuntimeName, str] = {"process": machine.no_processes, "docker": engine.problem}
     offers = {
         name: RuntimeOffer(
             name=name,
             replica_environment=_environment_in(name, environment),
             about=engine.about if name == "docker" else "",
-            problem=engine.problem if name == "docker" else "",
+            problem=problem,
             retiring=name not in machine.offered,
         )
-        for name in sorted(opened, key=("process", "docker").index)
+        for name, problem in problems.items()
+        if name in opened or (name not in machine.offered and problem)
     }
     docker, runtime = offers.get("docker"), default_runtime(machine)
     containers = docker is not None and not docker.retiring
@@ -138,7 +283,40 @@ def from_containers(value: str) -> str:
 def _environment_in(runtime: RuntimeName, environment: Mapping[str, str]) -> dict[str, str]:
     if runtime != "docker":
         return dict(environment)
-    return {name: from_containers(value) for name, value in environment.items()}
+    seen = {name: from_containers(value) for name, value in environment.items()}
+    return {**seen, FRONT_ROOTS: STORAGE_ROOTS} if FRONT_ROOTS in seen else seen
+
+
+def install_limits(options: argparse.Namespace) -> InstallLimits:
+    """The limits of an installation, by the options."""
+    return InstallLimits(
+        seconds=options.install_timeout,
+        memory_bytes=int(options.install_memory_gb * 1e9),
+        cpus=options.install_cpus,
+        disk_bytes=int(options.disk_gb * 1e9),
+    )
+
+
+def _networks(options: argparse.Namespace, engine: Engine, owner: Owner) -> Networks:
+    given = _environment_in("docker", dict(options.replica_env)).values()
+    allowed = [*options.allow_address, *endpoints_of(given)]
+    index = [*options.allow_address, *package_index(os.environ)]
+    return Networks(engine, owner, options.network, allowed, index)
+
+
+def _require_policy(networks: Networks, policy: str, engine: EngineState) -> None:
+    """Raises RuntimeRefused if the network policy cannot be enforced. With an engine that does not answer yet, each run
+    fails that it cannot be enforced for."""
+    if engine.info is None:
+        return
+    try:
+        networks.check()
+    except EngineError as error:
+        raise RuntimeRefused(
+            f"--network {policy} cannot be enforced: {error}. It takes root (CAP_NET_ADMIN), iptables, and the network "
+            "namespace of the container engine. With --network all, containers of jobs reach every service of this "
+            "machine that listens on more than loopback."
+        ) from error
 
 
 def _built_images(table: Runtimes) -> frozenset[str]:

@@ -9,7 +9,17 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from trainyard_protocol.errors import Internal, Unavailable, from_body
-from trainyard_protocol.sync import LogChunk, LogReceipt, SyncRequest, SyncResponse
+from trainyard_protocol.secrets import RunSecrets
+from trainyard_protocol.sync import (
+    AGENT_KEY,
+    LogChunk,
+    LogReceipt,
+    PackageLinks,
+    ServerAbout,
+    SyncRequest,
+    SyncResponse,
+)
+from trainyard_protocol.trust import client_context, tls_failure
 from trainyard_protocol.usage import UsageBatch, UsageReceipt
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -22,15 +32,27 @@ class ChecksumMismatch(Exception):
 
 
 class ServerClient:
-    """Client of one server. `transport` is for tests that call an app in their own process."""
+    """Client of one server. `token` lets an agent join, `key` is this agent's own. `ca_file`: the authorities that may
+    sign the server's certificate; None: those of the operating system. `transport` is for tests that call an app in
+    their own process. Raises InvalidArgument for a CA file without certificates."""
 
-    def __init__(self, server: str, token: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        server: str,
+        token: str,
+        key: str,
+        ca_file: Path | None = None,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         self.server = server
+        self._ca_file = ca_file
         self._http = httpx.AsyncClient(
             base_url=server,
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {token}", AGENT_KEY: key},
             timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
             transport=transport,
+            verify=client_context(ca_file) if server.startswith("https://") else False,
             trust_env=False,  # calls to the user's own server need no proxy
         )
 
@@ -45,6 +67,11 @@ class ServerClient:
     async def close(self) -> None:
         await self._http.aclose()
 
+    async def about(self) -> ServerAbout:
+        """The server's version, and the name that the token gives this agent. Raises Unauthenticated,
+        PermissionDenied, Unavailable; NotFound where no Trainyard server answers, or an older one."""
+        return await self._call("GET", "/agent/v1/server", ServerAbout)
+
     async def sync(self, request: SyncRequest) -> SyncResponse:
         """Report the runs and receive the orders. Takes up to `request.wait_s` and a little more. May be cancelled."""
         timeout = httpx.Timeout(request.wait_s + _ANSWER_S, connect=_CONNECT_S)
@@ -57,6 +84,16 @@ class ServerClient:
     async def send_usage(self, batch: UsageBatch) -> UsageReceipt:
         """Send usage measurements. Raises NotFound if the server does not accept them."""
         return await self._post("/agent/v1/usage", batch, UsageReceipt)
+
+    async def secrets(self, run_id: str) -> RunSecrets:
+        """The values of the secrets that the run's job refers to. Raises FailedPrecondition for one that cannot be
+        given, NotFound once the run has ended."""
+        return await self._call("GET", f"/agent/v1/runs/{run_id}/secrets", RunSecrets)
+
+    async def package_links(self, run_id: str) -> PackageLinks:
+        """Paths of this server at which replicas get the run's staged packages without a token. Raises NotFound once
+        the run has ended."""
+        return await self._call("GET", f"/agent/v1/runs/{run_id}/packages", PackageLinks)
 
     async def download(self, sha256: str, filename: str, target: Path) -> None:
         """Download a staged package. Raises ChecksumMismatch, and leaves no file, if its SHA-256 differs."""
@@ -78,13 +115,14 @@ class ServerClient:
             raise ChecksumMismatch(f"{filename} arrived with the SHA-256 {total.hexdigest()}, not {sha256}")
 
     async def _post(self, path: str, body: BaseModel, kind: type[_Answer], **options: Any) -> _Answer:
+        headers = {"Content-Type": "application/json"}
+        return await self._call(
+            "POST", path, kind, content=body.model_dump_json(), headers=headers, **options
+        )
+
+    async def _call(self, method: str, path: str, kind: type[_Answer], **options: Any) -> _Answer:
         try:
-            response = await self._http.post(
-                path,
-                content=body.model_dump_json(),
-                headers={"Content-Type": "application/json"},
-                **options,
-            )
+            response = await self._http.request(method, path, **options)
         except httpx.HTTPError as error:
             raise self._unavailable(error) from error
         if response.is_error:
@@ -92,12 +130,19 @@ class ServerClient:
         try:
             return kind.model_validate_json(response.content)
         except ValidationError as error:
+            details = error.errors(include_url=False, include_input=False)  # the answer may have secrets
+            problems = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details)
             raise Internal(
-                f"The server at {self.server} answered {path} with an invalid response: {error}"
-            ) from error
+                f"The server at {self.server} answered {path} with an invalid response: {problems}"
+            ) from None
 
     def _unavailable(self, error: httpx.HTTPError) -> Unavailable:
-        return Unavailable(f"The server at {self.server} does not answer ({error or type(error).__name__}).")
+        if failure := tls_failure(error, self.server, self._ca_file):
+            return Unavailable(failure)
+        message = f"The server at {self.server} does not answer ({error or type(error).__name__})."
+        if isinstance(error, httpx.RemoteProtocolError) and self.server.startswith("http://"):
+            message += " Does it speak HTTPS? Its address then begins with https://."
+        return Unavailable(message)
 
 
 def _raise(response: httpx.Response) -> None:

@@ -4,13 +4,12 @@ The shell runs this at each TAB: it prints nothing and imports heavy modules lat
 """
 
 import itertools
-import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import click
 
-from trainyard_cli.settings import DEFAULT_PROJECT, Target, default_state_dir
+from trainyard_cli.settings import Target, default_project, default_state_dir
 from trainyard_protocol.errors import TrainyardError
 
 if TYPE_CHECKING:
@@ -21,9 +20,14 @@ _LIMIT = 50
 
 
 def job_names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The newest jobs whose names start with `incomplete`."""
+    """The newest jobs whose names start with `incomplete`; after `STUDY/` its trials, best first."""
+    study, slash, _ = incomplete.partition("/")
 
     def query(client: "Client") -> Iterable[str]:
+        if slash:
+            from trainyard_cli.output.studies import best_first
+
+            return (f"{study}/{trial.number}" for trial in best_first(client.trials(study))[:_LIMIT])
         pattern = f"jobId:{incomplete}*" if incomplete else ""
         return (str(job["jobId"]) for job in itertools.islice(client.list_jobs(pattern, _LIMIT), _LIMIT))
 
@@ -46,8 +50,9 @@ def task_names(context: click.Context, _parameter: click.Parameter, incomplete: 
 def _matching(
     context: click.Context, query: Callable[["Client"], Iterable[str]], incomplete: str
 ) -> list[str]:
-    from trainyard_cli.client import NO_RETRIES, Client
+    from trainyard_cli.client import Client
     from trainyard_cli.local.connect import running_server
+    from trainyard_cli.v1_client import NO_RETRIES
 
     try:
         target = _target(context)
@@ -65,8 +70,9 @@ def _target(context: click.Context) -> Target:
     state_dir = params.get("state_dir")
     return Target(
         state_dir=state_dir or default_state_dir(),
-        project=params.get("project") or os.environ.get("TRAINYARD_PROJECT") or DEFAULT_PROJECT,
+        project=params.get("project") or default_project(),
         server=params.get("server") or "",
         token_file=params.get("token_file"),
         local=state_dir is not None,
+        ca_file=params.get("ca_file"),
     )

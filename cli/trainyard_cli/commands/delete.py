@@ -28,7 +28,7 @@ def delete(client: Client, names: Sequence[str], state: LocalState, *, confirmed
         states = ", ".join(f"{name} is {state}" for name, state in active.items())
         raise FailedPrecondition(
             f"Only jobs that have ended can be deleted: {states}. Nothing was deleted.\n"
-            f"To end it first:  jobs cancel {next(iter(active))}"
+            f"To end it first:  jobs cancel {next(iter(active))}{client.flags}"
         )
     root = state.jobs / client.project if client.server.local else None
     directories = {name: own_directory(detail, root, name) for name, detail in jobs.items()}

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import trainyard_protocol
-from trainyard_cli.client import NO_RETRIES, Client
+from trainyard_cli.client import Client
 from trainyard_cli.local import checks
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output import formats
 from trainyard_cli.output.formats import Output
 from trainyard_cli.output.safe import echo
 from trainyard_cli.settings import Server, Target, remote_server
+from trainyard_cli.v1_client import NO_RETRIES
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.views import AgentView
@@ -31,6 +32,7 @@ _MEANINGS = {
     "disk": "No new jobs can be submitted, and results of running jobs may not be recorded.",
     "scheduler": "Jobs do not start or end.",
     "agents": "Jobs stay queued: there is no agent to run them.",
+    "descriptors": "The server will refuse new connections, of agents too.",
     "logs": "Log lines of some jobs cannot be shown. Other jobs are not affected.",
 }
 _ADVICE = {
@@ -38,13 +40,17 @@ _ADVICE = {
     "disk": "Free disk space, or mount the disk writable. The server continues by itself.",
     "scheduler": "See the server's log.",
     "agents": "`trainyard up` starts the agent of this machine.",
+    "descriptors": "Find out who holds its connections (`ss -tnp`), or start it with a higher limit (`ulimit -n`).",
     "logs": "Restore the files from a backup, or leave them: nothing else depends on them.",
 }
 
 
 def run(target: Target, output: Output, fix: bool) -> bool:
     """Print the findings and return whether there is no problem."""
-    findings = tuple(examine(target, fix))
+    return show(tuple(examine(target, fix)), output)
+
+
+def show(findings: Sequence[Finding], output: Output) -> bool:
     healthy = all(finding.status != "problem" for finding in findings)
     if output.for_people:
         echo(text(findings, min(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDTH)))

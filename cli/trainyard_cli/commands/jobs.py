@@ -5,15 +5,16 @@ Each returns text for stdout; `notify` prints to stderr.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from trainyard_cli.client import Client, LogQuery
 from trainyard_cli.local.connect import notify
-from trainyard_cli.output import formats, progress
+from trainyard_cli.output import formats, progress, study_status
 from trainyard_cli.output.formats import Output
-from trainyard_cli.output.log_screen import elapsed, parse_rfc3339, without_control
+from trainyard_cli.output.log_screen import elapsed, without_control
 from trainyard_protocol.cluster import TASK_TYPES
 from trainyard_protocol.config.fields import rfc3339
 from trainyard_protocol.errors import Aborted, InvalidArgument, Violation
@@ -34,27 +35,33 @@ from trainyard_protocol.views import (
     number,
 )
 
+FEWEST_POINTS = 10
+"""Points of a curve that may be asked for."""
+
 _LABEL_ATTEMPTS = 5
-_EXITED = re.compile(
-    r"The replica \w+ \d+ (?:exited with a non-zero status of \d+|was killed by signal \d+(?: \(\w+\))?)\. ?"
-)
-_CAUSE_WIDTH = 100
 _COUNTS = ("worker_count", "parameter_server_count", "evaluator_count")
 
 
-def describe(client: Client, job: str, output: Output, *, everything: bool) -> str:
+def describe(
+    client: Client, job: str, output: Output, *, everything: bool, summary_only: bool = False
+) -> str:
     """Describe the v1 job; with `everything` also runs, replicas, events and verdict."""
     detail = client.detail(job)
+    lines = summary(detail, datetime.now(UTC), client.flags)
+    if summary_only:
+        return "\n".join([f"{detail.job['jobId']}: {detail.state}", *lines])
     if everything:
         return formats.render(output, detail.model_dump(mode="json", exclude_none=True))
     if output.for_people:
-        notify("\n" + "\n".join(summary(detail, datetime.now(UTC))))
+        notify("\n" + "\n".join(lines))
     return formats.render(output, detail.job)
 
 
-def summary(detail: JobDetail, now: datetime) -> list[str]:
-    """Lines for a person: what the job waits for, what runs where, why it ended. Pure."""
-    lines = [f"Owner: {detail.owner}"] if detail.owner else []
+def summary(detail: JobDetail, now: datetime, flags: str = "") -> list[str]:
+    """Lines for a person: what the job waits for, what runs where, why it ended. `flags` select its server and
+    project. Pure."""
+    lines = [_trial_line(detail)] if detail.study else []
+    lines += [f"Owner: {detail.owner}"] if detail.owner else []
     if detail.job_dir:
         lines.append(f"Job dir: {detail.job_dir}")
     if detail.waiting:
@@ -62,11 +69,32 @@ def summary(detail: JobDetail, now: datetime) -> list[str]:
     if detail.runs:
         lines += _run_lines(detail.runs[-1], len(detail.runs), now)
         lines += progress.lines(detail, now)
-    if detail.verdict and detail.state is JobState.FAILED and detail.verdict.replica:
-        lines.append(f"{detail.verdict.replica} failed first ({detail.verdict.reason}).")
-        lines += [detail.verdict.cause] if detail.verdict.cause else []
+    lines += _reason(detail)
     job_id = detail.job.get("jobId")
-    return [*lines, f"To see its log:  jobs stream-logs {job_id}"]
+    if study := study_status.summary(detail.job):
+        lines += [
+            *study,
+            *study_status.next_step(detail.job, flags),
+            f"To see its trials:  jobs trials {job_id}{flags}",
+        ]
+    return [*lines, f"To see its log:  jobs stream-logs {job_id}{flags}"]
+
+
+def _reason(detail: JobDetail) -> list[str]:
+    """Cause of an end without success, in a line or two."""
+    if detail.state not in (JobState.FAILED, JobState.CANCELLED):
+        return []
+    verdict = detail.verdict
+    if verdict is None or not verdict.replica or detail.state is JobState.CANCELLED:
+        return str(detail.job.get("errorMessage", "")).splitlines()[:1]
+    failed_first = f"{verdict.replica} failed first ({verdict.reason})."
+    return [failed_first, verdict.cause or verdict.message.partition("\n")[0]]
+
+
+def _trial_line(detail: JobDetail) -> str:
+    metric = detail.trial_metric
+    reported = f": {metric.name} {metric.value:.6g} at step {metric.step}" if metric else ""
+    return without_control(f"Trial {detail.trial} of {detail.study}{reported}.")
 
 
 def _run_lines(run: RunView, count: int, now: datetime) -> list[str]:
@@ -76,96 +104,44 @@ def _run_lines(run: RunView, count: int, now: datetime) -> list[str]:
     headline = f"{number} on {run.agent}: {run.state}, {took}" + (f", {run.activity}" if run.activity else "")
     place = describe_runtime(run.runtime, run.runtime_reason)
     rows = []
-    for replica in run.replicas:
+    for life, replica in run.lives:
         exited = replica.state is ReplicaState.EXITED
         code = "" if replica.exit_code is None else str(replica.exit_code)
         rows.append(
             [
-                f"  {replica.task}",
+                f"  {replica.task}" + (f" (again, run {life})" if life != run.number else ""),
                 str(replica.state),
                 f"{replica.reason or ''} {code}".strip() if exited else "",
                 replica.machine_type,
-                f"CPU {','.join(map(str, replica.cpus))}" if replica.cpus else "",
+                _cpus(replica),
                 _used(replica),
                 formats.count(replica.log_lines, "line")
                 + (", cut by the log quota" if replica.log_kept is not None else ""),
             ]
         )
     lines = [headline, *([f"{place[0].upper()}{place[1:]}."] if place else [])]
-    return [*lines, formats.table([], rows)] if rows else lines
+    waits = [f"  {replica.task} waits: {replica.waits}" for _, replica in run.lives if replica.waits]
+    return [*lines, formats.table([], rows), *waits] if rows else lines
+
+
+def _cpus(replica: ReplicaView) -> str:
+    """CPU numbers on a machine, else the number of vCPU and devices in an engine."""
+    if replica.cpus:
+        return f"CPU {','.join(map(str, replica.cpus))}"
+    devices = f", {replica.devices}" if replica.devices else ""
+    return f"{replica.vcpus} vCPU{devices}" if replica.vcpus else ""
 
 
 def _used(replica: ReplicaView) -> str:
     """CPU, memory and GPU use of a running replica, with what it was given."""
     if replica.memory_used_bytes is None:
         return ""
-    of_cpus = f" of {len(replica.cpus)}" if replica.cpus else ""
+    of_cpus = f" of {replica.cores}" if replica.cores else ""
     of_memory = f" of {sized(replica.memory_bytes)}" if replica.memory_bytes else ""
     cpu = "" if replica.cpu_used is None else f"{replica.cpu_used:.1f}{of_cpus} cores, "
     busy = [gpu.utilization for gpu in replica.gpus_used if gpu.utilization is not None]
     gpus = f", GPU {' '.join(f'{share:.0%}' for share in busy)}" if busy else ""
     return f"{cpu}{sized(replica.memory_used_bytes)}{of_memory}{gpus}"
-
-
-def list_jobs(
-    client: Client,
-    output: Output,
-    *,
-    filter_: str,
-    limit: int | None,
-    sort_by: str,
-    uri: bool,
-) -> str:
-    """List jobs as `JOB_ID STATUS CREATED` or in `output`'s format. `limit` applies after sorting."""
-    jobs: Iterable[dict[str, Any]] = client.list_jobs(filter_, None if sort_by else limit)
-    if sort_by:
-        jobs = sort(jobs, sort_by)[:limit]
-    jobs = list(jobs)
-    if uri:
-        base = f"{client.server.url}/v1/projects/{client.project}/jobs"
-        return "\n".join(f"{base}/{job['jobId']}" for job in jobs)
-    if not output.for_people:
-        return formats.render(output, jobs)
-    if not jobs:
-        notify("Listed 0 items.")
-        return ""
-    causes = [_cause(job) for job in jobs]
-    headers = ["JOB_ID", "STATUS", "CREATED", *(["CAUSE"] if any(causes) else [])]
-    rows = [
-        [job["jobId"], job["state"], _created(job), cause] for job, cause in zip(jobs, causes, strict=True)
-    ]
-    return formats.table(headers, [row[: len(headers)] for row in rows])
-
-
-def _cause(job: Mapping[str, Any]) -> str:
-    """The cause of a failed job: the first line of its errorMessage, without the sentence before the cause."""
-    if job["state"] != JobState.FAILED:
-        return ""
-    line = without_control(str(job.get("errorMessage", "")).partition("\n")[0])
-    cause = _EXITED.sub("", line) or line
-    return cause if len(cause) <= _CAUSE_WIDTH else f"{cause[: _CAUSE_WIDTH - 1]}…"
-
-
-def sort(jobs: Iterable[Mapping[str, Any]], sort_by: str) -> list[Any]:
-    """Sort by `KEY,~KEY`: `~` is descending; jobs without the key come last."""
-    ordered = list(jobs)
-    for key in reversed([part.strip() for part in sort_by.split(",") if part.strip()]):
-        name = key.removeprefix("~")
-        with_key = [job for job in ordered if formats.value_at(job, name) is not None]
-        without = [job for job in ordered if formats.value_at(job, name) is None]
-        with_key.sort(key=_sort_key(name), reverse=key.startswith("~"))
-        ordered = with_key + without
-    return ordered
-
-
-def _sort_key(key: str) -> Callable[[Mapping[str, Any]], tuple[int, float, str]]:
-    """Numbers, also as strings (int64 in JSON), by value and before other text."""
-
-    def value_of(job: Mapping[str, Any]) -> tuple[int, float, str]:
-        text = str(formats.value_at(job, key))
-        return (0, float(text), "") if re.fullmatch(r"-?\d+(\.\d+)?", text) else (1, 0.0, text)
-
-    return value_of
 
 
 def update_labels(
@@ -188,7 +164,8 @@ def update_labels(
 def with_storage(explanation: Explanation, storage_url: str) -> Explanation:
     """With the secret of the local service's gs://, which the server does not know. Pure."""
     shown = explanation.environment.get(EMULATOR, "")
-    if not shown.endswith(f"/{HIDDEN}"):
+    port = urlsplit(storage_url).port
+    if not shown.endswith(f"/{HIDDEN}") or urlsplit(shown).port != port:
         return explanation
     address = shown.removesuffix(HIDDEN) + storage_url.rpartition("/")[2]
     return explanation.model_copy(
@@ -234,6 +211,15 @@ def metrics_rows(view: MetricsView, *, curves: bool) -> list[dict[str, Any]]:
             row["times"] = list(series.times)
         rows.append(row)
     return rows
+
+
+def no_metrics(every: MetricsView) -> str:
+    """The message where no metric is as requested: those that the job has. Pure."""
+    if not every.metrics:
+        return "The job has reported no metrics. One is a line of its output such as `step: 100, loss: 0.31`."
+    names = dict.fromkeys(series.name for series in every.metrics)
+    tasks = dict.fromkeys(series.task for series in every.metrics)
+    return f"The job has no such metrics. It has {formats.shortened(names)} of {formats.shortened(tasks)}."
 
 
 def metrics_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -325,8 +311,3 @@ def task_name(replica: str) -> str:
         raise InvalidArgument(f"{replica!r} is not a replica name such as worker-replica-0.")
     kind = "master" if match[1] == "chief" else match[1]
     return f"{kind}-replica-{match[2] or 0}"
-
-
-def _created(job: Mapping[str, Any]) -> str:
-    created = job.get("createTime")
-    return parse_rfc3339(created).astimezone().strftime("%Y-%m-%dT%H:%M:%S") if created else ""

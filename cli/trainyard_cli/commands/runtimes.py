@@ -42,7 +42,7 @@ def list_runtimes(site_file: Path | None, output: Output) -> None:
                 line.image,
                 _on_engine(line, engine_answers, table),
             ]
-            for line in listed
+            for line in _grouped(listed)
         ]
         echo(formats.table(headers, rows))
     else:
@@ -126,6 +126,16 @@ class _LiveProgress:
 
 def _heading(name: str, number: int, of: int, instruction: str) -> str:
     return f"{name}  {number}/{of}  {images.brief(instruction)}"
+
+
+def _grouped(rows: Sequence[RuntimeTableRow]) -> list[RuntimeTableRow]:
+    """One row for all versions of an image."""
+    grouped: dict[tuple[bool | None, str], RuntimeTableRow] = {}
+    for row in rows:
+        first = grouped.get((row.gpus, row.name))
+        version = f"{first.version}, {row.version}" if first is not None else row.version
+        grouped[(row.gpus, row.name)] = replace(row, version=version)
+    return list(grouped.values())
 
 
 def _on_engine(line: RuntimeTableRow, engine_answers: bool, table: Runtimes) -> str:

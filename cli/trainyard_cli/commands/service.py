@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard_cli.commands.shell_init import this_program
 from trainyard_cli.local import service as service
@@ -12,17 +12,19 @@ from trainyard_cli.output.activity import Activity
 from trainyard_cli.output.formats import Output
 from trainyard_cli.output.safe import echo
 from trainyard_cli.settings import Server, Target, remote_server
-from trainyard_cli.submission.proposal import proposed_line
-from trainyard_protocol.health import Check, sized
-from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views import AgentView, RetentionView, ServerStatus
+
+if TYPE_CHECKING:  # `up` starts the processes before it loads models
+    from trainyard_protocol.health import Check
+    from trainyard_protocol.views import AgentView, RetentionView, ServerStatus
 
 
 def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
     state = LocalState(state_dir)
     with Activity() as activity:
         now = service.up(state, changes, activity.notify, report=activity.report)
+    from trainyard_cli.submission.proposal import proposed_line
+
     echo(_status_text(now))
     echo(
         f"\nDashboard:                 {_dashboard(state.server())}  (open it signed in: trainyard dashboard)"
@@ -61,7 +63,7 @@ def status(target: Target, output: Output) -> bool:
 
 
 def _dashboard(server: Server | None) -> str:
-    return f"{server.url}/" if server is not None else ""
+    return f"{server.dashboard_url}/" if server is not None else ""
 
 
 def _status_data(now: service.Status) -> dict[str, Any]:
@@ -108,7 +110,7 @@ def _status_text(now: service.Status) -> str:
     return "\n\n".join(blocks)
 
 
-def _runtimes(agents: Sequence[AgentView]) -> list[str]:
+def _runtimes(agents: Sequence["AgentView"]) -> list[str]:
     """Which jobs run in what, one line for each agent."""
     alive = [agent for agent in agents if agent.alive and agent.runtimes_summary]
     names = len(agents) > 1
@@ -118,26 +120,30 @@ def _runtimes(agents: Sequence[AgentView]) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def _latency(check: Check) -> str:
+def _latency(check: "Check") -> str:
     return "-" if check.latency_ms is None else f"{check.latency_ms:.1f} ms"
 
 
-def _agent_row(agent: AgentView) -> list[str]:
+def _agent_row(agent: "AgentView") -> list[str]:
+    from trainyard_protocol.machines import GIGABYTE
+
     return [
         agent.name,
-        "alive" if agent.alive else "silent",
+        agent.state,
         agent.runtime_names,
         agent.capacity_mode,
-        str(len(agent.capacity.cpus)),
+        str(agent.capacity.vcpus),
         f"{agent.capacity.memory_bytes / GIGABYTE:.1f} GB",
-        str(len(agent.capacity.gpus)),
+        str(agent.capacity.accelerators.total()),
         str(agent.runs),
         f"{agent.cpu_used:.1f} cores, {agent.memory_used_bytes / GIGABYTE:.1f} GB" if agent.runs else "-",
     ]
 
 
-def retention_text(retention: RetentionView) -> str:
+def retention_text(retention: "RetentionView") -> str:
     """The limits of the retention, and what was removed because of them."""
+    from trainyard_protocol.health import sized
+
     limits = []
     if retention.keep_jobs_s is not None:
         limits.append(f"jobs are deleted {_period(retention.keep_jobs_s)} after their end")
@@ -157,7 +163,7 @@ def _period(seconds: float) -> str:
     return formats.count(round(seconds / size), unit)
 
 
-def _counts(server: ServerStatus) -> str:
+def _counts(server: "ServerStatus") -> str:
     counted = {state: count for state, count in server.jobs.items() if count}
     active = [f"{count} {state}" for state, count in counted.items() if state not in FINAL_JOB_STATES]
     ended = [f"{count} {state}" for state, count in counted.items() if state in FINAL_JOB_STATES]

@@ -8,29 +8,32 @@ from typing import Any
 
 import click
 
-from trainyard_cli.client import NO_RETRIES, Client
+from trainyard_cli.client import Client
 from trainyard_cli.commands import jobs
 from trainyard_cli.commands.build import command_with_build, ensure_built
-from trainyard_cli.local.connect import client_of, find_server, notify, running_server
+from trainyard_cli.local.connect import client_of, connect, find_server, notify, running_server
 from trainyard_cli.local.service import ensure_up
 from trainyard_cli.local.state import LocalState
-from trainyard_cli.output import formats
+from trainyard_cli.output import formats, study_plan
 from trainyard_cli.output.activity import Activity
+from trainyard_cli.output.bottom_line import is_live
 from trainyard_cli.output.follow import stream
 from trainyard_cli.output.formats import Output
 from trainyard_cli.output.safe import echo
-from trainyard_cli.output.screens import is_live, screen_for
+from trainyard_cli.output.screens import screen_for
 from trainyard_cli.runtimes import images
 from trainyard_cli.runtimes.images import Project
 from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
-from trainyard_cli.submission.config_file import STDIN
+from trainyard_cli.submission.config_file import STDIN, ConfigFile
 from trainyard_cli.submission.existing import check_same
 from trainyard_cli.submission.flags import JobFlags, get
+from trainyard_cli.submission.from_trial import trial_config
 from trainyard_cli.submission.packaging import Archive
 from trainyard_cli.submission.submit import Uploader
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
+from trainyard_cli.v1_client import NO_RETRIES
 from trainyard_protocol.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -41,6 +44,7 @@ from trainyard_protocol.errors import (
 )
 from trainyard_protocol.health import sized
 from trainyard_protocol.machines import Catalog, load_catalog
+from trainyard_protocol.runtimes import load_runtimes
 from trainyard_protocol.training_input import Job
 
 _SUBMITTING = "submitting the job"
@@ -56,6 +60,7 @@ def submit(
     *,
     name: str,
     config: Path | None,
+    from_trial: str,
     user_args: tuple[str, ...],
     words: tuple[str, ...],
     stream_logs: bool,
@@ -68,7 +73,8 @@ def submit(
     With `if_not_exists` a job of that name with the same content counts as the submitted one; with another content it
     is an AlreadyExists with the differences.
     """
-    draft, project = _draft(config, flags, name, user_args)
+    source, user_args = _source(target, config, from_trial, user_args)
+    draft, project = _draft(source, flags, name, user_args)
     if if_not_exists and not draft.name:
         raise click.UsageError(
             "argument --if-not-exists: give the job a name, as JOB or as the config's jobId. The default name has the "
@@ -77,7 +83,10 @@ def submit(
     state = LocalState(target.state_dir)
     server = find_server(target)
     with _proposing_build(draft, words, user_args):
-        _check(draft, target, server, _catalog(server, state))
+        checked = _check(draft, target, server, _catalog(server, state))
+    _notify_substitution(checked, server, state)
+    if checked.training_input.hyperparameters is not None:
+        notify(study_plan.headline(checked.training_input.hyperparameters))
     if project is not None:
         ensure_built(project)
         if server is not None and not server.local:
@@ -98,7 +107,7 @@ def submit(
 
         activity = Activity()
         upload = to_bucket(bucket, storage, activity.notify) if bucket else to_server(client)
-        with activity, _proposing_build(draft, words, user_args):
+        with activity, _proposing_build(draft, words, user_args), _naming_again(if_not_exists):
             activity.report("packaging" if draft.program is not None else _SUBMITTING)
             job = submission.submit(
                 draft,
@@ -107,7 +116,7 @@ def submit(
                 notify=activity.notify,
                 if_exists=same if if_not_exists else None,
             )
-        _announce(job, output, stream_logs=stream_logs, is_new=not existing)
+        _announce(job, output, target.flags, stream_logs=stream_logs, is_new=not existing)
         if not stream_logs:
             return 0
         screen = screen_for(sys.stderr, sys.stderr, raw=raw)
@@ -133,6 +142,7 @@ def validate(
     *,
     name: str,
     config: Path | None,
+    from_trial: str,
     user_args: tuple[str, ...],
     words: tuple[str, ...],
     fix: bool = False,
@@ -143,7 +153,8 @@ def validate(
     """
     if fix and _fix(config):
         return
-    draft, project = _draft(config, flags, name, user_args)
+    source, user_args = _source(target, config, from_trial, user_args)
+    draft, project = _draft(source, flags, name, user_args)
     state = LocalState(target.state_dir)
     found = find_server(target)
     catalog = _catalog(found, state)
@@ -153,9 +164,13 @@ def validate(
         if server is not None:
             with client_of(server, target) as client, submission.in_users_terms(draft):
                 client.validate_job(draft.named(draft.name or next(submission.job_names(draft))))
+    _notify_substitution(job, found, state)
     groups = jobs.gang_of(job.training_input, catalog or _shown_catalog(server, state))
+    study = job.training_input.hyperparameters
     if not output.for_people:
-        echo(formats.render(output, {"trainingInput": job.canonical()["trainingInput"], "replicas": groups}))
+        plan = {} if study is None else {"study": study_plan.data(study)}
+        checked_input = job.canonical()["trainingInput"]
+        echo(formats.render(output, {"trainingInput": checked_input, **plan, "replicas": groups}))
         return
     checked = (
         f"accepted by the server at {server.url}" if server else "checked locally only: no server is running"
@@ -165,12 +180,28 @@ def validate(
         echo(f"It would package {draft.program.shown} and run {draft.program.module}.")
     if project is not None:
         echo(f"It would build {project.name} as {project.image}.")
+    if study is not None:
+        echo("\n" + "\n".join(study_plan.lines(study)))
     if groups:
-        echo(f"\n{jobs.gang_text(groups)}")
+        echo("\n" + ("Of each trial:\n" if study is not None else "") + jobs.gang_text(groups))
+
+
+def _source(
+    target: Target, config: Path | None, from_trial: str, user_args: tuple[str, ...]
+) -> tuple[Path | ConfigFile | None, tuple[str, ...]]:
+    """The config of the job and the arguments of its program: of the config's file, or of a trial."""
+    if not from_trial:
+        return config, user_args
+    if config is not None:
+        raise click.UsageError(
+            "argument --from-trial: At most one of --config | --from-trial can be specified."
+        )
+    with connect(target) as client:
+        return trial_config(client, from_trial, user_args, notify), ()
 
 
 def _draft(
-    config: Path | None, flags: JobFlags, name: str, user_args: tuple[str, ...]
+    config: Path | ConfigFile | None, flags: JobFlags, name: str, user_args: tuple[str, ...]
 ) -> tuple[submission.JobDraft, Project | None]:
     """The job, and the project of --build, whose image it has."""
     draft = submission.draft(config, flags, current_dir=_current_dir(), name=name, user_args=user_args)
@@ -202,6 +233,20 @@ def _proposing_build(
         raise InvalidArgument(f"{error.message}\n{hint}") from error
 
 
+@contextmanager
+def _naming_again(if_not_exists: bool) -> Iterator[None]:
+    """Add to the refusal of a name that is in use what to do about it."""
+    try:
+        yield
+    except AlreadyExists as error:
+        if if_not_exists:
+            raise
+        raise AlreadyExists(
+            f"{error.message}\nGive the job another name. With --if-not-exists a job of this name that has the same "
+            "content counts as the submitted one."
+        ) from error
+
+
 def _fix(config: Path | None) -> bool:
     """Restore the indentation of a config. True if it was printed, and there is nothing to check."""
     if config is None:
@@ -222,7 +267,20 @@ def _fix(config: Path | None) -> bool:
     return False
 
 
-def _announce(job: dict[str, Any], output: Output, *, stream_logs: bool, is_new: bool = True) -> None:
+def _notify_substitution(job: Job, server: Server | None, state: LocalState) -> None:
+    """Say what stands in for the framework of the job's runtime version, by the shipped file: those of agents elsewhere
+    are not known here."""
+    site_file = state.options().runtimes if server is None or server.local else ""
+    text = load_runtimes(Path(site_file) if site_file else None).substitution(
+        job.training_input.runtime_version
+    )
+    if text:
+        notify(text)
+
+
+def _announce(
+    job: dict[str, Any], output: Output, flags: str, *, stream_logs: bool, is_new: bool = True
+) -> None:
     job_id = job["jobId"]
     if is_new:
         notify(f"Job [{job_id}] submitted successfully.")
@@ -231,14 +289,13 @@ def _announce(job: dict[str, Any], output: Output, *, stream_logs: bool, is_new:
     if is_new and not stream_logs:
         notify(
             "Your job is still active. You may view the status of your job with the command\n\n"
-            f"  $ jobs describe {job_id}\n\n"
+            f"  $ jobs describe {job_id}{flags}\n\n"
             "or continue streaming the logs with the command\n\n"
-            f"  $ jobs stream-logs {job_id}\n"
+            f"  $ jobs stream-logs {job_id}{flags}\n"
         )
     if output.for_people:
-        if not (
-            stream_logs and is_live(sys.stdout) and is_live(sys.stderr)
-        ):  # the live view follows, and says the same
+        # The live view follows, and says the same.
+        if not (stream_logs and is_live(sys.stdout) and is_live(sys.stderr)):
             echo(f"jobId: {job_id}\nstate: {job.get('state', 'QUEUED')}")
     else:
         echo(formats.render(output, job))

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import click
 
+from trainyard_cli.commands.gcloud_flags import behind_the_verb
+
 _SYNONYMS = {
     "kill": ("cancel",),
     "logs": ("stream-logs",),
@@ -21,16 +23,17 @@ _SYNONYMS = {
 
 
 class CommandGroup(click.Group):
-    """Group of commands that answers an unknown word with the line that was probably meant."""
+    """Group of commands that answers an unknown word with the line that was probably meant, and that takes gcloud's
+    flags of every command before the verb, too."""
 
     group_class = type
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = list(args)
+        given = behind_the_verb(args)
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, list(given))
         except click.NoSuchOption as error:
-            if len(self.commands) != 1:
+            if len(_shown(self)) != 1:
                 raise
             line = f"{ctx.command_path} {shlex.join(corrected(self, given))}"
             raise click.UsageError(f"{_sentence(error)} Did you mean:\n  {line}", ctx) from error
@@ -61,12 +64,17 @@ def corrected(group: click.Group, words: Sequence[str]) -> list[str]:
     return [*path, *(corrected(command, rest) if isinstance(command, click.Group) else rest)]
 
 
+def _shown(group: click.Group) -> list[str]:
+    """The names of the commands that the help shows."""
+    return [name for name, command in group.commands.items() if not command.hidden]
+
+
 def _path(group: click.Group, word: str) -> list[str]:
     """The names that lead to the command that was meant; [] without one."""
     if name := _closest(word, group.commands):
         return [name]
-    if len(group.commands) == 1:  # `jobs submit` has nothing but `training`
-        return list(group.commands)
+    if len(shown := _shown(group)) == 1:  # `jobs submit` has nothing but `training`
+        return shown
     for name, command in group.commands.items():
         if isinstance(command, click.Group) and (inner := _closest(word, command.commands)):
             return [name, inner]

@@ -11,13 +11,14 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
 
-from trainyard_cli.client import NO_RETRIES, Client
+from trainyard_cli.client import Client
 from trainyard_cli.output import formats
 from trainyard_cli.output.active_jobs import ActiveJobs, as_data, headline, page, wide_rows
+from trainyard_cli.output.bottom_line import is_live
 from trainyard_cli.output.formats import Output
 from trainyard_cli.output.log_screen import STATE_STYLES
 from trainyard_cli.output.safe import echo
-from trainyard_cli.output.screens import is_live
+from trainyard_cli.v1_client import NO_RETRIES
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views import ActiveJobsView

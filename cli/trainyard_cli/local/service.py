@@ -1,4 +1,7 @@
-"""Starts, stops and inspects the local service: server, storage emulator and agent."""
+"""Starts, stops and inspects the local service: server, storage emulator and agent.
+
+The client and its models are loaded once the processes start, beside them.
+"""
 
 import os
 import subprocess
@@ -8,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard_cli.client import NO_RETRIES, Client
 from trainyard_cli.local.state import (
+    PREFERRED_GOOGLE_PORT,
     PROCESSES,
     LocalState,
     Options,
@@ -20,15 +23,18 @@ from trainyard_cli.local.state import (
     commands,
     detach,
     environment,
+    free_port,
     is_free,
     stop_all_command,
 )
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unauthenticated, Unavailable
-from trainyard_protocol.health import CheckStatus, Health
-from trainyard_protocol.machines import load_catalog
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views import ServerStatus
+
+if TYPE_CHECKING:
+    from trainyard_cli.client import Client
+    from trainyard_protocol.health import Health
+    from trainyard_protocol.views import ServerStatus
 
 START_TIMEOUT_S = 60.0
 STOP_ALL_TIMEOUT_S = 180.0
@@ -36,7 +42,7 @@ STOP_ALL_TIMEOUT_S = 180.0
 _POLL_S = 0.05
 _STATUS_TIMEOUT_S = 10.0  # longer than the server waits for a part that hangs
 _PORT_ATTEMPTS = 3
-_LOCAL_MODULES = ("uvicorn", "docker", "gcp_storage_emulator")  # of the extra `local`
+_LOCAL_MODULES = ("uvicorn", "docker", "h11")  # of the extra `local`
 _RUNNING = (JobState.PREPARING, JobState.RUNNING)
 
 _PARTS: Mapping[ProcessName, str] = {
@@ -71,13 +77,15 @@ class Status:
     None if it does not answer."""
 
     parts: tuple[ServiceProcess, ...]
-    server: ServerStatus | None
+    server: "ServerStatus | None"
     problem: str = ""
-    health: Health | None = None
+    health: "Health | None" = None
 
     @property
     def healthy(self) -> bool:
         """Whether every process runs, all checks are ok and an agent is alive."""
+        from trainyard_protocol.health import CheckStatus
+
         agents = self.server.agents if self.server else ()
         ok = self.health is not None and self.health.status is CheckStatus.OK
         return ok and all(part.pid for part in self.parts) and any(agent.alive for agent in agents)
@@ -109,7 +117,7 @@ def up(
             try:
                 _start_missing(state, changes, notify, report, timeout_s)
             except PortLost as lost:
-                notify(f"{lost.message} Trying another port.")
+                notify(f"{lost.message} Trying again.")
             else:
                 return status(state)
         _start_missing(state, changes, notify, report, timeout_s)
@@ -129,6 +137,28 @@ def ensure_up(state: LocalState, notify: Notify, report: Notify = _ignore) -> No
         else f"No server is configured. Starting a local one (trainyard up) in {state.root}..."
     )
     up(state, {}, notify, report=report)
+
+
+def serve_google(state: LocalState, notify: Notify, *, wanted: bool, report: Notify = _ignore) -> Server:
+    """Start the server with Google's names, or without; jobs go on while it starts anew. Starts the service if it is
+    to have them and does not run. Raises what `up` raises."""
+    options = state.options() if state.exists() else Options()
+    port = options.google_port
+    if wanted and not port:
+        port = PREFERRED_GOOGLE_PORT if is_free(PREFERRED_GOOGLE_PORT) else free_port()
+    running = state.process("server") if state.exists() else None
+    if not wanted and running is None:
+        state.save(replace(options, google_port=0))
+    elif running is None or (str(port) in running.command) is not wanted:
+        if running is not None:
+            report("starting the server again")
+            with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
+                state.stop("server")
+        up(state, {"google_port": port if wanted else 0}, notify, report=report)
+    server = state.server()
+    if server is None:
+        raise FailedPrecondition(f"The state directory {state.root} was removed.")
+    return server
 
 
 def down(state: LocalState, notify: Notify) -> bool:
@@ -164,7 +194,11 @@ def status(state: LocalState) -> Status:
         parts.append(ServiceProcess(name, process.pid if process else None, addresses[name]))
     server = state.server()
     if server is None:
-        return Status(tuple(parts), None, f"The local service was never started in {state.root}.")
+        return Status(
+            tuple(parts),
+            None,
+            f"The local service was never started in {state.root}. `trainyard up` starts it.",
+        )
     if state.process("server") is None:
         return Status(tuple(parts), None, "The local service is not running. `trainyard up` starts it.")
     return server_status(server, tuple(parts))
@@ -172,7 +206,7 @@ def status(state: LocalState) -> Status:
 
 def server_status(server: Server, parts: tuple[ServiceProcess, ...] = ()) -> Status:
     """Status as reported by the server. Without `parts`, raises TrainyardError if it does not answer."""
-    with Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES, timeout=_STATUS_TIMEOUT_S) as client:
+    with _client(server, _STATUS_TIMEOUT_S) as client:
         try:
             health = client.health()
         except TrainyardError as error:
@@ -201,10 +235,13 @@ def _start_missing(
     inherited = environment(os.environ, state.storage_url())
     for name, command in commands(state, options).items():
         if running := state.process(name):
-            if running.command != tuple(command) and before != options:
-                notify(
-                    f"The {name} is running with the old options. To apply the new ones: `trainyard down`, then `up`."
+            if running.command != tuple(command):
+                how = (
+                    "with the old options. To apply the new ones"
+                    if before != options
+                    else "as another release or environment started it. To replace it"
                 )
+                notify(f"The {name} is running {how}: `trainyard down`, then `up`.")
             continue
         logged[name] = state.log_size(name)
         started[name] = state.start(name, command, inherited)
@@ -216,6 +253,9 @@ def _start_missing(
         for name in reversed(started):
             state.stop(name)
         raise
+    except KeyboardInterrupt:
+        notify("\nThe service goes on starting. `trainyard status` shows it, `trainyard down` stops it.")
+        raise
     finally:
         for process in started.values():
             detach(process)
@@ -226,6 +266,8 @@ def _check(state: LocalState, options: Options, changes: Mapping[str, Any]) -> N
     if options.cpus and ("cpus" in changes or state.process("agent") is None):
         check_cpus(options.cpus, os.sched_getaffinity(0))
     if options.machine_types and ("machine_types" in changes or state.process("server") is None):
+        from trainyard_protocol.machines import load_catalog
+
         load_catalog(Path(options.machine_types))
 
 
@@ -243,7 +285,7 @@ def apply_quotas(
     if not changed or str(state.quota_file) not in running.command:
         return
     state.link_quotas(requested.quotas)
-    with Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES) as client:
+    with _client(server) as client:
         try:
             client.reload_quotas()
         except TrainyardError:
@@ -256,8 +298,16 @@ def _answers(state: LocalState) -> bool:
     server = state.server()
     if server is None:
         return False
-    with Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES, timeout=2.0) as client:
+    with _client(server, 2.0) as client:
         return client.answers()
+
+
+def _client(server: Server, timeout_s: float | None = None) -> "Client":
+    """A client that tries each call once; None: with the timeouts of every client."""
+    from trainyard_cli.client import Client
+    from trainyard_cli.v1_client import NO_RETRIES, TIMEOUT
+
+    return Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES, timeout=timeout_s or TIMEOUT)
 
 
 def _wait_until_ready(
@@ -272,13 +322,16 @@ def _wait_until_ready(
     server = state.server()
     if server is None:
         raise Unavailable(f"The state directory {state.root} was removed.")
-    deadline = time.monotonic() + timeout_s
-    with Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES, timeout=2.0) as client:
+    deadline, answers = time.monotonic() + timeout_s, False
+    with _client(server, 2.0) as client:
         while True:
             for name, process in started.items():
                 if process.poll() is not None:
                     raise _start_failure(state, options, name, process.returncode, logged.get(name, 0))
-            missing = _missing(client, options, since if "agent" in started else None)
+            answers = answers or client.answers()
+            missing = (
+                _missing(client, options, since if "agent" in started else None) if answers else "server"
+            )
             if missing is None:
                 return
             report(f"starting the {_PARTS[missing]}")
@@ -300,10 +353,9 @@ def _start_failure(
     return Unavailable(f"The local {name} exited at start with code {code}.{_tail(state, name, logged)}")
 
 
-def _missing(client: Client, options: Options, agent_since: datetime | None) -> ProcessName | None:
-    """The first process that is not ready. An agent started at `agent_since` must have reported since then."""
-    if not client.answers():
-        return "server"
+def _missing(client: "Client", options: Options, agent_since: datetime | None) -> ProcessName | None:
+    """The first process that is not ready, where a server has answered. An agent started at `agent_since` must have
+    reported since then."""
     if is_free(options.storage_port):
         return "storage"
     try:
@@ -314,8 +366,10 @@ def _missing(client: Client, options: Options, agent_since: datetime | None) -> 
     return None if any(a.alive and a.last_seen >= since for a in agents) else "agent"
 
 
-def _failed_checks(client: Client) -> str:
+def _failed_checks(client: "Client") -> str:
     """The server's failed health checks, as a sentence."""
+    from trainyard_protocol.health import CheckStatus
+
     try:
         checks = client.health().checks
     except TrainyardError:
@@ -330,7 +384,7 @@ def _running_jobs(state: LocalState) -> list[str]:
     if server is None or state.process("server") is None:
         return []
     try:
-        with Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES, timeout=5.0) as client:
+        with _client(server, 5.0) as client:
             running = [job["jobId"] for name in _RUNNING for job in client.list_jobs(f"state:{name}")]
             counts = client.status().jobs
     except TrainyardError:

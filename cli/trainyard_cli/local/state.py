@@ -18,16 +18,16 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-import psutil
-
 from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, Server, read_token
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
+from trainyard_protocol.gcs import FRONT_ROOTS
 
 ProcessName = Literal["server", "storage", "agent"]
 PROCESSES: tuple[ProcessName, ...] = ("server", "storage", "agent")
 
 PREFERRED_SERVER_PORT = 8470
 PREFERRED_STORAGE_PORT = 8471
+PREFERRED_GOOGLE_PORT = 8472
 STOP_GRACE_S = 10.0
 
 _MAX_LOG_BYTES = 16 * 2**20
@@ -36,7 +36,8 @@ _CREATE_TIME_TOLERANCE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the last `up`. A port is 0 until it is chosen."""
+    """Options of the last `up`. A port is 0 until it is chosen, `google_port` while Google's clients are not
+    connected."""
 
     server_port: int = 0
     storage_port: int = 0
@@ -48,9 +49,11 @@ class Options:
     runtime: str = "auto"
     runtimes: str = ""
     pull: str = "missing"
+    container_user: str = "auto"
     python: str = ""
     keep_jobs: str = "all"
     keep_logs_gb: float = 0.0
+    google_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class ProcessRecord:
     command: tuple[str, ...]
 
     def alive(self) -> bool:
+        import psutil  # here, since it takes a tenth of a command's start
+
         try:
             process = psutil.Process(self.pid)
             if process.status() == psutil.STATUS_ZOMBIE:
@@ -85,6 +90,8 @@ class LocalState:
         self.storage_token_file = self.root / "storage-token"
         self.user = user_name()
         self.jobs = self.root / "jobs"
+        self.names = self.root / "google-names"
+        self.google_roots = self.names / "roots.pem"  # written by tensorflow_front
         self.quota_file = self.root / "quotas.yaml"
         self._options_file = self.root / "local.json"
 
@@ -182,6 +189,8 @@ class LocalState:
         self, name: ProcessName, command: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         """Start a process in its own session, which outlives this one; output goes to `log_file(name)`."""
+        import psutil
+
         log = self.log_file(name)
         if log.is_file() and log.stat().st_size > _MAX_LOG_BYTES:
             log.replace(log.with_suffix(".log.1"))
@@ -271,7 +280,7 @@ class LocalState:
     def _refuse_if_foreign(self) -> None:
         """Raises FailedPrecondition if the directory has files that are not the service's, crash logs included."""
         ours = {"crash", "run", "log", "jobs", "lock", "token", "agent-token", "server", "agent", "gcs"}
-        ours |= {self.quota_file.name, self.storage_token_file.name}
+        ours |= {self.quota_file.name, self.storage_token_file.name, "google", self.names.name}
         foreign = sorted(path.name for path in self.root.iterdir() if path.name not in ours)
         if foreign:
             raise FailedPrecondition(
@@ -323,12 +332,14 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         "--job-dir-root",
         "gs://",
     ]  # a local server runs as its only user, so it may read what that user may
-    server += ["--default-job-dir", str(state.jobs)]
+    server += ["--one-user", "--default-job-dir", str(state.jobs)]
     if options.machine_types:
         server += ["--machine-types", options.machine_types]
     server += ["--quotas", str(state.quota_file)]
     if options.keep_jobs != "all":
         server += ["--keep-jobs", options.keep_jobs]
+    if options.google_port:
+        server += ["--google-port", str(options.google_port)]
     if options.keep_logs_gb:
         server += ["--keep-logs-gb", f"{options.keep_logs_gb:g}"]
     agent = [
@@ -336,11 +347,12 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         *("--server", f"http://{loopback}:{options.server_port}"),
         *("--token-file", str(state.agent_token_file)),
         *("--state-dir", str(state.root / "agent")),
-        *("--runtime", options.runtime, "--capacity", options.capacity),
+        *("--runtime", options.runtime, "--one-user", "--capacity", options.capacity),
         *("--replica-env", "STORAGE_EMULATOR_HOST"),  # the value has a secret: `environment`
+        *("--replica-env", f"{FRONT_ROOTS}={state.google_roots}"),
     ]
     if options.runtime != "process":
-        agent += ["--pull", options.pull]
+        agent += ["--pull", options.pull, "--container-user", options.container_user]
         for root in (state.jobs, Path.home(), Path(tempfile.gettempdir())):
             agent += ["--job-dir-root", str(root)]
     if options.python:
@@ -354,7 +366,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
     storage = [
         *(sys.executable, "-m", "trainyard_cli.local.storage_emulator"),
         *("--data-dir", str(state.root / "gcs"), "--port", str(options.storage_port)),
-        *("--secret-file", str(state.storage_token_file)),
+        *("--secret-file", str(state.storage_token_file), "--names-dir", str(state.names)),
     ]
     if options.runtime != "process":
         storage.append("--for-containers")
@@ -397,6 +409,8 @@ def free_port() -> int:
 
 
 def _end(pid: int, grace_s: float) -> None:
+    import psutil
+
     with suppress(psutil.NoSuchProcess, ProcessLookupError):
         process = psutil.Process(pid)
         process.send_signal(signal.SIGTERM)
@@ -415,7 +429,7 @@ def _end(pid: int, grace_s: float) -> None:
 def _is_option(name: str, value: Any) -> bool:
     """Whether a stored value is valid for that option."""
     match name:
-        case "server_port" | "storage_port":
+        case "server_port" | "storage_port" | "google_port":
             return type(value) is int and 0 <= value < 2**16
         case "capacity":
             return value in ("fit", "strict")

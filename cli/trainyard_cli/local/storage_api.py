@@ -1,252 +1,354 @@
-"""The API of the storage emulator: requests, answered by the handlers of the package gcp-storage-emulator.
+"""The API of the local storage: that of Google Cloud Storage, as its clients use it, over a directory of files.
 
-The package's own HTTP server is not used. It deletes everything at `GET /wipe`, has one thread, which half a request
-blocks, and sends what was stored as any type. Its storage is not made for threads: one call at a time.
+Source: https://cloud.google.com/storage/docs/json_api/v1
 """
 
+import base64
+import binascii
 import errno
-import json
 import logging
 import re
-import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from email.message import Message
+from dataclasses import replace
 from http import HTTPStatus
-from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, BinaryIO
-from urllib.parse import quote
+from typing import Any
 
-from gcp_storage_emulator import server as library
-from gcp_storage_emulator.exceptions import BadRequest, Conflict, NotFound
-from gcp_storage_emulator.handlers import buckets, objects
-from gcp_storage_emulator.storage import Storage
+from trainyard_cli.local import storage_batch
+from trainyard_cli.local.object_files import BLOCK
+from trainyard_cli.local.object_import import import_earlier
+from trainyard_cli.local.object_records import (
+    PAGE,
+    ConditionFailed,
+    Conditions,
+    Listing,
+    Missing,
+    ObjectRecord,
+    Taken,
+)
+from trainyard_cli.local.object_store import ObjectStore
+from trainyard_cli.local.storage_messages import (
+    Answer,
+    Call,
+    FilePart,
+    Refused,
+    answer,
+    bucket_resource,
+    check_bucket,
+    check_name,
+    conditions,
+    json_answer,
+    limited,
+    number,
+    object_headers,
+    object_resource,
+    patched,
+    plain_refusal,
+    properties,
+    refusal,
+)
+from trainyard_cli.local.storage_uploads import Uploads
+from trainyard_protocol.storage_calls import Kind, StorageCall, parse
 
-_HANDLERS = "gcp_storage_emulator.handlers."
-_BUCKET = re.compile(r"[A-Za-z0-9][-.\w]*", re.ASCII)  # others are directories of the package's own
-_HEADERS = re.compile(
-    r"content-range|range|location|x-goog-hash|x-goog-meta-[\w.-]+", re.ASCII | re.IGNORECASE
-)
-_HEADER_VALUE = re.compile(r"[ -~]*")
-_PASSIVE = re.compile(
-    r"(application/(json|octet-stream|x-ndjson)|text/(plain|csv)|image/(png|jpeg|gif|webp)|multipart/mixed)(;.*)?"
-)
-_INERT = "application/octet-stream"
-_DEFENSES = (
-    ("X-Content-Type-Options", "nosniff"),
-    ("Content-Disposition", "attachment"),
-    ("Content-Security-Policy", "sandbox; default-src 'none'"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cache-Control", "no-store"),
-)
-_MAX_JSON, _MAX_MULTIPART, _MAX_BODY = 1 << 20, 1 << 26, 1 << 30
-_MAX_PATH = 4096  # the package's patterns need more than linear time, most of all for a path that ends with /
-_NAME_ERRORS = (NotADirectoryError, IsADirectoryError, FileExistsError)
+_STORE = "_store"  # no bucket is named like this
+_LONGEST_PATH = 8192
+_MOST_COMPONENTS = 32
+_BYTES = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+_SETTINGS = ("location", "storageClass", "labels", "versioning", "lifecycle", "iamConfiguration")
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_PLAIN = (Kind.PLAIN_GET, Kind.PLAIN_PUT, Kind.PLAIN_DELETE)
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A request. `target` is path and query as the package knows them; `base` is the URL in front of it, with which
-    the caller can come back."""
-
-    method: str
-    target: str
-    headers: Mapping[str, str]
-    body: BinaryIO
-    size: int
-    base: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-
-
-class Refused(Exception):
-    """A request that is not served: `status` and the message say why."""
-
-    def __init__(self, status: HTTPStatus, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-def refusal(status: HTTPStatus, message: str) -> Answer:
-    """An answer in the form that Google's clients show."""
-    errors = [{"domain": "global", "reason": status.phrase, "message": message}]
-    error = {"error": {"code": status.value, "message": message, "errors": errors}}
-    return _answer(status, {"Content-Type": "application/json"}, json.dumps(error).encode())
-
-
-def body_limit(headers: Mapping[str, str], target: str) -> int:
-    """The largest body in bytes. What is parsed as a whole is smaller than an object. Pure."""
-    kind = headers.get("content-type", "").lower()
-    if kind.startswith("multipart/"):
-        return _MAX_MULTIPART
-    return _MAX_JSON if kind.startswith("application/json") and "upload_id=" not in target else _MAX_BODY
-
-
 class StorageApi:
-    """Buckets and objects below `data_dir`. Not for several threads."""
+    """Buckets and objects below `data_dir`, for several threads. Raises OSError if another process uses it."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._storage = Storage(data_dir=str(data_dir))
+        self.store = ObjectStore(data_dir / _STORE)
+        import_earlier(data_dir, self.store)
+        self._uploads = Uploads(self.store)
+        self._handlers: Mapping[Kind, Callable[[Call, StorageCall], Answer]] = {
+            Kind.LIST_BUCKETS: self._list_buckets,
+            Kind.INSERT_BUCKET: self._insert_bucket,
+            Kind.GET_BUCKET: self._get_bucket,
+            Kind.UPDATE_BUCKET: self._update_bucket,
+            Kind.DELETE_BUCKET: self._delete_bucket,
+            Kind.BUCKET_DETAIL: self._bucket_detail,
+            Kind.LIST: self._list,
+            Kind.UPLOAD: self._uploads.answer,
+            Kind.GET: self._get,
+            Kind.DOWNLOAD: self._content,
+            Kind.UPDATE: self._update,
+            Kind.DELETE: self._delete,
+            Kind.COMPOSE: self._compose,
+            Kind.COPY: self._copy,
+            Kind.REWRITE: self._copy,
+            Kind.PLAIN_GET: self._content,
+            Kind.PLAIN_PUT: self._plain_put,
+            Kind.PLAIN_DELETE: self._delete,
+        }
+
+    def close(self) -> None:
+        self.store.close()
 
     def answer(self, call: Call) -> Answer:
+        if call.method == "POST":
+            call = replace(call, method=call.headers.get("x-http-method-override", call.method))
+        refuse: Callable[[HTTPStatus, str], Answer] = refusal
         try:
-            return self._answer(call)
+            if call.path.startswith("/batch"):
+                return storage_batch.answer_batch(call, self.answer, self.store.draft)
+            asked = parse(call.method, call.path)
+            if asked is not None and asked.kind in _PLAIN:
+                refuse = plain_refusal
+            return self._answer(call, asked)
         except Refused as refused:
-            return refusal(refused.status, refused.message)
-        except NotFound as error:
-            return refusal(HTTPStatus.NOT_FOUND, str(error) or "There is no such object.")
-        except Conflict as error:
-            return refusal(HTTPStatus.CONFLICT, str(error))
-        except BadRequest as error:
-            return refusal(HTTPStatus.BAD_REQUEST, str(error))
-        except _NAME_ERRORS:
-            message = "On this disk an object X cannot be beside objects X/...: choose another name."
-            return refusal(HTTPStatus.BAD_REQUEST, message)
+            return refuse(refused.status, refused.message)
+        except Missing as error:
+            return refuse(HTTPStatus.NOT_FOUND, str(error))
+        except Taken as error:
+            return refuse(HTTPStatus.CONFLICT, str(error))
+        except ConditionFailed as error:
+            if error.unchanged:
+                return answer(HTTPStatus.NOT_MODIFIED, {})
+            return refuse(HTTPStatus.PRECONDITION_FAILED, str(error))
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                return refusal(
-                    HTTPStatus.BAD_REQUEST, "A part of an object's name is at most 255 bytes long."
-                )
             _log.warning("a %s failed: %s", call.method, error.strerror)
-            return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, f"The storage failed: {error.strerror}.")
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            # The package checks little of what it is sent, and refuses a name with `..` like this.
-            return refusal(
-                HTTPStatus.BAD_REQUEST, f"The request cannot be understood ({type(error).__name__})."
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            if error.errno in _DISK_FULL:
+                status = HTTPStatus.INSUFFICIENT_STORAGE
+            return refuse(status, f"The storage failed: {error.strerror}.")
+        except UnicodeError:
+            return refuse(HTTPStatus.BAD_REQUEST, "A text in the request is no Unicode.")
+
+    def _answer(self, call: Call, asked: StorageCall | None) -> Answer:
+        if len(call.path) > _LONGEST_PATH:
+            raise Refused(HTTPStatus.REQUEST_URI_TOO_LONG, "An object's name is at most 1024 bytes long.")
+        if asked is None:
+            raise Refused(HTTPStatus.NOT_FOUND, f"The storage has no {call.method} for this path.")
+        return self._handlers[asked.kind](call, asked)
+
+    # Buckets
+
+    def _list_buckets(self, call: Call, _asked: StorageCall) -> Answer:
+        query = call.query
+        after, most = _token(query).decode(errors="replace"), _most(query)
+        found = [
+            bucket
+            for bucket in self.store.buckets()
+            if bucket.name.startswith(query.get("prefix", "")) and bucket.name > after
+        ]
+        listed: dict[str, Any] = {"kind": "storage#buckets"}
+        if found[:most]:
+            listed["items"] = [bucket_resource(bucket, call.base) for bucket in found[:most]]
+        if found[most:]:
+            listed["nextPageToken"] = _as_token(found[most - 1].name.encode())
+        return json_answer(listed, query)
+
+    def _insert_bucket(self, call: Call, _asked: StorageCall) -> Answer:
+        given = call.json()
+        made = self.store.make_bucket(check_bucket(given.get("name")), limited(_settings(given)))
+        return json_answer(bucket_resource(made, call.base), call.query)
+
+    def _get_bucket(self, call: Call, asked: StorageCall) -> Answer:
+        found = self.store.bucket(check_bucket(asked.bucket))
+        return json_answer(bucket_resource(found, call.base), call.query)
+
+    def _update_bucket(self, call: Call, asked: StorageCall) -> Answer:
+        before = self.store.bucket(check_bucket(asked.bucket))
+        settings = limited({**before.properties, **_settings(call.json())})
+        made = self.store.update_bucket(before.name, settings)
+        return json_answer(bucket_resource(made, call.base), call.query)
+
+    def _delete_bucket(self, _call: Call, asked: StorageCall) -> Answer:
+        self.store.delete_bucket(check_bucket(asked.bucket))
+        return answer(HTTPStatus.NO_CONTENT, {})
+
+    def _bucket_detail(self, call: Call, asked: StorageCall) -> Answer:
+        bucket = check_bucket(asked.bucket)
+        details: Mapping[str, Mapping[str, Any]] = {
+            "iam": {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}", "bindings": []},
+            "iam/testPermissions": {
+                "kind": "storage#testIamPermissionsResponse",
+                "permissions": re.findall(r"(?:^|&)permissions=([\w.]+)", call.target.partition("?")[2]),
+            },
+            "storageLayout": {
+                "kind": "storage#storageLayout",
+                "bucket": bucket,
+                "location": "LOCAL",
+                "locationType": "region",
+                "hierarchicalNamespace": {"enabled": False},
+            },
+            "managedFolders": {"kind": "storage#managedFolders"},
+        }
+        return json_answer(details[asked.detail], call.query)
+
+    # Objects
+
+    def _list(self, call: Call, asked: StorageCall) -> Answer:
+        query = call.query
+        if query.get("matchGlob"):
+            raise Refused(HTTPStatus.BAD_REQUEST, "matchGlob is not offered here: list with a prefix.")
+        listing = Listing(
+            prefix=query.get("prefix", ""),
+            delimiter=query.get("delimiter", ""),
+            start=query.get("startOffset", ""),
+            end=query.get("endOffset", ""),
+            after=_token(query),
+            most=_most(query),
+            with_trailing=_is_true(query, "includeTrailingDelimiter"),
+        )
+        listed: dict[str, Any] = {"kind": "storage#objects"}
+        if _is_true(query, "softDeleted"):  # what is deleted is gone
+            return json_answer(listed, query)
+        page = self.store.page(check_bucket(asked.bucket), listing)
+        if page.next:
+            listed["nextPageToken"] = _as_token(page.next)
+        if page.prefixes:
+            listed["prefixes"] = page.prefixes
+        if page.items:
+            listed["items"] = [object_resource(record, call.base) for record in page.items]
+        return json_answer(listed, query)
+
+    def _get(self, call: Call, asked: StorageCall) -> Answer:
+        query = call.query
+        if query.get("alt") == "media":
+            return self._content(call, asked)
+        needs = conditions(query)
+        found = self.store.get(asked.bucket, asked.name, number(query, "generation"), needs)
+        return json_answer(object_resource(found, call.base), query)
+
+    def _content(self, call: Call, asked: StorageCall) -> Answer:
+        query = call.query
+        record, file = self.store.open(
+            asked.bucket, asked.name, number(query, "generation"), conditions(query)
+        )
+        try:
+            headers = object_headers(record)
+            part = _range(call.headers.get("range", ""), record.size)
+            if part is None:
+                return answer(HTTPStatus.OK, headers, FilePart(file, 0, record.size))
+            first, last = part
+            if first >= record.size:
+                file.close()
+                return answer(
+                    HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, {"Content-Range": f"bytes */{record.size}"}
+                )
+            headers["Content-Range"] = f"bytes {first}-{last}/{record.size}"
+            return answer(HTTPStatus.PARTIAL_CONTENT, headers, FilePart(file, first, last - first + 1))
+        except BaseException:
+            file.close()
+            raise
+
+    def _plain_put(self, call: Call, asked: StorageCall) -> Answer:
+        headers = object_headers(self._uploads.plain(call, asked))
+        return answer(
+            HTTPStatus.OK, {name: headers[name] for name in ("ETag", "X-Goog-Generation", "X-Goog-Hash")}
+        )
+
+    def _update(self, call: Call, asked: StorageCall) -> Answer:
+        query = call.query
+        generation = number(query, "generation")
+        found = self.store.get(asked.bucket, asked.name, generation)
+        made = patched(call.json(), found.properties) if call.method == "PATCH" else properties(call.json())
+        record = self.store.update(asked.bucket, asked.name, made, conditions(query), found.generation)
+        return json_answer(object_resource(record, call.base), query)
+
+    def _delete(self, call: Call, asked: StorageCall) -> Answer:
+        query = call.query
+        self.store.delete(asked.bucket, asked.name, conditions(query), number(query, "generation"))
+        return answer(HTTPStatus.NO_CONTENT, {})
+
+    def _copy(self, call: Call, asked: StorageCall) -> Answer:
+        query = call.query
+        needs = conditions(query, "ifSource")
+        source = self.store.get(asked.bucket, asked.name, number(query, "sourceGeneration"))
+        needs.check(source)
+        to_bucket, to_name = check_bucket(asked.to_bucket), check_name(asked.to_name)
+        described = properties(call.json(), source.properties)
+        record = self.store.copy(source, to_bucket, to_name, described, conditions(query))
+        resource = object_resource(record, call.base)
+        if asked.kind is Kind.COPY:
+            return json_answer(resource, query)
+        size = str(record.size)
+        done = {"kind": "storage#rewriteResponse", "done": True, "objectSize": size}
+        return json_answer({**done, "totalBytesRewritten": size, "resource": resource}, query)
+
+    def _compose(self, call: Call, asked: StorageCall) -> Answer:
+        given, query = call.json(), call.query
+        bucket, name = check_bucket(asked.bucket), check_name(asked.name)
+        sources = given.get("sourceObjects")
+        destination = given.get("destination") or {}
+        if not isinstance(sources, list) or not 1 <= len(sources) <= _MOST_COMPONENTS:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"sourceObjects has 1 to {_MOST_COMPONENTS} objects.")
+        if not isinstance(destination, dict):
+            raise Refused(HTTPStatus.BAD_REQUEST, "destination must be an object.")
+        components = 0
+        with self.store.drafting() as whole:
+            first: ObjectRecord | None = None
+            for source in sources:
+                record, file = self._component(bucket, source)
+                first = first or record
+                components += record.components or 1
+                with file:
+                    while block := file.read(BLOCK):
+                        whole.write(block)
+            assert first is not None
+            kind = {"contentType": first.properties.get("contentType")}
+            made = self.store.put(
+                *(bucket, name, whole, properties({**kind, **destination}), conditions(query), components)
             )
+        return json_answer(object_resource(made, call.base), query)
 
-    def _answer(self, call: Call) -> Answer:
-        request = _request(call)
-        method = call.headers.get("x-http-method-override", call.method)
-        handler = _handler(request, method)
-        if handler is buckets.insert and not _BUCKET.fullmatch(request.data["name"]):
-            raise Refused(HTTPStatus.BAD_REQUEST, "A bucket's name begins with a letter or a digit.")
-        response = _Response(call.base)
-        handler(request, response, self._storage)
-        return _answer(response.status, response.headers, response.content)
-
-
-@dataclass(slots=True)
-class _Response:
-    """Response object of the package's handlers."""
-
-    base: str
-    status: Any = HTTPStatus.OK
-    headers: dict[str, str] = field(default_factory=dict)
-    content: bytes = b""
-
-    def __setitem__(self, name: str, value: str) -> None:
-        # A place to come back to, which the package has made without the path of `base`.
-        self.headers[name] = _rebased(value, self.base) if name == "Location" else value
-
-    def write(self, text: str) -> None:
-        self.content += text.encode()
-
-    def write_file(self, content: bytes, content_type: str | None = None) -> None:
-        self.headers["Content-Type"] = content_type or _INERT
-        self.content = content
-
-    def json(self, value: Any) -> None:
-        self.headers["Content-Type"] = "application/json"
-        self.content = json.dumps(_with_links(value, self.base)).encode()
+    def _component(self, bucket: str, source: object) -> Any:
+        if not isinstance(source, dict) or not isinstance(source.get("name"), str):
+            raise Refused(HTTPStatus.BAD_REQUEST, "A source object has a name.")
+        wanted = source.get("objectPreconditions")
+        needs = Conditions(number(wanted, "ifGenerationMatch") if isinstance(wanted, dict) else None)
+        record, file = self.store.open(bucket, source["name"], number(source, "generation"))
+        try:
+            needs.check(record)
+        except ConditionFailed:
+            file.close()
+            raise
+        return record, file
 
 
-def _routes() -> tuple[tuple[re.Pattern[str], Mapping[str, Callable[..., None]]], ...]:
-    """The package's routes without those of its server itself, such as /wipe."""
-    return tuple(
-        (re.compile(pattern), methods)
-        for pattern, methods in library.HANDLERS
-        if all(handler.__module__.startswith(_HANDLERS) for handler in methods.values())
-    )
+def _settings(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: given[name] for name in _SETTINGS if given.get(name) is not None}
 
 
-_ROUTES = _routes()
+def _is_true(query: Mapping[str, str], name: str) -> bool:
+    """Google's own client writes `True`."""
+    return query.get(name, "").lower() == "true"
 
 
-def _handler(request: Any, method: str) -> Callable[..., None]:
-    if len(request.path) > _MAX_PATH:
-        raise Refused(HTTPStatus.REQUEST_URI_TOO_LONG, "An object's name is at most 1024 bytes long.")
-    for pattern, methods in () if request.path.endswith("/") else _ROUTES:
-        if match := pattern.fullmatch(request.path):
-            request.set_match(match)
-            if method in methods:
-                return methods[method]
-            # Some clients upload to the address of the bucket's objects.
-            if method == "POST" and "uploadType" in request.query and request.path.endswith("/o"):
-                insert: Callable[..., None] = objects.insert
-                return insert
-            break
-    raise Refused(HTTPStatus.NOT_FOUND, f"The storage emulator has no {method} for this path.")
+def _most(query: Mapping[str, str]) -> int:
+    return max(1, min(PAGE, number(query, "maxResults") or PAGE))
 
 
-def _request(call: Call) -> Any:
-    headers = Message()
-    body, size = _decoded(call)
-    for name, value in call.headers.items():
-        if name not in ("content-length", "content-encoding", "transfer-encoding"):
-            headers[name] = value
-    headers["Content-Length"] = str(size)
-    handler = SimpleNamespace(
-        path=call.target, headers=headers, rfile=body, server=SimpleNamespace(server_address=("", 0))
-    )
-    return library.Request(handler, call.method)
+def _as_token(last: bytes) -> str:
+    return base64.urlsafe_b64encode(last).decode()
 
 
-def _decoded(call: Call) -> tuple[BinaryIO, int]:
-    """The body without its Content-Encoding. Raises Refused if it grows too large."""
-    if call.headers.get("content-encoding", "identity") not in ("gzip", "deflate"):
-        return call.body, call.size
-    decoder = zlib.decompressobj(wbits=47)  # both formats
+def _token(query: Mapping[str, str]) -> bytes:
+    """Raises Refused."""
     try:
-        content = decoder.decompress(call.body.read(), _MAX_MULTIPART)
-    except zlib.error as error:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"The body is not in its Content-Encoding: {error}.") from error
-    if decoder.unconsumed_tail:
-        raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large when it is decompressed.")
-    return BytesIO(content), len(content)
+        return base64.b64decode(query.get("pageToken", ""), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, "pageToken is not one that a listing here has answered."
+        ) from None
 
 
-def _rebased(url: str, base: str) -> str:
-    """`url` below `base` in place of its own scheme and host."""
-    return f"{base}/{url.partition('://')[2].partition('/')[2]}"
-
-
-def _with_links(value: Any, base: str) -> Any:
-    """Object resources with download addresses below `base`; the stored ones are from another caller."""
-    if not isinstance(value, dict):
-        return value
-    made = dict(value)
-    if "mediaLink" in value:
-        path = f"b/{value['bucket']}/o/{quote(value['name'], safe='')}"
-        made["mediaLink"] = f"{base}/download/storage/v1/{path}?generation={value['generation']}&alt=media"
-    if isinstance(value.get("items"), list):
-        made["items"] = [_with_links(item, base) for item in value["items"]]
-    if "resource" in value:
-        made["resource"] = _with_links(value["resource"], base)
-    return made
-
-
-def _answer(status: Any, headers: Mapping[str, str], body: bytes) -> Answer:
-    kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
-    safe = kind if _PASSIVE.fullmatch(kind) and _HEADER_VALUE.fullmatch(kind) else _INERT
-    sent = [
-        (name, value)
-        for name, value in headers.items()
-        if _HEADERS.fullmatch(name)
-        and _HEADER_VALUE.fullmatch(value)  # metadata that is no header is left out
-    ]
-    length = ("Content-Length", str(len(body)))
-    return Answer(
-        int(status), (("Content-Type", safe), *sent, *_DEFENSES, length, ("Connection", "close")), body
-    )
+def _range(text: str, size: int) -> tuple[int, int] | None:
+    """First and last byte of a Range header; None for all. A header that is no range is ignored, as HTTP has it."""
+    match = _BYTES.fullmatch(text.strip())
+    if match is None or not (match[1] or match[2]):
+        return None
+    if not match[1]:
+        return max(0, size - int(match[2])), size - 1
+    first = int(match[1])
+    last = min(int(match[2]), size - 1) if match[2] else size - 1
+    return None if match[2] and int(match[2]) < first else (first, last)

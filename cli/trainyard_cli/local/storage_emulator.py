@@ -6,19 +6,22 @@ bridge. Other machines cannot reach either.
 
 import argparse
 import asyncio
+import json
 import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import closing
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-
-import httpx
-import psutil
+from typing import Any
 
 from trainyard_cli.local.storage_api import StorageApi
 from trainyard_cli.local.storage_http import StorageServer
+from trainyard_cli.local.tensorflow_front import TensorFlowFront
 from trainyard_cli.settings import read_token
 
 _LOOPBACK = "127.0.0.1"
@@ -36,12 +39,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--secret-file", type=Path, required=True, help="the first part of the path of every URL"
     )
+    parser.add_argument("--names-dir", type=Path, help="with the certificate for TensorFlow")
     parser.add_argument("--for-containers", action="store_true")
     options = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    for name in ("gcp_storage_emulator", "api"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # names and messages of jobs
-    serving = _serve(options.data_dir, options.port, read_token(options.secret_file), options.for_containers)
+    secret, front = read_token(options.secret_file), None
+    try:
+        if options.names_dir is not None:
+            front = TensorFlowFront(options.names_dir, secret)
+    except (OSError, ValueError) as error:
+        _log.error("cannot use the directory %s: %s", options.names_dir, error)
+        return 1
+    serving = _serve(options.data_dir, options.port, secret, front, options.for_containers)
     return 0 if asyncio.run(serving) else 1
 
 
@@ -51,28 +60,48 @@ def bridge_address() -> str:
     if scheme != "unix":
         return ""
     try:
-        # A local socket: reading certificates and proxies every time would be most of an idle service's work.
-        transport = httpx.HTTPTransport(uds=path, verify=False)
-        with httpx.Client(transport=transport, timeout=_ENGINE_TIMEOUT_S, trust_env=False) as engine:
-            options = engine.get("http://engine/networks/bridge").raise_for_status().json()["Options"]
-    except (httpx.HTTPError, ValueError, KeyError):
+        options = _bridge(path)["Options"]
+    except (OSError, HTTPException, ValueError, KeyError):
         return ""
+    import psutil
+
     addresses = psutil.net_if_addrs().get(options.get("com.docker.network.bridge.name", ""), [])
     return next((address.address for address in addresses if address.family == socket.AF_INET), "")
 
 
-async def _serve(data_dir: Path, port: int, secret: str, for_containers: bool) -> bool:
+def _bridge(engine: str) -> dict[str, Any]:
+    """Properties of the bridge, by the engine at that socket. Raises OSError, HTTPException, ValueError."""
+    with closing(HTTPConnection("engine")) as connection:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(_ENGINE_TIMEOUT_S)
+        connection.sock.connect(engine)
+        connection.request("GET", "/networks/bridge")
+        answer = connection.getresponse()
+        if answer.status != HTTPStatus.OK:
+            raise HTTPException(f"{answer.status} {answer.reason}")
+        found: dict[str, Any] = json.loads(answer.read())
+        return found
+
+
+async def _serve(
+    data_dir: Path, port: int, secret: str, front: TensorFlowFront | None, for_containers: bool
+) -> bool:
     """Serve until SIGTERM. Returns False at once if the port is in use."""
-    storage = StorageServer(StorageApi(data_dir), secret, data_dir)
+    try:
+        storage = StorageServer(StorageApi(data_dir), secret, front=front)
+    except OSError as error:
+        _log.error("cannot use the directory %s, perhaps because another process does: %s", data_dir, error)
+        return False
     try:
         server = await asyncio.start_server(storage.serve, _LOOPBACK, port, backlog=_BACKLOG)
     except OSError as error:
         _log.error("cannot listen on %s:%d: %s", _LOOPBACK, port, error)
+        await storage.close()
         return False
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    containers = asyncio.create_task(_serve_containers(storage, port)) if for_containers else None
+    containers = asyncio.create_task(serve_containers(storage, port)) if for_containers else None
     await stop.wait()
     server.close()
     if containers is not None:
@@ -81,7 +110,7 @@ async def _serve(data_dir: Path, port: int, secret: str, for_containers: bool) -
     return True
 
 
-async def _serve_containers(storage: StorageServer, port: int) -> None:
+async def serve_containers(storage: StorageServer, port: int) -> None:
     """Listen on the bridge too, as soon as it exists; its address can change with the engine."""
     while True:
         address = await asyncio.to_thread(bridge_address)

@@ -9,8 +9,7 @@ from typing import IO, Self
 
 import click
 
-from trainyard_cli.output.bottom_line import BottomLine
-from trainyard_cli.output.screens import is_live
+from trainyard_cli.output.bottom_line import BottomLine, is_live
 
 _REFRESH_S = 0.2
 

@@ -1,8 +1,14 @@
 """The last line of a terminal, redrawn in place below what is printed."""
 
+import os
 from typing import IO
 
 _ERASE = "\r\x1b[J"
+
+
+def is_live(out: IO[str]) -> bool:
+    """Whether `out` is a terminal that can move its cursor."""
+    return out.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 class BottomLine:

@@ -3,20 +3,21 @@
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
+from itertools import groupby
+from operator import attrgetter
 from types import MappingProxyType
 
 from trainyard_cli.client import ALL_LINES, Client, LogQuery, StreamLost, StreamResumed
+from trainyard_cli.output import formats, study_status
 from trainyard_cli.output.interrupt import CancelOnInterrupt
 from trainyard_cli.output.log_screen import Screen, elapsed, parse_rfc3339
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.sync import LogDigest
-from trainyard_protocol.views import JobDetail, LogEntry, LogSummary
+from trainyard_protocol.views import JobDetail, LogSummary
 
 INTERRUPTED = 130
 TAIL_LINES = 10
-
-_SHOWN = 8
 
 
 def stream(
@@ -34,9 +35,11 @@ def stream(
     `cancel_on_interrupt` the first Ctrl-C cancels it, and its end is shown. Raises NotFound if the job has no such
     task. Missing or damaged lines are warnings and do not change the exit code."""
     if not cancel_on_interrupt:
-        return _stream(client, job, screen, query, follow, resume_hint)
+        return _stream(client, job, screen, query, follow, lambda: resume_hint(job, client.flags))
     with CancelOnInterrupt(job, client.another, screen.note) as interrupt:
-        return _stream(client, job, screen, query, follow, lambda job: cancel_hint(job, interrupt.cancelled))
+        return _stream(
+            client, job, screen, query, follow, lambda: cancel_hint(job, interrupt.cancelled, client.flags)
+        )
 
 
 def _stream(
@@ -45,22 +48,24 @@ def _stream(
     screen: Screen,
     query: LogQuery,
     follow: bool,
-    hint: Callable[[str], str],
+    hint: Callable[[], str],
 ) -> int:
     """`hint` is the message after Ctrl-C."""
-    received: defaultdict[str, LogDigest] = defaultdict(LogDigest)
+    received: defaultdict[str, LogDigest] = defaultdict(lambda: LogDigest(chain=None))
     task = query.task
     tails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
     detail: JobDetail | None = None
     summary: LogSummary | None = None
     try:
-        with closing(client.logs(job, query=query, follow=follow)) as events:
+        with closing(client.log_batches(job, query=query, follow=follow)) as events:
             for event in events:
                 match event:
-                    case LogEntry():
-                        received[f"{event.run}/{event.task}"].add(event.stream, event.text)
-                        tails[event.task].append(event.text)
-                        screen.line(event)
+                    case tuple():
+                        for (run, replica), entries in groupby(event, attrgetter("run", "task")):
+                            lines = [(entry.stream, entry.text) for entry in entries]
+                            received[f"{run}/{replica}"].extend(lines)
+                            tails[replica].extend(text for _, text in lines[-TAIL_LINES:])
+                        screen.lines(event)
                     case JobDetail():
                         _check_replica(event, job, task)
                         detail = event
@@ -78,7 +83,7 @@ def _stream(
             _check_replica(detail, job, task)
     except KeyboardInterrupt:
         screen.close()
-        screen.note(hint(job))
+        screen.note(hint())
         return INTERRUPTED
     finally:
         screen.close()
@@ -87,24 +92,26 @@ def _stream(
             screen.note(line)
     if not follow and detail.state not in FINAL_JOB_STATES:
         return 0
-    for line in summary_lines(detail, tails):
+    for line in summary_lines(detail, tails, client.flags):
         screen.note(line)
     return exit_code(detail)
 
 
-def resume_hint(job: str) -> str:
-    """Message after Ctrl-C: how to see the log again or cancel the job."""
+def resume_hint(job: str, flags: str = "") -> str:
+    """Message after Ctrl-C: how to see the log again or cancel the job. `flags` select its server and project."""
     return (
-        f"\nThe job goes on. To see its log again:  jobs stream-logs {job}\n"
-        f"To end it:                             jobs cancel {job}"
+        f"\nThe job goes on. To see its log again:  jobs stream-logs {job}{flags}\n"
+        f"To end it:                             jobs cancel {job}{flags}"
     )
 
 
-def cancel_hint(job: str, cancelled: bool) -> str:
+def cancel_hint(job: str, cancelled: bool, flags: str = "") -> str:
     """Message after the second Ctrl-C: whether the job is being cancelled, and how to see its end."""
     if cancelled:
-        return f"\nThe job is being cancelled. To see its end:  jobs stream-logs {job}"
-    return f"\nThe server has not confirmed yet that it cancels the job. To make sure:  jobs cancel {job}"
+        return f"\nThe job is being cancelled. To see its end:  jobs stream-logs {job}{flags}"
+    return (
+        f"\nThe server has not confirmed yet that it cancels the job. To make sure:  jobs cancel {job}{flags}"
+    )
 
 
 def log_warnings(
@@ -139,13 +146,7 @@ def log_warnings(
 def _check_replica(detail: JobDetail, job: str, task: str) -> None:
     names = dict.fromkeys(replica.task for run in detail.runs for replica in run.replicas)
     if task and names and task not in names:
-        raise NotFound(f"Job [{job}] has no replica {task}; it has {_shortened(list(names))}.")
-
-
-def _shortened(names: list[str]) -> str:
-    if len(names) <= _SHOWN:
-        return ", ".join(names)
-    return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more"
+        raise NotFound(f"Job [{job}] has no replica {task}; it has {formats.shortened(names)}.")
 
 
 def exit_code(detail: JobDetail) -> int:
@@ -156,15 +157,20 @@ def exit_code(detail: JobDetail) -> int:
 
 
 def summary_lines(
-    detail: JobDetail, tails: Mapping[str, Collection[str]] = MappingProxyType({})
+    detail: JobDetail, tails: Mapping[str, Collection[str]] = MappingProxyType({}), flags: str = ""
 ) -> list[str]:
-    """The verdict in a few lines. `tails`: last received lines by replica, for a verdict without lines. Pure."""
+    """The verdict in a few lines. `tails`: last received lines by replica, for a verdict without lines. `flags` select
+    the job's server and project. Pure."""
     job = detail.job
     started = job.get("startTime") or job.get("createTime")
     took = (
         f" after {elapsed(started, parse_rfc3339(job['endTime']))}" if started and job.get("endTime") else ""
     )
     where = [f"  Job dir: {detail.job_dir}"] if detail.job_dir else []
+    where = [
+        *(f"  {line}" for line in (*study_status.summary(job), *study_status.next_step(job, flags))),
+        *where,
+    ]
     headline = f"Job [{job.get('jobId')}] {_PAST[detail.state]}{took}."
     if detail.state is JobState.SUCCEEDED:
         return ["", headline, *where]

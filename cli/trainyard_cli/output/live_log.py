@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from trainyard_cli.output import study_status
 from trainyard_cli.output.log_screen import elapsed, parse_rfc3339
 from trainyard_cli.output.pace import Pace
 from trainyard_protocol.progress import FINAL_EVENTS, HEARTBEAT, START, ProgressEvent, parse
@@ -35,9 +36,8 @@ _MAX_FIELD = 500  # characters of a field of an event
 _MAX_METRICS = 8  # in a line
 _MAX_NAMES = 1000  # metrics of a replica
 _LIVE_GAP_S = 0.5  # a line that comes so long after the one before was printed just now
-_QUIET = frozenset(
-    {START, HEARTBEAT, "evaluating", *FINAL_EVENTS}
-)  # events that need no line, also without a step
+# Events that need no line, also without a step.
+_QUIET = frozenset({START, HEARTBEAT, "evaluating", *FINAL_EVENTS})
 _EVALUATION_EVENTS = frozenset({"eval", "evaluation", "validation"})
 _EVALUATION_PREFIXES = ("held_out_", "val_", "validation_", "eval_", "test_")
 _VARIANTS = ("train_", *_EVALUATION_PREFIXES)
@@ -154,7 +154,7 @@ class LiveLog:
 
     def status(self, detail: JobDetail) -> None:
         self._detail = detail
-        for run in detail.runs:
+        for run in (one for gang in detail.runs for one in (gang, *gang.restarts)):
             self._gangs[run.number] = {replica.task: rank for rank, replica in enumerate(run.replicas)}
 
     def add(self, entry: LogEntry, now: datetime) -> None:
@@ -421,6 +421,7 @@ def _words(detail: JobDetail) -> list[str]:
     position = detail.job.get("jobPosition")
     words = [f"#{position} in the queue"] if position else []
     words += [detail.waiting] if detail.waiting else []
+    words += study_status.words(detail.job)
     if detail.runs and detail.state not in (JobState.QUEUED, *FINAL_JOB_STATES):
         run = detail.runs[-1]
         running = sum(replica.state is ReplicaState.RUNNING for replica in run.replicas)

@@ -5,10 +5,12 @@ Plain lines in a pipe or file; with `--raw` on a terminal colours and a live sta
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Protocol
 
+from trainyard_cli.output import study_status
 from trainyard_cli.output.safe import printable_json
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry
@@ -43,8 +45,8 @@ _PROGRESS_KEYS = ("epoch", "step")
 class Screen(Protocol):
     """Output of a streamed job. `close` must be called and may be called twice."""
 
-    def line(self, entry: LogEntry) -> None:
-        """Print a log line."""
+    def lines(self, entries: Sequence[LogEntry]) -> None:
+        """Print log lines that came together."""
 
     def note(self, text: str) -> None:
         """Print a message that is not part of the log."""
@@ -63,18 +65,23 @@ class PlainScreen:
         self._out = out
         self._err = err
         self._width = TASK_WIDTH
+        self._is_terminal = False
+
+    def lines(self, entries: Sequence[LogEntry]) -> None:
+        self._is_terminal = self._out.isatty()
+        self._out.write("".join([f"{self._text(entry)}\n" for entry in entries]))
+        self._out.flush()
 
     def line(self, entry: LogEntry) -> None:
+        self.lines((entry,))
+
+    def _text(self, entry: LogEntry) -> str:
         task = task_label(entry)
         self._width = max(self._width, len(task))
         text = entry.text
-        if self._out.isatty():
+        if self._is_terminal:
             text = without_control(text) + (_PLAIN if "\x1b" in text else "")
-        print(
-            f"{entry.severity:<{SEVERITY_WIDTH}}  {local_time(entry.time)}  {task:<{self._width}}  {text}",
-            file=self._out,
-            flush=True,
-        )
+        return f"{entry.severity:<{SEVERITY_WIDTH}}  {local_time(entry.time)}  {task:<{self._width}}  {text}"
 
     def note(self, text: str) -> None:
         print(without_control(text) if self._err.isatty() else text, file=self._err, flush=True)
@@ -90,8 +97,8 @@ class PlainScreen:
 class JsonScreen(PlainScreen):
     """One JSON object per line, for scripts."""
 
-    def line(self, entry: LogEntry) -> None:
-        print(printable_json(entry.model_dump_json()), file=self._out, flush=True)
+    def _text(self, entry: LogEntry) -> str:
+        return printable_json(entry.model_dump_json())
 
 
 class LiveScreen:
@@ -118,6 +125,10 @@ class LiveScreen:
             redirect_stderr=False,
         )
         self._live.start()
+
+    def lines(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            self.line(entry)
 
     def line(self, entry: LogEntry) -> None:
         task = task_label(entry)
@@ -173,6 +184,7 @@ def status_words(detail: JobDetail, progress: dict[str, str], now: datetime) -> 
             words.append(run.activity)
         if run.number > 1:
             words.append(f"run {run.number}")
+    words += map(without_control, study_status.words(detail.job))
     since = detail.job.get("startTime") or detail.job.get("createTime")
     if since:
         words.append(elapsed(since, now))
@@ -217,10 +229,18 @@ def elapsed(since: str, until: datetime) -> str:
 
 def local_time(time: str, *, short: bool = False) -> str:
     """An RFC 3339 time in the local zone: `2026-11-20 14:25:01 +0100`, or `14:25:01`."""
+    # Of a second there are many lines, and a line is shown to the second.
+    second = f"{time[:19]}Z" if time[19:20] == "." and time.endswith("Z") else time
+    return _local_second(second, short) or without_control(time)
+
+
+@lru_cache(256)
+def _local_second(time: str, short: bool) -> str:
+    """The time in the local zone; "" for one that the zone of this machine does not have."""
     try:
         local = parse_rfc3339(time).astimezone()
-    except (ValueError, OverflowError):  # a time that the zone of this machine does not have
-        return without_control(time)
+    except (ValueError, OverflowError):
+        return ""
     return local.strftime("%H:%M:%S" if short else "%Y-%m-%d %H:%M:%S %z")
 
 

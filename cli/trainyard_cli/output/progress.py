@@ -53,9 +53,15 @@ def leader(run: RunView) -> ReplicaView | None:
 
 
 def _at_risk(run: RunView, checkpoint: LastCheckpoint | None, now: datetime) -> list[str]:
+    stalled = [
+        f"{replica.task} {'is silent' if replica.stall.silent else f'is stalled at step {replica.stall.step}'} since "
+        f"{local_time(replica.stall.since.isoformat(), short=True)}."
+        for replica in run.replicas
+        if replica.stall is not None
+    ]
     first = leader(run)
     if first is None or first.step is None:
-        return []
+        return stalled
     parts = [f"Step {_of(first)}."]
     if checkpoint is None:
         parts.append("No checkpoint was reported yet: a failure would lose all steps.")
@@ -64,13 +70,6 @@ def _at_risk(run: RunView, checkpoint: LastCheckpoint | None, now: datetime) -> 
         when = local_time(checkpoint.at.isoformat(), short=True)
         parts.append(f"Last checkpoint: step {checkpoint.step}, at {when}.")
         parts.append(f"At risk: {count(steps, 'step')}, {since}." if steps > 0 else "Nothing is at risk.")
-    waiting = [replica for replica in run.replicas if replica.stall is not None]
-    stalled = [
-        f"{replica.task} is stalled at step {replica.stall.step} since "
-        f"{local_time(replica.stall.since.isoformat(), short=True)}."
-        for replica in waiting
-        if replica.stall is not None
-    ]
     return [" ".join(parts), *stalled]
 
 

@@ -32,6 +32,9 @@ def text(view: QueueExplanationView, project: str, now: datetime) -> str:
         ]
         header = ["  HELD BY", "AGENT", "HOLDS", "PRIORITY", "SINCE", "ENDS AT THE LATEST"]
         lines += ["", formats.table(header, rows)]
+    if count := view.hidden_holders:
+        others = f"{count} {'job' if count == 1 else 'jobs'} of other projects"
+        lines += [f"  and {others}"] if view.holders else ["", f"Held by {others}."]
     if view.ahead:
         rows = [
             [f"  {one.position}", _name(one.job_id, one.project, project), str(one.priority), one.needs]

@@ -1,8 +1,8 @@
 """Choice of the screen for a job's log."""
 
-import os
 from typing import IO
 
+from trainyard_cli.output.bottom_line import is_live
 from trainyard_cli.output.log_screen import JsonScreen, LiveScreen, PlainScreen, Screen
 from trainyard_cli.output.terminal_screen import TerminalScreen
 
@@ -14,8 +14,3 @@ def screen_for(out: IO[str], err: IO[str], *, as_json: bool = False, raw: bool =
     if not is_live(out):
         return PlainScreen(out, err)
     return LiveScreen(out) if raw else TerminalScreen(out)
-
-
-def is_live(out: IO[str]) -> bool:
-    """Whether `out` is a terminal that can move its cursor."""
-    return out.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")

@@ -52,6 +52,10 @@ class TerminalScreen:
         self._thread = threading.Thread(target=self._refresh, name="screen", daemon=True)
         self._thread.start()
 
+    def lines(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            self.line(entry)
+
     def line(self, entry: LogEntry) -> None:
         with self._lock:
             now = self._clock()

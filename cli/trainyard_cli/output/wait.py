@@ -50,7 +50,7 @@ def wait(
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     for detail in jobs.values():
         if is_settled(detail, target):
-            _report(detail, target, notify)
+            _report(detail, target, notify, client.flags)
     pending = [name for name, detail in jobs.items() if not is_settled(detail, target)]
     code = None
     if pending:
@@ -58,7 +58,7 @@ def wait(
         code = _wait(client, jobs, pending, notify, target, deadline)
         if code == TIMED_OUT:
             left = [name for name in pending if not is_settled(jobs[name], target)]
-            notify(timeout_message({name: jobs[name] for name in left}, target, timeout_s or 0))
+            notify(timeout_message({name: jobs[name] for name in left}, target, timeout_s or 0, client.flags))
     return WaitResult(
         tuple(jobs.values()), combined_code(list(jobs.values()), target) if code is None else code
     )
@@ -73,7 +73,7 @@ def has_reached(detail: JobDetail, target: JobState) -> bool:
     """Whether the job is in that state; PREPARING and RUNNING count also when the job has left them again. Pure."""
     match target:
         case JobState.PREPARING:
-            return bool(detail.runs)
+            return bool(detail.runs) or detail.state is target or "startTime" in detail.job
         case JobState.RUNNING:
             return detail.state is target or "startTime" in detail.job
         case _:
@@ -90,14 +90,16 @@ def combined_code(jobs: Sequence[JobDetail], target: JobState | None) -> int:
     return 0
 
 
-def timeout_message(left: Mapping[str, JobDetail], target: JobState | None, timeout_s: float) -> str:
-    """The message when the time is over. Pure."""
+def timeout_message(
+    left: Mapping[str, JobDetail], target: JobState | None, timeout_s: float, flags: str = ""
+) -> str:
+    """The message when the time is over. `flags` select the server and project. Pure."""
     states = ", ".join(_now(name, detail) for name, detail in left.items())
     return (
         f"ERROR: Timed out after {timeout_s:g} s. Not {target or 'ended'} yet: {states}. "
         f"{'It goes' if len(left) == 1 else 'They go'} on.\n"
-        f"To wait again:  jobs wait {' '.join(left)}\n"
-        f"To end one:     jobs cancel {next(iter(left))}"
+        f"To wait again:  jobs wait {' '.join(left)}{flags}\n"
+        f"To end one:     jobs cancel {next(iter(left))}{flags}"
     )
 
 
@@ -131,11 +133,11 @@ def _wait(
                     before, jobs[name] = jobs[name].state, detail
                     if is_settled(detail, target):
                         left.discard(name)
-                        _report(detail, target, notify)
+                        _report(detail, target, notify, client.flags)
                     elif detail.state is not before:
                         notify(f"Job [{name}] is {detail.state}.")
     except KeyboardInterrupt:
-        notify(f"\nStopped waiting. To wait again:  jobs wait {' '.join(pending)}")
+        notify(f"\nStopped waiting. To wait again:  jobs wait {' '.join(pending)}{client.flags}")
         return INTERRUPTED
     return None
 
@@ -158,13 +160,13 @@ def _follow(
         changes.put(error)
 
 
-def _report(detail: JobDetail, target: JobState | None, notify: Notify) -> None:
+def _report(detail: JobDetail, target: JobState | None, notify: Notify, flags: str) -> None:
     name = detail.job.get("jobId")
     if target is not None and has_reached(detail, target):
         is_now = f"is {target}" if detail.state is target else f"has been {target}, and is {detail.state} now"
         notify(f"Job [{name}] {is_now}.")
         return
-    for line in summary_lines(detail)[1:]:
+    for line in summary_lines(detail, flags=flags)[1:]:
         notify(line)
     if target is not None:
         notify(f"  It has ended, so it can no longer be {target}.")

@@ -175,13 +175,15 @@ def size_of(client: "DockerClient", image: str) -> int | None:
 
 
 def images_to_build(runtimes: Runtimes, names: Sequence[str]) -> list[str]:
-    """Names of the images to build: the given ones, else those of replicas without GPUs.
+    """Names of the images to build: the given ones, else those of replicas without GPUs, and without a framework that
+    only few versions are for.
 
     Raises InvalidArgument for an image that is unknown or has no Dockerfile. Pure.
     """
     if not names:
         without_gpus = dict.fromkeys(version.cpu for version in runtimes.versions.values())
-        return [name for name in without_gpus if runtimes.images[name].dockerfile]
+        images = {name: runtimes.images[name] for name in without_gpus}
+        return [name for name, image in images.items() if image.dockerfile and not image.framework]
     for name in names:
         if name not in runtimes.images:
             known = ", ".join(name for name, image in runtimes.images.items() if image.dockerfile)
@@ -227,8 +229,8 @@ def recipe(
         raise InvalidArgument(f"The runtime image {name} has no baseImage. Give one with --base-image.")
     files = {
         "Dockerfile": _content(Path(image.dockerfile)),
-        "requirements.txt": "".join(f"{line}\n" for line in requirements(image.packages)).encode(),
-        "constraints.txt": _content(constraints_file()),
+        "requirements.txt": "".join(f"{line}\n" for line in _required(image)).encode(),
+        "constraints.txt": b"" if image.framework else _content(constraints_file()),
         "ca-bundle.crt": _content(ca_bundle) if ca_bundle else b"",
     }
     return BuildContext(
@@ -238,6 +240,11 @@ def recipe(
         context=_tar(files),
         build_args={**proxies(os.environ), **(build_args or {}), "BASE_IMAGE": base_image},
     )
+
+
+def _required(image: RuntimeImage) -> list[str]:
+    """Requirements of an image. A framework fits neither the trainer's packages nor their tested versions."""
+    return ["pip", "setuptools", *image.packages] if image.framework else requirements(image.packages)
 
 
 def requirements(packages: Iterable[str] = (), declared: Iterable[str] | None = None) -> list[str]:

@@ -83,10 +83,11 @@ def write(path: Path, text: str) -> None:
     target = path.resolve()
     try:
         mode = target.stat().st_mode
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
-            file.write(text)
-        Path(file.name).chmod(mode)
-        Path(file.name).replace(target)
+        with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as scratch:
+            copy = Path(scratch) / target.name
+            copy.write_text(text, encoding="utf-8")
+            copy.chmod(mode)
+            copy.replace(target)
     except OSError as error:
         raise InvalidArgument(f"{_shown(path)}: cannot be written: {error.strerror}.") from error
 

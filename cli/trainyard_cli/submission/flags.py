@@ -7,9 +7,19 @@ from typing import Any, TypeVar
 
 import click
 
+from trainyard_cli.submission.sweep import MAX_AT_ONCE, Sweep, fields
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+_STUDY = "trainingInput.hyperparameters"
 SCALE_TIERS = ("basic", "basic-gpu", "basic-tpu", "custom", "premium-1", "standard-1")
+
+
+class TierChoice(click.Choice[str]):
+    """A scale tier in both spellings: `standard-1` as gcloud's help has it, and `STANDARD_1` as configs have it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(str(value).replace("_", "-"), param, ctx)
 
 
 class KeyValues(click.ParamType[Mapping[str, str]]):
@@ -131,7 +141,7 @@ FLAGS: tuple[Flag, ...] = (
         "--scale-tier",
         "Number of replicas and their machine types.",
         "trainingInput.scaleTier",
-        {"type": click.Choice(SCALE_TIERS, case_sensitive=False)},
+        {"type": TierChoice(SCALE_TIERS, case_sensitive=False)},
     ),
     Flag("--runtime-version", "Version of the pre-built runtime.", "trainingInput.runtimeVersion"),
     Flag("--python-version", "Version of Python.", "trainingInput.pythonVersion"),
@@ -142,6 +152,32 @@ FLAGS: tuple[Flag, ...] = (
         'Name the master "chief" in TF_CONFIG.',
         "trainingInput.useChiefInTfConfig",
         {"type": click.BOOL, "is_flag": False, "flag_value": "true", "metavar": "[BOOL]"},
+    ),
+    Flag(
+        "--set-secrets",
+        "Secrets of the project, as variables or files. They replace the config's.",
+        "trainingInput.secrets",
+        {"type": KeyValues(), "multiple": True, "metavar": "ENV=NAME,/PATH=NAME,..."},
+    ),
+    Flag(
+        "--sweep",
+        "Train once with each combination of these values of the program's flags: a study of GRID_SEARCH. May be "
+        "given several times.",
+        _STUDY,
+        {"type": Sweep(), "multiple": True, "metavar": "NAME=VALUE,..."},
+    ),
+    Flag("--metric", "Metric by which a study finds its best trial.", f"{_STUDY}.hyperparameterMetricTag"),
+    Flag(
+        "--goal",
+        "Whether the metric of a study is to be large or small.  [default: maximize]",
+        f"{_STUDY}.goal",
+        {"type": click.Choice(("maximize", "minimize"), case_sensitive=False)},
+    ),
+    Flag(
+        "--parallel-trials",
+        f"Trials of a study at a time.  [default: the config's; of a sweep all, at most {MAX_AT_ONCE}]",
+        f"{_STUDY}.maxParallelTrials",
+        {"type": click.IntRange(1)},
     ),
     Flag(
         "--labels",
@@ -195,10 +231,10 @@ def merge(data: Mapping[str, Any], flags: JobFlags) -> tuple[dict[str, Any], dic
     for flag in FLAGS:
         if flag.path is None or flag.parameter not in flags.given:
             continue
-        for path, value in _leaves(flag, flags.given[flag.parameter]):
+        for path, value in _leaves(flag, flags.given[flag.parameter], job):
             if put(job, path, value):
                 proto = flag.proto_path
-                leaf = path.removeprefix(flag.path).lstrip(".")
+                leaf = _snake(path.removeprefix(flag.path).lstrip("."))
                 origins[f"{proto}.{leaf}" if leaf else proto] = flag.name
     return job, origins
 
@@ -230,14 +266,27 @@ def get(job: Mapping[str, Any], path: str) -> Any:
 
 def spelling(mapping: Mapping[Any, Any], name: str) -> str:
     """`name` (camelCase) as the mapping spells it: snake_case if it has that key."""
-    snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+    snake = _snake(name)
     return snake if snake in mapping and name not in mapping else name
 
 
-def _leaves(flag: Flag, value: Any) -> Iterator[tuple[str, object]]:
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+
+
+def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     path = flag.path or ""
     if flag.name == "--labels":
         yield path, {key: text for pairs in value for key, text in pairs.items()}
+    elif flag.name == "--set-secrets":
+        pairs = {key: text for pairs in value for key, text in pairs.items()}
+        yield path, [_secret(key, name) for key, name in pairs.items()]
+    elif flag.name == "--sweep":
+        given = get(job, path)
+        for name, item in fields(value, given if isinstance(given, Mapping) else {}).items():
+            yield f"{path}.{name}", item
+    elif flag.name == "--goal":
+        yield path, str(value).upper()
     elif flag.name.endswith("-accelerator"):
         yield f"{path}.type", value["type"].upper().replace("-", "_")
         yield f"{path}.count", value.get("count", "1")
@@ -247,3 +296,10 @@ def _leaves(flag: Flag, value: Any) -> Iterator[tuple[str, object]]:
         yield path, str(value)
     else:
         yield path, value
+
+
+def _secret(target: str, name: str) -> dict[str, str]:
+    """The reference that gcloud writes `TARGET=NAME`: a path begins with a slash."""
+    if target.startswith("/"):
+        return {"name": name, "file": target}
+    return {"name": name} if target == name else {"name": name, "env": target}

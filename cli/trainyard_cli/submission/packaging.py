@@ -14,6 +14,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+import zipfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ BUILD_TIMEOUT_S = 300.0
 MAX_BYTES = 512 * 2**20
 """The largest package that a server accepts by default."""
 
+_GZIP = b"\x1f\x8b"
 _EPOCH = 315_532_800  # 1980-01-01: the earliest time in a zip, and so in a wheel
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "env"})
 _LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
@@ -77,7 +79,12 @@ def check_archive(path: Path) -> Archive:
         raise InvalidArgument(f"The package {path} cannot be installed; a package ends in one of {allowed}.")
     try:
         with path.open("rb") as file:
+            is_gzip = path.suffix in (".gz", ".tgz") and file.peek(2).startswith(_GZIP)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if not is_gzip and not zipfile.is_zipfile(path):
+            raise InvalidArgument(
+                f"The package {path} is no archive, whatever its name. `python -m build` makes one of a project."
+            )
         return Archive(path, digest, path.stat().st_size)
     except OSError as error:
         raise InvalidArgument(f"The package {path} cannot be read: {error.strerror}.") from error
@@ -166,8 +173,11 @@ def _copy(source: Path, target: Path, keep: Collection[str] = ()) -> None:
 
     try:
         shutil.copytree(source, target, ignore=ignored, ignore_dangling_symlinks=True)
-    except (OSError, shutil.Error) as error:
-        raise InvalidArgument(f"{source} cannot be packaged: {error}") from error
+    except shutil.Error as error:  # of all files together
+        _, _, reason = error.args[0][0]
+        raise InvalidArgument(f"{source} cannot be packaged: {reason.split('] ', 1)[-1]}.") from error
+    except OSError as error:
+        raise InvalidArgument(f"{source} cannot be packaged: {error.strerror}.") from error
 
 
 def _is_skipped(path: Path) -> bool:

@@ -49,9 +49,8 @@ def parse(path: Path) -> ast.Module:
         raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.") from error
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of the user's own strings, which Python repeats in the job's log
+            # Warnings of the user's own strings, which Python repeats in the job's log.
+            warnings.simplefilter("ignore")
             return ast.parse(source, str(path))
     except SyntaxError as error:
         raise InvalidArgument(_syntax_error(path, error)) from error

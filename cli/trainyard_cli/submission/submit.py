@@ -81,6 +81,12 @@ def draft(
         origins["job.job_id"] = "JOB"
     if flags.text("master_image_uri") and flags.text("runtime_version"):
         raise InvalidArgument("Only one of --master-image-uri, --runtime-version can be set.")
+    for parameter in ("metric", "goal", "parallel_trials"):
+        if flags.text(parameter) and not get(data, f"{_TRAINING}.hyperparameters.params"):
+            raise InvalidArgument(
+                f"--{parameter.replace('_', '-')} is for a study: add --sweep NAME=VALUE,..., or hyperparameters to "
+                "the config."
+            )
     if flags.text("scale_tier").lower() == "custom" and not get(data, f"{_TRAINING}.masterType"):
         raise InvalidArgument("--master-machine-type is required if scale-tier is set to `CUSTOM`.")
     _make_job_dir_absolute(data, config, origins, current_dir)

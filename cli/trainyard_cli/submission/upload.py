@@ -70,7 +70,10 @@ def cloud_storage(emulator: str) -> CloudStorage:
 
 def _create_bucket(client: "StorageClient", name: str) -> bool:
     """False if it exists."""
-    if client.lookup_bucket(name) is not None:
+    from google.api_core.exceptions import Conflict
+
+    try:
+        client.create_bucket(name)
+    except Conflict:
         return False
-    client.create_bucket(name)
     return True

@@ -16,7 +16,8 @@ from pydantic.alias_generators import to_snake
 
 from trainyard_protocol.config import text as config_text
 from trainyard_protocol.config.text import NotReadable
-from trainyard_protocol.training_input import Job, Message
+from trainyard_protocol.message import Message
+from trainyard_protocol.training_input import Job
 
 MAX_LINES = 2000
 

@@ -10,11 +10,12 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel, to_snake
 
 from trainyard_protocol.cluster import TASK_TYPES, TaskType
-from trainyard_protocol.config import placeholders
+from trainyard_protocol.config import placeholders, tuning_rules
 from trainyard_protocol.config.fields import did_you_mean
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
-from trainyard_protocol.machines import Catalog, config_of, replicas_of
-from trainyard_protocol.training_input import Job, ReplicaConfig, ScaleTier, TrainingInput, parse_job
+from trainyard_protocol.machines import Catalog, MachineType, config_of, replicas_of
+from trainyard_protocol.sync import is_tpu
+from trainyard_protocol.training_input import Job, ScaleTier, TrainingInput, parse_job
 
 MAX_REPLICAS = 1000
 """Of all task types together. The largest tier of the real service has 31."""
@@ -69,6 +70,7 @@ def _violations(
     yield from _machines(ti, catalog)
     if "master_config" not in unreadable:
         yield from _containers(ti)
+    yield from _secrets(ti)
 
 
 def _of_the_rest(data: object, catalog: Catalog) -> Iterator[Violation]:
@@ -126,15 +128,19 @@ def _program(ti: TrainingInput) -> Iterator[Violation]:
         yield Violation("job_dir", "names no bucket; it looks like gs://bucket/directory.")
 
 
+def image_uris(ti: TrainingInput) -> dict[str, str]:
+    """The images that a job names, by field."""
+    names = {f"{prefix}_config": getattr(ti, f"{prefix}_config") for prefix in _FIELDS.values()}
+    return {
+        f"{name}.image_uri": config.image_uri for name, config in names.items() if config and config.image_uri
+    }
+
+
 def _placeholders(ti: TrainingInput) -> Iterator[Violation]:
     """Values that a tutorial left to be filled in."""
-    for task_type in TASK_TYPES:
-        uri = (getattr(ti, f"{_FIELDS[task_type]}_config") or ReplicaConfig()).image_uri
+    for name, uri in image_uris(ti).items():
         if found := placeholders.in_image(uri):
-            yield Violation(
-                f"{_FIELDS[task_type]}_config.image_uri",
-                f"{uri} is a placeholder ({', '.join(found)}). Give the name of an image.",
-            )
+            yield Violation(name, f"{uri} is a placeholder ({', '.join(found)}). Give the name of an image.")
     addresses = {"job_dir": ti.job_dir} | {f"package_uris[{n}]": uri for n, uri in enumerate(ti.package_uris)}
     for name, address in addresses.items():
         if found := placeholders.in_address(address):
@@ -143,10 +149,7 @@ def _placeholders(ti: TrainingInput) -> Iterator[Violation]:
 
 def _tuning(ti: TrainingInput) -> Iterator[Violation]:
     if ti.hyperparameters is not None:
-        yield Violation(
-            "hyperparameters",
-            "hyperparameter tuning is not supported yet: submit one job for each set of values, and remove this field.",
-        )
+        yield from tuning_rules.violations(ti.hyperparameters)
 
 
 def _tier(ti: TrainingInput) -> Iterator[Violation]:
@@ -195,6 +198,7 @@ def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
             )
         if requested and machine and machine.family != "site":
             families.setdefault(machine.family, f"{prefix}_type")
+        yield from _tpus(ti, task_type, name, machine)
         accelerators = config_of(ti, task_type).accelerator_config
         if not (machine and accelerators and accelerators.count):
             continue
@@ -222,6 +226,34 @@ def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
         )
 
 
+def _tpus(
+    ti: TrainingInput, task_type: TaskType, name: str, machine: MachineType | None
+) -> Iterator[Violation]:
+    """Rules of the real service for the one TPU of a job, which is a worker."""
+    prefix, config = _FIELDS[task_type], config_of(ti, task_type)
+    has_tpu = machine is not None and machine.accelerator is not None and is_tpu(machine.accelerator.type)
+    if not has_tpu:
+        if machine is not None and config.tpu_tf_version:
+            yield Violation(
+                f"{prefix}_config.tpu_tf_version",
+                "can only be set with a worker_type of cloud_tpu: remove it.",
+            )
+        return
+    if task_type != "worker":
+        yield Violation(f"{prefix}_type", f"{name} can only be the worker_type.")
+        return
+    if ti.scale_tier is not ScaleTier.CUSTOM:
+        return
+    if ti.worker_count != 1:
+        yield Violation("worker_count", f"must be 1 with a worker_type of {name}; this is {ti.worker_count}.")
+    if config.image_uri and not config.tpu_tf_version:
+        yield Violation(
+            "worker_config.tpu_tf_version",
+            "is required for a TPU worker with a custom image: the runtime version that has the image's "
+            "TensorFlow, such as 2.1.",
+        )
+
+
 def _containers(ti: TrainingInput) -> Iterator[Violation]:
     for task_type in TASK_TYPES:
         prefix = _FIELDS[task_type]
@@ -239,3 +271,26 @@ def _containers(ti: TrainingInput) -> Iterator[Violation]:
                 f"{prefix}_config.image_uri",
                 "needs master_config.image_uri: the master decides the kind of job.",
             )
+
+
+def _secrets(ti: TrainingInput) -> Iterator[Violation]:
+    variables: set[str] = set()
+    files: list[str] = []
+    for number, reference in enumerate(ti.secrets):
+        at = f"secrets[{number}]"
+        if reference.variable in variables:
+            yield Violation(f"{at}.env", f"{reference.variable} is the variable of another secret already.")
+        variables.add(reference.variable)
+        if not reference.file:
+            continue
+        if clash := next((other for other in files if _is_inside(other, reference.file)), ""):
+            yield Violation(
+                f"{at}.file", f"{reference.file} is in the way of {clash}, the file of another secret."
+            )
+        files.append(reference.file)
+
+
+def _is_inside(one: str, other: str) -> bool:
+    """Whether one path is the other, or either would be a directory of the other."""
+    shorter, longer = sorted((f"{one}/", f"{other}/"), key=len)
+    return longer.startswith(shorter)

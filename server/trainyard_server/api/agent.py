@@ -1,34 +1,58 @@
 """Routes of the worker agents."""
 
-from fastapi import APIRouter, Request
-from fastapi.responses import FileResponse
+from typing import Annotated
 
-from trainyard_protocol.sync import LogChunk, LogReceipt, SyncRequest, SyncResponse
+from fastapi import APIRouter, Depends, Request
+
+from trainyard_protocol import __version__
+from trainyard_protocol.sync import LogChunk, LogReceipt, ServerAbout, SyncRequest, SyncResponse
 from trainyard_protocol.usage import UsageBatch, UsageReceipt
-from trainyard_server.api.dependencies import Cases, LogBody, RawBody, checked_count, parse_wire
+from trainyard_server.api.dependencies import (
+    AuthenticatedCaller,
+    CallingAgentKey,
+    Cases,
+    LogReader,
+    WireReader,
+)
+from trainyard_server.api.json_answer import JsonAnswer
+from trainyard_server.services.agents import name_of
 
 router = APIRouter(prefix="/agent/v1")
 
 
+@router.get("/server")
+def about(caller: AuthenticatedCaller) -> ServerAbout:
+    """For an agent that wants to know whether it may join."""
+    return ServerAbout(version=__version__, agent=name_of(caller))
+
+
 @router.post("/sync")
-async def sync(body: RawBody, request: Request, cases: Cases) -> SyncResponse:
+async def sync(
+    body: Annotated[SyncRequest, Depends(WireReader(SyncRequest))],
+    request: Request,
+    cases: Cases,
+    caller: AuthenticatedCaller,
+    key: CallingAgentKey,
+) -> SyncResponse:
     async def still_connected() -> bool:
         return not await request.is_disconnected()
 
-    return await cases.agent_sync.sync(parse_wire(SyncRequest, checked_count(body)), still_connected)
+    return await cases.agent_sync.sync(body, key, still_connected, name_of(caller))
 
 
-@router.post("/runs/{run_id}/replicas/{task}/logs")
-def append_logs(run_id: str, task: str, body: LogBody, cases: Cases) -> LogReceipt:
-    return cases.agent_sync.append_logs(run_id, task, parse_wire(LogChunk, body))
+@router.post("/runs/{run_id}/replicas/{task}/logs", response_model=LogReceipt)
+def append_logs(
+    run_id: str,
+    task: str,
+    body: Annotated[LogChunk, Depends(LogReader(LogChunk))],
+    cases: Cases,
+    key: CallingAgentKey,
+) -> JsonAnswer:
+    return JsonAnswer(cases.agent_sync.append_logs(run_id, task, body, key))
 
 
-@router.post("/usage")
-def usage(body: RawBody, cases: Cases) -> UsageReceipt:
-    return cases.usage.record(parse_wire(UsageBatch, checked_count(body)))
-
-
-@router.get("/staging/{sha256}/{filename}")
-def package(sha256: str, filename: str, cases: Cases) -> FileResponse:
-    path = cases.agent_sync.package(sha256, filename)
-    return FileResponse(path, media_type="application/octet-stream", filename=filename)
+@router.post("/usage", response_model=UsageReceipt)
+def usage(
+    body: Annotated[UsageBatch, Depends(WireReader(UsageBatch))], cases: Cases, key: CallingAgentKey
+) -> JsonAnswer:
+    return JsonAnswer(cases.usage.record(body, key))

@@ -24,6 +24,11 @@ def bearer(request: HTTPConnection) -> str:
     return text.strip() if scheme.lower() == "bearer" else ""
 
 
+def address_of(request: HTTPConnection) -> str:
+    """The address of the client, behind a proxy on this machine the one that it names."""
+    return request.client.host if request.client is not None else ""
+
+
 def cookie_value(request: HTTPConnection) -> str:
     """The value of the session cookie; "" without one."""
     return request.cookies.get(name_of_cookie(request), "")
@@ -42,19 +47,20 @@ def check_origin(request: HTTPConnection) -> None:
     """Raises PermissionDenied if the browser reports that another site's page made the call."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
-    if site is not None:
-        allowed = site in ("same-origin", "none")
-    else:
-        allowed = origin is None or _host(origin) == request.headers.get("host", "")
-    if not allowed:
+    by_origin = origin is None or _is_own(origin, request)
+    if not (by_origin if site is None else site in ("same-origin", "none")):
         raise PermissionDenied(f"Cross-site request refused: a page of {origin or site} made it.")
 
 
-def _host(origin: str) -> str:
+def _is_own(origin: str, request: HTTPConnection) -> bool:
+    """Whether the origin is this site. Over https a page of its http address is not: anybody on the network may have
+    changed it."""
     try:
-        return urlsplit(origin).netloc
+        address = urlsplit(origin)
     except ValueError:
-        return ""
+        return False
+    schemes = ("https",) if request.url.scheme == "https" else ("http", "https")  # a proxy may hide its https
+    return address.scheme in schemes and address.netloc == request.headers.get("host", "")
 
 
 async def check_csrf(session: Session, request: HTTPConnection, receive: Receive) -> Receive:
@@ -64,7 +70,7 @@ async def check_csrf(session: Session, request: HTTPConnection, receive: Receive
     if value is None and _is_form(request):
         body = await form_body(receive)
         value = form_fields(body).get(CSRF_FIELD)
-        receive = _replay(body, receive)
+        receive = replay(body, receive)
     if value is None or not session.is_csrf(value):
         raise PermissionDenied(
             f"The {CSRF_HEADER} is missing or wrong: it must be the one of this session's pages. "
@@ -102,7 +108,9 @@ async def form_body(receive: Receive) -> bytes:
             return bytes(body)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that has the body once, and then what `receive` has: a streamed answer waits there for the end of the
+    connection."""
     replayed = False
 
     async def receiving() -> Message:

@@ -1,40 +1,61 @@
 """Dependencies of the routes: the use cases, the caller, and the parsing of bodies."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from typing import Annotated, Any, Generic, TypeVar
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.config.limits import MAX_BYTES, excess
 from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, TooLarge, Violation
+from trainyard_protocol.sync import AGENT_KEY
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.retention import Retention
+from trainyard_server.domain.agent_keys import AgentKey
 from trainyard_server.domain.permissions import Caller
 from trainyard_server.domain.sessions import Sessions
 from trainyard_server.services.agent_sync import AgentSync
+from trainyard_server.services.agents import Agents
+from trainyard_server.services.audit import Audit
 from trainyard_server.services.cluster import ClusterOverview
 from trainyard_server.services.configs import Configs
 from trainyard_server.services.diagnosis import Diagnosis
+from trainyard_server.services.google_access import GoogleAccess
+from trainyard_server.services.google_resources import GoogleResources
+from trainyard_server.services.guess_limits import GuessLimits
 from trainyard_server.services.health import HealthChecks
 from trainyard_server.services.job_details import JobDetails
 from trainyard_server.services.job_files import JobFiles
 from trainyard_server.services.job_search import JobSearch
 from trainyard_server.services.jobs import Jobs
+from trainyard_server.services.limits import CallerLimits
 from trainyard_server.services.logs.batches import LogExecutors
+from trainyard_server.services.logs.entries_list import EntriesList
 from trainyard_server.services.logs.pages import LogPages
 from trainyard_server.services.logs.streaming import LogStreaming
 from trainyard_server.services.metrics import Metrics
+from trainyard_server.services.object_storage import ObjectStorage
+from trainyard_server.services.packages import Packages
+from trainyard_server.services.people import People
+from trainyard_server.services.principals import Principals, RevokedSessions
 from trainyard_server.services.queue_explanation import QueueExplanation
-from trainyard_server.services.sign_in import RevokedSessions, SignIn
+from trainyard_server.services.secrets import Secrets
+from trainyard_server.services.sign_in import SignIn
+from trainyard_server.services.single_sign_on import SingleSignOn
+from trainyard_server.services.studies import Studies
 from trainyard_server.services.usage import UsageQueries
 
 _M = TypeVar("_M", bound=BaseModel)
+_T = TypeVar("_T")
 
-_MAX_CHUNK = 8 * 2**20
-_MAX_MARKS = 500_000
+_MAX_CHUNK = 13 * 2**19
+_MAX_VALUES = 100_000
+_QUICK = 8192  # bytes of JSON that are parsed sooner than a thread begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +66,41 @@ class UseCases:
     controller: Controller
     retention: Retention
     jobs: Jobs
+    google_access: GoogleAccess
+    google_resources: GoogleResources
     agent_sync: AgentSync
     job_details: JobDetails
     log_streaming: LogStreaming
     log_pages: LogPages
+    entries_list: EntriesList
     health: HealthChecks
     diagnosis: Diagnosis
     queue_explanation: QueueExplanation
+    studies: Studies
     configs: Configs
     job_search: JobSearch
     metrics: Metrics
     usage: UsageQueries
     sessions: Sessions
     revoked_sessions: RevokedSessions
+    principals: Principals
+    packages: Packages
+    object_storage: ObjectStorage
+    people: People
+    agents: Agents
+    audit: Audit
+    secrets: Secrets
     log_executors: LogExecutors
+    guesses: GuessLimits
     sign_in: SignIn
+    single_sign_on: SingleSignOn | None
     cluster: ClusterOverview
     job_files: JobFiles
+    limits: CallerLimits
 
 
-def _use_cases(request: Request) -> UseCases:
+# Asynchronous: FastAPI runs other functions in a thread, which takes longer than they do.
+async def _use_cases(request: Request) -> UseCases:
     use_cases: UseCases = request.app.state.use_cases
     return use_cases
 
@@ -78,40 +114,62 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-AuthenticatedCaller = Annotated[Caller, Depends(caller_of)]
+async def _caller(request: Request) -> Caller:
+    return caller_of(request)
 
 
-async def _read_body(request: Request, limit: int) -> bytes:
+AuthenticatedCaller = Annotated[Caller, Depends(_caller)]
+
+
+async def agent_key_of(request: Request) -> AgentKey:
+    """The key in the header of an agent's call."""
+    return AgentKey(request.headers.get(AGENT_KEY, ""))
+
+
+CallingAgentKey = Annotated[AgentKey, Depends(agent_key_of)]
+"""The key of the agent that calls. A call without one gets 401."""
+
+
+async def _read_body(request: Request, limit: int) -> bytearray:
     """The whole body. Raises TooLarge as soon as it exceeds the limit."""
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > limit:
             raise TooLarge(f"The request's body is larger than the limit of {limit} bytes.")
-    return bytes(body)
+    return body
 
 
-async def _raw_body(request: Request, cases: Cases) -> bytes:
+async def _raw_body(request: Request, cases: Cases) -> bytearray:
     return await _read_body(request, cases.backend.settings.body_limit)
 
 
-async def _small_body(request: Request, cases: Cases) -> bytes:
+async def _small_body(request: Request, cases: Cases) -> bytearray:
     return await _read_body(request, min(MAX_BYTES, cases.backend.settings.body_limit))
 
 
-async def _log_body(request: Request, cases: Cases) -> bytes:
-    return await _read_body(request, min(_MAX_CHUNK, cases.backend.settings.body_limit))
+async def _log_body(request: Request) -> bytearray:
+    return await _read_body(request, _MAX_CHUNK)
 
 
-RawBody = Annotated[bytes, Depends(_raw_body)]
-LogBody = Annotated[bytes, Depends(_log_body)]
+RawBody = Annotated[bytearray, Depends(_raw_body)]
+LogBody = Annotated[bytearray, Depends(_log_body)]
 """A chunk of a log: half a megabyte, or one line of a megabyte, of which JSON may escape every byte."""
 
-SmallBody = Annotated[bytes, Depends(_small_body)]
+SmallBody = Annotated[bytearray, Depends(_small_body)]
 """A body of at most one job."""
 
 
-def _json_body(body: SmallBody) -> Any:
+async def _json_body(body: SmallBody) -> Any:
+    return await _parsed_by(_parsed, body)
+
+
+async def _parsed_by(parse: Callable[[bytearray], _T], body: bytearray) -> _T:
+    """A small body is parsed here, a larger one by a thread."""
+    return parse(body) if len(body) <= _QUICK else await run_in_threadpool(parse, body)
+
+
+def _parsed(body: bytearray) -> Any:
     """The body as JSON, within the limits of a job; {} for an empty body."""
     if not body.strip():
         return {}
@@ -128,21 +186,63 @@ def _json_body(body: SmallBody) -> Any:
 JsonBody = Annotated[Any, Depends(_json_body)]
 
 
-def checked_count(body: bytes) -> bytes:
-    """The JSON of a report, which has no more values than marks of JSON. Raises InvalidArgument for too many: parsing
-    takes a hundred times the memory of `{}`."""
-    marks = sum(map(body.count, (b"{", b"[", b",")))
-    if marks > _MAX_MARKS:
-        raise InvalidArgument(f"The report has more than {_MAX_MARKS} values.")
-    return body
+class JsonReader(Generic[_M]):
+    """Dependency that parses a JSON body. `/openapi.json` has the schema of `kind` for it."""
+
+    def __init__(self, kind: type[_M]) -> None:
+        self.kind = kind
+
+    async def __call__(self, body: SmallBody) -> _M:
+        return parse_request(self.kind, await _json_body(body))
 
 
-def parse_wire(kind: type[_M], body: bytes) -> _M:
-    """Parse a message of the wire. Raises InvalidArgument with the first invalid fields."""
+class WireReader(Generic[_M]):
+    """Dependency that parses a message of an agent. `/openapi.json` has the schema of `kind` for it."""
+
+    def __init__(self, kind: type[_M]) -> None:
+        self.kind = kind
+
+    async def __call__(self, body: RawBody) -> _M:
+        return await _parsed_by(partial(parse_wire, self.kind), body)
+
+
+class LogReader(WireReader[_M]):
+    """Dependency that parses a chunk of a log."""
+
+    async def __call__(self, body: LogBody) -> _M:
+        return await _parsed_by(partial(parse_wire, self.kind), body)
+
+
+def json_of(kind: type[BaseModel]) -> Any:
+    """The JSON body, parsed as `kind`: `body: Annotated[Kind, json_of(Kind)]`."""
+    return Depends(JsonReader(kind))
+
+
+def within(least: int | None = None, most: int | None = None) -> Any:
+    """A number of the query whose limits are checked by the use case, and described in `/openapi.json`."""
+    limits = {"minimum": least, "maximum": most}
+    return Query(json_schema_extra={name: limit for name, limit in limits.items() if limit is not None})
+
+
+def parse_wire(kind: type[_M], body: bytearray) -> _M:
+    """Parse a message of an agent. Raises InvalidArgument with the first invalid fields, and, before it is parsed, for
+    more values than an agent sends: they take a hundred times the memory of `{}`."""
+    if _count(body) > _MAX_VALUES:
+        raise InvalidArgument(f"The message has more than {_MAX_VALUES} values, or as many texts.")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
         raise _refusal(kind, error) from error
+
+
+def _count(body: bytearray) -> int:
+    """The number of texts in a JSON text, or of values, whichever is larger. Marks in a text are none of JSON."""
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    texts = plain.count(b'"') // 2
+    if texts > _MAX_VALUES:
+        return texts
+    outside = b"".join(plain.split(b'"')[::2])
+    return max(texts, sum(map(outside.count, (b"{", b"[", b","))))
 
 
 def parse_request(kind: type[_M], value: object) -> _M:
@@ -163,7 +263,7 @@ def _refusal(kind: type[BaseModel], error: ValidationError) -> InvalidArgument:
     )
 
 
-def _alt(alt: str = "json") -> None:
+async def _alt(alt: Annotated[str, Query(json_schema_extra={"enum": ["json"]})] = "json") -> None:
     """Checks the response format that Google's clients send with every call."""
     if alt != "json":
         raise InvalidArgument(Violation("alt", f"only json is supported; this is {alt!r}."))

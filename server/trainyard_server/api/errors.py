@@ -19,6 +19,7 @@ from trainyard_protocol.errors import (
     Internal,
     InvalidArgument,
     NotFound,
+    TooManyRequests,
     TrainyardError,
     Unavailable,
     Violation,
@@ -26,7 +27,8 @@ from trainyard_protocol.errors import (
     to_body,
 )
 from trainyard_server.api import security_headers
-from trainyard_server.domain.permissions import wants_page
+from trainyard_server.domain.route_access import methods_of, wants_page
+from trainyard_server.services.guess_limits import TooManyGuesses
 from trainyard_server.storage.db.repository import ConcurrentUpdate
 from trainyard_server.storage.failures import (
     DatabaseError,
@@ -41,12 +43,17 @@ RETRY_AFTER_S = 5
 logger = logging.getLogger(__name__)
 
 
+_REALM = {"WWW-Authenticate": 'Bearer realm="trainyard"'}
 _INTERNAL = Internal("Internal error of the server. Its log has the details.")
 
 
 class MethodNotAllowed(TrainyardError):
     http_status = 405
     status = "UNIMPLEMENTED"
+
+    def __init__(self, method: str, path: str) -> None:
+        super().__init__(f"{method} {path} is not offered.")
+        self.allowed = ", ".join(methods_of(path))
 
 
 def install(app: FastAPI) -> None:
@@ -85,10 +92,16 @@ def error_response(
 
 
 def _headers(error: TrainyardError, headers: dict[str, str] | None) -> dict[str, str]:
-    """Adds the headers of the status. Google's client can read a 401 only with a realm."""
+    """Adds the headers of the status. Google's client can read a 401 only with a realm. On a 429 it says that the token
+    was wrong, so that waiting does not help."""
+    if isinstance(error, TooManyRequests):
+        wrong = _REALM if isinstance(error, TooManyGuesses) else {}
+        return {**(headers or {}), **wrong, "Retry-After": str(error.retry_after_s)}
+    if isinstance(error, MethodNotAllowed):
+        return {**(headers or {}), "Allow": error.allowed}
     match error.http_status:
         case HTTPStatus.UNAUTHORIZED:
-            return {**(headers or {}), "WWW-Authenticate": 'Bearer realm="trainyard"'}
+            return {**(headers or {}), **_REALM}
         case HTTPStatus.SERVICE_UNAVAILABLE:
             return {**(headers or {}), "Retry-After": str(RETRY_AFTER_S)}
         case _:
@@ -109,7 +122,7 @@ async def _http(request: Request, error: Exception) -> Response:
         case HTTPStatus.NOT_FOUND:
             return error_response(request, NotFound(f"There is nothing at {call}."), headers)
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            return error_response(request, MethodNotAllowed(f"{call} is not offered."), headers)
+            return error_response(request, MethodNotAllowed(request.method, request.url.path), headers)
         case _:
             return error_response(request, InvalidArgument(f"{call}: {error.detail}"), headers)
 

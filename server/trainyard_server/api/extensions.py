@@ -9,48 +9,63 @@ from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
 from trainyard_protocol.config.views import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
+from trainyard_protocol.errors import PermissionDenied
 from trainyard_protocol.health import CheckStatus, Finding, ServerHealth
+from trainyard_protocol.tuning import StudyCharts, StudyView
 from trainyard_protocol.usage import UsageView
 from trainyard_protocol.views import (
     ActiveJobsView,
     Explanation,
     JobDetail,
     Me,
+    MetricsView,
     QueueExplanationView,
     QuotasView,
     ServerStatus,
     SignInCode,
 )
 from trainyard_server.api.csrf import bearer
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonBody, UseCases, parse_request
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, UseCases, json_of, within
+from trainyard_server.domain.metrics.series import LEAST
 from trainyard_server.services.job_search import JobSearchRequest
-from trainyard_server.services.metrics import DEFAULT_POINTS, MetricsQuery, csv_blocks
+from trainyard_server.services.metrics import DEFAULT_POINTS, MOST_POINTS, MetricsQuery, csv_blocks
 from trainyard_server.services.usage import DEFAULT_POINTS as USAGE_POINTS
+from trainyard_server.services.usage import LEAST_POINTS
+from trainyard_server.services.usage import MOST_POINTS as MOST_USAGE_POINTS
 
 router = APIRouter(prefix="/trainyard/v1")
+
+
+class CsvStream(StreamingResponse):
+    media_type = "text/csv; charset=utf-8"
 
 
 @router.get("/me")
 def me(caller: AuthenticatedCaller) -> Me:
     """The authenticated caller."""
-    return Me(role=caller.role.value, name=caller.name)
+    roles = {project: role.value for project, role in caller.grants.items()}
+    return Me(role=str(caller.role or ""), name=caller.name, projects=roles)
 
 
 @router.get("/status")
-def status(cases: Cases) -> ServerStatus:
-    return cases.job_details.status()
+def status(cases: Cases, caller: AuthenticatedCaller) -> ServerStatus:
+    return cases.job_details.status(caller.visible)
 
 
 @router.get("/health")
-async def health(cases: Cases, deep: bool = False) -> ServerHealth:
-    """The checks of `/healthz` with more details; with `deep` also the findings of the doctor."""
-    return await _server_health(cases, cases.diagnosis.findings if deep else tuple)
+async def health(cases: Cases, caller: AuthenticatedCaller, deep: bool = False) -> ServerHealth:
+    """The checks of `/healthz` with more details; with `deep` also the findings of the doctor, which name jobs of all
+    projects."""
+    if deep and caller.visible is not None:
+        raise PermissionDenied(f"You are {caller}. The doctor's findings take a role in all projects.")
+    find = cases.diagnosis.findings if deep else tuple
+    return await _server_health(cases, find, everything=caller.visible is None)
 
 
 @router.post("/health:mend")
 async def repair(cases: Cases) -> ServerHealth:
     """Repair the findings that can be repaired safely; the answer has the results."""
-    return await _server_health(cases, cases.diagnosis.repair)
+    return await _server_health(cases, cases.diagnosis.repair, everything=True)
 
 
 @router.post("/quotas:reload")
@@ -66,16 +81,16 @@ def sign_in_code(request: Request, cases: Cases) -> SignInCode:
 
 
 @router.get("/jobs")
-def find_jobs(cases: Cases, q: str = "") -> dict[str, list[dict[str, str]]]:
-    """The newest jobs of all projects with a text in their name."""
-    matches = cases.job_search.find(JobSearchRequest(text=q)).jobs
+def find_jobs(cases: Cases, caller: AuthenticatedCaller, q: str = "") -> dict[str, list[dict[str, str]]]:
+    """The newest jobs that the caller may see with a text in their name."""
+    matches = cases.job_search.find(caller.visible, JobSearchRequest(text=q)).jobs
     return {"jobs": [{"project": job.project, "job_id": job.job_id, "state": job.state} for job in matches]}
 
 
 @router.get("/jobs:active")
-def active_jobs(cases: Cases) -> ActiveJobsView:
-    """The jobs of all projects that have not ended, with what each of them does."""
-    return cases.cluster.active()
+def active_jobs(cases: Cases, caller: AuthenticatedCaller) -> ActiveJobsView:
+    """The jobs that the caller may see and that have not ended, with what each of them does."""
+    return cases.cluster.active(caller.visible)
 
 
 @router.get("/projects/{project}/jobs/{job_id}")
@@ -91,8 +106,8 @@ def delete_job(project: str, job_id: str, cases: Cases, caller: AuthenticatedCal
 
 
 @router.get("/projects/{project}/jobs/{job_id}/why")
-def why(project: str, job_id: str, cases: Cases) -> QueueExplanationView:
-    return cases.queue_explanation.explain(project, job_id)
+def why(project: str, job_id: str, cases: Cases, caller: AuthenticatedCaller) -> QueueExplanationView:
+    return cases.queue_explanation.explain(caller.visible, project, job_id)
 
 
 @router.get("/projects/{project}/jobs/{job_id}/usage")
@@ -101,7 +116,7 @@ def usage(
     job_id: str,
     cases: Cases,
     run: Annotated[int | None, Query()] = None,
-    points: int = USAGE_POINTS,
+    points: Annotated[int, within(LEAST_POINTS, MOST_USAGE_POINTS)] = USAGE_POINTS,
 ) -> UsageView:
     return cases.usage.view(project, job_id, run, points)
 
@@ -117,6 +132,18 @@ def explain(
     return cases.job_details.explain(project, job_id, task, run)
 
 
+@router.get("/projects/{project}/jobs/{job_id}/trials")
+def trials(project: str, job_id: str, cases: Cases) -> StudyView:
+    """The trials of a study, by number."""
+    return cases.studies.view(project, job_id)
+
+
+@router.get("/projects/{project}/jobs/{job_id}/study")
+def study(project: str, job_id: str, cases: Cases) -> StudyCharts:
+    """A study as its page shows it: at most 1,000 trials, and what each parameter explains."""
+    return cases.studies.charts(project, job_id)
+
+
 @router.get("/projects/{project}/jobs/{job_id}/config")
 def config(project: str, job_id: str, cases: Cases) -> JobConfig:
     """The config as submitted and as resolved, and the command that submits it again."""
@@ -124,9 +151,14 @@ def config(project: str, job_id: str, cases: Cases) -> JobConfig:
 
 
 @router.post("/projects/{project}/configs:check")
-def check_config(project: str, body: JsonBody, cases: Cases, caller: AuthenticatedCaller) -> ConfigCheck:
+def check_config(
+    project: str,
+    body: Annotated[ConfigCheckRequest, json_of(ConfigCheckRequest)],
+    cases: Cases,
+    caller: AuthenticatedCaller,
+) -> ConfigCheck:
     """Validate the text of a config: each problem with its line and column. Creates nothing."""
-    return cases.configs.check(caller, project, parse_request(ConfigCheckRequest, body))
+    return cases.configs.check(caller, project, body)
 
 
 @router.get("/projects/{project}/jobs:suggest")
@@ -135,7 +167,7 @@ def suggest(project: str, like: str, cases: Cases) -> SuggestedId:
     return cases.configs.suggest(project, like)
 
 
-@router.get("/projects/{project}/jobs/{job_id}/metrics", response_model=None)
+@router.get("/projects/{project}/jobs/{job_id}/metrics", response_model=MetricsView)
 def metrics(
     project: str,
     job_id: str,
@@ -144,10 +176,10 @@ def metrics(
     task: str = "",
     from_step: int | None = None,
     to_step: int | None = None,
-    points: int = DEFAULT_POINTS,
+    points: Annotated[int, within(LEAST, MOST_POINTS)] = DEFAULT_POINTS,
     after: str = "",
 ) -> Response:
-    """A `MetricsView`: each curve between two steps (inclusive), reduced to at most `points` points that keep its
+    """Each curve between two steps (inclusive), reduced to at most `points` points that keep its
     peaks."""
     query = MetricsQuery(name, task, from_step, to_step, points, after)
     view = cases.metrics.view(project, job_id, query)
@@ -156,13 +188,12 @@ def metrics(
     )
 
 
-@router.get("/projects/{project}/jobs/{job_id}/metrics.csv", response_model=None)
+@router.get("/projects/{project}/jobs/{job_id}/metrics.csv", response_class=CsvStream)
 def metrics_csv(project: str, job_id: str, cases: Cases) -> StreamingResponse:
     """Every point of every run: run, task, name, step, time, value."""
     rows = cases.metrics.rows(project, job_id)
-    return StreamingResponse(
+    return CsvStream(
         csv_blocks(rows),
-        media_type="text/csv; charset=utf-8",
         headers={
             "Cache-Control": "no-store",
             "Content-Disposition": f'attachment; filename="{job_id}-metrics.csv"',
@@ -170,7 +201,9 @@ def metrics_csv(project: str, job_id: str, cases: Cases) -> StreamingResponse:
     )
 
 
-async def _server_health(cases: UseCases, find: Callable[[], tuple[Finding, ...]]) -> ServerHealth:
+async def _server_health(
+    cases: UseCases, find: Callable[[], tuple[Finding, ...]], *, everything: bool
+) -> ServerHealth:
     health = await cases.health.check()
     database_ok = health.checks["database"].status is not CheckStatus.DOWN
     return ServerHealth(
@@ -178,6 +211,6 @@ async def _server_health(cases: UseCases, find: Callable[[], tuple[Finding, ...]
         checks=health.checks,
         version=trainyard_protocol.__version__,
         time=cases.backend.clock(),
-        live_runs=await run_in_threadpool(cases.diagnosis.live_runs) if database_ok else None,
+        live_runs=await run_in_threadpool(cases.diagnosis.live_runs) if database_ok and everything else None,
         findings=await run_in_threadpool(find) if database_ok else (),
     )

@@ -16,6 +16,17 @@ router = APIRouter(prefix="/trainyard/v1/projects/{project}/jobs/{job_id}/files"
 _log = logging.getLogger(__name__)
 
 
+class Download(StreamingResponse):
+    media_type = "application/octet-stream"
+
+    async def stream_response(self, send: Send) -> None:
+        """Closes the connection if the file cannot be read to its end, so that clients notice the missing part."""
+        try:
+            await super().stream_response(send)
+        except OSError as error:
+            _log.warning("A download ended early: %s", error)
+
+
 @router.get("")
 def listing(
     project: str,
@@ -28,24 +39,15 @@ def listing(
     return cases.job_files.listing(project, job_id, path, page_token)
 
 
-@router.get("/content")
+@router.get("/content", response_class=Download)
 def download(project: str, job_id: str, cases: Cases, path: str) -> Response:
     """A file as a download; browsers never display it."""
     content = cases.job_files.content(project, job_id, path)
     headers = {"Content-Disposition": disposition(content.name), "Content-Length": str(content.size)}
-    return _Download(content.blocks, media_type="application/octet-stream", headers=headers)
+    return Download(content.blocks, headers=headers)
 
 
 def disposition(name: str) -> str:
     """The Content-Disposition header of a download with any file name (RFC 6266)."""
     plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%;' else "_" for c in name)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
-
-
-class _Download(StreamingResponse):
-    async def stream_response(self, send: Send) -> None:
-        """Closes the connection if the file cannot be read to its end, so that clients notice the missing part."""
-        try:
-            await super().stream_response(send)
-        except OSError as error:
-            _log.warning("A download ended early: %s", error)

@@ -3,15 +3,17 @@
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
-from trainyard_server.api.dependencies import Cases
+from trainyard_protocol.log_views import LogMatch, LogPageView
+from trainyard_server.api.dependencies import Cases, within
 from trainyard_server.services.logs.formats import LogFormat, compact
+from trainyard_server.services.logs.pages import MOST
 from trainyard_server.storage.failures import FailureLog, failure_reason
 from trainyard_server.storage.logs.filter import LogFilter
 
@@ -22,6 +24,23 @@ _MAX_CURSOR = 2**53  # what JavaScript can count to
 _NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 _failures = FailureLog(logging.getLogger(__name__))
+
+
+class EventStream(StreamingResponse):
+    media_type = "text/event-stream"
+
+
+_EVENT = {
+    "type": "object",
+    "description": "Each event of the stream. `id` is a cursor; `data` is JSON.",
+    "properties": {name: {"type": "string"} for name in ("event", "id", "data")},
+    "required": ["event", "data"],
+}
+_EVENTS = {"responses": {"200": {"content": {"text/event-stream": {"schema": _EVENT}}}}}
+
+
+class TextStream(StreamingResponse):
+    media_type = "text/plain; charset=utf-8"
 
 
 async def _job_key(project: str, job_id: str, cases: Cases) -> int:
@@ -45,7 +64,7 @@ Filter = Annotated[LogFilter, Depends(_filter)]
 JobKey = Annotated[int, Depends(_job_key)]  # 404 if there is no such job
 
 
-@router.get("/logs")
+@router.get("/logs", response_class=EventStream, openapi_extra=_EVENTS)
 async def logs(
     project: str,
     job_id: str,
@@ -55,7 +74,7 @@ async def logs(
     follow: bool = False,
     batch: bool = False,
     lines: bool = True,
-    after: int = 0,
+    after: Annotated[int, within(0, _MAX_CURSOR)] = 0,
     last_event_id: Annotated[str, Header(alias="Last-Event-ID")] = "",
 ) -> Response:
     """Resumes after the cursor in `Last-Event-ID`, else in `after`. With `batch` many lines are one event; without
@@ -74,29 +93,31 @@ async def logs(
         form=form,
         with_lines=lines,
     )
-    return StreamingResponse(_until_failure(events), media_type="text/event-stream", headers=_NO_STORE)
+    return EventStream(_until_failure(events), headers=_NO_STORE)
 
 
-@router.get("/logs/page")
+@router.get("/logs/page", response_model=LogPageView)
 async def page(
     project: str,
     job_id: str,
     cases: Cases,
     log_filter: Filter,
     _key: JobKey,
-    before: int | None = None,
-    after: Annotated[int | None, Query(le=_MAX_CURSOR)] = None,
-    limit: int = 200,
-) -> dict[str, Any]:
+    before: Annotated[int | None, within(1)] = None,
+    after: Annotated[int | None, Query(le=_MAX_CURSOR, json_schema_extra={"minimum": 0})] = None,
+    limit: Annotated[int, within(1, MOST)] = 200,
+) -> Response:
     """The last lines before a cursor, or the first lines after one; by default the last lines of the log."""
     result = await cases.log_pages.page(project, job_id, before, after, log_filter, limit)
-    return {
-        "lines": compact(result.entries),
-        "first": result.first,
-        "last": result.last,
-        "earlier": result.first > 1,
-        "later": result.more,
-    }
+    return JSONResponse(  # as it is: there may be megabytes of lines
+        {
+            "lines": compact(result.entries),
+            "first": result.first,
+            "last": result.last,
+            "earlier": result.first > 1,
+            "later": result.more,
+        }
+    )
 
 
 @router.get("/logs/first")
@@ -106,14 +127,14 @@ async def first(
     cases: Cases,
     log_filter: Filter,
     _key: JobKey,
-    after: Annotated[int, Query(le=_MAX_CURSOR)] = 0,
-) -> dict[str, Any]:
+    after: Annotated[int, Query(le=_MAX_CURSOR, json_schema_extra={"minimum": 0})] = 0,
+) -> LogMatch:
     """The cursor of the first line that passes the filter, after a cursor."""
     result = await cases.log_pages.first(project, job_id, after, log_filter)
-    return {"cursor": result.cursor, "looked": result.looked, "more": result.more}
+    return LogMatch(cursor=result.cursor, looked=result.looked, more=result.more)
 
 
-@router.get("/logs/download")
+@router.get("/logs/download", response_class=TextStream)
 async def download(project: str, job_id: str, cases: Cases, log_filter: Filter, _key: JobKey) -> Response:
     """All lines so far as a file."""
     headers = _NO_STORE | {
@@ -121,7 +142,7 @@ async def download(project: str, job_id: str, cases: Cases, log_filter: Filter, 
         "X-Content-Type-Options": "nosniff",
     }
     text = cases.log_pages.text(project, job_id, log_filter)
-    return StreamingResponse(text, media_type="text/plain; charset=utf-8", headers=headers)
+    return TextStream(text, headers=headers)
 
 
 async def _until_failure(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:

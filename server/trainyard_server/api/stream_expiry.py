@@ -1,4 +1,4 @@
-"""Ends event streams when the session that opened them expires or is revoked."""
+"""Ends event streams when the session or the token that opened them expires or is revoked."""
 
 import asyncio
 import logging
@@ -20,11 +20,11 @@ async def serve(
     receive: Receive,
     send: Send,
     *,
-    lasts_s: float,
+    lasts_s: float | None,
     until_revoked: Callable[[], Awaitable[bool]],
 ) -> None:
-    """Call `app`. An event stream ends after `lasts_s` seconds, or when `until_revoked` returns True or fails with a
-    DatabaseError. Other responses are sent to their end."""
+    """Call `app`. An event stream ends after `lasts_s` seconds (None: never), or when `until_revoked` returns True or
+    fails with a DatabaseError. Other responses are sent to their end."""
     loop = asyncio.get_running_loop()
     streaming = False
     watching: asyncio.Task[None] | None = None
@@ -33,7 +33,7 @@ async def serve(
         try:
             revoked = await until_revoked()
         except DatabaseError as error:  # the client gets the error when it reconnects
-            _failures.record("Revoked sessions cannot be read", error)
+            _failures.record("Sessions and tokens cannot be read", error)
             revoked = True
         if revoked and not limit.expired():
             limit.reschedule(loop.time())
@@ -45,7 +45,8 @@ async def serve(
             streaming = streaming and message.get("more_body", False)
         elif _is_stream(message):
             streaming = True
-            limit.reschedule(loop.time() + lasts_s)
+            if lasts_s is not None:
+                limit.reschedule(loop.time() + lasts_s)
             watching = asyncio.create_task(watch())
 
     try:

@@ -8,13 +8,17 @@ from starlette.concurrency import run_in_threadpool
 from trainyard_protocol.errors import TooLarge
 from trainyard_protocol.views import Staged
 from trainyard_server.api.dependencies import Cases
+from trainyard_server.services.jobs import check_project
 
 router = APIRouter(prefix="/upload")
 
 _MAX_DIGITS = 18
 
 
-@router.post("/trainyard/v1/projects/{project}/packages/{filename}")
+@router.post(
+    "/trainyard/v1/projects/{project}/packages/{filename}",
+    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
+)
 async def package(
     project: str,
     filename: str,
@@ -22,10 +26,11 @@ async def package(
     cases: Cases,
     job_id: Annotated[str, Query(alias="jobId")] = "",
 ) -> Staged:
-    """Store the body as a package. Idempotent: the same content gives the same URI.
+    """Store the body as a package of the project. Idempotent: the same content gives the same URI.
 
     With `jobId`, the job that is submitted next, a taken id is refused before the body is read.
     """
+    check_project(project)
     limit = cases.backend.settings.upload_limit
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdecimal() and (len(length) > _MAX_DIGITS or int(length) > limit):
@@ -33,7 +38,7 @@ async def package(
     await run_in_threadpool(cases.health.admit)
     if job_id:
         await run_in_threadpool(cases.jobs.check_free, project, job_id)
-    with await run_in_threadpool(cases.backend.uploads.receive, filename) as upload:
+    with await run_in_threadpool(cases.backend.uploads.receive, project, filename) as upload:
         async for part in request.stream():
             await run_in_threadpool(upload.write, part)
         return await run_in_threadpool(upload.finish)

@@ -1,27 +1,28 @@
-"""Quota file of a site: what each project may use at the same time.
+"""Quota file of a site: what each project may use at the same time, and which images its jobs may bring.
 
     default: {vcpus: 64, gpus: 4, runningJobs: 20}
     projects:
-      vision: {vcpus: 128, accelerators: {NVIDIA_TESLA_T4: 2}}
+      vision: {vcpus: 128, accelerators: {NVIDIA_TESLA_T4: 2}, images: ["gcr.io/vision/*"]}
 
 The limits of a project override the default ones individually; `null` removes one.
 """
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
+from trainyard_protocol.config.yaml_file import entry_problem, read_yaml_file
+from trainyard_protocol.errors import FailedPrecondition
+from trainyard_server.domain.images import AllowedImages
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS, Quotas
 
 logger = logging.getLogger(__name__)
 
 _Limit = Annotated[int, Field(ge=0)] | None
+_Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?._:/@\[\]-]+$")]
 
 
 class _Data(BaseModel):
@@ -35,6 +36,7 @@ class _Limits(_Data):
     vcpus: _Limit = None
     gpus: _Limit = None
     accelerators: dict[str, _Limit] = {}
+    images: list[_Pattern] | None = None
 
     def named(self) -> dict[str, int | None]:
         """The limits that the file sets, by name."""
@@ -49,12 +51,12 @@ class _File(_Data):
 
 
 class QuotaFile:
-    """The quota file of a server, and the quotas in force: those of its last valid content."""
+    """The quota file of a server, and what is in force: its last valid content."""
 
     def __init__(self, path: Path | None) -> None:
         """Raises InvalidArgument with file, line and entry."""
         self._path = path
-        self.quotas = load_quotas(path)
+        self.quotas, self.images = load_quotas(path)
 
     def reload(self) -> Quotas:
         """Read the file again and put its quotas in force. Raises InvalidArgument, and FailedPrecondition without a
@@ -63,50 +65,31 @@ class QuotaFile:
             raise FailedPrecondition(
                 "The server was started without --quotas, so it has no file to read again."
             )
-        self.quotas = load_quotas(self._path)
+        self.quotas, self.images = load_quotas(self._path)
         logger.info("Quotas of %s are in force", self._path.resolve())
         return self.quotas
 
 
-def load_quotas(path: Path | None) -> Quotas:
-    """The quotas of a file; without a file, none. Raises InvalidArgument with file, line and entry."""
+def load_quotas(path: Path | None) -> tuple[Quotas, AllowedImages]:
+    """The content of a file; without a file nothing is limited. Raises InvalidArgument with file, line and entry."""
     if path is None:
-        return Quotas()
+        return Quotas(), AllowedImages()
     path = path.resolve()  # messages name the file that a link leads to
+    text, value = read_yaml_file(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        file = _File.model_validate(yaml.safe_load(text) or {})
-    except OSError as error:
-        raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{path}: is not UTF-8 text.") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        position = "" if mark is None else f":{mark.line + 1}"
-        problem = getattr(error, "problem", None) or error
-        raise InvalidArgument(f"{path}{position}: is not YAML: {problem}.") from error
+        file = _File.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        entry = ".".join(str(step) for step in first["loc"])
-        line = _line(text, first["loc"])
-        raise InvalidArgument(f"{path}:{line}: {entry or 'the file'}: {first['msg']}.") from error
+        raise entry_problem(path, text, _File, error) from error
     default = file.default.named()
-    return Quotas(
+    quotas = Quotas(
         _limits(default), {name: _limits(default | own.named()) for name, own in file.projects.items()}
     )
+    images = {
+        name: own.images if "images" in own.model_fields_set else file.default.images
+        for name, own in file.projects.items()
+    }
+    return quotas, AllowedImages(file.default.images, images)
 
 
 def _limits(named: dict[str, int | None]) -> dict[str, int]:
     return {name: limit for name, limit in named.items() if limit is not None}
-
-
-def _line(text: str, steps: Sequence[int | str]) -> int:
-    """The line of the entry, from 1; for a missing entry, of its parent."""
-    node, line = yaml.compose(text, yaml.SafeLoader), 1
-    for step in steps:
-        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        pair = next(((key, value) for key, value in pairs if key.value == str(step)), None)
-        if pair is None:
-            break
-        line, node = pair[0].start_mark.line + 1, pair[1]
-    return line

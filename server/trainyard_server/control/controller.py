@@ -5,122 +5,252 @@ transaction, and a process that was killed between two steps continues with the 
 """
 
 import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from trainyard_protocol.config.fields import rfc3339
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.sync import AgentInfo, LogLine
+from trainyard_protocol.sync import AgentInfo
 from trainyard_protocol.views import LogEntry
 from trainyard_server.context import Backend
-from trainyard_server.control.snapshots import (
-    agents_now,
-    job_snapshot,
-    job_snapshots,
-    live_runs,
-    queued_snapshots,
-    run_snapshot,
-)
+from trainyard_server.control.queue_plan import QueuePlan
+from trainyard_server.control.service_log import ServiceLog
+from trainyard_server.control.snapshots import job_snapshot, live_runs, run_snapshot
+from trainyard_server.control.study_controller import StudyController
+from trainyard_server.control.workload import Workload
 from trainyard_server.domain.lifecycle import causes, decisions
 from trainyard_server.domain.lifecycle.causes import Cause
+from trainyard_server.domain.lifecycle.evaluators import run_of
 from trainyard_server.domain.scheduling import scheduler
 from trainyard_server.domain.snapshots import JobSnapshot
+from trainyard_server.storage.db import revisions, studies
 from trainyard_server.storage.db.models import JobRow, RunRow
 from trainyard_server.storage.db.repository import Event, Writer
-from trainyard_server.storage.events.notifier import JOBS_TOPIC, agent_topic, job_topic, log_topic
-from trainyard_server.storage.failures import FailureLog, failure_reason, is_database_failure
-from trainyard_server.storage.logs.store import SERVICE, Stream
+from trainyard_server.storage.db.revisions import Revision, WaitingNote
+from trainyard_server.storage.events.notifier import JOBS_TOPIC, agent_topic, job_topic
+from trainyard_server.storage.failures import FailureLog, is_database_failure
+from trainyard_server.storage.logs.store import Stream
 
 logger = logging.getLogger(__name__)
+
+_RUNS_AT_ONCE = 20
+_NOTES_AT_ONCE = 500
+"""Limits of one transaction or one round, so that nobody waits long for the writers' lock."""
+
+_LONG_S, _REST = 0.1, 3.0
+"""CPU time of a plan that is followed by a pause, and the pause as a multiple of it."""
 
 
 class Controller:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._studies = StudyController(backend)
         settings = backend.settings
         self._policy = decisions.RetryPolicy(
             settings.retries, settings.backoff_first_s, settings.backoff_max_s, settings.stall_action
         )
-        self._logged: set[int] = set()  # jobs whose service log this process has brought up to date
-        self._unlogged: set[int] = set()  # jobs whose service log could not be written
+        self._workload = Workload(backend.agent_liveness)
+        self._looking = threading.Lock()  # at the workload
+        self._plan = QueuePlan()
+        self._planning = threading.Lock()
+        self._plan_requested = False
+        self._plan_after = 0.0
+        self._notes: dict[int, scheduler.Waiting] = {}  # to be written, the oldest first
+        self._log = ServiceLog(backend)
         self._failures = FailureLog(logger)
 
     def tick(self) -> None:
-        """Check everything that changes with time: silent agents, time limits, the queue."""
-        self.watch_agents()
+        """Look at what has changed and what time changes: silent agents, time limits, the queue."""
         now = self._backend.clock()
-        with self._backend.store.read() as reader:
-            unfinished = job_snapshots(reader)
-        for job in unfinished:
-            # The first tick writes the service lines that a killed process did not.
+        with self._looking:
+            self._refresh()
+            busy, heartbeats = self._workload.busy, list(self._workload.heartbeats)
+        self._watch_agents(busy, heartbeats, now)
+        with self._looking:
+            due = self._workload.claim_due(now)
+            jobs = [self._workload.jobs[key] for key in sorted(due)]
+            open_studies, unfinished = sorted(self._workload.studies), self._workload.unfinished
+        for number, job in enumerate(jobs):
             try:
-                if job.key not in self._logged or decisions.step(job, now, self._policy) is not None:
+                # What a stalled replica last reported is written without a revision.
+                if decisions.is_restless(job) or decisions.step(job, now, self._policy) is not None:
                     self.advance(job.key)
             except Exception as error:
+                with self._looking:
+                    for one in jobs[number:] if is_database_failure(error) else [job]:
+                        self._workload.see_again(one.key)
                 if is_database_failure(error):
                     raise  # the next job would fail too
                 self._failures.record(f"Job {job.job_id} of {job.project} could not be moved forward", error)
-        self._logged &= {job.key for job in unfinished}
-        self._retry_logs()
-        self.schedule()
+        for key in open_studies:
+            self._advance_study(key, write_log=not self._log.is_written(key))
+        try:
+            self.schedule()
+        finally:  # after the plan, whose reasons to wait are lines, too
+            self._log.catch_up(unfinished)
 
     def observe_agents(self) -> None:
         """Record the heartbeats of agents and retry failed logs, while another process ticks."""
         with self._backend.store.read() as reader:
-            for agent in reader.agents():
+            for agent in revisions.heartbeats(reader):
                 self._backend.agent_liveness.silent_s(agent)
-        self._logged.clear()  # the process that ticks may be killed
-        self._retry_logs()
+        self._log.forget()  # the process that ticks may be killed
+        self._log.retry()
 
     def advance(self, key: int) -> None:
-        """Apply every transition that the job is ready for, and write its missing service lines."""
+        """Apply every transition that the job is ready for, and write its missing service lines. What a trial does may
+        move its study."""
+        with self._backend.store.read() as reader:
+            kind = studies.kind_of(reader, key)
+        if kind.is_study:
+            self._advance_study(key, write_log=True)
+            return
+        self._advance_job(key)
+        if kind.study_key is not None:
+            self._backend.notifier.publish(job_topic(kind.study_key))
+            self._advance_study(kind.study_key, write_log=False)
+
+    def _advance_job(self, key: int) -> bool:
+        """Whether it moved."""
+        moved = False
         while self._step(key):
-            pass
+            moved = True
         self.write_log(key)
+        return moved
+
+    def _advance_study(self, key: int, *, write_log: bool) -> None:
+        """Move the study and the trials that it creates and stops. `write_log`: also where nothing moves. A failure is
+        logged, and the next tick tries again: it must not stop a trial's agent."""
+        try:
+            moved, touched = self._studies.advance(key)
+            while touched:
+                changed = [self._advance_job(trial) for trial in touched]
+                moved, touched = True, self._studies.advance(key)[1] if any(changed) else []
+        except Exception as error:
+            if is_database_failure(error):
+                raise
+            self._failures.record(f"The study with the job number {key} could not be moved forward", error)
+        else:
+            if moved or write_log:
+                self.write_log(key)
 
     def schedule(self) -> None:
-        """Start the jobs that can start; record why each other job waits."""
-        now = self._backend.clock()
-        placed = []
-        with self._backend.store.write() as writer:
-            jobs = {job.key: job for job in writer.queued()}
-            if not jobs:
-                return
-            plan = scheduler.plan(
-                queued_snapshots(writer, jobs.values()),
-                agents_now(writer, self._backend),
-                now,
-                self._backend.quotas,
-            )
-            for placement in plan.placements:
-                job = jobs[placement.key]
-                run = writer.add_run(
-                    job, placement.agent_id, placement.assignments, now, "Waiting for job to be provisioned."
-                )
-                if placement.scaled:
-                    writer.add_event(job.key, Event("scaled-down", placement.scaled, run.number), now)
-                placed.append((job.key, placement.agent_id))
-            changed = {key: why for key, why in plan.waiting.items() if _differs(jobs[key], why)}
-            writer.record_waiting(changed)
-            noted = [key for key, why in plan.waiting.items() if _is_new_kind(jobs[key], why)]
-            for key in noted:
-                message = f"Job {jobs[key].job_id} waits: {plan.waiting[key].reason}."
-                writer.add_event(key, Event("waiting", message), now)
-        for key, agent_id in placed:
-            self._backend.notifier.publish(job_topic(key), agent_topic(agent_id))
-        if changed:
-            self._backend.notifier.publish(JOBS_TOPIC)
-        for key in [*(key for key, _ in placed), *noted]:
-            self.write_log(key)
+        """Start the jobs that can start; record why each other job waits. One thread plans; the others let it do so
+        once more."""
+        self._plan_requested = True
+        while self._plan_requested and self._planning.acquire(blocking=False):
+            try:
+                self._plan_requested = False
+                self._plan_queue()
+            finally:
+                self._planning.release()
 
-    def watch_agents(self) -> None:
-        """Update the runs of agents that are silent or lost."""
+    def _plan_queue(self) -> None:
+        """Plan outside of the transactions, which are short and check again what they write."""
         now = self._backend.clock()
-        settings = self._backend.settings
+        if time.monotonic() >= self._plan_after:
+            with self._looking:
+                self._refresh()
+                revision, changes = self._workload.revision, self._workload.claim_changes()
+                queue, agents = list(self._workload.queue.values()), list(self._workload.agents.values())
+            try:
+                began = time.thread_time()
+                plan = self._plan.update(queue, agents, changes, now, self._backend.quotas)
+                took_s = time.thread_time() - began
+                if took_s > _LONG_S:  # a long queue must not keep others from the processor
+                    self._plan_after = time.monotonic() + _REST * took_s
+                if plan is not None:
+                    self._note(plan.waiting)
+                    if plan.placements and revision is not None:
+                        self._plan_requested |= not self._place(plan.placements, revision, now)
+            except BaseException:
+                self._plan.forget()
+                raise
+        self._write_notes(now)
+
+    def _note(self, waiting: Mapping[int, scheduler.Waiting]) -> None:
+        """Remember which reasons are to be recorded."""
+        with self._looking:
+            known = self._workload.notes
+            for key in [key for key in self._notes if key not in known]:
+                del self._notes[key]
+            for key, why in waiting.items():
+                if (why.kind, why.reason, why.position) != known.get(key):
+                    self._notes[key] = why
+                else:
+                    self._notes.pop(key, None)
+
+    def _place(self, placements: Sequence[scheduler.Placement], revision: Revision, now: datetime) -> bool:
+        """Create the runs, some in each transaction. Whether all were: not where another process has created runs since
+        the revision, or where a job or its agent has changed."""
+        is_whole = True
+        for at in range(0, len(placements), _RUNS_AT_ONCE):
+            placed: list[tuple[JobRow, str]] = []
+            with self._backend.store.write() as writer:
+                if revisions.current(writer).placed != revision.placed:
+                    return False
+                for placement in placements[at : at + _RUNS_AT_ONCE]:
+                    job, agent = writer.find_job(placement.key), writer.agent(placement.agent_id)
+                    if (
+                        job is None
+                        or agent is None
+                        or job.state is not JobState.QUEUED
+                        or max(job.changed, agent.changed) > revision.value
+                    ):
+                        is_whole = False
+                        continue
+                    run = writer.add_run(
+                        job, agent.agent_id, placement.assignments, now, "Waiting for job to be provisioned."
+                    )
+                    if placement.scaled:
+                        writer.add_event(job.key, Event("scaled-down", placement.scaled, run.number), now)
+                    placed.append((job, agent.agent_id))
+            made = writer.changes.revision
+            revision = revision if made is None else revision._replace(placed=made.placed)
+            for job, agent_id in placed:
+                self._backend.notifier.publish(job_topic(job.key), agent_topic(agent_id))
+            self.write_log(*(job.key for job, _ in placed))
+            for key in {job.study_key for job, _ in placed if job.study_key is not None}:
+                self._advance_study(key, write_log=False)
+        return is_whole
+
+    def _write_notes(self, now: datetime) -> None:
+        """Record why jobs wait, the longest outdated notes first: a long queue in some rounds."""
+        with self._looking:
+            known = self._workload.notes
+            some = {key: self._notes[key] for key in list(self._notes)[:_NOTES_AT_ONCE]}
+            new = [key for key, why in some.items() if _is_new_kind(known.get(key), why)]
+            events = {
+                key: Event("waiting", f"Job {self._workload.queue[key].job_id} waits: {some[key].reason}.")
+                for key in new
+                if key in self._workload.queue
+            }
+        if not some:
+            return
+        with self._backend.store.write() as writer:
+            writer.record_waiting(some, events, now)
+        written = {key: WaitingNote(why.kind, why.reason, why.position) for key, why in some.items()}
+        with self._looking:
+            self._workload.noted(written.items(), writer.changes.revision)
+            for key, why in some.items():
+                if self._notes.get(key) is why:
+                    del self._notes[key]
+        self._backend.notifier.publish(JOBS_TOPIC)
+        self._log.write_later(*events)
+        self._log.retry()
+
+    def _refresh(self) -> None:
         with self._backend.store.read() as reader:
-            busy = {run.agent_id for run in reader.live_runs()}
-            agents = reader.agents()
+            self._workload.refresh(reader)
+
+    def _watch_agents(
+        self, busy: set[str], heartbeats: Sequence[revisions.AgentHeartbeat], now: datetime
+    ) -> None:
+        """Update the runs of agents that are silent or lost."""
+        settings = self._backend.settings
         silent_s = self._backend.agent_liveness.silent_s
-        silent = [agent.agent_id for agent in agents if silent_s(agent) > settings.silent_after_s]
+        silent = [agent.agent_id for agent in heartbeats if silent_s(agent) > settings.silent_after_s]
         for agent_id in busy.intersection(silent):
             try:
                 self._watch_silent(agent_id, now)
@@ -129,39 +259,20 @@ class Controller:
                     raise
                 self._failures.record(f"The runs of the silent agent {agent_id} could not be updated", error)
 
-    def write_log(self, key: int) -> None:
-        """Write the service's lines; a later tick retries those that cannot be written now."""
-        try:
-            self.write_service_lines(key)
-        except Exception as error:
-            if failure_reason(error) is None and not isinstance(error, OSError):
-                raise
-            self._unlogged.add(key)
-            self._failures.record("The service's lines of a job cannot be written", error)
-        else:
-            self._unlogged.discard(key)
-            self._logged.add(key)
+    def write_log(self, *keys: int) -> None:
+        """Write the service's lines of these jobs; a later tick retries those that cannot be written now."""
+        self._log.write(*keys)
 
-    def _retry_logs(self) -> None:
-        for key in list(self._unlogged):
-            self.write_log(key)
+    def write_log_soon(self, key: int) -> None:
+        """Let the next tick write the service's lines, with those of other jobs; who follows the log does so first."""
+        if self._backend.settings.run_loops:
+            self._log.write_later(key)
+        else:
+            self._log.write(key)
 
     def write_service_lines(self, key: int) -> None:
-        """Append the missing lines to the service's log: its n-th line is the n-th event with a message.
-
-        The missing lines are derived from the length of the log, so each line is written once, however often this
-        is called.
-        """
-        backend = self._backend
-        with backend.store.read() as reader:
-            job = reader.find_job(key)
-            if job is None:
-                return  # it was deleted
-            have = backend.logs.count(job.project, job.job_id, SERVICE)
-            events = reader.service_lines(key, skip=have)
-            lines = [LogLine(time=rfc3339(e.time), stream="stdout", text=e.message) for e in events]
-        if lines and backend.logs.append(job.project, job.job_id, SERVICE, have, lines).new:
-            backend.notifier.publish(log_topic(key))
+        """Append the missing lines of a job. Raises what the database and the log raise."""
+        self._log.write_now(key)
 
     def _watch_silent(self, agent_id: str, now: datetime) -> None:
         """Mark the replicas of a silent agent as UNKNOWN, or as lost after its lease."""
@@ -218,7 +329,7 @@ class Controller:
             if job_snapshot(writer, key) != job:
                 return True  # it has changed since it was read: decide again
             row = writer.job_by_key(key)
-            run = writer.live_run(key)
+            run = writer.run(step.of_restart) if step.of_restart else writer.live_run(key)
             _apply(writer, row, run, step, now)
         topics = [job_topic(key)]
         if run is not None:
@@ -231,13 +342,14 @@ class Controller:
         replica = decisions.decider(job)
         if job.run is None or replica is None or not job.run.complete:
             return (), None
-        number = job.run.number
+        gang = job.run.number
+        number = run_of(job, replica).number
         logs, count = self._backend.logs, self._backend.settings.last_lines
         if not decisions.has_cause(replica):
             return logs.tail(job.project, job.job_id, Stream(number, replica.task), count), None
 
         def end(task: str) -> tuple[LogEntry, ...]:
-            stream = Stream(number, task)
+            stream = Stream(number if task == replica.task else gang, task)
             return logs.last_entries(job.project, job.job_id, stream, causes.LINES, causes.CHARACTERS)
 
         entries = end(replica.task)
@@ -253,6 +365,8 @@ def _apply(
     writer: Writer, job: JobRow, run: RunRow | None, step: decisions.Transition, now: datetime
 ) -> None:
     verdict = step.verdict.model_dump(mode="json") if step.verdict is not None else None
+    if step.restart is not None and run is not None:
+        writer.add_restart(run, *step.restart, now)
     if step.run is not None and run is not None:
         values: dict[str, object] = {}
         if step.run is RunState.RUNNING:
@@ -284,10 +398,6 @@ def _job_values(
             return {"ended_at": now, "error_message": step.error_message, "verdict": verdict}
 
 
-def _differs(job: JobRow, why: scheduler.Waiting) -> bool:
-    return (job.waiting_kind, job.waiting, job.position) != (why.kind, why.reason, why.position)
-
-
-def _is_new_kind(job: JobRow, why: scheduler.Waiting) -> bool:
+def _is_new_kind(before: WaitingNote | None, why: scheduler.Waiting) -> bool:
     """Whether the waiting is an event: only for a reason of a new kind, since positions change all the time."""
-    return why.kind not in (job.waiting_kind, "backoff")
+    return before is not None and why.kind not in (before.kind, "backoff")

@@ -4,12 +4,13 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from trainyard_protocol.states import ReplicaState, RunState
-from trainyard_protocol.sync import AgentInfo, ExitReport, Stall
+from trainyard_protocol.sync import CLUSTER, AgentInfo, ExitReport, Stall, TrialOrder
 from trainyard_protocol.views import Verdict
 from trainyard_server.context import Backend
 from trainyard_server.domain.lifecycle import stalls
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
+from trainyard_server.storage.db import studies
 from trainyard_server.storage.db.job_inputs import JobInput
 from trainyard_server.storage.db.models import AgentRow, JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.reader import Reader
@@ -18,24 +19,28 @@ logger = logging.getLogger(__name__)
 
 
 def agents_now(reader: Reader, backend: Backend) -> list[AgentSnapshot]:
-    """Every agent with the resources of its live runs, and of ended runs whose processes still run."""
-    live = live_runs(reader)
+    """Every agent with the resources of its live runs, and of ended runs whose processes still run. A restarted
+    evaluator has those that it had in the run of its gang."""
+    live = [(run, replicas) for run, replicas in live_runs(reader) if run.beside is None]
     projects = reader.projects({run.job_key for run, _ in live})
     gangs: dict[str, list[Gang]] = {}
     for run, replicas in live:
-        gangs.setdefault(run.agent_id, []).append(_held(run, replicas, projects[run.job_key]))
+        gangs.setdefault(run.agent_id, []).append(gang_of(run, replicas, projects[run.job_key]))
     agents = reader.agents()
     for row in agents:
         for run_id in row.orphaned_runs:
             ended = reader.run(run_id)
             if ended is not None:
-                gangs.setdefault(row.agent_id, []).append(_held(ended, reader.replicas([run_id])))
-    return [_agent(row, gangs.get(row.agent_id, ()), backend.agent_liveness.is_alive(row)) for row in agents]
+                gangs.setdefault(row.agent_id, []).append(gang_of(ended, reader.replicas([run_id])))
+    return [
+        agent_snapshot(row, gangs.get(row.agent_id, ()), backend.agent_liveness.is_alive(row))
+        for row in agents
+    ]
 
 
 def idle_agents(reader: Reader) -> list[AgentSnapshot]:
     """Every agent as if it were alive and idle: its whole capacity."""
-    return [_agent(row, (), alive=True) for row in reader.agents()]
+    return [agent_snapshot(row, (), alive=True) for row in reader.agents()]
 
 
 def live_runs(reader: Reader, agent_id: str | None = None) -> list[tuple[RunRow, list[ReplicaRow]]]:
@@ -48,23 +53,23 @@ def live_runs(reader: Reader, agent_id: str | None = None) -> list[tuple[RunRow,
 
 
 def job_snapshot(reader: Reader, key: int) -> JobSnapshot:
-    run = reader.live_run(key)
-    live = run_snapshot(run, reader.replicas([run.run_id])) if run is not None else None
-    job = reader.job_by_key(key)
-    return snapshot_of(job, reader.job_input(job), live)
+    job, run = reader.job_by_key(key), reader.live_run(key)
+    parsed = reader.job_input(job)
+    if run is None:
+        return snapshot_of(job, parsed)
+    live = run_snapshot(run, reader.replicas([run.run_id]))
+    return snapshot_of(job, parsed, live, restarts_of(reader, [run]).get(key, ()))
 
 
-def job_snapshots(reader: Reader) -> list[JobSnapshot]:
-    """Every job that has not ended. A job whose row cannot be parsed is logged and left out."""
-    live = {run.job_key: (run, gang) for run, gang in live_runs(reader)}
-    jobs = []
-    for row in reader.unfinished():
-        try:
-            run = run_snapshot(*live[row.key]) if row.key in live else None
-            jobs.append(snapshot_of(row, reader.job_input(row), run))
-        except Exception:
-            logger.exception("Job %s of %s cannot be read", row.job_id, row.project)
-    return jobs
+def restarts_of(reader: Reader, live: Iterable[RunRow]) -> dict[int, tuple[RunSnapshot, ...]]:
+    """The runs of evaluators alone beside these runs, by job."""
+    numbers = {run.job_key: run.number for run in live}
+    rows = [row for row in reader.restarts(numbers) if row.beside == numbers[row.job_key]]
+    replicas = {replica.run_id: replica for replica in reader.replicas([row.run_id for row in rows])}
+    found: dict[int, tuple[RunSnapshot, ...]] = {}
+    for row in rows:
+        found[row.job_key] = (*found.get(row.job_key, ()), run_snapshot(row, [replicas[row.run_id]]))
+    return found
 
 
 def run_snapshot(run: RunRow, replicas: Iterable[ReplicaRow]) -> RunSnapshot:
@@ -89,7 +94,9 @@ def queued_snapshots(reader: Reader, jobs: Iterable[JobRow]) -> list[JobSnapshot
     return queued
 
 
-def snapshot_of(job: JobRow, parsed: JobInput, run: RunSnapshot | None = None) -> JobSnapshot:
+def snapshot_of(
+    job: JobRow, parsed: JobInput, run: RunSnapshot | None = None, restarts: tuple[RunSnapshot, ...] = ()
+) -> JobSnapshot:
     training_input, gang = parsed
     return JobSnapshot(
         key=job.key,
@@ -107,10 +114,34 @@ def snapshot_of(job: JobRow, parsed: JobInput, run: RunSnapshot | None = None) -
         stop_message=job.stop_message,
         stall_action=stalls.requested_action(job.labels),
         run=run,
+        restarts=restarts,
     )
 
 
-def _agent(row: AgentRow, gangs: Iterable[Gang], alive: bool) -> AgentSnapshot:
+def peers_of(replicas: Iterable[ReplicaRow], gang: Iterable[ReplicaRow]) -> dict[str, str]:
+    """The addresses of the gang of a restarted evaluator, by task, without its own."""
+    own = {replica.task for replica in replicas}
+    return {peer.task: peer.address for peer in gang if peer.task not in own and peer.address}
+
+
+def trial_order(reader: Reader, job: JobRow) -> TrialOrder | None:
+    """The study as the replicas of its trial are told; None for another job."""
+    found = studies.trial_of(reader, job)
+    if found is None:
+        return None
+    trial, study = found
+    spec = reader.job_input(study)[0].hyperparameters
+    if spec is None:
+        raise KeyError("hyperparameters")
+    return TrialOrder(
+        study=study.job_id,
+        number=trial.number,
+        metric_tag=spec.hyperparameter_metric_tag,
+        hyperparameters=spec.snake_case(),
+    )
+
+
+def agent_snapshot(row: AgentRow, gangs: Iterable[Gang], alive: bool) -> AgentSnapshot:
     info = AgentInfo.model_validate(row.info)
     return AgentSnapshot(
         agent_id=row.agent_id,
@@ -120,20 +151,18 @@ def _agent(row: AgentRow, gangs: Iterable[Gang], alive: bool) -> AgentSnapshot:
         runs_images=info.runs_images,
         runs_packages=info.runs_packages,
         engine_problem=info.engine_problem,
+        no_processes=info.no_processes,
         alive=alive,
+        draining=row.draining,
+        engine=info.kind == CLUSTER,
         gangs=tuple(gangs),
+        in_flight=info.in_flight,
     )
 
 
-def _held(run: RunRow, replicas: Sequence[ReplicaRow], project: str = "") -> Gang:
-    return Gang(
-        key=run.job_key,
-        project=project,
-        cpus=frozenset(cpu for replica in replicas for cpu in replica.cpus),
-        gpus=frozenset(gpu for replica in replicas for gpu in replica.gpus),
-        memory_bytes=sum(replica.memory_bytes for replica in replicas),
-        ended=run.state is RunState.ENDED,
-    )
+def gang_of(run: RunRow, replicas: Sequence[ReplicaRow], project: str = "") -> Gang:
+    ended, waits = run.state is RunState.ENDED, run.state is RunState.PREPARING
+    return Gang.of(replicas, run.job_key, project, ended, waits)
 
 
 def _replica(row: ReplicaRow) -> ReplicaSnapshot:
@@ -145,6 +174,7 @@ def _replica(row: ReplicaRow) -> ReplicaSnapshot:
             message=row.message,
             finished_at=row.finished_at,
             after_stop=row.after_stop,
+            order=row.exit_order,
         )
     return ReplicaSnapshot(
         task=row.task,
@@ -156,4 +186,5 @@ def _replica(row: ReplicaRow) -> ReplicaSnapshot:
         step=row.step,
         stall=Stall.model_validate(row.stall) if row.stall else None,
         stacks=row.stacks,
+        waits=row.waits,
     )

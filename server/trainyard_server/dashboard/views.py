@@ -19,6 +19,7 @@ from trainyard_server.api.dependencies import caller_of
 from trainyard_server.dashboard.rendering import rendering
 from trainyard_server.dashboard.static_files import static_version
 from trainyard_server.domain.permissions import Caller, Role
+from trainyard_server.services.audit import may_read
 from trainyard_server.storage.events.broadcaster import Broadcaster
 from trainyard_server.storage.events.notifier import Notifier
 
@@ -125,7 +126,8 @@ async def _events(changes: AsyncGenerator[Parts | None, None], csrf: str) -> Asy
 def _key(request: Request) -> tuple[str, ...]:
     """The same key gets the same parts."""
     caller = caller_of(request)
-    return (request.url.netloc, request.url.path, request.url.query, caller.role.value, caller.name)
+    roles = [f"{project} {role}" for project, role in sorted(caller.grants.items())]
+    return (request.url.netloc, request.url.path, request.url.query, caller.name, *roles)
 
 
 def _reader(request: Request) -> dict[str, Any]:
@@ -135,7 +137,8 @@ def _reader(request: Request) -> dict[str, Any]:
     return {
         "caller": caller,
         "csrf": getattr(request.state, "csrf", ""),
-        "may_submit": caller is not None and caller.may(Role.SUBMITTER),
+        "may_audit": caller is not None and may_read(caller),
+        "may_submit": caller is not None and caller.may_anywhere(Role.SUBMITTER),
         "path": request.url.path.removeprefix("/live") or "/",
         "theme": theme if theme in THEMES else "",
     }

@@ -1,76 +1,140 @@
-"""Permissions: roles, callers, and the role that each request needs. Pure.
+"""Permissions: roles, callers, and the projects that a caller sees. Pure. `route_access` has what each request needs.
 
-Viewers, submitters and admins are people; each role includes the one before. Agents have a role of their own. A test
-compares the table of docs/access.md with every route.
+Viewers, submitters and admins are people; each role includes the one before, in one project or in all. An operator is
+an admin of all projects. Agents have a role of their own.
 """
 
+import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.errors import InvalidArgument, PermissionDenied
 
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 """HTTP methods without side effects."""
 
-SIGN_IN = "/sign-in"
-SIGN_OUT = "/sign-out"
+ALL_PROJECTS = "*"
+"""In place of a project: a role that holds in all of them."""
+
+NAME_RULE = "letters, digits, '_', '.', '@', '+' and '-', at most 128"
+"""The characters of a caller's name."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,127}")
-_HEALTH = "/healthz"
-_OPEN = frozenset({_HEALTH, SIGN_IN})
-_OPEN_AREA = "/static/"
-_AGENTS = "/agent/"
-_API = ("/v1/", "/trainyard/", "/upload/", _AGENTS)
-_LONGEST_PATH = 2048
+
+Visible = frozenset[str] | None
+"""The projects that somebody may see; None for all."""
 
 
 class Role(StrEnum):
-    """The role of a token."""
+    """A role of people in a project, or the role of agents."""
 
-    VIEWER = "viewer"  # sees everything, changes nothing
+    VIEWER = "viewer"  # sees everything of the project, changes nothing
     SUBMITTER = "submitter"  # submits jobs, and changes its own
-    ADMIN = "admin"  # changes all jobs, and repairs the service
+    ADMIN = "admin"  # changes all jobs of the project, and who may do what there
     AGENT = "agent"  # worker agents: /agent/v1 and nothing else
 
+    def includes(self, role: "Role") -> bool:
+        """Whether this role may do what `role` may."""
+        if self not in PEOPLE or role not in PEOPLE:
+            return self is role
+        return PEOPLE.index(self) >= PEOPLE.index(role)
 
-_PEOPLE = (Role.VIEWER, Role.SUBMITTER, Role.ADMIN)
 
-# Requests that need another role than their method implies.
-_EXCEPTIONS = {
-    ("POST", "/trainyard/v1/health:mend"): Role.ADMIN,
-    ("POST", "/trainyard/v1/quotas:reload"): Role.ADMIN,
-    ("POST", "/trainyard/v1/sign-in-codes"): Role.VIEWER,
-    ("POST", SIGN_OUT): Role.VIEWER,
-}
-_CHECK = re.compile(r"/trainyard/v1/projects/[^/]+/configs:check")  # a POST for its body alone
+PEOPLE = (Role.VIEWER, Role.SUBMITTER, Role.ADMIN)
+"""The roles of people; each includes those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The need of a request: a role in a project. A role of None is anybody who has signed in."""
+
+    role: Role | None
+    project: str = ALL_PROJECTS
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The owner of a token. `name` is the owner of the jobs that it submits."""
+    """The maker of a request. `name` is the owner of the jobs that it submits; `grants` are its roles by project."""
 
-    role: Role
     name: str
+    grants: Mapping[str, Role]
 
-    def may(self, role: Role) -> bool:
-        """Whether it has that role, or one that includes it."""
-        if self.role not in _PEOPLE or role not in _PEOPLE:
-            return self.role is role
-        return _PEOPLE.index(self.role) >= _PEOPLE.index(role)
+    @classmethod
+    def everywhere(cls, role: Role, name: str) -> "Caller":
+        """A caller with one role in all projects, or an agent."""
+        return cls(name, {ALL_PROJECTS: role})
 
-    def may_change(self, owner: str) -> bool:
-        """Whether it may cancel, relabel and delete a job of that owner."""
-        return self.may(Role.ADMIN) or (self.may(Role.SUBMITTER) and self.name == owner)
+    @property
+    def is_agent(self) -> bool:
+        return self.grants.get(ALL_PROJECTS) is Role.AGENT
+
+    @property
+    def is_operator(self) -> bool:
+        return self.may(Role.ADMIN, ALL_PROJECTS)
+
+    @property
+    def role(self) -> Role | None:
+        """The role in all projects, else the highest one in any; None without one."""
+        if everywhere := self.grants.get(ALL_PROJECTS):
+            return everywhere
+        return max(self.grants.values(), key=PEOPLE.index, default=None)
+
+    @property
+    def visible(self) -> Visible:
+        """The projects whose jobs it may see."""
+        return None if ALL_PROJECTS in self.grants else frozenset(self.grants)
+
+    def sees(self, project: str) -> bool:
+        return is_visible(project, self.visible)
+
+    def check_sees(self, project: str) -> None:
+        """Raises PermissionDenied, with the same text for a project that does not exist."""
+        if not self.sees(project):
+            raise PermissionDenied(
+                f"You are {self.described_in(project)}, who has no role in the project {project} "
+                "(or it does not exist)."
+            )
+
+    def role_in(self, project: str) -> Role | None:
+        """Its role in the project, or in all projects if that is higher."""
+        roles = [self.grants[key] for key in {project, ALL_PROJECTS} if key in self.grants]
+        return max(roles, key=list(Role).index, default=None)
+
+    def may(self, role: Role, project: str) -> bool:
+        """Whether it has that role, or one that includes it, in the project."""
+        own = self.role_in(project)
+        return own is not None and own.includes(role)
+
+    def may_anywhere(self, role: Role) -> bool:
+        """Whether it has that role in any project."""
+        return any(own.includes(role) for own in self.grants.values())
+
+    def may_change(self, project: str, owner: str) -> bool:
+        """Whether it may cancel, relabel and delete a job of that owner in the project."""
+        return self.may(Role.ADMIN, project) or (self.may(Role.SUBMITTER, project) and self.name == owner)
+
+    def meets(self, need: Need) -> bool:
+        if need.role is None:
+            return not self.is_agent
+        return self.may(need.role, need.project)
+
+    def described_in(self, project: str) -> str:
+        """The caller with its role there, for people."""
+        if everywhere := self.grants.get(ALL_PROJECTS):
+            return f"the {everywhere}" if self.name == everywhere else f"{self.name} ({everywhere})"
+        role = self.grants.get(project)
+        return f"{self.name} ({role} of {project})" if role else self.name
 
     def __str__(self) -> str:
-        return f"the {self.role}" if self.name == self.role else f"{self.name} ({self.role})"
+        return self.described_in(ALL_PROJECTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A secret of a caller. A caller may have several, such as an old one and its successor."""
+    """A secret from a file of the operator, with a role in all projects. A caller may have several, such as an old one
+    and its successor."""
 
     role: Role
     name: str
@@ -78,11 +142,21 @@ class Token:
 
     @property
     def caller(self) -> Caller:
-        return Caller(self.role, self.name)
+        return Caller.everywhere(self.role, self.name)
+
+    @property
+    def credential(self) -> str:
+        """Identifies the token, its role and its name without revealing the secret."""
+        text = f"{self.role}\n{self.name}\n{self.secret}"
+        return f"file:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def is_visible(project: str, visible: Visible) -> bool:
+    return visible is None or project in visible
 
 
 def is_name(text: str) -> bool:
-    """Whether the text is a valid name: at most 128 of letters, digits, '_', '.', '@', '+' and '-'."""
+    """Whether the text is a valid name of a caller: see NAME_RULE."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -91,51 +165,9 @@ def check_tokens(tokens: Iterable[Token]) -> None:
     holders: dict[str, Token] = {}
     for token in tokens:
         if not is_name(token.name):
-            raise InvalidArgument(
-                f"{token.name!r} cannot be the name of a {token.role} token: "
-                "letters, digits, '_', '.', '@', '+' and '-', at most 128."
-            )
+            raise InvalidArgument(f"{token.name!r} cannot be the name of a {token.role} token: {NAME_RULE}.")
         other = holders.setdefault(token.secret, token)
         if other is not token:
             raise InvalidArgument(
                 f"{other.caller} and {token.caller} have the same token: each needs one of its own."
             )
-
-
-def needed(method: str, path: str) -> Role | None:
-    """The role that a request needs; None where it is open to all. Unknown paths need a role."""
-    if path in _OPEN or path.startswith(_OPEN_AREA):
-        return None
-    if path.startswith(_AGENTS):
-        return Role.AGENT
-    exception = Role.VIEWER if _CHECK.fullmatch(path) else _EXCEPTIONS.get((method, path))
-    if exception is not None:
-        return exception
-    return Role.VIEWER if method in SAFE_METHODS else Role.SUBMITTER
-
-
-def is_for_anybody(path: str) -> bool:
-    """Whether the response is the same for all callers, so that no caller is needed."""
-    return path == _HEALTH or path.startswith(_OPEN_AREA)
-
-
-def is_page(path: str) -> bool:
-    """Whether the path is a page for browsers, not for programs."""
-    return path not in _OPEN and not path.startswith((*_API, _OPEN_AREA, "/live/"))
-
-
-def wants_page(method: str, path: str, accept: str) -> bool:
-    """Whether the request is a browser's for a page, or the form that signs in or out. `accept` is the header."""
-    is_page_request = path in (SIGN_IN, SIGN_OUT) or (method in SAFE_METHODS and is_page(path))
-    return is_page_request and "text/html" in accept
-
-
-def local_path(text: str) -> str:
-    """The text if it is a path of this server's pages that a redirect may use, else "/".
-
-    Browsers read `//host` and `/\\host` as another server, and remove tabs and line ends first.
-    """
-    plain = text.isascii() and text.isprintable() and " " not in text and "\\" not in text
-    local = text.startswith("/") and not text.startswith("//") and len(text) <= _LONGEST_PATH
-    path = text.partition("?")[0].partition("#")[0]
-    return text if plain and local and is_page(path) else "/"

@@ -7,12 +7,13 @@ with its runs. Only a report that is no agent's is refused: too many of anything
 import math
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from itertools import chain
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.sync import LogChunk, SyncRequest
+from trainyard_protocol.sync import LogChunk, LogGap, SyncRequest, TrialMeasurement
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -20,13 +21,21 @@ MAX_ELEMENTS = 10_000
 """Of one list or mapping: CPUs, runs, replicas, samples, lines."""
 
 MAX_TEXT = 2000
-_LENGTHS = {"address": 255, "stacks": 256 * 2**10, "replica_environment": 128 * 2**10}
+MAX_WAITS = 300
+_LENGTHS = {"address": 255, "kind": 32, "stacks": 16 * 2**10, "replica_environment": 128 * 2**10}
 MAX_CODE = 255
 MAX_LINES = 2**31 - 1
 MAX_NUMBER = 2**62
 MAX_AGENT_ID = 128
+MAX_AGENT_BYTES = 256 * 2**10
+"""Of the JSON of an agent's description, which is read with each list of agents."""
+
+MAX_CHUNK_TEXT = 2 * 2**20
+"""Characters of a chunk's lines: an agent sends half a megabyte, and a last line of at most one."""
 
 MAX_SHA256 = 64
+MAX_TIME = 40
+"""Characters of a time of a gap."""
 
 _BEFORE, _AHEAD = timedelta(days=3650), timedelta(days=1)
 
@@ -37,19 +46,39 @@ def bounded_sync(request: SyncRequest, now: datetime) -> SyncRequest:
     if not agent_id or len(agent_id) > MAX_AGENT_ID or not agent_id.isprintable():
         text = f"must have 1 to {MAX_AGENT_ID} printable characters."
         raise InvalidArgument(Violation("agent.agent_id", text))
-    return bounded(request, now)
+    report = bounded(request, now)
+    size = len(report.agent.model_dump_json())
+    if size > MAX_AGENT_BYTES:
+        text = f"may take {MAX_AGENT_BYTES} bytes of JSON; this takes {size}. Give its replicas a smaller environment."
+        raise InvalidArgument(Violation("agent", text))
+    return report
 
 
 def checked_chunk(chunk: LogChunk) -> LogChunk:
-    """Raises InvalidArgument for more lines than an agent sends."""
-    _check_count("lines", len(chunk.lines))
+    """The chunk with its blocks as lines. Raises InvalidArgument for more than an agent sends at once."""
+    _check_count("lines", len(chunk.lines) + sum(len(block.texts) for block in chunk.blocks))
+    if chunk.blocks:
+        blocks = chain.from_iterable(block.lines for block in chunk.blocks)
+        chunk = chunk.model_copy(update={"lines": (*chunk.lines, *blocks), "blocks": ()})
+    size = sum(len(line.text) for line in chunk.lines)
+    if size > MAX_CHUNK_TEXT:
+        text = f"may have {MAX_CHUNK_TEXT} characters in all; these have {size}."
+        raise InvalidArgument(Violation("lines", text))
     if chunk.start < 0:
         raise InvalidArgument(Violation("start", f"must be 0 or more; this is {chunk.start}."))
+    if chunk.gap is not None:
+        gap = LogGap(after=_time_text(chunk.gap.after), before=_time_text(chunk.gap.before))
+        chunk = chunk.model_copy(update={"gap": gap})
     if chunk.end is None:
         return chunk
     count = min(max(chunk.end.count, 0), MAX_LINES)
-    end = {"count": count, "sha256": chunk.end.sha256.replace("\0", "")[:MAX_SHA256]}
+    digests = {name: getattr(chunk.end, name).replace("\0", "")[:MAX_SHA256] for name in ("sha256", "chain")}
+    end = {"count": count, **digests}
     return chunk.model_copy(update={"end": chunk.end.model_copy(update=end)})
+
+
+def _time_text(text: str) -> str:
+    return "".join(letter for letter in text[:MAX_TIME] if letter.isprintable())
 
 
 def bounded(message: _M, now: datetime) -> _M:
@@ -65,10 +94,15 @@ def bounded(message: _M, now: datetime) -> _M:
 
 def _bounded(name: str, value: Any, now: datetime) -> Any:
     match value:
+        case TrialMeasurement():  # a metric may be below 0
+            return value.model_copy(update={"step": min(max(value.step, 0), MAX_NUMBER)})
         case BaseModel():
             return bounded(value, now)
         case None | bool() | Enum():
             return value
+        case str() if name == "waits":  # an engine's words, which are shown in one line
+            printable = "".join(letter if letter.isprintable() else " " for letter in value[:MAX_TEXT])
+            return " ".join(printable.split())[:MAX_WAITS]
         case str():
             return value.replace("\0", "")[: _LENGTHS.get(name, MAX_TEXT)]
         case int() if name == "code":  # a number that is no exit code is none of a success

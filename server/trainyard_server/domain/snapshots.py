@@ -6,7 +6,7 @@ from datetime import datetime
 from trainyard_protocol.config.fields import seconds
 from trainyard_protocol.machines import ReplicaRequest
 from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
-from trainyard_protocol.sync import ExitReport, Stall
+from trainyard_protocol.sync import ExitReport, Stall, TrialOrder
 from trainyard_protocol.training_input import DEFAULT_MAX_RUNNING_TIME_S, TrainingInput
 from trainyard_protocol.views import Verdict
 from trainyard_server.domain.lifecycle.stalls import StallAction, StalledReplica
@@ -23,6 +23,7 @@ class ReplicaSnapshot:
     step: int | None = None
     stall: Stall | None = None
     stacks: str = ""
+    waits: str = ""
 
     @property
     def has_run(self) -> bool:
@@ -56,7 +57,8 @@ class RunSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """A job and its live run, None while there is none. `gang` is never empty.
+    """A job and its live run, None while there is none. `gang` is never empty. `restarts` are the runs of its
+    evaluators alone, beside the live run, in order.
 
     `started_at` is when the job was first RUNNING; a new run does not change it. No new run starts before
     `backoff_until`.
@@ -77,6 +79,13 @@ class JobSnapshot:
     stop_message: str = ""
     stall_action: StallAction | None = None
     run: RunSnapshot | None = None
+    restarts: tuple[RunSnapshot, ...] = ()
+    trial: TrialOrder | None = None
+    """Of a trial, where its variables are of interest."""
+
+    def backs_off(self, now: datetime) -> bool:
+        """Whether its next run has to wait. A clock that was set back ends the pause, which would last for as long."""
+        return self.backoff_until is not None and self.queued_at <= now < self.backoff_until
 
     @property
     def max_running_s(self) -> float:

@@ -3,10 +3,10 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from anyio import to_thread
@@ -15,24 +15,34 @@ from trainyard_protocol.errors import NotFound
 from trainyard_protocol.health import sized
 from trainyard_protocol.states import ReplicaState, RunState
 from trainyard_protocol.sync import (
+    CLUSTER,
+    MAX_REPORTED,
     LogChunk,
+    LogGap,
     LogReceipt,
     ReplicaOrder,
     RunOrder,
     RunReport,
     SyncRequest,
     SyncResponse,
+    TrialOrder,
 )
 from trainyard_protocol.training_input import TrainingInput
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
-from trainyard_server.control.snapshots import live_runs, run_snapshot
+from trainyard_server.control.snapshots import live_runs, peers_of, run_snapshot, trial_order
+from trainyard_server.domain.agent_keys import AgentKey
 from trainyard_server.domain.lifecycle import decisions, stalls
+from trainyard_server.domain.lifecycle.messages import waiting
 from trainyard_server.domain.reports import bounded_sync, checked_chunk
+from trainyard_server.domain.run_tokens import RunTokens
 from trainyard_server.domain.snapshots import RunSnapshot
+from trainyard_server.domain.tuning.measurements import merged
+from trainyard_server.services.agent_keys import check_key, run_with
+from trainyard_server.storage.db import revisions, studies
 from trainyard_server.storage.db.models import JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.reader import Reader
-from trainyard_server.storage.db.repository import Event, Writer
+from trainyard_server.storage.db.repository import SERVICE_ACTOR, Event, Writer
 from trainyard_server.storage.events.notifier import (
     AGENTS_TOPIC,
     agent_topic,
@@ -44,29 +54,42 @@ from trainyard_server.storage.logs.store import LogMismatch, Stream
 logger = logging.getLogger(__name__)
 
 _ALIVE = (ReplicaState.STARTING, ReplicaState.RUNNING)
+_COMPANY = 2
+"""So many agents that are alive have each other, whoever else comes or goes."""
 
 
 class AgentSync:
-    def __init__(self, backend: Backend, controller: Controller) -> None:
+    def __init__(self, backend: Backend, controller: Controller, run_tokens: RunTokens) -> None:
         self._backend = backend
+        settings = backend.settings
+        self._run_tokens = run_tokens if settings.storage or settings.storage_emulator else None
         self._controller = controller
         self._newest: dict[str, object] = {}  # the latest sync of each agent
 
     async def sync(
-        self, request: SyncRequest, still_connected: Callable[[], Awaitable[bool]] | None = None
+        self,
+        request: SyncRequest,
+        key: AgentKey,
+        still_connected: Callable[[], Awaitable[bool]] | None = None,
+        name: str = "",
     ) -> SyncResponse:
         """Record the report, then answer with every run that the agent should have.
 
         While the agent has seen that answer, it is held for up to `wait_s`; a change or a newer sync of the same
-        agent ends the wait. `still_connected` is whether the caller still waits.
+        agent ends the wait. `still_connected` is whether the caller still waits. `name`: that of the agent's token, if
+        it has one, in place of the agent's own. Raises PermissionDenied for the id of
+        an agent with another key.
         """
+        if name:
+            agent = request.agent.model_copy(update={"name": name})
+            request = request.model_copy(update={"agent": agent})
         request = bounded_sync(request, self._backend.clock())
         agent_id = request.agent.agent_id
+        await to_thread.run_sync(self.record, request, key)
         me = self._newest[agent_id] = object()
         notifier = self._backend.notifier
         with notifier.subscribe(agent_topic(agent_id)) as events:
             notifier.publish(agent_topic(agent_id))
-            await to_thread.run_sync(self.record, request)
             answer = await to_thread.run_sync(self.answer, agent_id)
             deadline = asyncio.get_running_loop().time() + min(
                 request.wait_s, self._backend.settings.longest_hold_s
@@ -91,13 +114,14 @@ class AgentSync:
             await to_thread.run_sync(self._answered, agent_id, answer)
             return answer
 
-    def record(self, request: SyncRequest) -> None:
-        """Store the agent's report of itself and its runs. An old report changes nothing."""
+    def record(self, request: SyncRequest, key: AgentKey) -> None:
+        """Store the agent's report of itself and its runs. An old report changes nothing. Raises PermissionDenied."""
         backend = self._backend
         now = backend.clock()
         touched = set()
-        with backend.store.write() as writer:
+        with backend.store.write(_actor(request.agent.name)) as writer:
             known = writer.agent(request.agent.agent_id)
+            check_key(known, key)
             mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
             left = sorted(
                 {r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys()
@@ -108,7 +132,7 @@ class AgentSync:
                 or known.info != request.agent.model_dump(mode="json")
                 or known.orphaned_runs != left
             )
-            writer.save_agent(request.agent, left, now)
+            writer.save_agent(request.agent, key.digest, left, now)
             if known is not None and known.sent_version == request.seen:
                 writer.grant_lease(known, known.sent_lease_s)
             for report in request.runs:
@@ -120,73 +144,98 @@ class AgentSync:
                 if report.runtime is not None and run.runtime != report.runtime:
                     writer.record_runtime(run, report.runtime, report.runtime_reason, now)
                     touched.add(run.job_key)
-                if not run.acknowledged or run.activity != report.activity:
-                    writer.record_activity(
-                        run, report.activity, now, _preparation_events(run, report.activity)
-                    )
+                activity = report.activity or waiting(report.replicas)
+                if not run.acknowledged or run.activity != activity:
+                    writer.record_activity(run, activity, now, _preparation_events(run, report, activity))
                     touched.add(run.job_key)
                 for change in changes:
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)
                 if self._note_stalls(writer, run, seen, report, now):
                     touched.add(run.job_key)
-            others = [agent.agent_id for agent in writer.agents() if agent.agent_id != request.agent.agent_id]
+                if report.measurements and _record_measurements(writer, run.job_key, report):
+                    touched.add(run.job_key)
+            others = self._others_alive(writer, request.agent.agent_id, _COMPANY) if changed else ()
         if changed:
-            # Their leases may change.
-            backend.notifier.publish(AGENTS_TOPIC, *map(agent_topic, others))
-        for key in touched:
-            backend.notifier.publish(job_topic(key))
-            self._controller.advance(key)
+            # The lease of one that was alone changes.
+            alone = others if len(others) < _COMPANY else ()
+            backend.notifier.publish(AGENTS_TOPIC, *map(agent_topic, alone))
+        for job_key in touched:
+            backend.notifier.publish(job_topic(job_key))
+            self._controller.advance(job_key)
         if touched or changed:
             self._controller.schedule()
 
     def answer(self, agent_id: str) -> SyncResponse:
-        """All orders for the agent. It gets a lease while another agent could run its jobs."""
+        """All orders for the agent. The agent of a machine gets a lease while another agent could run its jobs. That of
+        an engine gets none: its runs outlive it, and never start elsewhere because it is silent."""
         backend = self._backend
         with backend.store.read() as reader:
-            others = [agent for agent in reader.agents() if agent.agent_id != agent_id]
-            busy = {run.agent_id for run in reader.live_runs()}
-            several = any(
-                other.agent_id in busy or backend.agent_liveness.is_alive(other) for other in others
-            )
-            lease_s = backend.settings.granted_lease_s if several else None
-            orders = self._orders(reader, agent_id)
+            me = reader.agent(agent_id)
+            fronts_engine = me is not None and me.info.get("kind") == CLUSTER
+            leased = not fronts_engine and self._has_company(reader, agent_id)
+            lease_s = backend.settings.granted_lease_s if leased else None
+            # An engine's objects, which others may read, have no token of the storage.
+            orders = self._orders(reader, agent_id, None if fronts_engine else self._run_tokens)
         answer = SyncResponse(version="", lease_s=lease_s, runs=orders)
         version = hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]
         return answer.model_copy(update={"version": version})
 
-    def append_logs(self, run_id: str, task: str, chunk: LogChunk) -> LogReceipt:
+    def _has_company(self, reader: Reader, agent_id: str) -> bool:
+        """Whether another agent is alive, or has a live run."""
+        return bool(self._others_alive(reader, agent_id, 1)) or revisions.others_run(reader, agent_id)
+
+    def _others_alive(self, reader: Reader, agent_id: str, enough: int) -> Sequence[str]:
+        """Agents other than this one that are alive: `enough` or more of them, or all. Those that were heard last
+        mostly are enough, and no other row is read then."""
+        liveness, found = self._backend.agent_liveness, list[str]()
+        for agents in (liveness.newest, None):
+            rows = revisions.heartbeats(reader, agents)
+            found = [row.agent_id for row in rows if row.agent_id != agent_id and liveness.is_alive(row)]
+            if len(found) >= enough:
+                break
+        return found
+
+    def append_logs(self, run_id: str, task: str, chunk: LogChunk, key: AgentKey) -> LogReceipt:
         """Add the lines that continue the replica's log. Complete once its end is here and agrees with the lines that
         the server has, or once the job's log quota is used up.
 
         A log that can never be completed is closed as it is, with an event: no job waits for it. The lines of a run
-        that has ended (its machine was lost and is back) are dropped. Raises NotFound for an unknown replica.
+        that has ended (its machine was lost and is back) are dropped. Raises NotFound for an unknown replica,
+        PermissionDenied for another agent's.
         """
         backend = self._backend
         chunk = checked_chunk(chunk)
         with backend.store.read() as reader:
-            run, replica = reader.run(run_id), reader.replica(run_id, task)
-            if run is None or replica is None:
+            run, replica = run_with(reader, run_id, key), reader.replica(run_id, task)
+            if replica is None:
                 raise NotFound(f"There is no replica {task} of a run {run_id} here.")
             job = reader.job_by_key(run.job_key)
+            agent = reader.agent(run.agent_id)
         logs, stream = backend.logs, Stream(run.number, task)
         if replica.log_complete or run.state is RunState.ENDED:
-            return LogReceipt(next=logs.count(job.project, job.job_id, stream), complete=True)
+            return LogReceipt(
+                next=logs.count(job.project, job.job_id, stream), complete=True, accepts_blocks=True
+            )
+        if chunk.gap is not None and chunk.start == logs.count(job.project, job.job_id, stream):
+            self._note_gap(run, task, chunk.gap)
         quota = backend.settings.log_quota
         appended = logs.append(job.project, job.job_id, stream, chunk.start, chunk.lines, quota)
         if appended.new:
             begin = appended.next - appended.new
-            first = begin - chunk.start
-            fresh = chunk.lines[first : first + appended.new]
-            backend.progress.add(run_id, task, begin, fresh, partial(self._stored_metrics, run_id, task))
+            stored_metrics = partial(self._stored_metrics, run_id, task)
+            backend.progress.add(run_id, task, begin, appended.new, appended.reports, stored_metrics)
             backend.notifier.publish(log_topic(job.key))
         complete, stored, event = False, None, None
+        end_sha256 = chunk.end.sha256 if chunk.end is not None else ""
         if appended.full:
             complete, stored = True, appended.next
         elif chunk.end is not None:
             try:
                 complete = logs.verify(job.project, job.job_id, stream, chunk.end)
                 stored = chunk.end.count if chunk.end.cut else None
+                if complete and not end_sha256:
+                    end_sha256 = logs.sha256(job.project, job.job_id, stream)
             except LogMismatch as mismatch:
                 complete = True
                 message = f"The log of {task} is not what the replica wrote: {mismatch}."
@@ -196,14 +245,25 @@ class AgentSync:
             if stored is not None:
                 event = Event("log-quota", _quota_notice(task, stored, quota), run.number, task)
             steps = backend.progress.final_values(job.project, job.job_id, stream, run_id, appended.next)
-            with backend.store.write() as writer:
+            actor = _actor(str(agent.info["name"])) if agent is not None else SERVICE_ACTOR
+            with backend.store.write(actor) as writer:
                 writer.record_progress(run_id, task, steps, complete=True)
                 now, end = backend.clock(), chunk.end if not appended.full else None
+                end = end and end.model_copy(update={"sha256": end_sha256})
                 writer.complete_log(run, task, now, event, end=end, stored=stored)
             backend.notifier.publish(job_topic(job.key))
             self._controller.advance(job.key)
             self._controller.schedule()  # what this run held may be free now
-        return LogReceipt(next=appended.next, complete=complete)
+        position = logs.position(job.project, job.job_id, stream) if chunk.resume else None
+        return LogReceipt(next=appended.next, complete=complete, position=position, accepts_blocks=True)
+
+    def _note_gap(self, run: RunRow, task: str, gap: LogGap) -> None:
+        """Record that lines may be missing, once, before the lines behind them are stored."""
+        message = f"The log of {task} may lack lines {_times_of(gap)}: its engine may have dropped them."
+        with self._backend.store.write() as writer:
+            if not any(event.message == message for event in writer.events(run.job_key)):
+                event = Event("log-damaged", message, run.number, task)
+                writer.add_event(run.job_key, event, self._backend.clock())
 
     def _stored_metrics(self, run_id: str, task: str) -> Mapping[str, Any] | None:
         with self._backend.store.read() as reader:
@@ -227,42 +287,59 @@ class AgentSync:
             writer.add_event(run.job_key, Event("moves-on", message, run.number, before.task), now)
         return bool(changes)
 
-    def package(self, sha256: str, filename: str) -> Path:
-        """The path of an uploaded package. Raises NotFound."""
-        return self._backend.uploads.path(sha256, filename)
-
     def _answered(self, agent_id: str, answer: SyncResponse) -> None:
         """Record the lease of the answer.
 
         No lease holds at once. A lease holds when the agent has acknowledged it: the answer may be lost, and an agent
         without a lease stops nothing. Until then the longer of two leases holds.
+
+        Nothing is written for the answer that the agent has: it is held for less than the time after which an agent
+        counts as silent.
         """
+        with self._backend.store.read() as reader:
+            known = reader.agent(agent_id)
+            if known is None or (
+                (known.sent_version, known.sent_lease_s) == (answer.version, answer.lease_s)
+                and known.lease_s == _longer(known.lease_s, answer.lease_s)
+            ):
+                return
         with self._backend.store.write() as writer:
             agent = writer.agent(agent_id)
             if agent is None:
                 return
-            held = agent.lease_s
-            lease_s = None if answer.lease_s is None or held is None else max(held, answer.lease_s)
+            lease_s = _longer(agent.lease_s, answer.lease_s)
             writer.answer_agent(agent, answer.version, answer.lease_s, self._backend.clock())
             writer.grant_lease(agent, lease_s)
-        self._backend.agent_liveness.silent_s(
-            agent
-        )  # record the heartbeat now, however late the next tick is
+        # Record the heartbeat now, however late the next tick is.
+        self._backend.agent_liveness.silent_s(agent)
 
-    def _orders(self, reader: Reader, agent_id: str) -> tuple[RunOrder, ...]:
+    def _orders(self, reader: Reader, agent_id: str, tokens: RunTokens | None) -> tuple[RunOrder, ...]:
         orders = []
-        for run, gang in live_runs(reader, agent_id):
-            job = reader.job_by_key(run.job_key)
+        mine = live_runs(reader, agent_id)
+        gangs = {run.job_key: gang for run, gang in mine if run.beside is None}
+        jobs = reader.jobs_by_key(run.job_key for run, _ in mine)
+        for run, gang in mine:
+            job = jobs[run.job_key]
             try:
                 training_input, _ = reader.job_input(job)
+                trial = trial_order(reader, job)
             except Exception:  # the other runs of the agent go on
                 logger.exception("Job %s of %s cannot be read", job.job_id, job.project)
             else:
-                orders.append(self._order(run, gang, job, training_input))
+                peers = [] if run.beside is None else gangs.get(run.job_key, [])
+                token = tokens.token(run.run_id) if tokens is not None else ""
+                orders.append(self._order(run, gang, peers, job, training_input, trial, token))
         return tuple(orders)
 
     def _order(
-        self, run: RunRow, gang: list[ReplicaRow], job: JobRow, training_input: TrainingInput
+        self,
+        run: RunRow,
+        gang: list[ReplicaRow],
+        peers: list[ReplicaRow],
+        job: JobRow,
+        training_input: TrainingInput,
+        trial: TrialOrder | None,
+        storage_token: str,
     ) -> RunOrder:
         return RunOrder(
             run_id=run.run_id,
@@ -278,24 +355,66 @@ class AgentSync:
                     cpus=tuple(replica.cpus),
                     memory_bytes=replica.memory_bytes,
                     gpus=tuple(replica.gpus),
+                    vcpus=replica.vcpus,
+                    accelerator_type=replica.accelerator_type,
+                    accelerator_count=replica.accelerator_count,
+                    pod=self._backend.catalog.pod_settings(replica.machine_type, replica.accelerator_type),
                 )
                 for replica in gang
             ),
             grace_s=self._backend.settings.grace_s,
             log_quota_bytes=self._backend.settings.log_quota,
             stall=stalls.policy_of(job.labels, self._backend.settings.stall_policy),
-            job_dir="" if training_input.job_dir else self._backend.job_dir(job.project, job.job_id, ""),
+            job_dir=""
+            if training_input.job_dir
+            else self._backend.job_dir(job.project, job.owner, job.job_id, ""),
+            owner=job.owner,
+            priority=job.priority,
+            trial=trial,
+            peers=peers_of(gang, peers),
+            storage_token=storage_token,
         )
 
 
-def _preparation_events(run: RunRow, activity: str) -> list[Event]:
-    """Events of the preparation of a run."""
+def _longer(held_s: float | None, sent_s: float | None) -> float | None:
+    """The lease that holds until the agent has acknowledged an answer; None: no limit."""
+    return None if held_s is None or sent_s is None else max(held_s, sent_s)
+
+
+def _record_measurements(writer: Writer, job_key: int, report: RunReport) -> bool:
+    """Store the measurements of a trial. Whether any is new."""
+    found = studies.stored_measurements(writer, job_key)
+    last = report.measurements[-MAX_REPORTED:]
+    reported = [(one.step, one.value) for one in last if math.isfinite(one.value)]
+    if found is None or not reported:
+        return False
+    trial, stored = found
+    values = merged(stored if trial.from_file else (), reported)
+    if trial.from_file and values == tuple(stored):
+        return False
+    studies.record_measurements(writer, trial, values, from_file=True)
+    return True
+
+
+def _actor(agent: str) -> str:
+    """The actor of what an agent reports. No person's name has a space."""
+    return f"agent {agent}"
+
+
+def _preparation_events(run: RunRow, report: RunReport, activity: str) -> list[Event]:
+    """Events of the preparation of a run. What it waits for in its engine is one as it begins: it changes often."""
     events = []
     if not run.acknowledged:
         events.append(Event("acknowledged", "Waiting for training program to start.", run.number))
-    if activity and activity != run.activity:
+    if activity and activity != run.activity and (report.activity or not run.activity):
         events.append(Event("preparing", f"{activity[0].upper()}{activity[1:]}.", run.number))
     return events
+
+
+def _times_of(gap: LogGap) -> str:
+    if gap.after and gap.before:
+        return f"between {gap.after} and {gap.before}"
+    return f"after {gap.after}" if gap.after else f"before {gap.before or 'its end'}"
 
 
 def _quota_notice(task: str, stored: int, quota: int) -> str:

@@ -11,8 +11,11 @@ from trainyard_protocol.usage import GpuUsage, UsageSample
 from trainyard_protocol.views import ActiveJobsView, ActiveJobView, AgentView, QuotasView
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import agents_now, live_runs
+from trainyard_server.domain.permissions import Visible, is_visible
 from trainyard_server.domain.scheduling.quotas import used_by
+from trainyard_server.domain.scheduling.resources import Gang
 from trainyard_server.services.usage import newest
+from trainyard_server.storage.db import studies
 from trainyard_server.storage.db.job_queries import JobList, JobListEntry, JobQuery, Order
 from trainyard_server.storage.db.models import AgentRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.reader import Reader
@@ -40,9 +43,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU of an agent. `use` is None if it is free or was not measured."""
+    """One GPU of an agent. `holder` is None if it is free, or held by a job that is not visible: then `is_held`. `use`
+    is None if the holder is, or if it was not measured."""
 
     gpu: Gpu
+    is_held: bool
     holder: Holder | None
     use: GpuUsage | None
 
@@ -71,9 +76,12 @@ class HeldRun:
 
 @dataclass(frozen=True, slots=True)
 class AgentLine:
+    """An agent with its visible runs. `hidden_runs`: those of other projects."""
+
     view: AgentView
     devices: Sequence[Device]
     runs: Sequence[HeldRun]
+    hidden_runs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,7 @@ class QuotaLine:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The cluster, with `page` of `pages` of the queue. `counts` has all jobs by state."""
+    """The cluster with the visible jobs, and `page` of `pages` of their queue. `counts` has them by state."""
 
     agents: Sequence[AgentLine]
     queue: Sequence[JobListEntry]
@@ -115,16 +123,18 @@ class ClusterOverview:
         projects = {name: dict(limits) for name, limits in quotas.projects.items()}
         return QuotasView(default=dict(quotas.default), projects=projects)
 
-    def page(self, page: int = 1) -> ClusterView:
+    def page(self, visible: Visible, page: int = 1) -> ClusterView:
         """The cluster with a page of the queue, at most the last one."""
         backend = self._backend
         with backend.store.read() as reader:
-            counts = reader.job_counts()
-            pages = max(1, -(-counts.get(JobState.QUEUED, 0) // QUEUE_PAGE))
+            jobs = JobList(reader, visible)
+            waiting = jobs.queue_length()
+            counts = reader.job_counts(visible) | {JobState.QUEUED: waiting}
+            pages = max(1, -(-waiting // QUEUE_PAGE))
             page = min(max(1, page), pages)
-            queue = JobList(reader).queue((page - 1) * QUEUE_PAGE, QUEUE_PAGE)
-            agents = agent_lines(reader, backend)
-            quotas = _quotas(reader, backend)
+            queue = jobs.queue((page - 1) * QUEUE_PAGE, QUEUE_PAGE)
+            agents = agent_lines(reader, backend, visible)
+            quotas = [line for line in _quotas(reader, backend) if is_visible(line.project, visible)]
         return ClusterView(
             agents=agents,
             queue=queue,
@@ -135,17 +145,18 @@ class ClusterOverview:
             now=backend.clock(),
         )
 
-    def active(self) -> ActiveJobsView:
-        """Every job that has not ended, and what it does."""
+    def active(self, visible: Visible) -> ActiveJobsView:
+        """Every visible job that has not ended, and what it does."""
         backend = self._backend
         with backend.store.read() as reader:
-            jobs = JobList(reader)
+            jobs = JobList(reader, visible)
             placed = jobs.find(
                 JobQuery(states=_PLACED), Order.CREATED, descending=False, offset=0, limit=ACTIVE_JOBS
             )
-            queue = jobs.queue(0, ACTIVE_JOBS)
-            counts = reader.job_counts()
-            agents = agent_lines(reader, backend)
+            queue = jobs.queue(0, ACTIVE_JOBS, trials=False)
+            counts = reader.job_counts(visible)
+            agents = agent_lines(reader, backend, visible)
+            trials = studies.counts(reader, [job.key for job in placed.jobs if job.run is None])
         held = {
             (run.project, run.job_id): (line.view.name, run)
             for line in agents
@@ -154,7 +165,7 @@ class ClusterOverview:
         }
         return ActiveJobsView(
             jobs=tuple(
-                _active_job(job, *held.get((job.project, job.job_id), ("", None)))
+                _active_job(job, held.get((job.project, job.job_id)), trials.get(job.key))
                 for job in (*placed.jobs, *queue)
             ),
             counts={state: count for state, count in counts.items() if state not in FINAL_JOB_STATES},
@@ -165,8 +176,9 @@ class ClusterOverview:
 
 @dataclass(frozen=True, slots=True)
 class _RunRow:
-    """A run on an agent with its rows, and the newest samples of its replicas."""
+    """A run on an agent with its rows, and the newest samples of its replicas; none of a job that is not visible."""
 
+    is_visible: bool
     project: str
     job_id: str
     run: RunRow
@@ -174,10 +186,15 @@ class _RunRow:
     used: Mapping[str, UsageSample]
 
 
-def agent_lines(reader: Reader, backend: Backend) -> list[AgentLine]:
-    """Every agent, by the time of its first contact, with its live and orphaned runs."""
+def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[AgentLine]:
+    """Every agent, by the time of its first contact, with the visible ones of its live and orphaned runs.
+
+    What is allocated counts all runs, what is measured the visible ones.
+    """
     rows = reader.agents()
-    live = live_runs(reader)
+    every = live_runs(reader)
+    live = [one for one in every if one[0].beside is None]
+    restarts = [one for one in every if one[0].beside is not None]
     ended = [run for row in rows for run in map(reader.run, row.orphaned_runs) if run is not None]
     gangs: dict[str, list[ReplicaRow]] = {}
     for replica in reader.replicas([run.run_id for run in ended]):
@@ -187,8 +204,14 @@ def agent_lines(reader: Reader, backend: Backend) -> list[AgentLine]:
     held: dict[str, list[_RunRow]] = {}
     for run, gang in everything:
         project, job_id = names[run.job_key]
-        used = newest(backend, project, job_id, run, gang)
-        held.setdefault(run.agent_id, []).append(_RunRow(project, job_id, run, gang, used))
+        shown = is_visible(project, visible)
+        used = dict(newest(backend, project, job_id, run, gang)) if shown else {}
+        for beside, alone in restarts:
+            if (beside.job_key, beside.beside) == (run.job_key, run.number):
+                # A restarted evaluator has what it had in the run of its gang.
+                gang = [*(one for one in gang if one.task != alone[0].task), *alone]
+                used |= newest(backend, project, job_id, beside, alone) if shown else {}
+        held.setdefault(run.agent_id, []).append(_RunRow(shown, project, job_id, run, gang, used))
     return [
         _agent_line(row, held.get(row.agent_id, ()), backend.agent_liveness.is_alive(row)) for row in rows
     ]
@@ -196,23 +219,27 @@ def agent_lines(reader: Reader, backend: Backend) -> list[AgentLine]:
 
 def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLine:
     info = AgentInfo.model_validate(row.info)
-    runs = [_held_run(one) for one in held]
+    runs = [_held_run(one) for one in held if one.is_visible]
     samples = [sample for one in held for sample in one.used.values()]
-    given = [replica for one in held for replica in one.gang]
+    given = Gang.of(replica for one in held for replica in one.gang)
     view = AgentView(
         agent_id=info.agent_id,
         name=info.name,
         runtime=info.runtime,
         runtimes=tuple(one.model_copy(update={"replica_environment": {}}) for one in info.runtimes),
         capacity_mode=info.capacity_mode,
+        kind=info.kind,
         version=info.version,
         capacity=info.capacity,
+        host=info.host,
+        draining=row.draining,
         alive=alive,
         last_seen=row.last_seen,
         runs=sum(not run.orphaned for run in runs),
-        cpus_given=len({cpu for replica in given for cpu in replica.cpus}),
-        memory_given_bytes=sum(replica.memory_bytes for replica in given),
-        gpus_given=tuple(gpu for replica in given for gpu in replica.gpus),
+        cpus_given=given.vcpus,
+        memory_given_bytes=given.memory_bytes,
+        gpus_given=tuple(gpu for one in held for replica in one.gang for gpu in replica.gpus),
+        accelerators_given=given.devices,
         cpu_used=sum(sample.cpu or 0.0 for sample in samples),
         memory_used_bytes=sum(sample.memory_bytes for sample in samples),
         gpus_used=tuple(gpu for sample in samples for gpu in sample.gpus),
@@ -222,14 +249,18 @@ def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLin
         for one in held
         for replica in one.gang
         for gpu in replica.gpus
+        if one.is_visible
     }
     used = {gpu.id: gpu for gpu in view.gpus_used}
-    devices = [Device(gpu, holders.get(gpu.id), used.get(gpu.id)) for gpu in info.capacity.gpus]
-    return AgentLine(view, devices, runs)
+    devices = [
+        Device(gpu, gpu.id in view.gpus_given, holders.get(gpu.id), used.get(gpu.id))
+        for gpu in info.capacity.gpus
+    ]
+    return AgentLine(view, devices, runs, hidden_runs=len(held) - len(runs))
 
 
 def _held_run(held: _RunRow) -> HeldRun:
-    run, gang, samples = held.run, held.gang, held.used.values()
+    run, gang, samples, given = held.run, held.gang, held.used.values(), Gang.of(held.gang)
     cores = [sample.cpu for sample in samples if sample.cpu is not None]
     return HeldRun(
         run_id=run.run_id,
@@ -242,15 +273,19 @@ def _held_run(held: _RunRow) -> HeldRun:
         orphaned=run.state is RunState.ENDED,
         replicas=len(gang),
         up=sum(replica.state is ReplicaState.RUNNING for replica in gang),
-        cpus=len({cpu for replica in gang for cpu in replica.cpus}),
-        memory_bytes=sum(replica.memory_bytes for replica in gang),
-        gpus=sum(len(replica.gpus) for replica in gang),
+        cpus=given.vcpus,
+        memory_bytes=given.memory_bytes,
+        gpus=given.devices,
         cpu_used=sum(cores) if cores else None,
         memory_used_bytes=sum(sample.memory_bytes for sample in samples) if samples else None,
     )
 
 
-def _active_job(job: JobListEntry, agent: str, run: HeldRun | None) -> ActiveJobView:
+def _active_job(
+    job: JobListEntry, held: tuple[str, HeldRun] | None, trials: Mapping[JobState, int] | None
+) -> ActiveJobView:
+    """`held`: its agent and its run there. `trials`: those of a study by state."""
+    agent, run = held or ("", None)
     curve = job.metrics.curve()
     return ActiveJobView(
         project=job.project,
@@ -263,7 +298,7 @@ def _active_job(job: JobListEntry, agent: str, run: HeldRun | None) -> ActiveJob
         attention=job.attention,
         run=job.run,
         agent=agent,
-        activity=job.activity,
+        activity=job.activity if trials is None else _trials_text(trials),
         replicas=run.replicas if run is not None else 0,
         running=run.up if run is not None else 0,
         started_at=job.replica_started_at,
@@ -280,6 +315,11 @@ def _active_job(job: JobListEntry, agent: str, run: HeldRun | None) -> ActiveJob
         memory_bytes=run.memory_bytes if run is not None else 0,
         memory_used_bytes=run.memory_used_bytes if run is not None else None,
     )
+
+
+def _trials_text(trials: Mapping[JobState, int]) -> str:
+    ended = sum(number for state, number in trials.items() if state in FINAL_JOB_STATES)
+    return f"trials: {ended} ended, {trials.get(JobState.RUNNING, 0)} running"
 
 
 def _quotas(reader: Reader, backend: Backend) -> list[QuotaLine]:

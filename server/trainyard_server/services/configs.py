@@ -1,7 +1,7 @@
 """Validation of configs before submission, and the resolved configs of jobs."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from threading import BoundedSemaphore
 from typing import Any
@@ -13,6 +13,7 @@ from trainyard_protocol.config import indentation
 from trainyard_protocol.config import text as config_text
 from trainyard_protocol.config.text import NotReadable
 from trainyard_protocol.config.views import (
+    CloneView,
     CommandView,
     ConfigCheck,
     ConfigCheckRequest,
@@ -28,6 +29,7 @@ from trainyard_protocol.errors import (
     InvalidArgument,
     ResourceExhausted,
     Unavailable,
+    Violation,
 )
 from trainyard_protocol.machines import gang
 from trainyard_protocol.states import JobState
@@ -41,8 +43,12 @@ from trainyard_server.domain.permissions import Caller
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.scheduler import Placement, Planner, in_order
 from trainyard_server.domain.snapshots import JobSnapshot
+from trainyard_server.domain.tuning.narrowing import narrowed
+from trainyard_server.domain.tuning.study_charts import best_quarter, chosen_numbers
 from trainyard_server.services.job_details import JobDetails
 from trainyard_server.services.jobs import Jobs, known_job
+from trainyard_server.services.studies import trial_value
+from trainyard_server.storage.db import studies
 from trainyard_server.storage.db.reader import Reader
 
 MAX_BYTES = 64 * 2**10
@@ -115,7 +121,8 @@ class Configs:
             outlook=self._outlook(project, job),
             notes=tuple(
                 _notes(
-                    job.training_input, self._backend.job_dir(project, job.job_id, job.training_input.job_dir)
+                    job.training_input,
+                    self._backend.job_dir(project, caller.name, job.job_id, job.training_input.job_dir),
                 )
             ),
         )
@@ -124,9 +131,10 @@ class Configs:
         """The config of a job, as submitted and as resolved. Raises NotFound."""
         with self._backend.store.read() as reader:
             row = known_job(reader, project, job_id)
-            new_id = clone.next_id(job_id, lambda name: reader.job(project, name) is not None)
+            new_id = _clone_id(reader, project, job_id)
             training_input, requests = reader.job_input(row)
             labels = dict(row.labels)
+            is_trial = row.study_key is not None
         replicas = resolving.groups(requests, training_input)
         sent = resolving.as_sent(training_input)
         resolved = resolving.resolved(training_input, replicas)
@@ -147,8 +155,37 @@ class Configs:
                 *clone.commands(project, job_id, new_id, sent, labels, tasks),
                 *self._reproduce(project, job_id),
             ),
-            clone=clone.clone(job_id, new_id, sent, labels),
+            clone=clone.clone(job_id, new_id, _without_job_dir(sent) if is_trial else sent, labels),
         )
+
+    def narrowed_clone(self, project: str, job_id: str, trials: str) -> tuple[CloneView, int]:
+        """The form of a new study with the ranges of some trials of this one, and their number. `trials`: `best`, the
+        best quarter, or numbers such as `1-5,7`. Raises InvalidArgument, NotFound."""
+        with self._backend.store.read() as reader:
+            row = known_job(reader, project, job_id)
+            training_input, _ = reader.job_input(row)
+            spec = training_input.hyperparameters
+            if spec is None:
+                raise InvalidArgument(Violation("trials", f"are those of a study; {job_id} is none."))
+            lines = studies.trial_lines(reader, row.key)
+            new_id = _clone_id(reader, project, job_id)
+            labels = dict(row.labels)
+        try:
+            if trials == "best":
+                chosen = best_quarter([trial_value(line) for line in lines], maximize=not spec.minimizes)
+            else:
+                chosen = chosen_numbers(trials, [line.number for line in lines])
+        except ValueError:
+            message = f"looks like best or 1-5,7, with trials that {job_id} has; this is {trials[:100]!r}."
+            raise InvalidArgument(Violation("trials", message)) from None
+        if not chosen:
+            raise InvalidArgument(
+                Violation("trials", f"{job_id} has fewer than 4 trials that ended with a metric.")
+            )
+        sent = resolving.as_sent(training_input)
+        parameters = [line.parameters for line in lines if line.number in set(chosen)]
+        sent["hyperparameters"] = narrowed(spec, sent["hyperparameters"], parameters)
+        return clone.clone(job_id, new_id, sent, labels), len(chosen)
 
     def _reproduce(self, project: str, job_id: str) -> Iterator[CommandView]:
         """The command that starts the primary by hand, if the job has been placed."""
@@ -158,7 +195,9 @@ class Configs:
             yield CommandView(name="reproduce", title=title, command=explanation.reproduce)
 
     def suggest(self, project: str, like: str) -> SuggestedId:
-        """An unused job id: `like` itself or a successor. Raises InvalidArgument for an invalid id."""
+        """An unused job id: `like` itself or a successor; of a trial `study.7` it is `study_7`. Raises InvalidArgument
+        for an invalid id."""
+        like = like.replace(".", "_")
         parse_job({"jobId": like, "trainingInput": {}})
         with self._backend.store.read() as reader:
 
@@ -202,9 +241,24 @@ class Configs:
         raise AssertionError("the job was planned with the others")
 
 
+def _clone_id(reader: Reader, project: str, job_id: str) -> str:
+    """A free id; `study_7` for a trial, whose own no new job may have."""
+
+    def is_taken(name: str) -> bool:
+        return reader.job(project, name) is not None
+
+    like = job_id.replace(".", "_")
+    return like if like != job_id and not is_taken(like) else clone.next_id(like, is_taken)
+
+
+def _without_job_dir(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """A trial's is within its study's, and has its checkpoints."""
+    return {key: value for key, value in sent.items() if key != "jobDir"}
+
+
 def _queue(reader: Reader) -> list[JobSnapshot] | None:
     """The queue, or None if it is too long to plan."""
-    if reader.job_counts().get(JobState.QUEUED, 0) > _MAX_QUEUE:
+    if reader.job_counts(visible=None).get(JobState.QUEUED, 0) > _MAX_QUEUE:
         return None
     return queued_snapshots(reader, reader.queued())
 

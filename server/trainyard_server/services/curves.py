@@ -10,6 +10,7 @@ from trainyard_protocol.cluster import PRIMARY
 from trainyard_protocol.progress import ProgressEvent
 from trainyard_protocol.progress_reader import ProgressReader
 from trainyard_protocol.views import LogEntry
+from trainyard_server.domain.lifecycle.evaluators import is_evaluator
 from trainyard_server.domain.metrics.series import LEAST, Curve
 from trainyard_server.storage.job_files.event_files import EventFiles, Scalar
 from trainyard_server.storage.logs.records import NO_TIME, microseconds
@@ -167,7 +168,9 @@ class JobCurves:
         self._touched.clear()
 
     def _note(self, stream: Stream, event: ProgressEvent, step: int, time: float) -> None:
-        """Update the position of the newest run."""
+        """Update the position of the newest run. An evaluator follows the others, and may run alone."""
+        if is_evaluator(stream.task):
+            return
         if stream.run > self._run:
             self._run, self._newest, self.step = stream.run, -math.inf, None
         if stream.run == self._run:

@@ -12,6 +12,8 @@ from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.sync import AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import live_runs
+from trainyard_server.services.secrets import RESTORE_KEY
+from trainyard_server.storage.db import secrets
 from trainyard_server.storage.db.models import JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.probes import DatabaseFacts, DatabaseProbe, Unwritable
 from trainyard_server.storage.db.reader import Reader
@@ -49,7 +51,7 @@ class Diagnosis:
     def findings(self) -> tuple[Finding, ...]:
         """All findings; may take seconds. Without the database they are `unknown`."""
         try:
-            return (*self._database(), *self._jobs(), *self._disk())
+            return (*self._database(), *self._jobs(), *self._secrets(), *self._disk())
         except Exception as error:
             reason = failure_reason(error)
             if reason is None:
@@ -61,7 +63,7 @@ class Diagnosis:
         """Safe repairs: remove packages that were not used for long. Raises OSError."""
         unused = self._unused_uploads()
         for path in unused:
-            path.unlink(missing_ok=True)
+            self._backend.uploads.remove(path)
         if not unused:
             return ()
         found = f"Removed {_count(len(unused), 'uploaded package')} that no unfinished job uses."
@@ -83,6 +85,18 @@ class Diagnosis:
         if holders:
             yield Finding(check="leases", status="ok", found=f"Held by server processes: {holders}.")
 
+    def _secrets(self) -> Iterator[Finding]:
+        key = self._backend.settings.secrets_key
+        with self._backend.store.read() as reader:
+            is_needed = secrets.any_exists(reader)
+        if is_needed and not key.exists():
+            yield _problem(
+                "secrets",
+                f"{key} is missing, the key of all secrets.",
+                "No secret can be set, and jobs that refer to one fail.",
+                RESTORE_KEY,
+            )
+
     # Runs and jobs.
 
     def _jobs(self) -> Iterator[Finding]:
@@ -95,7 +109,7 @@ class Diagnosis:
                 for problem in self._of_run(reader, run, gang, names.get(run.agent_id, run.agent_id), now)
             ]
             problems += list(map(_of_queued, (job for job in reader.queued() if job.waiting_kind in _STUCK)))
-            counts = reader.job_counts()
+            counts = reader.job_counts(visible=None)
         yield from problems
         if not problems:
             live = counts.get(JobState.PREPARING, 0) + counts.get(JobState.RUNNING, 0)
@@ -170,7 +184,7 @@ class Diagnosis:
         with self._backend.store.read() as reader:
             used = {
                 uri.removeprefix(SCHEME).partition("/")[0]
-                for job in reader.unfinished()
+                for job in reader.unfinished(with_studies=True)
                 for uri in job.training_input.get("packageUris", ())
             }
         return [path for path in old if path.name not in used]

@@ -19,6 +19,7 @@ from pathlib import Path
 from trainyard_protocol.errors import Unavailable
 from trainyard_protocol.health import Check, CheckStatus, Health, sized, worst
 from trainyard_server.context import Backend
+from trainyard_server.storage import descriptors
 from trainyard_server.storage.agent_liveness import Stopwatch
 from trainyard_server.storage.db.probes import PATIENCE_S, DatabaseProbe, Unwritable
 from trainyard_server.storage.failures import failure_reason
@@ -27,6 +28,7 @@ FRESH_S = 1.0
 """How long a result is reused."""
 
 _LATE_S, _DEAD_S = 10.0, 60.0  # since the last successful tick, in addition to the interval
+_MOST_USED = 0.8
 _BLOCK = b"\0" * 4096
 
 logger = logging.getLogger(__name__)
@@ -120,7 +122,7 @@ class HealthChecks:
 
     async def check(self) -> Health:
         database, disk = await asyncio.gather(self._database.check(), self._disk.check())
-        checks = {"database": database, "disk": disk}
+        checks = {"database": database, "disk": disk, "descriptors": descriptors_check()}
         if self._backend.settings.run_loops:
             checks["scheduler"] = self.heartbeat.check(self._backend.settings.tick_s)
         if database.status is CheckStatus.DOWN:
@@ -185,6 +187,14 @@ class HealthChecks:
             return Check(status=CheckStatus.DEGRADED, message=f"none is connected, so jobs wait{silent}")
         silent = f", {len(agents) - alive} silent" if alive < len(agents) else ""
         return Check(status=CheckStatus.OK, message=f"{alive} alive{silent}")
+
+
+def descriptors_check() -> Check:
+    used, limit = descriptors.used(), descriptors.limit()
+    message = f"{used} of {limit} file descriptors are in use"
+    if used <= _MOST_USED * limit:
+        return Check(status=CheckStatus.OK, message=message)
+    return Check(status=CheckStatus.DEGRADED, message=f"{message}: new connections are refused soon")
 
 
 def _disks(directories: tuple[Path, ...]) -> list[Path]:

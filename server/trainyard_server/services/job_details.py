@@ -1,6 +1,7 @@
 """Job details beyond the v1 API: runs and replicas, the environment of a replica, the status of the server."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import trainyard_protocol
@@ -11,8 +12,11 @@ from trainyard_protocol.cluster import (
     environment,
     module_command,
     reproduce,
+    storage_variables,
+    thread_variables,
 )
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
+from trainyard_protocol.gcs import HIDDEN
 from trainyard_protocol.machines import config_of
 from trainyard_protocol.states import JobState, Outcome
 from trainyard_protocol.sync import AgentInfo, Stall
@@ -28,14 +32,18 @@ from trainyard_protocol.views import (
     RetentionView,
     RunView,
     ServerStatus,
+    TrialMetric,
     Verdict,
 )
 from trainyard_server.context import Backend
 from trainyard_server.control.retention import RETENTION
-from trainyard_server.control.snapshots import snapshot_of
+from trainyard_server.control.snapshots import peers_of, snapshot_of, trial_order
+from trainyard_server.domain.permissions import Visible
 from trainyard_server.services.cluster import agent_lines
 from trainyard_server.services.jobs import known_job, v1_job
+from trainyard_server.services.training_output import training_output, training_outputs
 from trainyard_server.services.usage import newest
+from trainyard_server.storage.db import studies
 from trainyard_server.storage.db.models import EventRow, JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.reader import Reader
 from trainyard_server.storage.logs.store import Stream
@@ -45,20 +53,21 @@ class JobDetails:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def status(self) -> ServerStatus:
+    def status(self, visible: Visible) -> ServerStatus:
+        """The server with its agents, and the counts of jobs of visible projects."""
         with self._backend.store.read() as reader:
-            agents = [line.view for line in agent_lines(reader, self._backend)]
-            counts = reader.job_counts()
-            retention = self._retention(reader)
+            agents = [line.view for line in agent_lines(reader, self._backend, visible)]
+            counts = reader.job_counts(visible)
+            retention = self._retention(reader, visible)
         return ServerStatus(
             version=trainyard_protocol.__version__, agents=tuple(agents), jobs=counts, retention=retention
         )
 
-    def _retention(self, reader: Reader) -> RetentionView | None:
+    def _retention(self, reader: Reader, visible: Visible) -> RetentionView | None:
         policy = self._backend.retention
         if policy.keeps_everything:
             return None
-        removed = reader.removal_counts(RETENTION)
+        removed = reader.removal_counts(visible, RETENTION)
         return RetentionView(
             keep_jobs_s=policy.keep_jobs.total_seconds() if policy.keep_jobs is not None else None,
             keep_log_bytes=policy.keep_log_bytes,
@@ -67,33 +76,48 @@ class JobDetails:
             last_removal=removed.last,
         )
 
-    def detail(self, project: str, job_id: str, with_events: bool = True) -> JobDetail:
-        """The job with its runs; `with_events` adds the history and the metrics. Raises NotFound."""
+    def detail(
+        self, project: str, job_id: str, with_events: bool = True, with_trials: bool = True
+    ) -> JobDetail:
+        """The job with its runs; `with_events` adds the history and the metrics, `with_trials` those of a study.
+        Raises NotFound."""
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
-            runs = reader.runs(job.key)
+            runs = [*reader.runs(job.key), *reader.restarts([job.key])]
             gangs = _by_run(reader.replicas([run.run_id for run in runs]))
             events = reader.events(job.key) if with_events else ()
             digests = reader.digests([run.run_id for run in runs]) if with_events else {}
             names = _agent_names(reader)
+            output = training_output(reader, job) if with_trials else training_outputs(reader, [job])[job.key]
+            metric = _trial_metric(reader, job)
         counts = self._backend.logs.counts(project, job_id)
         verdict = Verdict.model_validate(job.verdict) if job.verdict else None
+        study, _, trial = job.job_id.partition(".")
         return JobDetail(
-            job=v1_job(job),
-            job_dir=self._backend.job_dir(project, job_id, str(job.training_input.get("jobDir") or "")),
+            job=v1_job(job, output),
+            job_dir=self._backend.job_dir(
+                project, job.owner, job_id, str(job.training_input.get("jobDir") or "")
+            ),
             owner=job.owner,
+            is_study="isHyperparameterTuningJob" in output,
+            study=study if trial else "",
+            trial=int(trial) if trial else None,
+            trial_metric=metric,
             state=job.state,
             waiting=job.waiting,
             verdict=verdict,
             exit_code=_exit_code(job.state, verdict),
-            runs=tuple(
-                _run_view(
-                    run,
-                    gangs.get(run.run_id, []),
-                    names,
-                    counts,
-                    digests,
-                    newest(self._backend, project, job_id, run, gangs.get(run.run_id, [])),
+            runs=_with_restarts(
+                (
+                    run.beside,
+                    _run_view(
+                        run,
+                        gangs.get(run.run_id, []),
+                        names,
+                        counts,
+                        digests,
+                        newest(self._backend, project, job_id, run, gangs.get(run.run_id, [])),
+                    ),
                 )
                 for run in runs
             ),
@@ -107,7 +131,8 @@ class JobDetails:
         """
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
-            runs = {run.run_id: run.number for run in reader.runs(job.key)}
+            every = (*reader.runs(job.key), *reader.restarts([job.key]))
+            runs = {run.run_id: run.number for run in every}
             gangs = reader.replicas(list(runs))
         counts, last = self._backend.logs.extent(project, job_id)
         lines = {stream.name: count for stream, count in counts.items()}
@@ -134,22 +159,34 @@ class JobDetails:
             raise InvalidArgument(Violation("task", str(error))) from None
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
+            if studies.kind_of(reader, job.key).is_study:
+                raise FailedPrecondition(f"{job_id} has no replicas: its trials have, such as {job_id}.1.")
             runs = reader.runs(job.key)
-            run = _chosen(job, runs, run_number)
+            run = _chosen(job, runs, reader.restarts([job.key]), run_number)
             gang = reader.replicas([run.run_id])
+            beside = next((one.run_id for one in runs if one.number == run.beside), "")
+            peers = peers_of(gang, reader.replicas([beside]))
             agent = reader.agent(run.agent_id)
-            snapshot = snapshot_of(job, reader.job_input(job))
+            snapshot = replace(snapshot_of(job, reader.job_input(job)), trial=trial_order(reader, job))
         addresses = {Task.parse(replica.task): replica.address for replica in gang}
         if task not in addresses:
             tasks = ", ".join(sorted(replica.task for replica in gang))
             raise NotFound(f"Run {run.number} of the job {job_id} has no {task.name}; it has {tasks}.")
         if not all(addresses.values()):
             raise _not_placed(job)
+        addresses |= {Task.parse(name): address for name, address in peers.items()}
         info = AgentInfo.model_validate(agent.info) if agent is not None else None
         # The service's own variables win over the agent's, as they do where the replica is started.
-        variables = dict(info.environment_in(run.runtime)) if info is not None else {}
-        job_dir = self._backend.job_dir(project, job_id, snapshot.training_input.job_dir)
+        row = next(replica for replica in gang if replica.task == task.name)
+        job_dir = self._backend.job_dir(project, job.owner, job_id, snapshot.training_input.job_dir)
+        given = info.environment_in(run.runtime) if info is not None else {}
+        variables = thread_variables(len(row.cpus) or row.vcpus)
+        variables |= storage_variables(snapshot, addresses, job_dir, given) | given
         variables |= environment(snapshot, addresses, task, job_dir=job_dir)
+        variables |= {
+            one.variable: one.file if one.file and snapshot.training_input.image_uri else HIDDEN
+            for one in snapshot.training_input.secrets
+        }
         command = _command(snapshot.training_input, task)
         return Explanation(
             task=task.name,
@@ -175,6 +212,18 @@ def _exit_code(state: JobState, verdict: Verdict | None) -> int | None:
             return 1
         case _:
             return None
+
+
+def _trial_metric(reader: Reader, job: JobRow) -> TrialMetric | None:
+    """The metric that a trial has reported; None before it has, and for another job."""
+    found = studies.trial_of(reader, job)
+    if found is None:
+        return None
+    trial, study = found
+    spec = reader.job_input(study)[0].hyperparameters
+    if spec is None or trial.step is None or trial.value is None:
+        return None
+    return TrialMetric(name=spec.hyperparameter_metric_tag, step=trial.step, value=trial.value)
 
 
 def _by_run(replicas: Sequence[ReplicaRow]) -> dict[str, list[ReplicaRow]]:
@@ -210,6 +259,9 @@ def _run_view(
                 machine_type=replica.machine_type,
                 cpus=tuple(replica.cpus),
                 gpus=tuple(replica.gpus),
+                vcpus=replica.vcpus,
+                accelerator_type=replica.accelerator_type,
+                accelerator_count=replica.accelerator_count,
                 memory_bytes=replica.memory_bytes,
                 address=replica.address,
                 started_at=replica.started_at,
@@ -228,6 +280,7 @@ def _run_view(
                 durable_at=replica.durable_at,
                 stall=Stall.model_validate(replica.stall) if replica.stall else None,
                 stacks=replica.stacks,
+                waits=replica.waits,
                 metrics=_digest_view(digests.get((run.run_id, replica.task))),
                 cpu_used=sample.cpu if sample is not None else None,
                 memory_used_bytes=sample.memory_bytes if sample is not None else None,
@@ -238,6 +291,18 @@ def _run_view(
             for sample in [used.get(replica.task)]
         ),
     )
+
+
+def _with_restarts(runs: Iterable[tuple[int | None, RunView]]) -> tuple[RunView, ...]:
+    """The runs of gangs, each with the restarts beside it; these come last."""
+    gangs: dict[int, RunView] = {}
+    for beside, view in runs:
+        if beside is None:
+            gangs[view.number] = view
+        else:
+            gang = gangs[beside]
+            gangs[beside] = gang.model_copy(update={"restarts": (*gang.restarts, view)})
+    return tuple(gangs.values())
 
 
 def _digest_view(stored: Mapping[str, Any] | None) -> MetricsDigest | None:
@@ -254,23 +319,25 @@ def _event_view(event: EventRow) -> EventView:
         task=event.task,
         before=event.before,
         after=event.after,
+        actor=event.actor,
     )
 
 
 def _agent_names(reader: Reader) -> dict[str, str]:
-    return {row.agent_id: str(row.info["name"]) for row in reader.agents()}
+    return {row.agent_id: str(row.info["name"]) for row in reader.agents(removed=True)}
 
 
-def _chosen(job: JobRow, runs: Sequence[RunRow], number: int | None) -> RunRow:
+def _chosen(job: JobRow, runs: Sequence[RunRow], restarts: Sequence[RunRow], number: int | None) -> RunRow:
     if not runs:
         raise _not_placed(job)
     if number is None:
         return runs[-1]
-    for run in runs:
+    every = [*runs, *restarts]
+    for run in every:
         if run.number == number:
             return run
     raise NotFound(
-        f"The job {job.job_id} has no run {number}; it has run {runs[0].number} to {runs[-1].number}."
+        f"The job {job.job_id} has no run {number}; its last one is run {max(run.number for run in every)}."
     )
 
 

@@ -4,14 +4,18 @@ import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from threading import BoundedSemaphore
 from typing import TypeVar
 
-from trainyard_protocol.errors import FailedPrecondition, Unavailable
-from trainyard_protocol.gcs import EMULATOR, HIDDEN, SCHEME
+from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
+from trainyard_protocol.gcs import EMULATOR, HIDDEN, SCHEME, split_url
+from trainyard_protocol.job_dirs import owner_parts
 from trainyard_protocol.views import FileListing
 from trainyard_server.context import Backend
 from trainyard_server.services.jobs import known_job
+from trainyard_server.storage.db import buckets, studies
 from trainyard_server.storage.db.reader import Reader
 from trainyard_server.storage.job_files.gcs import BucketTree
 from trainyard_server.storage.job_files.local import LocalTree
@@ -27,6 +31,18 @@ _ADDRESS = re.compile(r"(https?://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5
 _MODEL = "model"
 _LAST_LINES = 100  # of the primary's log, in which its program may report the location of its model
 _MAX_MODEL_LENGTH = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Location:
+    """A job's job-dir, the location of the model as its program reported it, the emulator of gs://, and the directories
+    of this machine and of gs:// below which the job-dir may lie."""
+
+    job_dir: str
+    model: str
+    emulator: str
+    roots: tuple[Path, ...]
+    buckets: tuple[str, ...]
 
 
 class JobFiles:
@@ -51,19 +67,20 @@ class JobFiles:
     ) -> FileListing:
         """One page of a directory; `path` is relative to the job-dir, "" for the job-dir itself.
 
-        Raises NotFound for a missing job, directory or bucket, InvalidArgument for an invalid path, FailedPrecondition
-        for a job-dir that cannot be read, PermissionDenied for a link out of it, Unavailable for a storage that does
-        not answer.
+        Raises NotFound for a missing job, directory or bucket and for the bucket of another project, InvalidArgument
+        for an invalid path, FailedPrecondition for a job-dir that cannot be read, PermissionDenied for a link out of
+        it, Unavailable for a storage that does not answer.
         """
         parts = names(path)
-        job_dir, reported_model, emulator = self._location(project, job_id)
+        location = self._location(project, job_id)
+        job_dir = location.job_dir
 
         def read() -> FileListing:
-            tree = self._tree(job_dir, emulator)
+            tree = self._tree(location)
             page = tree.page(parts, page_token)
             model = ""
             if not parts:
-                model = reported_model or (
+                model = location.model or (
                     f"{job_dir.rstrip('/')}/{_MODEL}" if tree.has_directory(_MODEL) else ""
                 )
             return FileListing(
@@ -74,28 +91,27 @@ class JobFiles:
 
     def tree(self, project: str, job_id: str) -> Tree:
         """The job-dir, for a reader with threads of its own. Raises what `listing` raises."""
-        job_dir, _, emulator = self._location(project, job_id)
-        return self._tree(job_dir, emulator)
+        return self._tree(self._location(project, job_id))
 
     def content(self, project: str, job_id: str, path: str) -> Content:
         """The content of a file, to be read by the caller. Raises what `listing` raises."""
         parts = names(path)
         if not parts:
             raise FailedPrecondition("The job-dir is a directory: only files can be downloaded.")
-        job_dir, _, emulator = self._location(project, job_id)
-        return self._with_timeout(lambda: self._tree(job_dir, emulator).content(parts), job_dir)
+        location = self._location(project, job_id)
+        return self._with_timeout(lambda: self._tree(location).content(parts), location.job_dir)
 
-    def _tree(self, job_dir: str, emulator: str) -> Tree:
+    def _tree(self, location: _Location) -> Tree:
         """Raises FailedPrecondition for a job-dir that the operator has not allowed."""
-        settings = self._backend.settings
+        job_dir = location.job_dir
         if not job_dir.startswith(SCHEME):
-            return LocalTree(job_dir, settings.job_dir_roots)
-        if not emulator and not any(_is_below(job_dir, root) for root in settings.job_dir_buckets):
+            return LocalTree(job_dir, location.roots)
+        if not location.emulator and not any(_is_below(job_dir, root) for root in location.buckets):
             raise FailedPrecondition(
-                f"The job-dir {job_dir} is in no bucket that this server may show with its own credentials "
-                "(its --job-dir-root gs://BUCKET)."
+                f"The job-dir {job_dir} is not below what this server may show with its own credentials: "
+                "PROJECT/OWNER of its --job-dir-root gs://BUCKET."
             )
-        return BucketTree(job_dir, emulator)
+        return BucketTree(job_dir, location.emulator)
 
     def _with_timeout(self, read: Callable[[], _T], job_dir: str, timeout_s: float | None = None) -> _T:
         limit_s = timeout_s or _TIMEOUT_S
@@ -112,29 +128,58 @@ class JobFiles:
         finally:
             self._slots.release()
 
-    def _location(self, project: str, job_id: str) -> tuple[str, str, str]:
-        """The job-dir, the location of the model as the program reported it, and the emulator of gs://."""
+    def _location(self, project: str, job_id: str) -> _Location:
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
-            job_dir = self._backend.job_dir(project, job_id, str(job.training_input.get("jobDir") or ""))
+            job_dir = self._backend.job_dir(
+                project, job.owner, job_id, str(job.training_input.get("jobDir") or "")
+            )
             if not job_dir:
                 raise FailedPrecondition(
                     f"The job {job_id} has no job-dir: it was submitted without jobDir (--job-dir)."
                 )
+            if not self._backend.settings.one_user:
+                _check_bucket(reader, project, job_dir)
             runs = reader.runs(job.key)
             primary = next(iter(reader.replicas([runs[-1].run_id])), None) if runs else None
-            agent_id = runs[-1].agent_id if runs else ""
+            agent_id = runs[-1].agent_id if runs else studies.agent_of(reader, job.key)
             emulator = self._backend.settings.storage_emulator or _emulator_of(reader, agent_id)
         model = ""
         if primary is not None:
             stream = Stream(runs[-1].number, primary.task)
             model = _reported_model(self._backend.logs.tail(project, job_id, stream, _LAST_LINES))
-        return job_dir, model, emulator
+        return _Location(job_dir, model, emulator, *self._roots(project, job.owner))
+
+    def _roots(self, project: str, owner: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+        """The directories of this machine and of gs:// below which that owner's job-dirs may lie: nobody reads
+        another's files by naming them."""
+        settings = self._backend.settings
+        if settings.one_user:
+            return settings.job_dir_roots, settings.job_dir_buckets
+        if not owner:
+            return (), ()
+        parts = owner_parts(project, owner)
+        return (
+            tuple(root.joinpath(*parts) for root in settings.job_dir_roots),
+            tuple(_directory(root) + "/".join(parts) for root in settings.job_dir_buckets),
+        )
+
+
+def _check_bucket(reader: Reader, project: str, job_dir: str) -> None:
+    """Raises NotFound for the bucket of another project: a submitter chooses the job-dir, and the server reads it."""
+    if job_dir.startswith(SCHEME):
+        bucket, _ = split_url(job_dir)
+        if buckets.project_of(reader, bucket) not in (None, project):
+            raise NotFound(f"The project {project} has no bucket {SCHEME}{bucket}.")
 
 
 def _is_below(address: str, root: str) -> bool:
     """`gs://bucket/runs/digits` is below `gs://bucket/runs`; every address is below `gs://`."""
-    return f"{address.rstrip('/')}/".startswith(root if root == SCHEME else f"{root.rstrip('/')}/")
+    return f"{address.rstrip('/')}/".startswith(_directory(root))
+
+
+def _directory(root: str) -> str:
+    return root if root == SCHEME else f"{root.rstrip('/')}/"
 
 
 def _emulator_of(reader: Reader, agent_id: str) -> str:

@@ -1,4 +1,4 @@
-"""The list of jobs as people look at it: over all projects, with what each one is doing."""
+"""The list of jobs as people look at it: over all projects that they may see, with what each one is doing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,9 @@ from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.states import JobState
 from trainyard_protocol.time_parsing import parse_time
 from trainyard_server.context import Backend
+from trainyard_server.domain.permissions import Visible
 from trainyard_server.services.jobs import known_job
+from trainyard_server.storage.db import studies
 from trainyard_server.storage.db.job_queries import JobList, JobListEntry, JobQuery, Order, shape_of
 
 PAGE_SIZE = 50
@@ -48,18 +50,20 @@ class JobListing:
     attention_count: int
     pages: int
     now: datetime
+    studies: Mapping[int, Mapping[JobState, int]]
+    """By key those of the jobs that are studies, with the number of their trials by state."""
 
 
 class JobSearch:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def find(self, question: JobSearchRequest) -> JobListing:
-        """A page of matching jobs. Raises InvalidArgument with every violation."""
+    def find(self, visible: Visible, question: JobSearchRequest) -> JobListing:
+        """A page of the matching jobs of visible projects. Raises InvalidArgument with every violation."""
         now = self._backend.clock()
         query, order, descending = _parsed(question, now)
         with self._backend.store.read() as reader:
-            jobs = JobList(reader)
+            jobs = JobList(reader, visible)
             result = jobs.find(
                 query,
                 order,
@@ -68,6 +72,7 @@ class JobSearch:
                 limit=PAGE_SIZE,
             )
             attention_count = jobs.attention_count(now - timedelta(seconds=ATTENTION_S))
+            of_studies = studies.among(reader, [job.key for job in result.jobs])
         total = result.total(query.states)
         return JobListing(
             jobs=result.jobs,
@@ -77,6 +82,7 @@ class JobSearch:
             attention_count=attention_count,
             pages=max(1, -(-total // PAGE_SIZE)),
             now=now,
+            studies=of_studies,
         )
 
     def shape(self, project: str, job_id: str) -> tuple[str, str]:
@@ -85,10 +91,10 @@ class JobSearch:
             job = known_job(reader, project, job_id)
             return shape_of(job.training_input.get("scaleTier"), job.gang)
 
-    def choices(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Every project and every owner with jobs."""
+    def choices(self, visible: Visible) -> tuple[Sequence[str], Sequence[str]]:
+        """Every visible project with jobs, and every owner of those."""
         with self._backend.store.read() as reader:
-            jobs = JobList(reader)
+            jobs = JobList(reader, visible)
             return jobs.projects(), jobs.owners()
 
 

@@ -7,43 +7,42 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from trainyard_protocol.config.fields import rfc3339
-from trainyard_protocol.config.validation import checked_job
+from trainyard_protocol.config.validation import checked_job, image_uris
 from trainyard_protocol.errors import (
     Aborted,
-    AlreadyExists,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
     PermissionDenied,
-    ResourceExhausted,
     Violation,
+    quoted,
 )
 from trainyard_protocol.machines import gang
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.sync import AgentInfo
 from trainyard_protocol.training_input import Job, LabelsPatch, TrainingInput, parse
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.removal import remove_job
-from trainyard_server.control.snapshots import idle_agents, snapshot_of
 from trainyard_server.domain.lifecycle.decisions import CANCELLED_BY_USER
 from trainyard_server.domain.lifecycle.stalls import check_labels
 from trainyard_server.domain.permissions import Caller
-from trainyard_server.domain.scheduling.scheduler import beyond_quota
+from trainyard_server.services.package_uris import check_package_uris
+from trainyard_server.services.submissions import Submissions, submission_of
+from trainyard_server.services.training_output import (
+    new_training_output,
+    training_output,
+    training_outputs,
+    whole_second,
+)
 from trainyard_server.storage.db import filters
-from trainyard_server.storage.db.job_inputs import JobInput, gang_to_json
 from trainyard_server.storage.db.models import JobRow
 from trainyard_server.storage.db.reader import Reader
-from trainyard_server.storage.db.repository import Event
 from trainyard_server.storage.events.notifier import QUEUE_TOPIC, job_topic
 from trainyard_server.storage.failures import failure_detail, failure_reason
-from trainyard_server.storage.uploads import SCHEME
 
 DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100
@@ -58,57 +57,40 @@ class Jobs:
     def __init__(self, backend: Backend, controller: Controller) -> None:
         self._backend = backend
         self._controller = controller
+        self._submissions = Submissions(backend)
 
     def create(
         self, caller: Caller, project: str, body: object, validate_only: bool = False
     ) -> dict[str, Any]:
         """Create a job of the caller in QUEUED, durably. With `validate_only` nothing is created.
 
-        Raises InvalidArgument with every violation, FailedPrecondition for packages that were never uploaded,
+        Raises InvalidArgument with every violation, and for images that the project may not bring, FailedPrecondition
+        for packages that cannot be read (`check_package_uris`) and secrets that the project does not have,
         AlreadyExists for an id that the project has ever had, ResourceExhausted for a job that alone exceeds its
-        project's quota.
+        project's quota, and for one too many in the queue.
         """
-        if not _PROJECT.fullmatch(project):
-            raise InvalidArgument(
-                Violation("parent", f"{project!r} is not a project: letters, digits, '_', '.', ':' and '-'.")
-            )
+        check_project(project)
         job = checked_job(body, self._backend.catalog)
         check_labels(job.labels)
-        self._check_packages(job.training_input)
-        now = self._backend.clock()
+        self._check_region(job.training_input.region)
+        check_package_uris(self._backend, caller, job.training_input)
+        self._check_images(project, job.training_input)
         parsed = job.training_input, tuple(gang(job.training_input, self._backend.catalog))
-        row = _new_row(caller, project, job, parsed, now)
+        submission = submission_of(project, caller.name, job, parsed, self._backend.clock())
         if validate_only:
-            with self._backend.store.read() as reader:
-                _check_installation(reader, project, job)
-                self._check_quota(reader, row, parsed)
-            return v1_job(row)
-        with self._backend.store.write() as writer:
-            _check_installation(writer, project, job)
-            self._check_quota(writer, row, parsed)
-            writer.add_job(
-                row,
-                parsed,
-                now,
-                (
-                    Event("created", "Validating job requirements..."),
-                    Event("validated", "Job creation request has been successfully validated."),
-                    Event("queued", f"Job {job.job_id} is queued."),
-                ),
-            )
-            created = v1_job(row)
-        self._controller.write_log(row.key)
-        self._backend.notifier.publish(QUEUE_TOPIC)
-        return created
+            return v1_job(self._submissions.check(submission), {})
+        row = self._submissions.add(submission)
+        self._controller.write_log_soon(row.key)
+        return v1_job(row, new_training_output(job.training_input))
 
     def get(self, project: str, job_id: str) -> dict[str, Any]:
         with self._backend.store.read() as reader:
-            return v1_job(known_job(reader, project, job_id))
+            job = known_job(reader, project, job_id)
+            return _with_pointer(v1_job(job, training_output(reader, job)))
 
     def check_free(self, project: str, job_id: str) -> None:
         """Raises AlreadyExists for an id that the project has ever had."""
-        with self._backend.store.read() as reader:
-            _check_free(reader, project, job_id)
+        self._submissions.check_free(project, job_id)
 
     def list(
         self, project: str, filter_text: str = "", page_size: int | None = None, page_token: str = ""
@@ -119,14 +101,21 @@ class Jobs:
         if page_size is not None and page_size < 0:
             raise InvalidArgument(Violation("page_size", f"must be 0 or more; this is {page_size}."))
         size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
-        below = _read_token(page_token, filter_text) if page_token else None
-        condition = filters.to_sql(expression) if expression is not None else None
+        last = _read_token(page_token, filter_text) if page_token else ""
         with self._backend.store.read() as reader:
+            condition = None
+            if expression is not None:
+                common = reader.common_labels(filters.labels_of(expression))
+                condition = filters.to_sql(expression, common)
+            below = reader.key_of(project, last) if last else None
+            if last and below is None:
+                raise _foreign_token()
             rows, more = reader.jobs(project, condition, below, size)
-            page = [v1_job(row) for row in rows]
+            outputs = training_outputs(reader, rows)
+            page = [_with_pointer(v1_job(row, outputs[row.key])) for row in rows]
         answer: dict[str, Any] = {"jobs": page} if page else {}
         if more:
-            answer["nextPageToken"] = _token(rows[-1].key, filter_text)
+            answer["nextPageToken"] = _token(rows[-1].job_id, filter_text)
         return answer
 
     def cancel(self, caller: Caller, project: str, job_id: str) -> dict[str, Any]:
@@ -134,7 +123,7 @@ class Jobs:
 
         Raises PermissionDenied for a job that the caller may not change, NotFound.
         """
-        with self._backend.store.write() as writer:
+        with self._backend.store.write(caller.name) as writer:
             job = known_job(writer, project, job_id)
             _check_change(caller, job)
             if job.state in FINAL_JOB_STATES or job.state is JobState.CANCELLING:
@@ -163,14 +152,19 @@ class Jobs:
         return {}
 
     def delete(self, caller: Caller, project: str, job_id: str) -> None:
-        """Delete a job that has ended: its record, its log and its usage. Its id is never used again.
+        """Delete a job that has ended: its record, its log and its usage, and its trials. Its id is never used again.
 
-        Raises PermissionDenied for a job that the caller may not change, FailedPrecondition for one that has not ended,
-        NotFound.
+        Raises PermissionDenied for a job that the caller may not change, FailedPrecondition for one that has not ended
+        and for a trial, NotFound.
         """
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
         _check_change(caller, job)
+        if job.study_key is not None:
+            study = job.job_id.partition(".")[0]
+            raise FailedPrecondition(
+                f"{job_id} is a trial of {study}. It is deleted with its study, {study}."
+            )
         if job.state not in FINAL_JOB_STATES:
             raise FailedPrecondition(
                 f"The job {job_id} is {job.state}. Only a job that has ended can be deleted: cancel it first."
@@ -194,7 +188,7 @@ class Jobs:
                 )
             )
         patch = parse(LabelsPatch, _patchable_fields(body), "job")
-        with self._backend.store.write() as writer:
+        with self._backend.store.write(caller.name) as writer:
             job = known_job(writer, project, job_id)
             _check_change(caller, job)
             if "etag" in mask and patch.etag != etag(job):
@@ -205,33 +199,37 @@ class Jobs:
             if "labels" in mask:
                 check_labels(patch.labels)
                 writer.set_labels(job, dict(patch.labels), self._backend.clock())
-            patched = v1_job(job)
+            patched = v1_job(job, training_output(writer, job))
         self._backend.notifier.publish(job_topic(job.key))
         return patched
 
-    def _check_quota(self, reader: Reader, job: JobRow, parsed: JobInput) -> None:
-        if not self._backend.quotas.of(job.project):
-            return
-        too_much = beyond_quota(snapshot_of(job, parsed), idle_agents(reader), self._backend.quotas)
-        if too_much:
-            raise ResourceExhausted(
-                f"Quota failure for project {job.project}. {too_much} Ask for less, or have the quota raised."
+    def _check_region(self, region: str) -> None:
+        regions = self._backend.settings.regions
+        if regions and region and region not in regions:
+            raise InvalidArgument(
+                Violation(
+                    "region",
+                    f"The provided GCE region {quoted(region)} is not available. Options are [{', '.join(regions)}].",
+                )
             )
 
-    def _check_packages(self, training_input: TrainingInput) -> None:
-        wrong, missing = [], []
-        for number, uri in enumerate(training_input.package_uris):
-            if uri.startswith(SCHEME):
-                if not self._backend.uploads.has(uri):
-                    missing.append(uri)
-            elif not uri.startswith("gs://"):
-                text = f"must start with gs:// or {SCHEME}; this is {uri!r}."
-                wrong.append(Violation(f"package_uris[{number}]", text))
-        if wrong:
-            raise InvalidArgument(wrong)
-        if missing:
-            text = f"The provided paths [{', '.join(missing)}] cannot be read: they were never uploaded here."
-            raise FailedPrecondition(Violation("package_uris", text))
+    def _check_images(self, project: str, training_input: TrainingInput) -> None:
+        images = self._backend.quota_file.images
+        refused = [
+            Violation(name, refusal)
+            for name, uri in image_uris(training_input).items()
+            if (refusal := images.refusal(project, uri))
+        ]
+        if refused:
+            raise InvalidArgument(refused)
+
+
+def check_project(project: str) -> None:
+    """Raises InvalidArgument for what cannot be a project's name."""
+    if not _PROJECT.fullmatch(project):
+        raise InvalidArgument(
+            Violation("parent", f"{project!r} is not a project: letters, digits, '_', '.', ':' and '-'.")
+        )
 
 
 def known_job(reader: Reader, project: str, job_id: str) -> JobRow:
@@ -250,28 +248,30 @@ def known_job(reader: Reader, project: str, job_id: str) -> JobRow:
 
 def _check_change(caller: Caller, job: JobRow) -> None:
     """Raises PermissionDenied."""
-    if caller.may_change(job.owner):
+    if caller.may_change(job.project, job.owner):
         return
     ownership = f"belongs to {job.owner}" if job.owner else "has no known owner"
     who = "A submitter of that name, or an admin," if job.owner else "An admin"
-    raise PermissionDenied(f"You are {caller}; the job {job.job_id} {ownership}. {who} may change it.")
+    raise PermissionDenied(
+        f"You are {caller.described_in(job.project)}; the job {job.job_id} {ownership}. {who} may change it."
+    )
 
 
-def v1_job(job: JobRow) -> dict[str, Any]:
-    """The job as the v1 API returns it: `trainingInput` exactly as it was sent."""
+def v1_job(job: JobRow, output: Mapping[str, Any]) -> dict[str, Any]:
+    """The job as the v1 API returns it: `trainingInput` exactly as it was sent. `output` is its `trainingOutput`."""
     answer: dict[str, Any] = {
         "jobId": job.job_id,
         "trainingInput": job.training_input,
-        "createTime": rfc3339(job.created_at),
+        "createTime": whole_second(job.created_at),
     }
     if job.started_at is not None:
-        answer["startTime"] = rfc3339(job.started_at)
+        answer["startTime"] = whole_second(job.started_at)
     if job.ended_at is not None:
-        answer["endTime"] = rfc3339(job.ended_at)
+        answer["endTime"] = whole_second(job.ended_at)
     answer["state"] = job.state.value
     if job.error_message:
         answer["errorMessage"] = job.error_message
-    answer["trainingOutput"] = {}
+    answer["trainingOutput"] = dict(output)
     if job.labels:
         answer["labels"] = job.labels
     answer["etag"] = etag(job)
@@ -280,53 +280,19 @@ def v1_job(job: JobRow) -> dict[str, Any]:
     return answer
 
 
+def _with_pointer(answer: dict[str, Any]) -> dict[str, Any]:
+    """The job, its errorMessage with where its log is, as in the real service."""
+    if answer["state"] != JobState.FAILED:
+        return answer
+    where = f"`trainyard jobs stream-logs {answer['jobId']}`"
+    pointer = f"To find out more about why your job exited please check the logs: {where}"
+    return {**answer, "errorMessage": f"{answer['errorMessage']}\n\n{pointer}"}
+
+
 def etag(job: JobRow) -> str:
     """The etag: bytes in base64, new after each change of a patchable field."""
     text = f"{job.revision or 0} {json.dumps(job.labels, sort_keys=True)}"
     return base64.b64encode(hashlib.sha256(text.encode()).digest()[:9]).decode()
-
-
-def _new_row(caller: Caller, project: str, job: Job, parsed: JobInput, now: datetime) -> JobRow:
-    training_input, gang = parsed
-    scheduling = training_input.scheduling
-    return JobRow(
-        project=project,
-        job_id=job.job_id,
-        owner=caller.name,
-        state=JobState.QUEUED,
-        training_input=training_input.canonical(),
-        gang=gang_to_json(gang),
-        priority=scheduling.priority if scheduling else 0,
-        labels=dict(job.labels),
-        created_at=now,
-        queued_at=now,
-    )
-
-
-def _check_installation(reader: Reader, project: str, job: Job) -> None:
-    """Check the id against the project's jobs, and the image against the agents."""
-    _check_free(reader, project, job.job_id)
-    if not job.training_input.image_uri:
-        return
-    agents = [AgentInfo.model_validate(agent.info) for agent in reader.agents()]
-    if agents and not any(agent.runs_images or agent.engine_problem for agent in agents):
-        names = ", ".join(f"{agent.name} ({agent.runtime} runtime)" for agent in agents)
-        raise InvalidArgument(
-            Violation(
-                "master_config.image_uri",
-                f"no agent here can run container images: {names}. Submit a Python package "
-                "(packageUris and pythonModule), or add an agent with a container engine (on one machine: "
-                "`trainyard down`, then `trainyard up --runtime auto`, and start Docker).",
-            )
-        )
-
-
-def _check_free(reader: Reader, project: str, job_id: str) -> None:
-    if reader.job(project, job_id) is not None:
-        raise AlreadyExists(Violation("job.job_id", "A job with this id already exists."))
-    if reader.deleted_job(project, job_id) is not None:
-        message = "A job with this id existed and was deleted. An id is never used again."
-        raise AlreadyExists(Violation("job.job_id", message))
 
 
 def _patchable_fields(body: object) -> object:
@@ -338,26 +304,29 @@ def _patchable_fields(body: object) -> object:
     return {key: value for key, value in body.items() if to_camel(str(key)) not in known | output}
 
 
-def _token(key: int, filter_text: str) -> str:
-    return base64.urlsafe_b64encode(f"{key}:{_fingerprint(filter_text)}".encode()).decode()
+def _token(job_id: str, filter_text: str) -> str:
+    """Names the last job of a page. Its key would tell how many jobs the server has."""
+    return base64.urlsafe_b64encode(f"{job_id}:{_fingerprint(filter_text)}".encode()).decode()
 
 
-def _read_token(token: str, filter_text: str) -> int:
+def _read_token(token: str, filter_text: str) -> str:
     try:
-        key, _, fingerprint = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
-        below = int(key)
+        job_id, _, fingerprint = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
     except (ValueError, binascii.Error):
-        below = -1
-        fingerprint = ""
-    if not 0 <= below < 2**63:
-        raise InvalidArgument(Violation("page_token", "is not one of this server."))
+        raise _foreign_token() from None
+    if not job_id:
+        raise _foreign_token()
     if fingerprint != _fingerprint(filter_text):
         raise InvalidArgument(
             Violation(
                 "page_token", "belongs to another filter: use a page token with the filter that it came with."
             )
         )
-    return below
+    return job_id
+
+
+def _foreign_token() -> InvalidArgument:
+    return InvalidArgument(Violation("page_token", "is not one of this server."))
 
 
 def _fingerprint(filter_text: str) -> str:

@@ -1,11 +1,11 @@
 """Queue explanation: what a job needs, what is free, the holders of the rest, the jobs ahead, and suggestions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import datetime, timedelta
 from itertools import islice
 
 from trainyard_protocol.config.fields import rfc3339
-from trainyard_protocol.states import JobState
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views import (
     HolderView,
     QueuedAheadView,
@@ -13,12 +13,14 @@ from trainyard_protocol.views import (
 )
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import agents_now, job_snapshot, queued_snapshots
+from trainyard_server.domain.permissions import Visible, is_visible
 from trainyard_server.domain.scheduling.candidates import candidates
-from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang, by_type, describe, needs
+from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang, describe, needs
 from trainyard_server.domain.scheduling.scheduler import Waiting, in_order, plan
 from trainyard_server.domain.scheduling.suggestions import Situation, suggestions
 from trainyard_server.domain.snapshots import JobSnapshot
 from trainyard_server.services.jobs import known_job
+from trainyard_server.storage.db import studies
 from trainyard_server.storage.db.models import JobRow
 from trainyard_server.storage.db.reader import Reader
 
@@ -30,12 +32,13 @@ class QueueExplanation:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def explain(self, project: str, job_id: str) -> QueueExplanationView:
-        """The reason why the job waits; of a job that does not wait, its present state. Raises NotFound."""
+    def explain(self, visible: Visible, project: str, job_id: str) -> QueueExplanationView:
+        """The reason why the job waits; of a job that does not wait, its present state. Jobs of projects that are not
+        visible are counted, not named. Raises NotFound."""
         now = self._backend.clock()
         with self._backend.store.read() as reader:
-            row = known_job(reader, project, job_id)
-            if row.state is not JobState.QUEUED:
+            row = _waiting_job(reader, known_job(reader, project, job_id))
+            if row.state is not JobState.QUEUED or studies.kind_of(reader, row.key).is_study:
                 return _view(row, summary=_present_state(reader, row))
             rows = {job.key: job for job in reader.queued()}
             queue = queued_snapshots(reader, rows.values())
@@ -43,7 +46,10 @@ class QueueExplanation:
             gangs = [(agent, gang) for agent in agents for gang in agent.gangs]
             for _, gang in gangs:
                 rows[gang.key] = reader.job_by_key(gang.key)
-            holders = [_holder(reader, rows[gang.key], agent, gang) for agent, gang in gangs]
+            shown = {key for key, job in rows.items() if is_visible(job.project, visible)}
+            holders = [
+                _holder(reader, rows[gang.key], agent, gang) for agent, gang in gangs if gang.key in shown
+            ]
         job = next((one for one in queue if one.key == row.key), None)
         if job is None:
             return _view(
@@ -61,24 +67,28 @@ class QueueExplanation:
 
         def name_of(key: int) -> str:
             one = rows[key]
+            if key not in shown:
+                return "a job of another project"
             return one.job_id if one.project == project else f"{one.job_id} of project {one.project}"
 
         helpful = tuple(islice(suggestions(job, situation, name_of), _MAX_CHANGES))
         agent_views = candidates(job, situation.agents, situation.limits)
         possible = {fit.agent for fit in agent_views if fit.home}
+        hidden = [agent.name for agent, gang in gangs if gang.key not in shown]
         return _view(
             row,
             needs=needs(job.gang),
             summary=f"It waits: {waiting.reason}.",
             kind=waiting.kind,
             position=waiting.position,
-            ahead=_ahead(queue, rows, result.waiting, waiting.position),
+            ahead=_ahead(queue, rows, result.waiting, waiting.position, shown),
             agents=agent_views,
             holders=tuple(
                 one
                 for one in holders
                 if (one.project == project if waiting.kind == "quota" else one.agent in possible)
             ),
+            hidden_holders=0 if waiting.kind == "quota" else sum(agent in possible for agent in hidden),
             changes=helpful,
             nothing="" if helpful else _nothing(waiting, job),
         )
@@ -90,27 +100,41 @@ def _view(row: JobRow, **given: object) -> QueueExplanationView:
     )
 
 
+def _waiting_job(reader: Reader, job: JobRow) -> JobRow:
+    """The job that waits: of a study its first trial that does."""
+    trials = studies.trial_jobs(reader, job.key)
+    return next((trial for trial in trials if trial.state is JobState.QUEUED), job)
+
+
 def _present_state(reader: Reader, row: JobRow) -> str:
     """The state of a job that does not wait, in a sentence."""
+    if studies.kind_of(reader, row.key).is_study and row.state not in FINAL_JOB_STATES:
+        counts = studies.counts(reader, [row.key]).get(row.key, {})
+        trials = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+        return f"It does not wait: it is {row.state}. Its trials: {trials or 'none yet'}."
     run = reader.live_run(row.key)
     agent = reader.agent(run.agent_id) if run is not None else None
     on = f" on agent {agent.info['name']}" if agent is not None else ""
     match row.state:
         case JobState.PREPARING:
             activity = f": {run.activity}" if run is not None and run.activity else ""
-            since = f" since {rfc3339(run.created_at)}" if run is not None else ""
+            since = f" since {_second(run.created_at)}" if run is not None else ""
             return f"It does not wait: it is being prepared{on}{since}{activity}."
         case JobState.RUNNING:
-            since = f" since {rfc3339(row.started_at)}" if row.started_at is not None else ""
+            since = f" since {_second(row.started_at)}" if row.started_at is not None else ""
             return f"It does not wait: it runs{on}{since}."
         case JobState.CANCELLING:
             return f"It does not wait: it is being cancelled. {row.stop_message}"
         case JobState.SUCCEEDED:
-            ended = f" at {rfc3339(row.ended_at)}" if row.ended_at is not None else ""
-            return f"It does not wait: it has succeeded{ended}."
+            ended = f" at {_second(row.ended_at)}" if row.ended_at is not None else ""
+            return f"It does not wait: it succeeded{ended}."
         case _:
             first = row.error_message.partition("\n")[0]
             return f"It does not wait: it ended as {row.state}. {first}".rstrip()
+
+
+def _second(time: datetime) -> str:
+    return rfc3339(time.replace(microsecond=0))
 
 
 def _holder(reader: Reader, row: JobRow, agent: AgentSnapshot, gang: Gang) -> HolderView:
@@ -137,12 +161,15 @@ def _limit(since: datetime | None, seconds: float) -> datetime | None:
 
 
 def _amount(gang: Gang, agent: AgentSnapshot) -> str:
-    gpus = by_type(gpu for gpu in agent.capacity.gpus if gpu.id in gang.gpus)
-    return describe(len(gang.cpus), gang.memory_bytes, gpus)
+    return describe(gang.vcpus, gang.memory_bytes, gang.accelerators(agent.capacity))
 
 
 def _ahead(
-    queue: list[JobSnapshot], rows: dict[int, JobRow], waiting: Mapping[int, Waiting], position: int
+    queue: list[JobSnapshot],
+    rows: dict[int, JobRow],
+    waiting: Mapping[int, Waiting],
+    position: int,
+    shown: Set[int],
 ) -> tuple[QueuedAheadView, ...]:
     first = [one for one in in_order(queue) if one.key in waiting][: position - 1]
     return tuple(
@@ -154,7 +181,7 @@ def _ahead(
             needs=needs(one.gang),
             waiting=waiting[one.key].reason,
         )
-        for one in first[:_MAX_AHEAD]
+        for one in [one for one in first if one.key in shown][:_MAX_AHEAD]
     )
 
 

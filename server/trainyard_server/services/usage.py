@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
-from trainyard_protocol.states import ReplicaState, RunState
+from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.usage import (
     GpuSeries,
     GpuUsage,
@@ -15,7 +15,9 @@ from trainyard_protocol.usage import (
     UsageView,
 )
 from trainyard_server.context import Backend
+from trainyard_server.domain.agent_keys import AgentKey
 from trainyard_server.domain.reports import bounded
+from trainyard_server.services.agent_keys import agents_with
 from trainyard_server.services.jobs import known_job
 from trainyard_server.storage.db.models import ReplicaRow, RunRow
 from trainyard_server.storage.events.notifier import USAGE_TOPIC, usage_topic
@@ -23,21 +25,25 @@ from trainyard_server.storage.logs.store import Stream
 from trainyard_server.storage.usage.records import NOTHING, GpuPoint, UsagePoint
 
 DEFAULT_POINTS = 300
-_LEAST_POINTS, _MOST_POINTS = 2, 5000
+LEAST_POINTS, MOST_POINTS = 2, 5000
 
 
 class UsageQueries:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def record(self, batch: UsageBatch) -> UsageReceipt:
-        """Store the samples of replicas whose run has not ended. Raises OSError where the disk fails."""
+    def record(self, batch: UsageBatch, key: AgentKey) -> UsageReceipt:
+        """Store the samples of this agent's replicas whose run has not ended. Raises PermissionDenied, and OSError
+        where the disk fails."""
         backend = self._backend
         batch = bounded(batch, backend.clock())
         with backend.store.read() as reader:
-            reported = [reader.run(run_id) for run_id in {sample.run_id for sample in batch.samples}]
+            reported = {sample.run_id for sample in batch.samples}
             runs = {
-                run.run_id: run for run in reported if run is not None and run.state is not RunState.ENDED
+                run.run_id: run
+                for agent_id in agents_with(reader, key)
+                for run in reader.live_runs(agent_id)
+                if run.run_id in reported
             }
             jobs = {run_id: reader.job_by_key(run.job_key) for run_id, run in runs.items()}
             gangs = {(replica.run_id, replica.task): replica for replica in reader.replicas(runs)}
@@ -70,12 +76,13 @@ class UsageQueries:
 
         Raises NotFound for an unknown job or run, InvalidArgument for too few or too many points.
         """
-        if not _LEAST_POINTS <= points <= _MOST_POINTS:
+        if not LEAST_POINTS <= points <= MOST_POINTS:
             raise InvalidArgument(
-                Violation("points", f"must be {_LEAST_POINTS} to {_MOST_POINTS}; this is {points}.")
+                Violation("points", f"must be {LEAST_POINTS} to {MOST_POINTS}; this is {points}.")
             )
         with self._backend.store.read() as reader:
-            runs = reader.runs(known_job(reader, project, job_id).key)
+            key = known_job(reader, project, job_id).key
+            runs = [*reader.restarts([key]), *reader.runs(key)]
             run = next((run for run in reversed(runs) if run_number in (None, run.number)), None)
             gang = reader.replicas([run.run_id]) if run is not None else ()
         if run is None:
@@ -98,7 +105,7 @@ class UsageQueries:
         points = self._backend.usage.series(project, job_id, stream, len(replica.gpus), most)
         return UsageSeries(
             task=replica.task,
-            cpus=len(replica.cpus),
+            cpus=replica.vcpus,
             memory_given=replica.memory_bytes,
             time=tuple(_time(point.time) for point in points),
             cpu=tuple(point.cpu for point in points),

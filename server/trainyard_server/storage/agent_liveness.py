@@ -8,11 +8,23 @@ all of them read the same row. A process counts from its first read: it may wait
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-
-from trainyard_server.storage.db.models import AgentRow
+from typing import Protocol
 
 Stopwatch = Callable[[], float]
 """A monotonic clock, in seconds."""
+
+_NEWEST = 4
+
+
+class AgentContact(Protocol):
+    """The columns of an agent's row that tell whether it is alive."""
+
+    @property
+    def agent_id(self) -> str: ...
+    @property
+    def heartbeats(self) -> int: ...
+    @property
+    def last_seen(self) -> datetime: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +42,14 @@ class AgentLiveness:
         self._stopwatch = stopwatch
         self._silent_after_s = silent_after_s
         self._seen: dict[str, _LastHeartbeat] = {}
+        self.newest: tuple[str, ...] = ()
+        """Agents of which heartbeats were read last."""
 
-    def silent_s(self, agent: AgentRow) -> float:
+    def silent_s(self, agent: AgentContact) -> float:
         """Seconds since the last heartbeat. Call it often: a heartbeat counts from when it is read."""
         return self._stopwatch() - self._record_heartbeat(agent).at
 
-    def is_alive(self, agent: AgentRow) -> bool:
+    def is_alive(self, agent: AgentContact) -> bool:
         """Whether the last heartbeat is recent, so that the agent can be given work.
 
         At the first read the row's `last_seen` decides. A wrong time of day there only delays or misplaces work.
@@ -43,10 +57,12 @@ class AgentLiveness:
         seen = self._record_heartbeat(agent)
         return not seen.stale and self._stopwatch() - seen.at <= self._silent_after_s
 
-    def _record_heartbeat(self, agent: AgentRow) -> _LastHeartbeat:
+    def _record_heartbeat(self, agent: AgentContact) -> _LastHeartbeat:
         seen = self._seen.get(agent.agent_id)
         if seen is None or seen.heartbeats != agent.heartbeats:
             age_s = (self._clock() - agent.last_seen).total_seconds()
             stale = seen is None and age_s > self._silent_after_s
             seen = self._seen[agent.agent_id] = _LastHeartbeat(agent.heartbeats, self._stopwatch(), stale)
+            others = (one for one in self.newest if one != agent.agent_id)
+            self.newest = (agent.agent_id, *others)[:_NEWEST]
         return seen

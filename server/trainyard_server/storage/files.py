@@ -10,7 +10,9 @@ from pathlib import Path
 
 from trainyard_protocol.errors import InvalidArgument
 
-_LOCK = "lock"
+LOCK = "lock"
+"""The file of a directory's lock."""
+
 _LONGEST_PAUSE_S = 0.05
 
 
@@ -71,7 +73,7 @@ def remove_directory(directory: Path, wait_s: float) -> None:
 @contextmanager
 def locked(directory: Path, wait_s: float) -> Iterator[None]:
     """Hold the exclusive lock (flock) of a directory. Raises LockTimeout after `wait_s` seconds, or OSError."""
-    file = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    file = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         deadline, pause = time.monotonic() + wait_s, 0.001
         while True:

@@ -99,11 +99,12 @@ class ProgressTracker:
         run_id: str,
         task: str,
         start: int,
+        count: int,
         lines: Sequence[LogLine],
         stored: Callable[[], Mapping[str, Any] | None] = _no_digest,
     ) -> None:
-        """Read lines `start`, `start + 1`, ... of a replica. `stored` loads the digest of its row; it is called if this
-        process has missed lines before these."""
+        """Read `count` lines of a replica from line `start` on, of which `lines` may report progress. `stored` loads
+        the digest of its row; it is called if this process has missed lines before these."""
         with self._lock:
             known = self._replicas.get((run_id, task))
             seen = start == 0 if known is None else known.next == start
@@ -114,7 +115,7 @@ class ProgressTracker:
             if before.taken > known.digest.taken:
                 known.digest = before
                 known.reader = ProgressReader.of((digest or {}).get(_READER))
-            known.next = start + len(lines) if known.next == start else None
+            known.next = start + count if known.next == start else None
             for line in lines:
                 known.add(line)
 

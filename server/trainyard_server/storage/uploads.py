@@ -1,6 +1,8 @@
 """Content-addressed store of uploaded packages: the same bytes are stored once and never change.
 
-`<data_dir>/staging/<sha256>` has the bytes; the file name is only in the URI.
+`<data_dir>/staging/<sha256>` has the bytes; the file name is only in the URI. The empty file
+`<data_dir>/staging/projects/<project>/<sha256>` says that the project uploaded them: a digest alone gives nobody else's
+package.
 """
 
 import hashlib
@@ -13,12 +15,14 @@ from typing import Self
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge, Violation
 from trainyard_protocol.views import Staged
+from trainyard_server.domain.permissions import Visible
 
 SCHEME = "staging://"
 
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 _SUFFIXES = (".tar.gz", ".tgz", ".zip", ".whl")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_PROJECTS = "projects"
 
 
 class UploadStore:
@@ -31,8 +35,9 @@ class UploadStore:
         for incomplete in directory.glob(".upload-*"):  # of a server that was killed
             incomplete.unlink(missing_ok=True)
 
-    def receive(self, filename: str) -> "Upload":
-        """Start an upload. Raises InvalidArgument unless `filename` is a plain file name of a package."""
+    def receive(self, project: str, filename: str) -> "Upload":
+        """Start an upload for a project, whose name is valid. Raises InvalidArgument unless `filename` is a plain file
+        name of a package."""
         if not _FILENAME.fullmatch(filename) or not filename.endswith(_SUFFIXES):
             raise InvalidArgument(
                 Violation(
@@ -41,7 +46,7 @@ class UploadStore:
                     f"ending in one of {', '.join(_SUFFIXES)}.",
                 )
             )
-        return Upload(self._directory, filename, self._limit)
+        return Upload(self._directory, self._directory / _PROJECTS / project, filename, self._limit)
 
     def path(self, sha256: str, filename: str) -> Path:
         """The file with the bytes. Raises NotFound."""
@@ -51,14 +56,21 @@ class UploadStore:
                 return path
         raise NotFound(f"No package {filename} with the digest {sha256} was uploaded.")
 
-    def has(self, uri: str) -> bool:
-        """Whether `staging://<sha256>/<filename>` was uploaded."""
+    def has(self, visible: Visible, uri: str) -> bool:
+        """Whether `staging://<sha256>/<filename>` was uploaded for a visible project."""
         sha256, _, filename = uri.removeprefix(SCHEME).partition("/")
         try:
             self.path(sha256, filename)
         except NotFound:
             return False
-        return True
+        projects = self._directory / _PROJECTS
+        return visible is None or any((projects / name / sha256).is_file() for name in visible)
+
+    def remove(self, path: Path) -> None:
+        """Remove a package of `older_than`, for all projects. Raises OSError."""
+        for mark in self._directory.glob(f"{_PROJECTS}/*/{path.name}"):
+            mark.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
     def older_than(self, time: float) -> list[Path]:
         """The packages whose last upload was before `time` (seconds since the epoch)."""
@@ -69,8 +81,9 @@ class UploadStore:
 class Upload:
     """An upload in progress. Leaving the context without `finish` discards it."""
 
-    def __init__(self, directory: Path, filename: str, limit: int) -> None:
+    def __init__(self, directory: Path, project: Path, filename: str, limit: int) -> None:
         self._directory = directory
+        self._project = project
         self._filename = filename
         self._limit = limit
         self._digest = hashlib.sha256()
@@ -96,12 +109,14 @@ class Upload:
         self._file.write(data)
 
     def finish(self) -> Staged:
-        """Commit the upload durably. The same content is stored once."""
+        """Commit the upload durably. The same content is stored once, and the answer is the same each time."""
         if not self._size:
             raise InvalidArgument(f"{self._filename} is empty: the body of the request is the package.")
         self._file.flush()
         os.fsync(self._file.fileno())
         sha256 = self._digest.hexdigest()
         self._path.replace(self._directory / sha256)
+        self._project.mkdir(parents=True, exist_ok=True)
+        (self._project / sha256).touch()
         uri = f"{SCHEME}{sha256}/{self._filename}"
         return Staged(uri=uri, sha256=sha256, size=self._size)

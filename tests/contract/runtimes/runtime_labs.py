@@ -1,8 +1,11 @@
 """Test doubles and drivers to run the same small programs in every runtime."""
 
+import json
 import os
 import shlex
 import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,19 +15,31 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from engines import Engine as RealEngine
+from kubernetes_bed.bed import BASE_IMAGE
+from slurm_bed import SlurmBed
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.clock import ManualClock
-from trainyard_agent.runtimes.base import Launch, LogSlice, Runtime, StartFailed
+from trainyard_agent.runtimes.base import HOST, METRIC_FILE, Launch, LogSlice, Runtime, StartFailed, Traits
 from trainyard_agent.runtimes.docker import spec
 from trainyard_agent.runtimes.docker.engine import Engine
 from trainyard_agent.runtimes.docker.runtime import DockerRuntime
 from trainyard_agent.runtimes.docker.spec import Owner
-from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Print, Script
+from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Measure, Print, Script
+from trainyard_agent.runtimes.kubernetes import metrics, objects
+from trainyard_agent.runtimes.kubernetes.client import KubeClient
+from trainyard_agent.runtimes.kubernetes.connection import connect
+from trainyard_agent.runtimes.kubernetes.runtime import KubernetesRuntime
+from trainyard_agent.runtimes.kubernetes.status import exit_of
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_agent.runtimes.runtime_set import Choice, Choices, RuntimeSet
+from trainyard_agent.runtimes.slurm import rank
+from trainyard_agent.runtimes.slurm.run_files import Times
+from trainyard_agent.runtimes.slurm.runtime import SlurmRuntime
 from trainyard_agent.runtimes.use import ReplicaUse
-from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RunOrder
+from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RunOrder, TrialOrder
 
 DEADLINE_S = 60.0
 
@@ -32,16 +47,20 @@ DEADLINE_S = 60.0
 @dataclass(frozen=True)
 class Program:
     """Prints its lines, then ends with a code or by a signal, or runs until it is stopped. `python` is the source of a
-    program that does something else, `shell` a command after what it lines; the fake runtime knows nothing of them."""
+    program that does something else, `shell` a command after what it lines; the fake runtime knows nothing of them.
+    `waits` is what an engine says for a while before it starts the program. `measures` is the value of the metric `acc`
+    that it reports."""
 
     lines: tuple[Print, ...] = ()
     code: int | None = None
     dies_of: signal.Signals | None = None
     ignores_sigterm: bool = False
     leaves_orphans: bool = False
+    waits: str = ""
     missing: bool = False
     python: str = ""
     shell: str = ""
+    measures: float | None = None
 
 
 FOREVER = Program((Print("up"),))
@@ -144,7 +163,9 @@ class Driver:
             self.lab.pause()
 
 
-def order(run_id: str, *tasks: str, grace_s: float = 5.0, log_quota: int = 0) -> RunOrder:
+def order(
+    run_id: str, *tasks: str, grace_s: float = 5.0, log_quota: int = 0, metric_tag: str = ""
+) -> RunOrder:
     replicas = [ReplicaOrder(task=t, machine_type="local-1", cpus=(), memory_bytes=1 << 30) for t in tasks]
     return RunOrder(
         run_id=run_id,
@@ -156,6 +177,9 @@ def order(run_id: str, *tasks: str, grace_s: float = 5.0, log_quota: int = 0) ->
         replicas=tuple(replicas),
         grace_s=grace_s,
         log_quota_bytes=log_quota,
+        trial=TrialOrder(study="s", number=1, metric_tag=metric_tag, hyperparameters={})
+        if metric_tag
+        else None,
     )
 
 
@@ -240,12 +264,135 @@ class DockerLab:
         self._connection.close()
 
 
+class SlurmLab:
+    """Runs shells as jobs of `bed`, a real Slurm on this machine."""
+
+    def __init__(self, shared_dir: Path, bed: SlurmBed) -> None:
+        self._shared_dir = shared_dir
+        self._bed = bed
+        self.runtime: Runtime = self.reopen()
+
+    def launch(self, task: str, program: Program) -> Launch:
+        command = ("/nowhere/program",) if program.missing else ("/bin/sh", "-c", _shell(program))
+        return Launch(task=task, command=command, environment={}, cpus=(), memory_bytes=0)
+
+    def reopen(self, partition: str = "main") -> Runtime:
+        times = Times(files=0.02, queue=0.2, rank=0.05, usage=0.1, settle=0.2)
+        self.runtime = SlurmRuntime(self._shared_dir, partition, times=times)
+        return self.runtime
+
+    def pause(self) -> None:
+        time.sleep(0.02)
+
+    def kill_supervisor(self, run_id: str, task: str) -> None:
+        self.supervisor(run_id, task).kill()
+
+    def supervisor(self, run_id: str, task: str) -> psutil.Process:
+        tagged = process_tags.tagged(run_id)
+        program = next(pid for pid in process_tags.tagged(run_id, task) if _parent(pid) not in tagged)
+        return psutil.Process(_parent(program))
+
+    def remaining(self, run_id: str) -> list[str]:
+        files = [str(path) for path in self._shared_dir.rglob(f"*{run_id}*")]
+        jobs = self._bed.run("squeue", "-h", f"--name=ty-{run_id}", "-o", "job %i %T").splitlines()
+        jobs = [job for job in jobs if not job.endswith("COMPLETING")]  # its processes have ended
+        return files + [f"process {pid}" for pid in process_tags.tagged(run_id)] + jobs
+
+    def start_rank_again(self, run_id: str) -> str:
+        """Start the first rank of a run beside itself, as a Slurm does that has forgotten it; its last words."""
+        command = [sys.executable, "-I", "-S", rank.__file__, str(self._shared_dir / "runs" / run_id)]
+        environment = {**os.environ, "SLURM_PROCID": "0"}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stderr
+
+    def end(self) -> None:
+        for handle in self.runtime.recover():
+            self.runtime.remove(handle.run_id)
+            # Without cgroups Slurm loses orphans of what it kills.
+            process_tags.kill_tagged(handle.run_id)
+
+
+class KubernetesLab:
+    """Runs shells of the bed's base image in a namespace of a cluster."""
+
+    def __init__(self, state_dir: Path, kubeconfig: Path) -> None:
+        self._state_dir = state_dir
+        self.owner = objects.PodOwner(uuid.uuid4().hex)
+        self.client = KubeClient(connect(kubeconfig))
+        self.runtime = self._open()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {objects.AGENT: self.owner.agent_id}
+
+    def _open(self, init_image: str = "") -> KubernetesRuntime:
+        measures_usage = self.client.has_group(metrics.GROUP)
+        return KubernetesRuntime(
+            self._state_dir, self.client, self.owner, measures_usage=measures_usage, init_image=init_image
+        )
+
+    def launch(self, task: str, program: Program) -> Launch:
+        command = ("/nowhere/program",) if program.missing else ("/bin/sh", "-c", _shell(program))
+        return Launch(
+            task,
+            command[1:],
+            environment={},
+            cpus=(),
+            memory_bytes=0,
+            image=BASE_IMAGE,
+            entrypoint=command[:1],
+        )
+
+    def reopen(self, init_image: str = "") -> KubernetesRuntime:
+        self.runtime.close()
+        self.runtime = self._open(init_image)
+        return self.runtime
+
+    def move(self) -> KubernetesRuntime:
+        """An agent in another place, without the files of this one."""
+        self._state_dir = self._state_dir.with_name("elsewhere")
+        return self.reopen()
+
+    def pause(self) -> None:
+        time.sleep(0.02)
+
+    def kill_supervisor(self, run_id: str, task: str) -> None:
+        """`kubectl delete --force`, of a pod that was let go of by hand."""
+        name = objects.pod_name(run_id, task)
+        self.client.patch("pods", name, {"metadata": {"finalizers": None}})
+        self.client.delete("pods", name, 0)
+
+    def has_lost_code(self, run_id: str, task: str) -> bool:
+        """Whether the kubelet says that it does not know how the program ended. Before Kubernetes 1.22 it removes the
+        container of a deleted pod once that has ended: where it is slow to stop the rest of the pod, unread."""
+        pod = self.client.get("pods", objects.pod_name(run_id, task))
+        assert pod is not None
+        (container,) = pod["status"]["containerStatuses"]
+        ended = container["state"].get("terminated") or container["lastState"].get("terminated") or {}
+        return bool(ended.get("reason") == "ContainerStatusUnknown")
+
+    def remaining(self, run_id: str) -> list[str]:
+        selector = self.owner.selector_of(run_id)
+        found = {kind: self.client.list(kind, selector)[0] for kind in ("pods", "services", "configmaps")}
+        alive = [f"process of {one['metadata']['name']}" for one in found["pods"] if exit_of(one) is None]
+        names = [f"{kind} {one['metadata']['name']}" for kind, several in found.items() for one in several]
+        return [str(path) for path in self._state_dir.rglob(f"*{run_id}*")] + alive + names
+
+    def end(self) -> None:
+        self.reopen()  # a test that failed may have closed it
+        for handle in self.runtime.recover():
+            self.runtime.remove(handle.run_id)
+        self.runtime.close()
+        self.client.close()
+
+
 class FakeLab:
+    traits = HOST
+
     def __init__(self) -> None:
         self._clock = ManualClock()
         self._scripts: dict[tuple[str, ...], Program] = {}
         self._host = FakeHost(self._clock, self._play)
-        self.runtime: Runtime = FakeRuntime(self._host)
+        self.runtime: Runtime = FakeRuntime(self._host, traits=self.traits)
 
     def launch(self, task: str, program: Program) -> Launch:
         command = ("/bin/sh", "-c", f"{len(self._scripts)}")
@@ -253,7 +400,7 @@ class FakeLab:
         return Launch(task=task, command=command, environment={}, cpus=(), memory_bytes=0)
 
     def reopen(self) -> Runtime:
-        self.runtime = FakeRuntime(self._host)
+        self.runtime = FakeRuntime(self._host, traits=self.traits)
         return self.runtime
 
     def pause(self) -> None:
@@ -265,15 +412,34 @@ class FakeLab:
     def remaining(self, run_id: str) -> list[str]:
         return [run_id] if run_id in self._host.runs else []
 
+    def preempt(self, run_id: str, task: str) -> None:
+        self._host.preempt(run_id, task)
+
+    def drop_log(self, run_id: str, task: str, lines: int) -> None:
+        self._host.drop_log(run_id, task, lines)
+
     def _play(self, launch: Launch) -> Script:
         program = self._scripts[launch.command]
         if program.missing:
             raise StartFailed(launch.task, "There is no such program.")
         code = program.code if program.dies_of is None else 128 + program.dies_of
-        steps: list[tuple[float, Print | Exit]] = [(0.0, line) for line in program.lines]
+        steps: list[tuple[float, Print | Measure | Exit]] = [(0.0, line) for line in program.lines]
+        if program.measures is not None:
+            steps.append((0.0, Measure(1, program.measures)))
         if code is not None:
             steps.append((0.05, Exit(code)))
-        return Script(tuple(steps), ignores_sigterm=program.ignores_sigterm)
+        return Script(
+            tuple(steps),
+            starts_after_s=1.0 if program.waits else 0.0,
+            waits=program.waits,
+            ignores_sigterm=program.ignores_sigterm,
+        )
+
+
+class EngineLab(FakeLab):
+    """An engine that spans hosts, with every weakness."""
+
+    traits = Traits(starts_whole=False, coarse_clock=True, splits_streams=False, keeps_logs=False)
 
 
 class SetLab(FakeLab):
@@ -302,6 +468,9 @@ def _shell(program: Program) -> str:
             "setsid sh -c \"trap '' TERM; sleep 1000 & sleep 1000\" &",
             "setsid sh -c 'env -i setsid sleep 1000 & exit 0'",
         ]
+    if program.measures is not None:
+        report = json.dumps({"acc": str(program.measures), "global_step": "1"})
+        lines.append(f'mkdir -p "${{{METRIC_FILE}%/*}}" && echo {shlex.quote(report)} > "${METRIC_FILE}"')
     for say in program.lines:
         lines.append(f"printf '%s\\n' {shlex.quote(say.text)}" + (" >&2" if say.stream == "stderr" else ""))
     if program.shell:

@@ -3,11 +3,12 @@
 import pytest
 
 from contract.runtimes.runtime_labs import FINE, Driver, Program
+from run_ids import unique_run
 from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.fake import Print
 from trainyard_agent.runtimes.supervisor import MAX_LINE_BYTES, PROGRESS_BYTES
 
-CHIEF, RUN = "master-replica-0", "1" * 32
+CHIEF, RUN = "master-replica-0", unique_run("1")
 
 AWKWARD = {
     "no newline at the end": (r"b'one\ntwo'", ["one", "two"]),
@@ -48,31 +49,31 @@ def test_awkward_output_has_a_defined_fate(real_driver: Driver, what: str) -> No
     assert [n for n, line in enumerate(log.lines) if line.partial] == long
 
 
-def test_progress_bar_is_its_last_state_and_some_on_the_way(real_driver: Driver) -> None:
+def test_progress_bar_is_its_last_state_and_some_on_the_way(host_driver: Driver) -> None:
     bar = "sys.stderr.write(''.join(f'\\rstep {n:3d}' for n in range(1000)) + '\\n')"
     each = PROGRESS_BYTES // 8
-    log = written(real_driver, bar)
+    log = written(host_driver, bar)
     assert texts(log, "stderr") == ["step " + f"{each - 1:3d}", "step 999"]
     assert [line.overwritten for line in log.lines] == [True, False]
 
 
-def test_progress_bar_is_seen_to_move(real_driver: Driver) -> None:
+def test_progress_bar_is_seen_to_move(host_driver: Driver) -> None:
     endless = "os.write(2, b'\\r%d' % n); n += 1"
     program = f"import os\nn = 0\nwhile True: {endless}"
-    real_driver.start(RUN, {CHIEF: Program(python=program)})
-    real_driver.until(lambda: len(real_driver.texts(RUN, CHIEF)) > 3)
-    moves = [int(text) for text in real_driver.texts(RUN, CHIEF)]
+    host_driver.start(RUN, {CHIEF: Program(python=program)})
+    host_driver.until(lambda: len(host_driver.texts(RUN, CHIEF)) > 3)
+    moves = [int(text) for text in host_driver.texts(RUN, CHIEF)]
     assert moves == sorted(moves)
 
 
-def test_burst_of_lines_is_complete(real_driver: Driver) -> None:
-    log = written(real_driver, "for n in range(100_000): print('line', n, flush=False)")
+def test_burst_of_lines_is_complete(host_driver: Driver) -> None:
+    log = written(host_driver, "for n in range(100_000): print('line', n, flush=False)")
     assert texts(log) == [f"line {n}" for n in range(100_000)]
 
 
-def test_eight_writers_at_once_lose_and_mix_nothing(real_driver: Driver) -> None:
+def test_eight_writers_at_once_lose_and_mix_nothing(host_driver: Driver) -> None:
     log = written(
-        real_driver,
+        host_driver,
         """
 def write(who):
     for n in range(500):
@@ -89,9 +90,9 @@ for thread in threads: thread.join()
     assert len(log.lines) == 8 * 500
 
 
-def test_child_that_outlives_the_program_does_not_hold_its_log_open(real_driver: Driver) -> None:
+def test_child_that_outlives_the_program_does_not_hold_its_log_open(host_driver: Driver) -> None:
     log = written(
-        real_driver,
+        host_driver,
         """
 ready, tell = os.pipe()
 if os.fork() == 0:
@@ -109,9 +110,9 @@ os.write(1, b"the program\\n")
     assert "the program" in texts(log)
 
 
-def test_program_that_closes_its_stdout_goes_on_and_so_does_its_stderr(real_driver: Driver) -> None:
+def test_program_that_closes_its_stdout_goes_on_and_so_does_its_stderr(host_driver: Driver) -> None:
     log = written(
-        real_driver,
+        host_driver,
         """
 os.write(1, b"out\\n")
 os.close(1)
@@ -126,9 +127,9 @@ os._exit(0)
     assert texts(log, "stderr") == [f"err {n}" for n in range(100)]
 
 
-def test_what_is_in_the_pipe_when_the_program_ends_is_not_lost(real_driver: Driver) -> None:
+def test_what_is_in_the_pipe_when_the_program_ends_is_not_lost(host_driver: Driver) -> None:
     log = written(
-        real_driver,
+        host_driver,
         """
 total, line = 0, b"x" * 99 + b"\\n"
 os.set_blocking(1, False)
@@ -147,7 +148,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("how", ["ends", "is killed"])
-def test_output_after_sigterm_is_not_lost(real_driver: Driver, how: str) -> None:
+def test_output_after_sigterm_is_not_lost(host_driver: Driver, how: str) -> None:
     last = "os._exit(3)" if how == "ends" else "time.sleep(1000)"
     program = f"""
 import os, signal, time
@@ -158,16 +159,16 @@ signal.signal(signal.SIGTERM, stop)
 os.write(1, b"up\\n")
 while True: time.sleep(1000)
 """
-    real_driver.start(RUN, {CHIEF: Program(python=program)})
-    real_driver.until(lambda: real_driver.texts(RUN, CHIEF) == ["up"])
+    host_driver.start(RUN, {CHIEF: Program(python=program)})
+    host_driver.until(lambda: host_driver.texts(RUN, CHIEF) == ["up"])
 
-    real_driver.runtime.stop(RUN, 600.0)
-    real_driver.until(lambda: len(real_driver.texts(RUN, CHIEF)) > 4990)
+    host_driver.runtime.stop(RUN, 600.0)
+    host_driver.until(lambda: len(host_driver.texts(RUN, CHIEF)) > 4990)
     if how == "is killed":
-        real_driver.runtime.stop(RUN, 0.0)
+        host_driver.runtime.stop(RUN, 0.0)
 
-    assert texts(real_driver.whole_log(RUN, CHIEF)) == ["up", *(f"saving {n}" for n in range(5000))]
-    ended = real_driver.wait_for_exits(RUN)[CHIEF].exit
+    assert texts(host_driver.whole_log(RUN, CHIEF)) == ["up", *(f"saving {n}" for n in range(5000))]
+    ended = host_driver.wait_for_exits(RUN)[CHIEF].exit
     assert ended is not None
     assert ended.code == (3 if how == "ends" else 137)
 
@@ -184,7 +185,7 @@ def test_log_is_cut_where_its_quota_ends(driver: Driver) -> None:
     assert log.cut
     assert 0 < len(log.lines) < 200
     assert texts(log) == [f"line {n}" for n in range(len(log.lines))]
-    assert sum(len(line.model_dump_json(exclude_defaults=True)) for line in log.lines) <= 5000
+    assert sum(len(line.text) for line in log.lines) <= 5000
     assert not driver.runtime.read_log(RUN, CHIEF, 0, 1, 1).cut  # it is the last word that says so
     ended = driver.wait_for_exits(RUN)[CHIEF].exit
     assert ended is not None
@@ -207,8 +208,8 @@ def test_log_that_is_cut_stays_so_under_the_next_agent(driver: Driver) -> None:
     assert driver.whole_log(RUN, CHIEF) == before
 
 
-def test_program_that_writes_more_than_its_quota_is_never_held_up(real_driver: Driver) -> None:
-    log = written(real_driver, "for n in range(200_000): print('line', n)", log_quota=100_000)
+def test_program_that_writes_more_than_its_quota_is_never_held_up(host_driver: Driver) -> None:
+    log = written(host_driver, "for n in range(200_000): print('line', n)", log_quota=100_000)
     assert log.cut
     assert texts(log) == [f"line {n}" for n in range(len(log.lines))]
     assert len(log.lines) > 1000

@@ -20,6 +20,7 @@ from fastapi import FastAPI
 import databases
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import (
+    AGENT_KEY,
     AgentInfo,
     Capacity,
     ExitReport,
@@ -33,11 +34,13 @@ from trainyard_protocol.sync import (
     RuntimeName,
     SyncRequest,
     SyncResponse,
+    TrialMeasurement,
     digest,
 )
 from trainyard_server.api.dependencies import UseCases
 from trainyard_server.app import create_app
 from trainyard_server.config.settings import Settings
+from trainyard_server.domain.agent_keys import AgentKey
 from trainyard_server.domain.permissions import Caller, Role, Token
 from trainyard_server.storage.logs.store import Stream
 
@@ -49,7 +52,9 @@ TOKENS = (
     Token(Role.VIEWER, "vera", "veras-secret"),
 )
 ADMIN, AGENT, ALICE, BOB, VERA = ({"Authorization": f"Bearer {token.secret}"} for token in TOKENS)
-BOSS = Caller(Role.ADMIN, "admin")
+KEY = AgentKey("0" * 64)
+AGENT[AGENT_KEY] = KEY.secret
+BOSS = Caller.everywhere(Role.ADMIN, "admin")
 GB = 10**9
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -81,6 +86,7 @@ def settings(data_dir: Path, **changes: Any) -> Settings:
         "data_dir": data_dir,
         "database": databases.current.url(data_dir),
         "tokens": TOKENS,
+        "allowed_hosts": ("server",),
         "run_loops": False,
         "durable": False,
     }
@@ -225,6 +231,7 @@ class ScriptedAgent:
         self.replicas: dict[tuple[str, str], ReplicaReport] = {}
         self.response = SyncResponse(version="", lease_s=None, runs=())
         self.shipped: dict[tuple[str, str], int] = {}
+        self.measured: dict[str, tuple[TrialMeasurement, ...]] = {}
 
     def sync(self) -> SyncResponse:
         request = SyncRequest(agent=self.info, runs=self.reports(), seen=self.response.version)
@@ -252,9 +259,15 @@ class ScriptedAgent:
                 activity=self.activity,
                 runtime=self.choice[0],
                 runtime_reason=self.choice[1],
+                measurements=self.measured.get(run_id, ()),
             )
             for run_id in self.runs
         )
+
+    def measure(self, run: RunOrder, *values: float) -> None:
+        """The metric file of a trial has these values, of the steps 1, 2, ..."""
+        measured = [TrialMeasurement(step=step, value=value) for step, value in enumerate(values, 1)]
+        self.measured[run.run_id] = tuple(measured)
 
     @property
     def run(self) -> RunOrder:
@@ -299,10 +312,13 @@ class ScriptedAgent:
         self.exit(task, code=143, reason=Reason.STOPPED, after_stop=True, **given)
 
     def log(self, *texts: str, task: str = "master-replica-0", run: RunOrder | None = None) -> LogReceipt:
+        """Lines are sent in chunks, as agents do."""
         run = run or self.run
-        start = self.shipped.get((run.run_id, task), 0)
-        receipt = self.ship(task, LogChunk(start=start, lines=tuple(map(line, texts))), run)
-        self.shipped[run.run_id, task] = receipt.next
+        for first in range(0, max(1, len(texts)), 1000):
+            start = self.shipped.get((run.run_id, task), 0)
+            part = tuple(map(line, texts[first : first + 1000]))
+            receipt = self.ship(task, LogChunk(start=start, lines=part), run)
+            self.shipped[run.run_id, task] = receipt.next
         return receipt
 
     def end_log(
@@ -330,11 +346,11 @@ class ScriptedAgent:
         self.replicas[run.run_id, task] = before.model_copy(update=changes)
 
 
-def running_agent(server: Server) -> ScriptedAgent:
-    """An agent that runs the job `job`, which it alone has."""
+def running_agent(server: Server, job_id: str = "job") -> ScriptedAgent:
+    """An agent that runs this job, which it alone has."""
     agent = ScriptedAgent(server)
     agent.sync()
-    server.create()
+    server.create(job_id)
     server.tick()
     agent.sync()
     agent.start()
@@ -342,7 +358,7 @@ def running_agent(server: Server) -> ScriptedAgent:
 
 
 def line(text: str, stream: str = "stdout") -> LogLine:
-    return LogLine(time="2026-11-20T12:00:00Z", stream=stream, text=text)
+    return LogLine.parse({"time": "2026-11-20T12:00:00Z", "stream": stream, "text": text})
 
 
 @contextmanager

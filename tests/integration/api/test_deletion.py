@@ -3,7 +3,7 @@
 import pytest
 
 from databases import on_every_database
-from integration.api.api_support import ADMIN, ALICE, BOB, ScriptedAgent, Server, running_agent
+from integration.api.api_support import ADMIN, ALICE, BOB, KEY, ScriptedAgent, Server, running_agent
 from trainyard_protocol.usage import UsageBatch, UsageSample
 
 pytestmark = on_every_database
@@ -19,7 +19,7 @@ def agent(api: Server) -> ScriptedAgent:
     sample = UsageSample(
         run_id=run.run_id, task="master-replica-0", time=api.clock(), cpu=1.0, memory_bytes=1, gpus=()
     )
-    api.use_cases.usage.record(UsageBatch(samples=(sample,)))
+    api.use_cases.usage.record(UsageBatch(samples=(sample,)), KEY)
     agent.log('{"event": "progress", "step": 1, "loss": 0.5}')
     agent.exit()
     return agent

@@ -9,7 +9,7 @@ from google.oauth2.credentials import Credentials
 from googleapiclient import discovery
 from googleapiclient.errors import HttpError
 
-from integration.api.api_support import Server, package_job, serving
+from integration.api.api_support import ADMIN, Server, package_job, serving
 
 
 @pytest.fixture
@@ -87,3 +87,116 @@ def test_google_client_with_a_wrong_token_is_refused(api: Server) -> None:
         pytest.raises(RefreshError),  # it takes a 401 as a token that has run out
     ):
         ml.projects().jobs().get(name="projects/p/jobs/none").execute()
+
+
+def test_google_client_sends_several_calls_as_one(ml: Any, api: Server) -> None:
+    api.create("first")
+    answers: dict[str, Any] = {}
+
+    def note(request_id: str, answer: Any, error: HttpError | None) -> None:
+        answers[request_id] = error.resp.status if error is not None else answer
+
+    jobs = ml.projects().jobs()
+    batch = ml.new_batch_http_request(callback=note)
+    batch._batch_uri = (
+        f"{ml._baseUrl.rstrip('/')}/batch"  # of the document; an endpoint of one's own does not change it
+    )
+    body = {"jobId": "second", "labels": {}, "trainingInput": package_job(args=["\u00f6"])}
+    batch.add(jobs.get(name="projects/p/jobs/first"), request_id="read")
+    batch.add(jobs.create(parent="projects/p", body=body), request_id="made")
+    batch.add(jobs.get(name="projects/p/jobs/none"), request_id="none")
+    batch.add(jobs.list(parent="projects/p", filter="jobId:sec*", fields="jobs(jobId)"), request_id="list")
+    batch.execute()
+    assert (answers["read"]["jobId"], answers["none"]) == ("first", 404)
+    assert answers["made"]["trainingInput"]["args"] == ["\u00f6"]
+    assert answers["list"] == {"jobs": [{"jobId": "second"}]}
+
+
+def test_google_client_sends_a_long_query_as_a_body_and_gets_the_fields_that_it_asks_for(
+    ml: Any, api: Server
+) -> None:
+    api.create("first")
+    api.create("second")
+    ids = " OR ".join(f"jobId=other_{number}" for number in range(150))
+    jobs = ml.projects().jobs()
+    found = jobs.list(parent="projects/p", filter=f"jobId=first OR {ids}", fields="jobs/jobId").execute()
+    assert found == {"jobs": [{"jobId": "first"}]}
+
+
+@pytest.fixture
+def described(api: Server) -> Iterator[Any]:
+    """A client that is built from our own discovery document."""
+    with (
+        serving(api.app) as address,
+        discovery.build(
+            "ml",
+            "v1",
+            discoveryServiceUrl=f"{address}/$discovery/rest?version={{apiVersion}}",
+            static_discovery=False,
+            credentials=Credentials(token="admin-secret"),  # type: ignore[no-untyped-call]
+        ) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("built", ["ml", "described"])
+def test_every_method_of_training_answers_as_documented(
+    built: str, api: Server, request: pytest.FixtureRequest
+) -> None:
+    """By the service's document and by our own."""
+    api.create("a")
+    projects = request.getfixturevalue(built).projects()
+    assert projects.getConfig(name="projects/p").execute() == {"config": {}}
+    training = {"type": "TRAINING"}
+    local = {"name": "projects/p/locations/local", "capabilities": [training]}
+    locations, operations = projects.locations(), projects.operations()
+    assert locations.list(parent="projects/p").execute() == {"locations": [local]}
+    region = "projects/p/locations/us-central1"
+    assert locations.get(name=region).execute() == {"name": region, "capabilities": [training]}
+    assert operations.list(name="projects/p").execute() == {}
+    assert projects.models().list(parent="projects/p").execute() == {}
+    assert locations.studies().list(parent=region).execute() == {}
+
+    jobs = projects.jobs()
+    job = "projects/p/jobs/a"
+    policy = jobs.getIamPolicy(resource=job).execute()
+    assert (policy["version"], "bindings" in policy) == (1, False)
+    put = api.client.request(
+        "PUT", "/trainyard/v1/projects/p/members/eve", json={"role": "submitter"}, headers=ADMIN
+    )
+    assert put.status_code == 200
+    bindings = jobs.getIamPolicy(resource=job).execute()["bindings"]
+    assert bindings == [{"role": "roles/ml.developer", "members": ["user:eve"]}]
+    asked = {"permissions": ["ml.jobs.cancel", "ml.jobs.get", "ml.jobs.setIamPolicy"]}
+    granted = jobs.testIamPermissions(resource=job, body=asked).execute()
+    assert granted == {"permissions": ["ml.jobs.cancel", "ml.jobs.get"]}
+
+    def refusal(call: Any) -> tuple[int, str]:
+        with pytest.raises(HttpError) as caught:
+            call.execute()
+        return caught.value.resp.status, caught.value.reason
+
+    missing = "projects/p/operations/x"
+    for call in (operations.get(name=missing), operations.cancel(name=missing)):
+        assert refusal(call) == (404, f"Field: name Error: The operation {missing} was not found.")
+    missing = f"{region}/operations/x"
+    for call in (locations.operations().get(name=missing), locations.operations().cancel(name=missing)):
+        assert refusal(call) == (404, f"Field: name Error: The operation {missing} was not found.")
+    status, reason = refusal(jobs.setIamPolicy(resource=job, body={"policy": {}}))
+    assert (status, "trainyard projects add-member" in reason) == (400, True)
+    status, reason = refusal(jobs.getIamPolicy(resource="projects/p/jobs/none"))
+    assert (status, "projects/p/jobs/none was not found" in reason) == (404, True)
+
+
+def test_models_and_predictions_are_refused_in_a_sentence(ml: Any) -> None:
+    projects = ml.projects()
+    for call in (
+        projects.models().create(parent="projects/p", body={"name": "m"}),
+        projects.models().versions().create(parent="projects/p/models/m", body={"name": "v"}),
+        projects.predict(name="projects/p/models/m", body={}),
+        projects.locations().studies().create(parent="projects/p/locations/a", studyId="s", body={}),
+    ):
+        with pytest.raises(HttpError, match="This service runs training jobs"):
+            call.execute()
+    with pytest.raises(HttpError, match="The model projects/p/models/m was not found"):
+        projects.models().get(name="projects/p/models/m").execute()

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,7 +14,7 @@ import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, iter_route_contexts
 
-from integration.api.api_support import ADMIN, AGENT, Server, running_agent
+from integration.api.api_support import ADMIN, AGENT, Clock, Server, running_agent, server
 
 TEXTS = (
     "",
@@ -240,7 +241,14 @@ async def failures(api: Server, table: Sequence[Attack]) -> list[str]:
     return wrong
 
 
-def test_no_hostile_request_is_an_error_of_the_server(api: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_hostile_request_is_an_error_of_the_server(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with server(tmp_path, clock, requests_per_s=0) as api:
+        _attack(api, caplog)
+
+
+def _attack(api: Server, caplog: pytest.LogCaptureFixture) -> None:
     agent = running_agent(api)
     agent.log("a line", json.dumps({"event": "progress", "step": 1, "loss": 0.5}))
     table = list(attacks(api))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from databases import on_every_database
-from integration.api.api_support import ADMIN, START, Clock, ScriptedAgent, Server, line, server
+from integration.api.api_support import ADMIN, AGENT, START, Clock, ScriptedAgent, Server, line, server
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import LogChunk, LogEnd
+from trainyard_protocol.sync import LogChunk, LogEnd, LogGap
 
 pytestmark = on_every_database
 
@@ -112,7 +112,8 @@ def test_program_error_fails_the_job_and_names_the_replica(api: Server, agent: S
     assert job["state"] == "FAILED"
     assert job["errorMessage"] == (
         "The replica worker 0 exited with a non-zero status of 3. ValueError: no\n"
-        "Traceback (most recent call last):\nValueError: no"
+        "Traceback (most recent call last):\nValueError: no\n\n"
+        "To find out more about why your job exited please check the logs: `trainyard jobs stream-logs job`"
     )
     assert detail["exit_code"] == 3
     assert detail["verdict"]["replica"] == "worker-replica-0"
@@ -173,7 +174,8 @@ def test_killed_replica_gets_new_runs_with_backoff_until_the_budget_is_spent(
             agent.start()
         agent.exit(code=137, reason=Reason.KILLED_BY_SIGNAL)
         assert api.job()["state"] == "FAILED"
-        assert api.job()["errorMessage"] == "The replica master 0 was killed by signal 9 (SIGKILL)."
+        killed = "The replica master 0 was killed by signal 9 (SIGKILL)."
+        assert api.job()["errorMessage"].partition("\n")[0] == killed
         assert [run["number"] for run in api.detail()["runs"]] == [1, 2, 3]
         assert api.detail()["exit_code"] == 137
         assert "A new run starts in 4 s (retry 1 of 2)." in api.events()
@@ -346,11 +348,26 @@ def test_log_that_differs_from_the_agents_is_closed_and_said(api: Server, agent:
     assert "is not what the replica wrote" in damaged[0]["message"]
 
 
+@pytest.mark.parametrize(
+    ("after", "before", "lack"),
+    [("10:00", "10:05", "between 10:00 and 10:05"), ("10:00", "", "after 10:00"), ("", "", "before its end")],
+)
+def test_log_with_a_gap_says_where_lines_may_be_missing(
+    api: Server, agent: ScriptedAgent, after: str, before: str, lack: str
+) -> None:
+    started(api, agent)
+    chunk = LogChunk(start=0, lines=(), gap=LogGap(after=after, before=before))
+    for _ in range(2):
+        agent.ship("master-replica-0", chunk, agent.run)
+    (damaged,) = (e["message"] for e in api.detail()["events"] if e["kind"] == "log-damaged")
+    assert f"may lack lines {lack}: " in damaged
+
+
 def test_log_of_an_unknown_run_is_not_found(api: Server) -> None:
     answer = api.client.post(
         "/agent/v1/runs/nope/replicas/master-replica-0/logs",
         content=LogChunk(start=0, lines=(line("x"),)).model_dump_json(),
-        headers={"Authorization": "Bearer agent-secret"},
+        headers=AGENT,
     )
     assert answer.status_code == 404
 

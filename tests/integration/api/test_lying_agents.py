@@ -3,12 +3,14 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from sqlalchemy import update
 
 from databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, Server, running_agent
-from trainyard_protocol.sync import LogChunk, LogLine, ReplicaReport, Stall
-from trainyard_server.storage.db.models import ReplicaRow, RunRow
+from integration.api.api_support import ADMIN, AGENT, START, ScriptedAgent, Server, running_agent
+from trainyard_protocol.sync import AGENT_KEY, LogChunk, LogLine, ReplicaReport, RunReport, Stall, SyncRequest
+from trainyard_protocol.usage import UsageBatch, UsageSample
+from trainyard_server.storage.db.models import AgentRow, ReplicaRow, RunRow
 from trainyard_server.storage.streams import Stream
 from trainyard_server.storage.usage.records import UsagePoint
 
@@ -33,6 +35,7 @@ PAGES = (
     "/trainyard/v1/projects/p/jobs/job/logs/page",
     "/trainyard/v1/projects/p/jobs/job/logs/download",
 )
+LOGS = "runs/r/replicas/master-replica-0/logs"
 TIMES = ("0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00", "9999-12-31T23:59:59.999999-14:00")
 
 
@@ -109,14 +112,97 @@ def test_no_row_of_before_breaks_a_page(api: Server) -> None:
         assert not broken(api)
 
 
-def test_report_of_many_values_is_refused_before_it_is_parsed(api: Server) -> None:
-    many = b"{}," * 600_000
-    logs = "/agent/v1/runs/r/replicas/master-replica-0/logs"
-    for path, body, status in (
-        ("/agent/v1/sync", b'{"runs": [' + many + b"{}]}", 400),
-        ("/agent/v1/usage", b'{"samples": [' + many + b"{}]}", 400),
-        (logs, b'{"start": 0, "lines": [' + many + b"{}]}", 400),
-        (logs, b" " * (8 * 2**20 + 1), 413),
-    ):
-        answer = api.client.post(path, content=body, headers=AGENT)
-        assert (answer.status_code, len(answer.content) < 5000) == (status, True), answer.text[:300]
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("sync", b'{"runs": [' + b"{}," * 100_000 + b"{}]}", 400),
+        ("sync", b'{"agent": {"x": {' + b'"a":1,' * 100_001 + b'"a":1}}}', 400),
+        ("sync", b'{"x": [' + b'"",' * 100_001 + b'""]}', 400),
+        ("sync", b" " * (4 * 2**20 + 1), 413),
+        ("usage", b'{"samples": [' + b"{}," * 100_000 + b"{}]}", 400),
+        ("usage", b" " * (4 * 2**20 + 1), 413),
+        (
+            LOGS,
+            b'{"start": 0, "lines": [' + b'{"time":"","stream":"stdout","text":""},' * 20_000 + b"{}]}",
+            400,
+        ),
+        (LOGS, b" " * (13 * 2**19 + 1), 413),
+    ],
+)
+def test_message_of_more_than_an_agent_sends_is_refused_before_it_is_parsed(
+    api: Server, monkeypatch: pytest.MonkeyPatch, path: str, body: bytes, status: int
+) -> None:
+    for kind in (SyncRequest, UsageBatch, LogChunk):
+        monkeypatch.setattr(kind, "model_validate_json", None)
+    answer = api.client.post(f"/agent/v1/{path}", content=body, headers=AGENT)
+    assert (answer.status_code, len(answer.content) < 5000) == (status, True), answer.text[:300]
+
+
+def test_message_as_large_as_an_agent_sends_is_taken(api: Server) -> None:
+    """Thousands of replicas, each quote and backslash of a line escaped, or a single line of a megabyte."""
+    agent = running_agent(api)
+    replicas = tuple(
+        ReplicaReport(task=f"worker-replica-{n}", state="RUNNING", started_at=START) for n in range(1000)
+    )
+    runs = tuple(RunReport(run_id=f"{n:032}", replicas=replicas) for n in range(6))
+    body = SyncRequest(agent=agent.info, runs=runs).model_dump_json()
+    assert api.client.post("/agent/v1/sync", content=body, headers=AGENT).status_code == 200
+    receipt = agent.log(*['{"a": ["\\\\", {}, "\\""]}' * 20] * 1000)
+    receipt = agent.log("\x01" * 2**20)
+    assert receipt.next == 1001
+
+
+def test_run_is_open_to_the_key_of_its_agent_alone(api: Server) -> None:
+    """Another agent's key, a false one or none: each call is refused, changes nothing and ends no call of the agent."""
+    path = "/upload/trainyard/v1/projects/p/packages/trainer.whl"
+    staged = api.client.post(path, content=b"package", headers=ADMIN).json()
+    agent = ScriptedAgent(api)
+    agent.sync()
+    api.create(packageUris=[staged["uri"]])
+    api.tick()
+    agent.sync()
+    agent.start()
+    before = api.detail()
+    info, run = agent.info.model_dump(mode="json"), agent.run.run_id
+    report = {"run_id": run, "replicas": [{"task": "master-replica-0", "state": "EXITED"}]}
+    sample = UsageSample(run_id=run, task="master-replica-0", time=api.clock()).model_dump(mode="json")
+    sync = "/agent/v1/sync", {"agent": info, "runs": [report]}
+    usage = "/agent/v1/usage", {"samples": [sample]}
+    logs = f"/agent/v1/runs/{run}/replicas/master-replica-0/logs", {"start": 0, "lines": []}
+    package = f"/agent/v1/staging/{staged['sha256']}/trainer.whl", None
+    links = f"/agent/v1/runs/{run}/packages", None
+
+    def call(headers: dict[str, str], path: str, body: Any) -> tuple[int, Any]:
+        method = "GET" if body is None else "POST"
+        answer = api.client.request(method, path, json=body, headers=headers)
+        return answer.status_code, answer.json()
+
+    strange = AGENT | {AGENT_KEY: "1" * 64}
+    assert [call(strange, *each)[0] for each in (sync, usage, logs, package, links)] == [403] * 5
+    assert "agent.json" in call(strange, *sync)[1]["error"]["message"]
+    other = "/agent/v1/sync", {"agent": info | {"agent_id": "other"}, "runs": [report]}
+    assert call(strange, *other)[1]["runs"] == []
+    assert call(strange, *usage) == (200, {"taken": 0})
+    assert [call(strange, *each)[0] for each in (sync, logs, package, links)] == [403, 403, 404, 403]
+    for wrong in ({}, {AGENT_KEY: ""}, {AGENT_KEY: "1" * 63}, {AGENT_KEY: "A" * 64}):
+        headers = {"Authorization": AGENT["Authorization"]} | wrong
+        assert [call(headers, *each)[0] for each in (sync, usage, logs, package, links)] == [401] * 5
+    assert api.detail() == before
+
+    assert api.client.get(package[0], headers=AGENT).content == b"package"
+    agent.exit()
+    assert [call(AGENT, *each)[0] for each in (package, links)] == [404, 404]
+    assert api.job()["state"] == "SUCCEEDED"
+
+
+def test_agent_of_the_version_before_gets_the_first_key_that_it_sends(api: Server) -> None:
+    agent = running_agent(api)
+    with api.use_cases.backend.store.write() as writer:
+        writer.session.execute(update(AgentRow).values(key_sha256=""))
+    sync = SyncRequest(agent=agent.info, runs=()).model_dump(mode="json")
+    logs = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs", {"start": 0, "lines": []}
+    statuses = [
+        api.client.post(path, json=body, headers=AGENT | {AGENT_KEY: key * 64}).status_code
+        for key, (path, body) in zip("1122", (logs, ("/agent/v1/sync", sync)) * 2, strict=True)
+    ]
+    assert statuses == [403, 200, 403, 403]

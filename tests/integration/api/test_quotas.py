@@ -30,6 +30,31 @@ def test_job_above_its_projects_quota_is_refused_as_the_service_did(tmp_path: Pa
         assert one.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN).status_code == 200
 
 
+def test_image_that_the_project_may_not_bring_is_refused_with_what_it_may(tmp_path: Path) -> None:
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("projects: {p: {images: [gcr.io/team/*]}}")
+
+    def answer(project: str, **images: str) -> httpx.Response:
+        configs = {f"{name}Config": {"imageUri": image} for name, image in images.items()}
+        counts = {"scaleTier": "CUSTOM", "masterType": "local-1", "workerType": "local-1", "workerCount": 1}
+        body = {"jobId": "job", "trainingInput": {**counts, **configs, "region": "r"}}
+        return one.client.post(
+            f"/v1/projects/{project}/jobs", json=body, params={"validateOnly": "true"}, headers=ADMIN
+        )
+
+    with server(tmp_path / "data", Clock(), quotas=quotas) as one:
+        assert answer("p", master="gcr.io/team/a").status_code == 200
+        assert answer("q", master="trainer").status_code == 200
+        refused = answer("p", master="gcr.io/team/a", worker="trainer")
+    assert refused.status_code == 400
+    assert refused.json()["error"]["details"][0]["fieldViolations"] == [
+        {
+            "field": "worker_config.image_uri",
+            "description": "trainer is not an image that jobs of project p may bring; allowed are gcr.io/team/*.",
+        }
+    ]
+
+
 @on_every_database
 def test_job_waits_for_its_projects_quota_and_starts_when_there_is_some(tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.yaml"
@@ -57,7 +82,10 @@ def test_mistake_in_the_file_of_quotas_is_said_at_the_start(
     (tmp_path / "quotas.yaml").write_text("default: {vcpu: 1}")
     arguments = ["--data-dir", tmp_path / "data", "--port", 0, "--quotas", tmp_path / "quotas.yaml"]
     assert main(list(map(str, arguments))) == 1
-    assert "quotas.yaml:1: default.vcpu: Extra inputs are not permitted." in capsys.readouterr().err
+    assert (
+        "quotas.yaml:1: default.vcpu: there is no such entry; allowed are runningJobs, "
+        in capsys.readouterr().err
+    )
 
 
 def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: Path) -> None:
@@ -76,7 +104,8 @@ def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: 
         refused = reload()
         assert refused.status_code == 400
         assert refused.json()["error"]["message"] == (
-            f"{quotas}:3: default.vcpu: Extra inputs are not permitted."
+            f"{quotas}:3: default.vcpu: there is no such entry; "
+            "allowed are runningJobs, vcpus, gpus, accelerators, images."
         )
         one.tick()
         assert one.job("second")["state"] == "QUEUED"

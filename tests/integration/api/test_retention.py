@@ -132,3 +132,34 @@ def test_failure_is_logged_and_the_next_survey_tries_again(
         assert names(api) == ["job"]
         apply(api)
         assert names(api) == []
+
+
+def test_study_is_kept_and_removed_with_its_trials(tmp_path: Path, clock: Clock) -> None:
+    with server(tmp_path, clock, keep_jobs_s=30 * DAY_S, keep_log_bytes=30_000) as api:
+        agent = ScriptedAgent(api, cpus=2)
+        agent.sync()
+        params = [{"parameterName": "x", "type": "INTEGER", "minValue": 1, "maxValue": 9}]
+        spec = {"params": params, "maxTrials": 2, "algorithm": "RANDOM_SEARCH"}
+        api.create("study", hyperparameters=spec)
+        root = api.use_cases.backend.settings.data_dir
+        for trial in ("study.1", "study.2"):
+            api.tick()
+            agent.sync()
+            assert agent.run.job_id == trial
+            agent.start()
+            agent.log("x" * 20_000)
+            apply(api)
+            agent.exit()
+        # Of a study that went on nothing was removed; now both logs together are too large.
+        assert all((root / f"logs/p/study.{n}/segment").stat().st_size > 20_000 for n in (1, 2))
+        apply(api)
+        for job_id in ("study", "study.1", "study.2"):
+            assert api.events(job_id)[-1].startswith("The log was removed: ")
+            assert [data["text"] for event, data, _ in api.stream(job_id) if event == "log"] == api.events(
+                job_id
+            )
+        clock.advance(31 * DAY_S)
+        apply(api)
+        assert names(api) == []
+        assert list(root.glob("logs/p/*")) == []
+        assert api.get("/trainyard/v1/status")["retention"]["jobs_deleted"] == 1

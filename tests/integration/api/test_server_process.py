@@ -14,8 +14,9 @@ import pytest
 
 import databases
 from databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, GB, eventually, package_job
-from trainyard_protocol.sync import AgentInfo, Capacity, SyncRequest, SyncResponse
+from integration.api.api_support import GB, KEY, eventually, package_job
+from token_files import long_token, write_token
+from trainyard_protocol.sync import AGENT_KEY, AgentInfo, Capacity, SyncRequest, SyncResponse
 
 pytestmark = pytest.mark.e2e
 
@@ -30,6 +31,11 @@ INFO = AgentInfo(
 )
 
 
+PROXY = "train.example.com"
+ADMIN = {"Authorization": f"Bearer {long_token('admin')}"}
+AGENT = {"Authorization": f"Bearer {long_token('agent')}", AGENT_KEY: KEY.secret}
+
+
 class Process:
     """`python -m trainyard_server` on a data directory and a port that stay the same."""
 
@@ -38,11 +44,12 @@ class Process:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         for role in ("admin", "agent"):
-            (directory / role).write_text(f"{role}-secret\n")
+            write_token(directory / role, long_token(role))
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=30)
 
     def start(self) -> None:
         arguments = ["--data-dir", str(self._directory / "data"), "--port", str(self._port)]
+        arguments += ["--allowed-host", PROXY]
         if database := databases.current.url(self._directory):
             arguments += ["--database", database]
         for role in ("admin", "agent"):
@@ -144,8 +151,8 @@ def test_second_server_on_the_same_data_directory_is_refused(process: Process, t
 
 def test_proxy_with_tls_on_this_machine_is_believed(process: Process) -> None:
     """Browsers then keep the session's cookie for https alone."""
-    proxied = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7", "Host": "train.example.com"}
-    answer = process.client.post("/sign-in", data={"token": "admin-secret"}, headers=proxied)
+    proxied = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7", "Host": PROXY}
+    answer = process.client.post("/sign-in", data={"token": long_token("admin")}, headers=proxied)
     assert answer.status_code == 303
     assert answer.headers["set-cookie"].startswith("__Host-trainyard-443=")
     assert answer.headers["set-cookie"].endswith("; HttpOnly; SameSite=Lax; Secure")
@@ -153,4 +160,7 @@ def test_proxy_with_tls_on_this_machine_is_believed(process: Process) -> None:
         wrong = {**proxied, "X-Forwarded-For": "192.0.2.8"}
         answer = process.client.post("/sign-in", data={"token": f"guess {number}"}, headers=wrong)
     assert answer.status_code == 429
-    assert process.client.post("/sign-in", data={"token": "admin-secret"}, headers=proxied).status_code == 303
+    assert (
+        process.client.post("/sign-in", data={"token": long_token("admin")}, headers=proxied).status_code
+        == 303
+    )

@@ -57,7 +57,7 @@ def test_decision_that_died_before_it_was_applied_is_taken_by_the_next_tick(
 
 def test_service_lines_that_were_not_written_are_written_once(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock) as api:
-        api.use_cases.controller.write_service_lines = lambda key: None  # type: ignore[method-assign]
+        api.use_cases.controller.write_log_soon = lambda key: None  # type: ignore[method-assign]
         api.create()
         assert api.use_cases.backend.logs.counts("p", "job") == {}
     with server(tmp_path, clock) as api:

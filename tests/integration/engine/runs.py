@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from engines import Engine as RealEngine
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.docker import spec
 from trainyard_agent.runtimes.docker.engine import Engine
+from trainyard_agent.runtimes.docker.networks import Networks
 from trainyard_agent.runtimes.docker.runtime import DockerRuntime
 from trainyard_agent.runtimes.docker.spec import Owner
 from trainyard_protocol.states import ReplicaState
@@ -30,10 +31,19 @@ class Host:
     state_dir: Path
     owner: Owner = field(default_factory=lambda: Owner(uuid.uuid4().hex))
     connection: Engine | None = None
+    network: Mapping[str, Any] = field(default_factory=dict)
+    """Of its Networks: `policy`, `allowed`, ..."""
+    disk_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.connection = self.connection or Engine(self.engine.url)
-        self.runtime = DockerRuntime(self.state_dir, self.connection, self.owner)
+        self.networks = Networks(self.connection, self.owner, **self.network)
+        self.runtime = self._new_runtime(self.connection)
+
+    def _new_runtime(self, connection: Engine) -> DockerRuntime:
+        return DockerRuntime(
+            self.state_dir, connection, self.owner, networks=self.networks, disk_bytes=self.disk_bytes
+        )
 
     def order(self, *tasks: str) -> RunOrder:
         return run_order(uuid.uuid4().hex, *tasks)
@@ -89,7 +99,7 @@ class Host:
         """The agent died and came back."""
         self.runtime.close()
         assert self.connection is not None
-        self.runtime = DockerRuntime(self.state_dir, self.connection, self.owner)
+        self.runtime = self._new_runtime(self.connection)
         self.runtime.recover()
 
     def remaining(self) -> list[str]:
@@ -106,9 +116,9 @@ class Host:
 
 
 @contextmanager
-def host_on(engine: RealEngine, state_dir: Path) -> Iterator[Host]:
+def host_on(engine: RealEngine, state_dir: Path, **network: Any) -> Iterator[Host]:
     """Removes every run at the end, and insists that nothing of this agent is left."""
-    host = Host(engine, state_dir)
+    host = Host(engine, state_dir, network=network)
     try:
         yield host
     finally:

@@ -6,9 +6,10 @@ import hashlib
 import io
 import json
 import os
+import socket
 import tarfile
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,18 @@ import pytest
 
 from engines import Engine as RealEngine
 from registry import Hangs, Pauses, Registry, RequiresAuth
+from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.runtimes.docker import spec
 from trainyard_agent.runtimes.docker.engine import Engine
+from trainyard_agent.runtimes.docker.network_policy import Endpoint
+from trainyard_agent.runtimes.docker.networks import Networks
 from trainyard_agent.runtimes.docker.spec import Owner
+from trainyard_agent.runtimes.docker.users import ContainerUsers
+from trainyard_agent.runtimes.installing import PACKAGES, InstallLimits
+from trainyard_agent.staging import install_limits
 from trainyard_agent.staging.base import Staging
 from trainyard_agent.staging.container_environment import ContainerSettings, ContainerStager
+from trainyard_agent.staging.job_dirs import JobDirs
 from trainyard_agent.staging.package_fetcher import PackageFetcher
 from trainyard_protocol.runtimes import RuntimeImage, Runtimes, RuntimeVersion
 from trainyard_protocol.states import Reason
@@ -48,12 +56,17 @@ class Host:
         return Runtimes(images=images, versions={"*": RuntimeVersion(cpu="base")})
 
     @asynccontextmanager
-    async def stager(self, **settings: Any) -> AsyncIterator[ContainerStager]:
+    async def stager(
+        self, network: Mapping[str, Any] | None = None, **settings: Any
+    ) -> AsyncIterator[ContainerStager]:
         given = ContainerSettings(**{"runtimes": self.runtimes, **settings})
         with closing(Engine(self.engine.url)) as connection:
             async with self.server.client() as client:
                 fetcher = PackageFetcher(client, "")
-                stager = ContainerStager(self.root / "staging", connection, self.owner, fetcher, given)
+                networks = Networks(connection, self.owner, **(network or {}))
+                stager = ContainerStager(
+                    self.root / "staging", connection, self.owner, fetcher, given, networks
+                )
                 try:
                     yield stager
                 finally:
@@ -206,7 +219,7 @@ async def test_packages_are_installed_by_the_runtime_image_for_every_replica(hos
     async with host.stager() as stager:
         staged = await host.finish(stager, order)
         assert (staged.phase, staged.python) == ("ready", "/opt/trainyard/environment/bin/python")
-        mounts = {staged.packages: {"bind": spec.PACKAGES, "mode": "ro"}}
+        mounts = {staged.packages: {"bind": PACKAGES, "mode": "ro"}}
         command = [staged.python, "-c", "import prog.task, setuptools"]
         printed = host.engine.client().containers.run(staged.images[""], command, volumes=mounts, remove=True)
         assert printed == b"hello\n"
@@ -241,6 +254,58 @@ async def test_package_gets_nothing_of_the_agents_environment(
     assert "True" not in failed.message
 
 
+@pytest.mark.parametrize(
+    ("setup", "limits", "words"),
+    [
+        (
+            "bytearray(1 << 30)",
+            InstallLimits(memory_bytes=200 * 10**6),
+            "ran out of memory; its limit is 0.2 GB",
+        ),
+        (
+            "time.sleep(1000)",
+            InstallLimits(seconds=2.0),
+            "took longer than 2 s, the agent's --install-timeout",
+        ),
+        (
+            "open('/tmp/big', 'wb').write(bytes(20 << 20)); time.sleep(1000)",
+            InstallLimits(disk_bytes=20 * 10**6),
+            "used more than 0.02 GB of disk, the agent's --disk-gb",
+        ),
+    ],
+)
+async def test_package_that_installs_beyond_a_limit_fails_with_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch, setup: str, limits: InstallLimits, words: str
+) -> None:
+    monkeypatch.setattr(install_limits, "_MEASURE_S", 0.2)
+    uri = host.package(**{"setup.py": f"import time; {setup}"})
+    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[uri])
+    failed = await host.prepare(order, limits=limits)
+    assert failed.reason is Reason.PACKAGES_FAILED
+    assert words in failed.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="packet filter rules take root")
+async def test_package_that_installs_reaches_its_index_and_no_other_service_of_the_machine(
+    host: Host,
+) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as index, socket.create_server(("0.0.0.0", 0)) as other:
+        ports = {server.getsockname()[1]: name for name, server in (("index", index), ("other", other))}
+        setup = (
+            "import socket\n"
+            f"for port, name in {ports}.items():\n"
+            "    try: socket.create_connection(('host.docker.internal', port), 1); print(name, 'answers')\n"
+            "    except OSError as error: print(name, error)\n"
+            "raise SystemExit('tried')"
+        )
+        uri = host.package(**{"setup.py": setup})
+        order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[uri])
+        allowed = [Endpoint("localhost", index.getsockname()[1])]
+        failed = await host.prepare(order, network={"policy": "none", "package_index": allowed})
+    assert "index answers" in failed.message
+    assert "other timed out" in failed.message
+
+
 async def test_run_that_is_let_go_while_it_installs_leaves_no_container(host: Host) -> None:
     uri = host.package(**{"setup.py": "import time; time.sleep(1000)"})
     order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[uri])
@@ -269,7 +334,7 @@ async def test_runtime_image_that_was_not_built_says_how(host: Host) -> None:
     assert failed.reason is Reason.IMAGE_FAILED
     assert failed.message == (
         "trainyard/not-built:1, the image of its runtime version, is not on the agent's machine: "
-        "`trainyard runtimes build` builds it there."
+        "`trainyard runtimes build base` builds it there."
     )
 
 
@@ -280,12 +345,15 @@ async def test_runtime_version_that_is_not_offered_says_which_are(host: Host) ->
     assert "'1.15' is unknown; known: 2.11" in failed.message
 
 
-async def test_job_dir_that_is_a_path_is_made_below_its_root_alone(host: Host) -> None:
-    roots = (host.root / "jobs",)
-    order = image_order(host.engine.base_image, jobDir=str(host.root / "jobs" / "a"))
-    staged = await host.prepare(order, job_dir_roots=roots)
-    assert staged.job_dir == str(host.root / "jobs" / "a")
+async def test_job_dir_that_is_a_path_is_made_for_the_user_of_its_containers(host: Host) -> None:
+    made = host.root / "jobs" / "a"
+    settings = {"job_dirs": JobDirs((host.root / "jobs",), True), "users": ContainerUsers((1234, 5678))}
+    staged = await host.prepare(image_order(host.engine.base_image, jobDir=str(made)), **settings)
+    assert (staged.job_dir, staged.job_dir_target) == (str(made), str(made))
+    assert staged.users == {host.engine.base_image: ProgramUser(1234, 5678, "trainyard-1234")}
+    if os.geteuid() == 0:
+        assert (made.stat().st_uid, made.stat().st_gid) == (1234, 5678)
     order = image_order(host.engine.base_image, jobDir=str(host.root / "elsewhere"))
-    failed = await host.prepare(order, job_dir_roots=roots)
+    failed = await host.prepare(order, **settings)
     assert failed.reason is Reason.START_FAILED
     assert not (host.root / "elsewhere").exists()

@@ -2,13 +2,15 @@
 
 import json
 import os
+import uuid
 from pathlib import Path
 
 import pytest
 
 from integration.engine.runs import CHIEF, WORKER, Host
-from trainyard_agent.runtimes.base import Launch, StartFailed
-from trainyard_agent.runtimes.docker import spec
+from trainyard_agent.runtimes.base import Launch, ProgramUser, StartFailed
+from trainyard_agent.runtimes.docker import disk_limit, spec
+from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
 
@@ -107,6 +109,31 @@ def test_replica_whose_child_ran_out_of_memory_says_so(host: Host) -> None:
     assert (ended.code, ended.reason) == (1, Reason.OUT_OF_MEMORY)
 
 
+def test_replica_that_fills_its_disk_is_killed_and_says_so(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_limit, "MEASURE_S", 0.1)
+    image = host.engine.build(
+        f"volume-{uuid.uuid4().hex[:8]}", f"FROM {host.engine.base_image}\nVOLUME /data\n"
+    )
+    host.disk_bytes = 20 * 10**6
+    host.new_agent()
+    fill = "head -c 30000000 /dev/zero > {}; sleep 1000"
+    try:
+        layer = host.start(fill.format("/tmp/big"))
+        volume = host.start(fill.format("/data/big"), image=image)
+        small = host.start("head -c 3000000 /dev/zero > /tmp/small; sleep 1000")
+        for run_id in (layer, volume):
+            ended = host.end(run_id)
+            assert (ended.code, ended.reason, ended.after_stop) == (137, Reason.OUT_OF_DISK, False)
+            assert ended.message.startswith("It is 0.02 GB, the agent's --disk-gb;")
+        assert host.running(small)
+    finally:
+        for run_id in (layer, volume, small):
+            host.runtime.remove(run_id)
+        host.engine.client().images.remove(image)
+
+
 def test_fork_bomb_stays_in_its_container_and_is_removed_with_it(host: Host) -> None:
     bomb = (
         "import os,sys\nwhile True:\n    try: os.fork()\n    except OSError: print('full', flush=True); break"
@@ -150,6 +177,59 @@ def test_zombies_are_reaped(host: Host) -> None:
     assert host.run(script) == ["0"]
 
 
+def test_user_in_place_of_root_finds_a_home_and_the_images_programs(host: Host, tmp_path: Path) -> None:
+    program = (
+        "import getpass, os, pathlib\n"
+        "pathlib.Path('output').write_text('in its directory')\n"
+        "pathlib.Path('~/.cache/jax').expanduser().mkdir(parents=True)\n"
+        "print(getpass.getuser(), os.getuid(), os.getgid(), os.getgroups(), pathlib.Path.cwd())\n"
+    )
+    image = host.engine.build(
+        f"roots-{uuid.uuid4().hex[:8]}",
+        f"FROM {host.engine.base_image}\nWORKDIR /home/app/src\nCOPY program.py .\n"
+        "RUN chown -R 1000:1000 /home/app && chmod 0700 /root /home/app /home/app/src\n",
+        {"program.py": program.encode()},
+    )
+    place = tmp_path / "job"
+    place.mkdir()
+    os.chown(place, 4321, 8765)
+    job_dir = {"job_dir": "/root/state/job", "job_dir_source": str(place)}
+    script = "cd /home/app/src && python3 program.py && touch /root/state/job/model && grep CapBnd /proc/self/status"
+    try:
+        printed = host.run(script, image=image, user=ProgramUser(4321, 8765, "ann"), **job_dir)
+    finally:
+        host.engine.client().images.remove(image, force=True)
+    assert printed == ["ann 4321 8765 [8765] /home/app/src", "CapBnd:\t0000000000000000"]
+    assert ((place / "model").stat().st_uid, (place / "model").stat().st_gid) == (4321, 8765)
+
+
+def test_program_that_fails_says_which_user_it_had_in_place_of_the_images(host: Host) -> None:
+    run_id = host.start("touch /etc/x", user=ProgramUser(4321, 8765, "ann"))
+    host.new_agent()
+    message = host.end(run_id).message
+    assert message.startswith(
+        "It exited with a non-zero status of 1. It ran as user 4321:8765, not as its image's"
+    )
+
+
+def test_job_dir_inside_that_of_a_running_job_is_reached_through_it(host: Host, tmp_path: Path) -> None:
+    inner = tmp_path / "sweep" / "1"
+    inner.mkdir(parents=True)
+    outer = host.start("sleep 1000", job_dir="/data", job_dir_source=str(inner.parent))
+    host.new_agent()
+    script = "rmdir /data/1 && ln -s /etc /data/1"  # no mount of its own
+    assert host.run(script, job_dir="/data/1", job_dir_source=str(inner)) == []
+    assert host.running(outer)
+    assert inner.is_symlink()
+
+
+def test_job_dir_that_became_a_link_is_not_mounted(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "job").symlink_to("/etc")
+    with pytest.raises(StartFailed, match="was replaced by a link"):
+        host.start("cat /data/shadow", job_dir="/data", job_dir_source=f"{tmp_path}/job")
+    assert host.remaining() == []
+
+
 def test_job_dir_is_the_only_place_of_the_host(host: Host, tmp_path: Path) -> None:
     place = tmp_path / "job"
     place.mkdir()
@@ -164,11 +244,11 @@ def test_job_dir_is_the_only_place_of_the_host(host: Host, tmp_path: Path) -> No
 def test_packages_are_read_only(host: Host, tmp_path: Path) -> None:
     place = tmp_path / "packages"
     (place / "bin").mkdir(parents=True)
-    script = f"touch {spec.PACKAGES}/x 2>/dev/null || echo refused; echo $PATH; echo $VIRTUAL_ENV"
+    script = f"touch {PACKAGES}/x 2>/dev/null || echo refused; echo $PATH; echo $VIRTUAL_ENV"
     printed = host.run(script, packages=str(place))
     assert printed[0] == "refused"
-    assert printed[1].startswith(f"{spec.PACKAGES}/bin:")
-    assert printed[2] == spec.PACKAGES
+    assert printed[1].startswith(f"{PACKAGES}/bin:")
+    assert printed[2] == PACKAGES
     assert list(place.iterdir()) == [place / "bin"]
 
 

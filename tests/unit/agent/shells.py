@@ -1,9 +1,10 @@
 """Runs of one replica, whose program is a line of shell."""
 
 from contract.runtimes.runtime_labs import Driver
+from run_ids import unique_run
 from trainyard_agent.runtimes.base import Launch
 
-RUN, TASK = "1" * 32, "master-replica-0"
+RUN, TASK = unique_run("1"), "master-replica-0"
 
 
 def start(driver: Driver, script: str, run_id: str = RUN) -> None:

@@ -12,11 +12,14 @@ from typing import Any
 import httpx
 
 from trainyard_agent.server_client import ServerClient
-from trainyard_protocol.errors import NotFound, TrainyardError, Unavailable, to_body
+from trainyard_protocol.errors import FailedPrecondition, NotFound, TrainyardError, Unavailable, to_body
+from trainyard_protocol.secrets import RunSecrets
 from trainyard_protocol.sync import (
+    AGENT_KEY,
     LogChunk,
     LogLine,
     LogReceipt,
+    PackageLinks,
     ReplicaOrder,
     ReplicaReport,
     RunOrder,
@@ -26,8 +29,11 @@ from trainyard_protocol.sync import (
 )
 from trainyard_protocol.usage import UsageBatch, UsageReceipt, UsageSample
 
-TOKEN = "agent-token"
+TOKEN, KEY = "agent-token", "0" * 64
 _LOGS = re.compile(r"/agent/v1/runs/([^/]+)/replicas/([^/]+)/logs")
+_SECRETS = re.compile(r"/agent/v1/runs/([^/]+)/secrets")
+_LINKS = re.compile(r"/agent/v1/runs/([^/]+)/packages")
+_LINK = re.compile(r"/link/([0-9a-f]{64})")
 _STAGING = re.compile(r"/agent/v1/staging/([^/]+)/([^/]+)")
 
 
@@ -42,6 +48,8 @@ class StubServer:
         self.complete: set[tuple[str, str]] = set()
         self.chunks: list[LogChunk] = []
         self.packages: dict[str, bytes] = {}
+        self.secrets: dict[str, str] | None = {}
+        """None: it cannot give them now."""
         self.samples: list[UsageSample] = []
         self.batches = 0
         self.knows_usage = True
@@ -69,6 +77,12 @@ class StubServer:
             return self._log((match[1], match[2]), chunk).model_dump_json().encode()
         if path == "/agent/v1/usage" and self.knows_usage:
             return self._usage(UsageBatch.model_validate_json(body)).model_dump_json().encode()
+        if match := _SECRETS.fullmatch(path):
+            return self._secrets(match[1]).model_dump_json().encode()
+        if match := _LINKS.fullmatch(path):
+            return self._links(match[1]).model_dump_json().encode()
+        if match := _LINK.fullmatch(path):
+            return self.packages[match[1]]
         if (match := _STAGING.fullmatch(path)) and match[1] in self.packages:
             return self.packages[match[1]]
         raise NotFound(f"There is nothing at {path}.")
@@ -80,6 +94,20 @@ class StubServer:
         answer = SyncResponse(version="", lease_s=self.lease_s, runs=tuple(self.orders.values()))
         version = hashlib.sha256(answer.model_dump_json().encode()).hexdigest()
         return answer.model_copy(update={"version": version})
+
+    def _secrets(self, run_id: str) -> RunSecrets:
+        names = {one.name for one in self.orders[run_id].training_input.secrets}
+        if self.secrets is None:
+            raise Unavailable("The database is away.")
+        if names - self.secrets.keys():
+            raise FailedPrecondition("It was deleted.")
+        return RunSecrets(values={name: self.secrets[name] for name in names})
+
+    def _links(self, run_id: str) -> PackageLinks:
+        uris = self.orders[run_id].training_input.package_uris
+        return PackageLinks(
+            paths={uri: f"/link/{uri.split('/')[2]}" for uri in uris if uri.startswith("staging")}
+        )
 
     def _usage(self, batch: UsageBatch) -> UsageReceipt:
         self.batches += 1
@@ -113,10 +141,11 @@ class StubServer:
 
         def respond(request: httpx.Request) -> httpx.Response:
             assert request.headers["Authorization"] == f"Bearer {TOKEN}"
+            assert request.headers[AGENT_KEY] == KEY
             status, content = self.handle(request.url.path, request.content)
             return httpx.Response(status, content=content)
 
-        return ServerClient("http://stub", TOKEN, transport=httpx.MockTransport(respond))
+        return ServerClient("http://stub", TOKEN, KEY, transport=httpx.MockTransport(respond))
 
     @contextmanager
     def listening(self) -> Iterator[str]:

@@ -1,16 +1,19 @@
 """The agent with a fake runtime, a stub server and a clock that stands still."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from trainyard_agent.agent import HOLD_S, Agent
-from trainyard_agent.control.log_shipper import MAX_CHUNKS
+from run_ids import unique_run
+from trainyard_agent.agent import HOLD_S, SHIP_S, WATCH_S, Agent
+from trainyard_agent.control.log_shipper import MAX_BYTES, MAX_CHUNKS, SILENT_EVERY, SILENT_ROUNDS
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.lease.lease import Lease
-from trainyard_agent.runtimes.base import Handle, LogSlice
+from trainyard_agent.runtimes.base import EngineUnavailable, Handle, LogSlice, SecretFile
 from trainyard_agent.runtimes.fake import (
     FOREVER,
     SUCCEEDS,
@@ -38,7 +41,7 @@ from trainyard_protocol.sync import (
 )
 from unit.agent.stub_server import StubServer
 
-RUN, OTHER = "1" * 32, "2" * 32
+RUN, OTHER = unique_run("1"), unique_run("2")
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 INFO = AgentInfo(
     agent_id="a",
@@ -181,6 +184,36 @@ async def test_packages_that_fail_end_every_replica_with_the_reason(world: World
     assert world.exit(CHIEF).finished_at == finished
 
 
+SECRETS = [{"name": "HF", "env": "HF_TOKEN"}, {"name": "key", "file": "/run/key"}]
+
+
+async def test_run_starts_with_its_secrets_once_the_server_gives_them(world: World) -> None:
+    world.server.secrets = None
+    world.programs(master=Script(((0.0, Print("it is the token")), (1.0, Exit(0)))))
+    world.server.order(RUN, CHIEF, secrets=SECRETS)
+    await world.steps(5)
+    assert world.states() == [ReplicaState.PENDING]
+
+    world.server.secrets = {"HF": "the token\n", "key": "the key\n", "another": "x"}
+    world.clock.advance(5)
+    await world.steps()
+
+    ((_, launch),) = world.host.launches
+    assert launch.secrets == {"HF_TOKEN": "the token"}, "without the newline at the end, as of $(cat)"
+    assert launch.secret_files == (SecretFile("key", "/run/key", "key_FILE", "the key\n"),)
+    assert "the key" not in repr(launch)
+    assert world.server.texts(RUN, CHIEF) == ["it is ***"]
+
+
+async def test_secret_that_was_deleted_ends_the_run_with_what_to_do(world: World) -> None:
+    world.server.order(RUN, CHIEF, WORKER, secrets=SECRETS)
+    await world.steps()
+    for task in (CHIEF, WORKER):
+        ended = world.exit(task)
+        assert (ended.reason, ended.message) == (Reason.SECRETS_FAILED, "It was deleted.")
+    assert world.host.launches == []
+
+
 async def test_start_that_fails_names_the_replica_and_starts_no_other(world: World) -> None:
     world.new_agent(FailsDuringStart(world.host))
     world.server.order(RUN, CHIEF, WORKER)
@@ -191,6 +224,20 @@ async def test_start_that_fails_names_the_replica_and_starts_no_other(world: Wor
     assert (world.exit(CHIEF).reason, world.exit(CHIEF).after_stop) == (Reason.STOPPED, True)
     assert world.host.launches == []
     assert world.server.complete == {(RUN, CHIEF), (RUN, WORKER)}
+
+
+async def test_log_of_a_failed_start_is_ended_only_after_the_failure_is_reported(world: World) -> None:
+    world.programs(master=Script(((0.0, Print("one")), (1.0, Exit(0)))))
+    world.new_agent(FailsDuringStart(world.host))
+    world.server.order(RUN, CHIEF, WORKER)
+    await world.steps(1)
+    assert world.server.complete == set()
+
+    world.new_agent()  # it knows of no failure, and starts the run
+    await world.steps()
+    world.clock.advance(2)
+    await world.steps()
+    assert world.server.texts(RUN, CHIEF) == ["one"]
 
 
 @pytest.mark.parametrize(
@@ -227,6 +274,63 @@ async def test_engine_that_starts_later_is_reported_at_once(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+class NotifyingRuntime(FakeRuntime):
+    """Counts its observations and looks at logs, and tells of a change when the test says so."""
+
+    def __init__(self, host: FakeHost) -> None:
+        super().__init__(host)
+        self.traits = replace(self.traits, tells_changes=True)
+        self.observations = self.looks = 0
+        self.notify: Callable[[], None] = lambda: None
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        self.notify = changed
+        return lambda: None
+
+    def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
+        self.observations += 1
+        return super().observe(run_id)
+
+    def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+        self.looks += 1
+        return super().read_log(run_id, task, start, max_lines, max_bytes)
+
+
+async def test_run_that_only_runs_is_rarely_looked_at_and_its_end_observed_when_it_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.programs(master=FOREVER)
+    world.server.order(RUN, CHIEF)
+    runtime = NotifyingRuntime(world.host)
+    agent = world.new_agent(runtime)
+    await world.steps()
+    held = hold_syncs(world, monkeypatch)
+    running = asyncio.create_task(agent.run())
+    async with asyncio.timeout(60):
+        while not held.is_set():
+            await settle(world, 1.0)
+        runtime.observations = runtime.looks = 0
+        await settle(world, 10.0)
+        assert 1 <= runtime.observations <= 10
+        assert 1 <= runtime.looks <= SILENT_ROUNDS + 10.0 / SHIP_S / SILENT_EVERY + 1
+        world.host.vanish(RUN, CHIEF)
+        runtime.notify()
+        while world.server.reports[RUN][CHIEF].exit is None:  # in less than a second of the clock
+            world.clock.advance(0.0005)
+            await asyncio.sleep(0.005)
+        assert world.exit(CHIEF).reason is Reason.VANISHED
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def settle(world: World, seconds: float) -> None:
+    """Let so much time of the clock pass in small steps, and all loops turn at each."""
+    for _ in range(round(seconds / WATCH_S)):
+        world.clock.advance(WATCH_S)
+        await asyncio.sleep(0.01)
 
 
 async def test_environment_of_a_run_is_that_of_its_runtime(world: World) -> None:
@@ -310,7 +414,11 @@ async def test_vanished_replica_is_reported(world: World) -> None:
     assert (world.exit(CHIEF).code, world.exit(CHIEF).reason) == (None, Reason.VANISHED)
 
 
-async def test_run_that_somebody_removed_by_hand_is_reported_as_vanished(world: World) -> None:
+async def test_run_that_somebody_removed_by_hand_is_ended_and_reported_as_vanished(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(FakeRuntime, "remove", lambda _runtime, run_id: ended.append(run_id))
     world.programs(master=FOREVER)
     world.server.order(RUN, CHIEF)
     await world.steps()
@@ -318,6 +426,7 @@ async def test_run_that_somebody_removed_by_hand_is_reported_as_vanished(world: 
     world.host.runs.clear()
     await world.steps()
 
+    assert ended == [RUN]
     assert world.exit(CHIEF).reason is Reason.VANISHED
     assert len(world.host.launches) == 1
 
@@ -385,13 +494,20 @@ async def test_lease_that_runs_out_stops_every_replica(world: World) -> None:
     assert (world.exit(CHIEF).reason, world.exit(CHIEF).after_stop) == (Reason.HOST_LOST, True)
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("no space left on device"), Reason.START_FAILED),
+        (EngineUnavailable("the API server is busy"), Reason.HOST_FAILED),
+    ],
+)
 async def test_trouble_with_one_run_does_not_hold_up_the_others(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, error: Exception, reason: Reason
 ) -> None:
     class Stumbles(FakeRuntime):
         def place(self, order: RunOrder) -> Handle:
             if order.run_id == RUN:
-                raise OSError("no space left on device")
+                raise error
             return super().place(order)
 
     world.new_agent(Stumbles(world.host))
@@ -402,7 +518,8 @@ async def test_trouble_with_one_run_does_not_hold_up_the_others(
 
     assert world.states(OTHER) == [ReplicaState.RUNNING]
     assert world.states(RUN) == [ReplicaState.EXITED]
-    assert "no space left on device" in caplog.text
+    assert world.exit(CHIEF).reason is reason
+    assert str(error) in world.exit(CHIEF).message
 
 
 async def test_seen_is_the_answer_that_was_acted_on(world: World) -> None:
@@ -416,6 +533,9 @@ async def test_seen_is_the_answer_that_was_acted_on(world: World) -> None:
 
 class RealTime(ManualClock):
     """Sleeps no longer than a moment, so that the loops turn quickly."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(min(seconds, 0.005))
@@ -673,7 +793,7 @@ async def test_agent_in_its_loops_sends_a_long_log_without_a_pause_between_its_s
         def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
             return super().read_log(run_id, task, start, 1, max_bytes)
 
-    lines = [f"line {n}" for n in range(5 * MAX_CHUNKS)]
+    lines = [f"line {n}" + " " * (MAX_BYTES // 4) for n in range(5 * MAX_CHUNKS)]
     world.programs(master=Script((*((0.0, Print(line)) for line in lines), (0.0, Exit(0)))))
     world.server.order(RUN, CHIEF)
     await world.steps()

@@ -1,7 +1,9 @@
 import pytest
 
 from trainyard_agent import capacity
-from trainyard_agent.capacity import BadCapacity, gpu_type, parse_cpus, parse_gpus, within_quota
+from trainyard_agent.capacity import BadCapacity, parse_cpus, parse_gpus, within_quota
+from trainyard_agent.host.gpu_types import gpu_type
+from trainyard_agent.host.tpus import parse_tpus
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,16 @@ def test_quota_leaves_as_many_cpus_as_it_pays_for(quota: float | None, expected:
 )
 def test_gpu_type_is_the_name_that_the_service_has_for_the_model(name: str, expected: str) -> None:
     assert gpu_type(name) == expected
+
+
+def test_tpu_is_as_many_devices_as_it_has_cores() -> None:
+    assert [(one.id, one.type) for one in parse_tpus("2xtpu_v3")] == [
+        ("tpu-0", "TPU_V3"),
+        ("tpu-1", "TPU_V3"),
+    ]
+    for wrong in ("8", "0xTPU_V3", "8xNVIDIA_TESLA_T4", "8 TPU_V3"):
+        with pytest.raises(ValueError, match="must look like 8xTPU_V3"):
+            parse_tpus(wrong)
 
 
 def test_gpus_are_read_from_the_drivers_answer() -> None:

@@ -4,20 +4,33 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from run_ids import unique_run
+from token_files import write_token
 from trainyard_agent.host import process_tags
+from trainyard_agent.host.clock import SystemClock
 from trainyard_agent.host.files import try_lock
 from trainyard_agent.main import main
+from trainyard_agent.platforms import MACHINE, PLATFORMS, Platform
+from trainyard_agent.runtime_selection import OpenRuntimes
+from trainyard_agent.runtimes.base import Handle
+from trainyard_agent.runtimes.fake import FOREVER, FakeHost, FakeRuntime
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
+from trainyard_agent.staging.base import ReadyAtOnce
 from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.sync import RunOrder
 from unit.agent.stub_server import TOKEN, StubServer
 
-RUN, TASK, WORKER = "1" * 32, "master-replica-0", "worker-replica-0"
+RUN, TASK, WORKER = unique_run("1"), "master-replica-0", "worker-replica-0"
 DEADLINE_S = 60.0
 
 
@@ -27,7 +40,7 @@ class Machine:
     def __init__(self, root: Path, url: str) -> None:
         self.state_dir = root / "agent"
         self.token_file = root / "token"
-        self.token_file.write_text(TOKEN + "\n")
+        write_token(self.token_file, TOKEN)
         self.url = url
         self.agents: list[subprocess.Popen[bytes]] = []
         self.modules = root / "modules"
@@ -46,6 +59,7 @@ class Machine:
             str(self.state_dir),
             "--runtime",
             "process",
+            "--one-user",
         ]
         command += ["--replica-env", f"PYTHONPATH={self.modules}", *flags]
         with (self.state_dir.parent / "agent.log").open("ab") as log:
@@ -140,6 +154,41 @@ def test_agent_told_to_end_exits_cleanly_and_leaves_its_replicas(
     assert "Traceback" not in (machine.state_dir.parent / "agent.log").read_text()
 
 
+def test_start_that_is_going_on_ends_before_the_runtime_is_closed(
+    machine: Machine, server: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, events = threading.Event(), []
+
+    class SlowToPlace(FakeRuntime):
+        def place(self, order: RunOrder) -> Handle:
+            begun.set()
+            time.sleep(0.5)
+            events.append("placed")
+            return super().place(order)
+
+    @contextmanager
+    def opened(*_: object) -> Iterator[OpenRuntimes]:
+        runtime = SlowToPlace(FakeHost(SystemClock(), lambda _: FOREVER))
+        try:
+            yield OpenRuntimes(runtime, ReadyAtOnce(), lambda info: info)
+        finally:
+            events.append("closed")
+
+    def end() -> None:
+        begun.wait(DEADLINE_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setitem(cast("dict[str, Platform]", PLATFORMS), "process", replace(MACHINE, open=opened))
+    server.order(RUN, TASK, pythonModule="program")
+    ender = threading.Thread(target=end)
+    ender.start()
+    flags = ["--token-file", str(machine.token_file), "--state-dir", str(machine.state_dir)]
+
+    assert main(["--server", machine.url, "--runtime", "process", "--one-user", *flags]) == 0
+    ender.join()
+    assert events == ["placed", "closed"]
+
+
 def test_stop_all_ends_every_replica_and_the_next_agent_reports_it(
     machine: Machine, server: StubServer
 ) -> None:
@@ -208,6 +257,8 @@ def test_second_agent_on_a_state_directory_is_refused(
         (["--replica-env", "TRAINYARD_TOKEN=x"], "are reserved"),
         (["--python", "/nowhere/python"], "there is no program '/nowhere/python'"),
         (["--capacity", "huge"], "invalid choice"),
+        (["--job-uids", "0-10"], "must look like 61184-65519, from 1000 on"),
+        (["--container-user", "0:7"], "must be auto, image, or ids such as 1000:1000, not root's"),
     ],
 )
 def test_wrong_flags_are_a_usage_error(
@@ -227,7 +278,7 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
 ) -> None:
     token = tmp_path / "token"
     if flags:
-        token.write_text("t")
+        write_token(token, "t")
     asked = ["--server", "http://127.0.0.1:1", "--token-file", str(token), "--state-dir", str(tmp_path)]
     assert main([*asked, *flags]) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
@@ -237,7 +288,7 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
 def test_damaged_state_is_one_line_and_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "token").write_text("t")
+    write_token(tmp_path / "token", "t")
     (tmp_path / "agent.json").write_text("{half")
     flags = ["--server", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token")]
     assert main([*flags, "--state-dir", str(tmp_path)]) == 1

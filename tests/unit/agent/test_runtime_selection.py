@@ -15,10 +15,11 @@ from trainyard_agent.runtime_selection import (
     RuntimeRefused,
     from_containers,
     offer,
+    offered_runtimes,
     open_runtimes,
 )
 from trainyard_agent.runtimes.docker.engine import EngineInfo
-from trainyard_agent.runtimes.docker.probe import EngineState
+from trainyard_agent.runtimes.docker.probe import EngineProbe, EngineState
 from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.runtimes import PackageJobs, load_runtimes
 from trainyard_protocol.sync import AgentInfo, Capacity, RuntimeName, RuntimeOffer
@@ -42,10 +43,17 @@ def options(state_dir: Path, *words: str) -> argparse.Namespace:
     return parse(["--server", "http://s", "--token-file", "t", "--state-dir", str(state_dir), *words])
 
 
-def offered(engine: EngineState, *runtimes: RuntimeName, package_jobs: PackageJobs = "process") -> AgentInfo:
+def offered(
+    engine: EngineState,
+    *runtimes: RuntimeName,
+    package_jobs: PackageJobs = "process",
+    no_processes: str = "",
+) -> AgentInfo:
     table = replace(load_runtimes(), package_jobs=package_jobs)
-    machine = Machine(frozenset(runtimes), table, engine.info is not None)
-    return offer(ME, machine, engine, EMULATOR, {"process", "docker"})
+    machine = Machine(frozenset(runtimes), table, engine.info is not None, no_processes=no_processes)
+    return offer(
+        ME, machine, engine, EMULATOR, {*runtimes, "docker"} if no_processes else {"process", "docker"}
+    )
 
 
 def test_offer_of_both_runtimes_is_on_what_both_have() -> None:
@@ -82,6 +90,62 @@ def test_offer_of_processes_alone_keeps_the_environment_of_containers_that_run()
     assert info.environment_in("docker") == IN_CONTAINERS
 
 
+def test_offer_of_an_agent_for_many_users_never_falls_back_to_processes() -> None:
+    info = offered(EngineState(problem=AWAY), "docker", no_processes="it may not")
+    assert (info.runtime, info.runs_images, info.runs_packages) == ("docker", False, False)
+    assert (info.engine_problem, info.no_processes) == (AWAY, "it may not")
+
+
+def test_processes_are_offered_only_where_they_may_run() -> None:
+    assert offered_runtimes("auto", "") == {"process", "docker"}
+    assert offered_runtimes("auto", "they may not") == offered_runtimes("docker", "") == {"docker"}
+    with pytest.raises(RuntimeRefused, match=r"--runtime process: they may not\. Add --one-user"):
+        offered_runtimes("process", "they may not")
+
+
+@pytest.mark.parametrize(
+    ("user", "words", "offered"),
+    [
+        (1000, ["--one-user"], True),
+        (1000, [], False),
+        (0, ["--one-user"], True),
+        (0, [], False),  # its state directory is closed to others
+    ],
+)
+def test_processes_are_for_one_user_or_need_users_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, words: list[str], offered: bool
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    state_dir = tmp_path / "closed" / "state"
+    state_dir.mkdir(parents=True)
+    state_dir.parent.chmod(0o700)
+    with opened(state_dir, *words) as runtimes:
+        info = runtimes.info(ME)
+    assert (info.runtime, info.no_processes == "") == (("process", True) if offered else ("docker", False))
+
+
+def test_network_of_containers_is_this_machines_only_for_one_user(tmp_path: Path) -> None:
+    assert options(tmp_path).network == "egress"
+    assert options(tmp_path, "--one-user").network == "all"
+    assert options(tmp_path, "--one-user", "--network", "none").network == "none"
+
+
+def test_network_policy_that_cannot_be_enforced_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Answers(EngineProbe):
+        def poll(self) -> EngineState:
+            self.state = EngineState(ENGINE)
+            return self.state
+
+    monkeypatch.setattr(runtime_selection, "EngineProbe", Answers)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without iptables
+    refused = r"--network egress cannot be enforced: there is no program iptables .* With --network all"
+    with pytest.raises(RuntimeRefused, match=refused), opened(tmp_path):
+        pass
+
+
 def test_docker_without_an_engine_is_refused_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,9 +159,10 @@ def test_docker_without_an_engine_is_refused_after_a_while(
 @pytest.mark.parametrize(
     ("words", "directory", "names"),
     [
-        ([], "", ["process", "docker"]),
-        (["--runtime", "process"], "", ["process"]),
-        (["--runtime", "process"], "containers", ["process", "docker"]),
+        (["--one-user"], "", ["process", "docker"]),
+        (["--runtime", "process", "--one-user"], "", ["process"]),
+        (["--runtime", "process", "--one-user"], "containers", ["process", "docker"]),
+        ([], "runs", ["process", "docker"]),
     ],
 )
 def test_runtime_that_still_holds_runs_is_opened(
@@ -112,7 +177,7 @@ def test_runtime_that_still_holds_runs_is_opened(
 
 
 def opened(state_dir: Path, *words: str) -> AbstractContextManager[OpenRuntimes]:
-    return open_runtimes(options(state_dir, *words), "a", ServerClient("http://s", "t"))
+    return open_runtimes(options(state_dir, *words), "a", ServerClient("http://s", "t", "k"))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from unit.agent.stub_server import StubServer
 
 
 def answering(respond: Callable[[httpx.Request], httpx.Response]) -> ServerClient:
-    return ServerClient("http://stub", "t", transport=httpx.MockTransport(respond))
+    return ServerClient("http://stub", "t", "k", transport=httpx.MockTransport(respond))
 
 
 def refuse(_: httpx.Request) -> httpx.Response:

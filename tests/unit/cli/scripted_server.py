@@ -10,8 +10,8 @@ from typing import Any
 
 from trainyard_protocol.errors import TrainyardError, to_body
 
-Answer = tuple[int, str, bytes]
-"""Status, content type, body."""
+Answer = tuple[int, str, bytes] | tuple[int, str, bytes, dict[str, str]]
+"""Status, content type, body, more headers."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,15 @@ def scripted_server() -> Iterator[ScriptedServer]:
         def answer(self) -> None:
             body = self._body()
             request = Request(self.command, self.path, dict(self.headers), body)
-            status, kind, content = script.next_answer(request)
+            answer = script.next_answer(request)
+            status, kind, content = answer[:3]
             self.close_connection = True
             if status:
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Connection", "close")
+                for name, value in (answer[3] if len(answer) == 4 else {}).items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
 

@@ -12,6 +12,7 @@ from trainyard_protocol.errors import (
     Internal,
     InvalidArgument,
     NotFound,
+    ResourceExhausted,
     Unauthenticated,
     Unavailable,
     Violation,
@@ -61,6 +62,29 @@ def test_call_to_a_busy_server_is_made_again_with_growing_pauses(
     script.answers = [BUSY, (429, "text/plain", b"slow down"), CUT, ok(ECHO)]
     assert client.get_job("j") == ECHO
     assert waits == [0.5, 1.0, 2.0]
+
+
+def test_call_beyond_a_limit_is_made_again_when_the_server_says(script: ScriptedServer, waits: Waits) -> None:
+    """The first wait is quiet. A submit is not taken for done: the server has refused it."""
+    messages: list[str] = []
+    limited = (*refused(ResourceExhausted("Too fast.")), {"Retry-After": "3"})
+    with Client(Server(script.url, "t"), "p", sleep=waits, notify=messages.append) as client:
+        script.answers = [limited, ok(ECHO)]
+        client.get_job("j")
+        assert (waits, messages) == ([3.0], [])
+        script.answers = [limited, limited, EXISTS]
+        with pytest.raises(AlreadyExists):
+            client.create_job(SENT)
+        assert (waits, messages) == ([3.0] * 3, ["Too fast. Trying again..."])
+        script.answers = [refused(ResourceExhausted("The queue is full."))]
+        with pytest.raises(ResourceExhausted, match="The queue is full"):
+            client.create_job(SENT)
+        assert len(waits) == 3
+        guessed = refused(ResourceExhausted("Not a token. Too many wrong ones."))
+        script.answers = [(*guessed, {"Retry-After": "3", "WWW-Authenticate": "Bearer"})]
+        with pytest.raises(Unauthenticated, match="Not a token"):
+            client.get_job("j")
+        assert len(waits) == 3, "a wrong token does not become right"
 
 
 def test_call_without_an_answer_reports_the_address_and_what_to_check(waits: Waits) -> None:

@@ -1,7 +1,11 @@
+import errno
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import click
@@ -131,6 +135,60 @@ def test_start_imports_nothing_heavy() -> None:
     assert done.stderr == "[]\n"
 
 
+def test_commands_about_jobs_import_only_what_they_need() -> None:
+    program = (
+        "import sys, trainyard_cli.commands.jobs;"
+        f"print([name for name in {HEAVY!r} if name in sys.modules and name not in ('httpx', 'pydantic', 'yaml')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout in ("[]\n", "['rich']\n")  # httpx imports rich where it is installed
+
+
+def test_up_starts_the_processes_before_it_loads_a_client() -> None:
+    program = (
+        "import sys; from unittest import mock; from trainyard_cli.local import service;"
+        "from trainyard_cli.commands import tree; from trainyard_cli.main import run;"
+        f"look = lambda *_: print([name for name in {HEAVY!r} if name in sys.modules]) or sys.exit();"
+        "mock.patch.object(service.LocalState, 'start', look).start();"
+        "run(tree.trainyard, 'trainyard', ['up'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+class OneJob(BaseHTTPRequestHandler):
+    """Answers each GET with a list of one job."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"jobs": [{"jobId": "a", "state": "QUEUED"}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_list_of_jobs_loads_no_models() -> None:
+    program = (
+        "import sys; from trainyard_cli.commands import tree; from trainyard_cli.main import run;"
+        "code = run(tree.trainyard, 'trainyard', ['jobs', 'list']);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules and name not in ('httpx', 'rich')])"
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), OneJob) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        environment = {
+            **os.environ,
+            "TRAINYARD_SERVER": f"http://127.0.0.1:{site.server_port}",
+            "TRAINYARD_TOKEN": "secret",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+        )
+        site.shutdown()
+    lines = done.stdout.splitlines()
+    assert lines[1].split() == ["a", "QUEUED"]
+    assert lines[-1] == "[]"
+
+
 def test_output_that_nobody_reads_any_more_ends_quietly_with_141(tmp_path: Path) -> None:
     program = (
         "import click; from trainyard_cli.main import run;"
@@ -143,6 +201,30 @@ def test_output_that_nobody_reads_any_more_ends_quietly_with_141(tmp_path: Path)
         os.close(reader)
         _, err = child.communicate(timeout=30)
     assert (child.returncode, err) == (141, b"")
+
+
+def test_output_to_a_full_disk_is_one_line_and_no_bug(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "trainyard_cli", "jobs", "--help"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    sentence = "could not be written: No space left on device. Make room, or write elsewhere.\n"
+    assert (done.returncode, done.stderr) == (1, f"ERROR: The output {sentence}")
+    assert run_with(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/x")) == 1
+    assert capsys.readouterr().err == f"ERROR: /data/x {sentence}"
+    assert not (tmp_path / "state").exists()
+
+
+def test_path_that_cannot_be_used_is_one_line_and_no_bug(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_with(PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/home/a/train.sh")) == 1
+    sentence = "cannot be used: Permission denied. Check the path and its permissions.\n"
+    assert capsys.readouterr().err == f"ERROR: /home/a/train.sh {sentence}"
+    assert run(tree.trainyard, "trainyard", ["jobs", "validate", "--package-path", "a" * 300]) == 1
+    assert "cannot be used: File name too long." in capsys.readouterr().err
+    assert not (tmp_path / "state" / "crash").exists()
 
 
 def test_ctrl_c_in_a_real_process_exits_130_without_a_traceback() -> None:
@@ -159,3 +241,14 @@ def test_ctrl_c_in_a_real_process_exits_130_without_a_traceback() -> None:
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=30)
     assert (child.returncode, err) == (130, b"\nInterrupted.\n")
+
+
+def test_ctrl_c_while_the_program_loads_exits_130_without_a_traceback() -> None:
+    program = (
+        "import builtins; load = builtins.__import__;"
+        "interrupted = lambda name, *rest: exec('raise KeyboardInterrupt') if name == 'click' else load(name, *rest);"
+        "builtins.__import__ = interrupted;"
+        "import trainyard_cli.__main__"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "\nInterrupted.\n")

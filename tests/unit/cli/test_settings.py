@@ -26,6 +26,12 @@ def test_state_dir_comes_from_the_first_that_is_set(environment: dict[str, str],
     assert default_state_dir(environment) == expected
 
 
+def test_flags_are_those_that_were_given() -> None:
+    assert target().flags == ""
+    given = target(server=URL, token_file=Path("my token"), project="q", local=True)
+    assert given.flags == f" --server {URL} --token-file 'my token' --project q --state-dir /s"
+
+
 def test_remote_server_with_nothing_configured_is_none() -> None:
     assert remote_server(target(), {"TRAINYARD_TOKEN": "t"}) is None
 
@@ -47,7 +53,9 @@ def test_remote_server_is_not_asked_where_a_flag_names_the_state_directory() -> 
 
 
 def test_remote_server_without_a_token_names_the_flag() -> None:
-    with pytest.raises(InvalidArgument, match="give --token-file or set TRAINYARD_TOKEN"):
+    with pytest.raises(
+        InvalidArgument, match=r"run `trainyard login .*, give --token-file, or set TRAINYARD_TOKEN"
+    ):
         remote_server(target(server=URL), {})
 
 
@@ -65,3 +73,18 @@ def test_token_file_that_holds_no_token_is_refused(tmp_path: Path, content: byte
 
 def test_server_never_shows_its_token() -> None:
     assert "secret" not in repr(Server(URL, "secret"))
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://127.0.0.1:8470", "http://trainyard.localhost:8470"),
+        ("http://localhost", "http://trainyard.localhost"),
+        ("http://[::1]:8470/yard", "http://trainyard.localhost:8470/yard"),
+        (URL, URL),
+        ("https://localhost:8470", "https://localhost:8470"),  # a proxy's certificate names it
+        ("http://trains.example", "http://trains.example"),
+    ],
+)
+def test_dashboard_on_loopback_has_a_host_name_of_its_own(url: str, expected: str) -> None:
+    assert Server(url, "t").dashboard_url == expected

@@ -1,9 +1,11 @@
 """TF_CONFIG and the other variables, against the shapes that the real service gave."""
 
+import importlib.util
 import json
 import shlex
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from trainyard_protocol.cluster import (
     module_command,
     reproduce,
     says_chief,
+    storage_variables,
     tf_config,
 )
+from trainyard_protocol.sync import TrialOrder
 from trainyard_protocol.training_input import TrainingInput, parse_training_input
 
 MASTER, WORKER_0, WORKER_1 = Task("master", 0), Task("worker", 0), Task("worker", 1)
@@ -35,6 +39,12 @@ class Job:
     training_input: TrainingInput
     job_id: str = "census_1"
     project: str = "my-project"
+    trial: TrialOrder | None = None
+
+
+TRIAL = TrialOrder(
+    study="census_tuned", number=3, metric_tag="acc", hyperparameters={"hyperparameter_metric_tag": "acc"}
+)
 
 
 def context(**fields: object) -> Job:
@@ -68,7 +78,13 @@ def test_tf_config_of_the_evaluator_is_outside_the_cluster() -> None:
 
 
 def test_tf_config_in_a_tuning_job_names_the_trial() -> None:
-    assert tf_config(context(), ADDRESSES, MASTER, trial="1")["task"]["trial"] == "1"
+    """And the job that it describes is the study's."""
+    config = tf_config(replace(context(args=["a"]), trial=TRIAL), ADDRESSES, MASTER)
+    assert config["task"]["trial"] == "3"
+    assert json.loads(config["job"]) == {
+        "args": ["a"],
+        "hyperparameters": {"hyperparameter_metric_tag": "acc"},
+    }
 
 
 @pytest.mark.parametrize(
@@ -132,6 +148,18 @@ def test_environment_names_the_directory_of_the_job_and_what_is_below_it() -> No
     }
 
 
+def test_jax_reads_the_coordinator_from_a_variable_and_number_and_id_from_none() -> None:
+    """Once it does, programs can leave out the line in docs/programs.md. Reads its source: importing it takes long."""
+    jax = importlib.util.find_spec("jax")
+    assert jax is not None
+    assert jax.origin is not None
+    internals = Path(jax.origin).parent / "_src"
+    files = [internals / "distributed.py", *(internals / "clusters").glob("*.py")]
+    texts = "".join(file.read_text(encoding="utf-8") for file in files)
+    variables = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    assert [name for name in variables if name in texts] == ["JAX_COORDINATOR_ADDRESS"]
+
+
 @pytest.mark.parametrize("task", [PS, EVALUATOR])
 def test_environment_of_ps_and_evaluator_has_no_rank(task: Task) -> None:
     assert not {"RANK", "WORLD_SIZE", "JAX_PROCESS_ID"} & environment(context(), ADDRESSES, task).keys()
@@ -143,15 +171,37 @@ def test_environment_ranks_are_distinct_and_start_with_the_master() -> None:
 
 
 def test_environment_of_a_tuning_job_has_trial_and_metric_tag() -> None:
-    params = [{"parameterName": "r", "type": "INTEGER", "minValue": 1, "maxValue": 2}]
-    job = context(hyperparameters={"params": params, "hyperparameterMetricTag": "acc"})
-    variables = environment(job, ADDRESSES, MASTER, trial="3")
-    assert variables["CLOUD_ML_TRIAL_ID"] == "3"
-    assert variables["CLOUD_ML_HP_METRIC_TAG"] == "acc"
+    variables = environment(replace(context(), trial=TRIAL), ADDRESSES, MASTER)
+    names = ("CLOUD_ML_JOB_ID", "CLOUD_ML_TRIAL_ID", "CLOUD_ML_HP_METRIC_TAG")
+    assert [variables[name] for name in names] == ["census_tuned", "3", "acc"]
+    assert "CLOUD_ML_TRIAL_ID" not in environment(context(), ADDRESSES, MASTER)
 
 
 def training_input(**fields: object) -> TrainingInput:
     return parse_training_input(fields)
+
+
+def test_variables_for_tensorflows_own_gs_are_those_of_jobs_that_may_have_it_and_name_gs() -> None:
+    package = {"pythonModule": "a.b", "packageUris": ["gs://b/c.tar.gz"], "region": "r"}
+    image = {"imageUri": "i", "containerArgs": ["--data=gs://b"]}
+    cases: list[tuple[dict[str, Any], str, bool]] = [
+        ({**package, "runtimeVersion": "2.11"}, "gs://b/job", True),
+        ({**package, "runtimeVersion": "2.11", "args": ["--data", "gs://b"]}, "/job", True),
+        ({**package, "runtimeVersion": "2.11"}, "/job", False),
+        ({**package, "runtimeVersion": "torch"}, "gs://b/job", False),
+        (package, "gs://b/job", False),
+        ({"masterConfig": image}, "/job", True),
+        ({"masterConfig": {"imageUri": "i"}}, "/job", False),
+    ]
+    given = {
+        "STORAGE_EMULATOR_HOST": "http://host.docker.internal:1/secret",
+        "STORAGE_EMULATOR_ROOTS": "/roots",
+    }
+    found = [bool(storage_variables(context(**one), ADDRESSES, job_dir, given)) for one, job_dir, _ in cases]
+    assert found == [expected for *_, expected in cases]
+    variables = storage_variables(context(**cases[0][0]), ADDRESSES, "gs://b", given)
+    assert variables["https_proxy"] == "http://trainyard:secret@host.docker.internal:1"
+    assert "cmle-training-ps-5f-0" in variables["no_proxy"].split(",")
 
 
 def test_module_command_puts_job_dir_last_as_two_tokens() -> None:

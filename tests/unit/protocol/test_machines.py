@@ -5,6 +5,7 @@ import pytest
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.machines import Resources, config_of, default_catalog, gang, load_catalog
+from trainyard_protocol.sync import PodSettings, PodToleration
 from trainyard_protocol.training_input import ScaleTier, parse_training_input
 
 CATALOG = default_catalog()
@@ -97,8 +98,17 @@ def test_site_file_adds_and_overrides_without_touching_code(tmp_path: Path) -> N
     ("text", "says"),
     [
         ("machineTypes: {x: {family: site, vcpus: four, memoryGb: 1}}", "machineTypes.x.vcpus"),
-        ("machineTypes: {x: {family: site, vcpus: 4}}", "machineTypes.x.memoryGb"),
-        ("machines: {}", "machines"),
+        ("machineTypes:\n  x: {family: site, vcpus: 4}", ":2: machineTypes.x.memoryGb"),
+        (
+            "machines: {}",
+            ":1: machines: there is no such entry; allowed are scaleTiers, machineTypes, kubernetes.",
+        ),
+        (
+            "kubernetes:\n  accelerators:\n    T4: {nodes: 1}",
+            ":3: kubernetes.accelerators.T4.nodes: there is no such entry; allowed are resource, nodeSelector.",
+        ),
+        ("kubernetes: {tolerations: [{key: a}, {value: b}]}", "kubernetes.tolerations.1: without a key"),
+        ("kubernetes: {runAsUser: 0}", "greater than or equal to 1"),
         ("a: [", "is not YAML"),
         ("scaleTiers: {BASIC: {master: {machineType: nope}}}", "'nope'"),
     ],
@@ -110,6 +120,31 @@ def test_site_file_that_is_wrong_is_named_with_the_entry(tmp_path: Path, text: s
         load_catalog(site)
     assert str(site) in caught.value.message
     assert says in caught.value.message
+
+
+def test_pods_get_what_all_types_have_but_for_what_their_own_says(tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        "kubernetes:\n"
+        "  imagePullSecrets: [registry]\n"
+        "  nodeSelector: {pool: training}\n"
+        "  accelerators: {nvidia_h100: {resource: example.com/gpu, nodeSelector: {gpu: h100}}}\n"
+        "machineTypes:\n"
+        "  spot: {family: site, vcpus: 4, memoryGb: 8, kubernetes: {nodeSelector: {pool: spot}, runAsUser: 1000,\n"
+        "    tolerations: [{key: spot, operator: Exists, effect: NoExecute, tolerationSeconds: 5}]}}\n"
+    )
+    catalog = load_catalog(site)
+    spot = catalog.pod_settings("spot", "NVIDIA_H100")
+    assert spot == PodSettings(
+        accelerator_resource="example.com/gpu",
+        node_selector={"pool": "spot", "gpu": "h100"},
+        tolerations=(PodToleration(key="spot", operator="Exists", effect="NoExecute", toleration_seconds=5),),
+        image_pull_secrets=("registry",),
+        run_as_user=1000,
+    )
+    assert catalog.pod_settings("gone", "") == PodSettings(
+        image_pull_secrets=("registry",), node_selector={"pool": "training"}
+    )
 
 
 def test_site_file_that_is_missing_is_named(tmp_path: Path) -> None:

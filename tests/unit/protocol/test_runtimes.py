@@ -9,10 +9,23 @@ from trainyard_protocol.runtimes import constraints_file, load_runtimes
 CPU, CUDA = "trainyard/runtime-jax-cpu:0.1", "trainyard/runtime-jax-cuda:0.1"
 
 
-@pytest.mark.parametrize("version", ["", "1.15", "2.11", "2.11.cpu.something"])
-def test_every_version_runs_in_the_shipped_image_of_its_devices(version: str) -> None:
+@pytest.mark.parametrize("version", ["", "0.12", "2.11.cpu.something"])
+def test_every_other_version_runs_in_the_shipped_image_of_its_devices(version: str) -> None:
     assert load_runtimes().image_for(version, gpus=False) == CPU
     assert load_runtimes().image_for(version, gpus=True) == CUDA
+
+
+def test_versions_of_ai_platform_are_tensorflow_and_what_stands_in_is_said() -> None:
+    table = load_runtimes()
+    assert table.image_for("1.15", gpus=True) == "trainyard/runtime-tensorflow-cuda:0.1"
+    image = table.own_image("2.11", gpus=False)
+    assert image is not None
+    assert (image.framework, image.packages[0]) == ("tensorflow", "tensorflow-cpu==2.15.1")
+    assert table.substitution("2.11") == (
+        "runtimeVersion 2.11 was TensorFlow 2.11, which has no packages for today's Python: TensorFlow 2.15 stands in, "
+        "unless the agent's own Python has another."
+    )
+    assert [table.substitution(version) for version in ("", "2.15", "torch", "*")] == [""] * 4
 
 
 def test_shipped_images_carry_the_version_of_the_project() -> None:
@@ -45,7 +58,8 @@ def test_site_file_is_laid_over_the_shipped_table(tmp_path: Path) -> None:
         """
     )
     table = load_runtimes(site)
-    assert table.image_for("1.15", gpus=False) == CPU
+    assert table.image_for("0.12", gpus=False) == CPU
+    assert table.substitution("2.11") == ""
     assert table.image_for("2.11", gpus=False) == "registry.example.com/torch:2"
     assert table.image_for("2.11", gpus=True) == "registry.example.com/torch:2"
     assert table.image_for("3.0", gpus=True) == CUDA
@@ -72,7 +86,7 @@ def test_version_of_a_table_without_a_line_for_it_is_refused_with_those_it_has()
     ("content", "message"),
     [
         ("[1, 2]", "site.yaml: the file: Input should be a valid dictionary"),
-        ("a: [", "site.yaml: is not YAML"),
+        ("a: [", "site.yaml:1: is not YAML"),
         ("images: {a: {}}", "site.yaml: images.a.image: Field required."),
         ("images: {a: {image: ''}}", "site.yaml: images.a.image: String should have at least 1 character."),
         ("images: {a: {image: b, tag: c}}", "site.yaml: images.a.tag: Extra inputs are not permitted."),

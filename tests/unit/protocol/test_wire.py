@@ -4,9 +4,13 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from trainyard_protocol.config.fields import rfc3339, seconds
+from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import (
     AgentInfo,
+    ExitReport,
+    LogBlock,
     LogChunk,
+    LogDigest,
     LogLine,
     RunReport,
     RuntimeOffer,
@@ -16,7 +20,7 @@ from trainyard_protocol.sync import (
     digest,
 )
 from trainyard_protocol.usage import UsageBatch
-from trainyard_protocol.views import AgentView
+from trainyard_protocol.views import AgentView, describe_runtime
 
 
 def line(text: str, stream: Stream = "stdout") -> LogLine:
@@ -27,16 +31,46 @@ def test_digest_depends_on_order_stream_and_text_but_not_on_time() -> None:
     base = digest([line("a"), line("b")])
     assert base != digest([line("b"), line("a")])
     assert base != digest([line("a"), line("b", "stderr")])
-    assert base == digest([line("a").model_copy(update={"time": "x"}), line("b")])
+    assert base == digest([line("a")._replace(time="x"), line("b")])
     assert digest([]) != digest([line("")])
+
+
+def test_lines_that_were_written_together_are_one_block_of_a_chunk() -> None:
+    lines = (line("a"), line("b"), line("c", "stderr"), line("d")._replace(partial=True), line("e"))
+    chunk = LogChunk(start=0, blocks=LogBlock.of(lines))
+    assert [len(block.texts) for block in chunk.blocks] == [2, 1, 1, 1]
+    received = LogChunk.model_validate_json(chunk.model_dump_json())
+    assert tuple(found for block in received.blocks for found in block.lines) == lines
 
 
 def test_digest_takes_any_text_that_json_can_carry() -> None:
     assert digest([line("\ud800 \x00")])
 
 
+def test_chain_of_a_log_goes_on_from_any_line() -> None:
+    whole = LogDigest()
+    for text in ("a", "b", "c"):
+        whole.add("stdout", text)
+    first = LogDigest()
+    first.add("stdout", "a")
+    rest = LogDigest(first.count, first.chain)
+    for text in ("b", "c"):
+        rest.add("stdout", text)
+    assert (rest.count, rest.chain, rest.hexdigest()) == (3, whole.chain, "")
+    assert whole.hexdigest() == digest([line("a"), line("b"), line("c")])
+    changed = LogDigest(first.count, first.chain)
+    changed.add("stderr", "b")
+    changed.add("stdout", "c")
+    assert changed.chain != whole.chain
+
+
 def test_older_side_ignores_fields_of_a_newer_one() -> None:
     assert SyncResponse.model_validate({"version": "1", "lease_s": None, "runs": [], "new": 1}).runs == ()
+
+
+def test_reason_of_a_newer_agent_is_an_end_that_gets_a_new_run() -> None:
+    newer = {"code": 1, "reason": "LOST_IN_SPACE", "message": "m", "finished_at": "2026-11-20T10:00:00Z"}
+    assert ExitReport.model_validate(newer).reason is Reason.VANISHED
 
 
 OLDER_AGENT = {
@@ -59,8 +93,16 @@ def test_messages_of_an_agent_with_one_runtime_are_read() -> None:
     assert (report.runtime, report.runtime_reason) == (None, "")
 
 
+def test_runtime_of_a_newer_agent_is_a_name_like_any_other() -> None:
+    report = RunReport.model_validate({"run_id": "r", "replicas": [], "runtime": "nomad"})
+    assert describe_runtime(report.runtime or "") == "in nomad"
+    with pytest.raises(ValidationError):
+        RunReport.model_validate({"run_id": "r", "replicas": [], "runtime": "not a name"})
+
+
 PROCESSES, CONTAINERS = RuntimeOffer(name="process"), RuntimeOffer(name="docker", about="Docker engine 20.10")
 AWAY = RuntimeOffer(name="docker", problem="no Docker engine answers at x")
+BARRED = RuntimeOffer(name="process", problem="it may not", retiring=True)
 RETIRING = RuntimeOffer(name="docker", retiring=True)
 
 
@@ -87,12 +129,30 @@ RETIRING = RuntimeOffer(name="docker", retiring=True)
         ),
         ("docker", (AWAY,), "docker", "No Docker engine answers at x: jobs wait until one does."),
         (
+            "docker",
+            (BARRED, AWAY),
+            "docker",
+            "No Docker engine answers at x: jobs wait until one does. It may not.",
+        ),
+        (
             "process",
             (PROCESSES, RETIRING),
             "process",
             "All jobs run as processes; image jobs need --runtime auto or docker.",
         ),
         ("docker", (), "docker", ""),
+        (
+            "kubernetes",
+            (RuntimeOffer(name="kubernetes", about="Kubernetes 1.37"),),
+            "kubernetes",
+            "Kubernetes 1.37: jobs run as pods.",
+        ),
+        (
+            "process",
+            (BARRED, RuntimeOffer(name="kubernetes", about="Kubernetes 1.37")),
+            "kubernetes",
+            "Kubernetes 1.37: image jobs run as pods; package jobs do not run here: it may not.",
+        ),
     ],
 )
 def test_agent_says_which_jobs_run_in_what(

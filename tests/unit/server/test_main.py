@@ -1,17 +1,28 @@
 """Command lines that the server refuses, with one line each, before it serves."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
+from certificates import Authority
+from token_files import long_token, write_token
+from trainyard_server.config.network import NetworkOptions, checked_network
 from trainyard_server.domain.permissions import Role, Token
 from trainyard_server.main import _parser, _settings, main
 
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> list[str]:
-    (tmp_path / "token").write_text("secret\n")
+    write_token(tmp_path / "token", long_token("secret"))
     return ["--token-file", f"admin={tmp_path / 'token'}"]
 
 
@@ -22,13 +33,79 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return error
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.com", "::"])
-def test_host_that_is_not_loopback_is_refused(
-    tmp_path: Path, tokens: list[str], capsys: pytest.CaptureFixture[str], host: str
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["--host", "0.0.0.0"],
+            "--host 0.0.0.0 is not a loopback address, and tokens must not cross a network",
+        ),
+        (["--host", "::"], "Give --tls-cert and --tls-key for HTTPS, or --behind-proxy ADDRESS"),
+        (["--host", "example.com"], "--host takes an address of this machine"),
+        (["--host", "0.0.0.0", "--behind-proxy", "0.0.0.0/0"], "--behind-proxy 0.0.0.0/0 is every address"),
+        (["--behind-proxy", "proxy.example.com"], "--behind-proxy takes an address, or a network"),
+        (["--tls-cert", "server.pem"], "--tls-cert and --tls-key are needed together"),
+        (
+            ["--tls-cert", "server.pem", "--tls-key", "none.key"],
+            "--tls-key: none.key cannot be read: No such file",
+        ),
+        (
+            ["--tls-cert", "none.pem", "--tls-key", "server.key"],
+            "--tls-cert: none.pem cannot be read: No such file",
+        ),
+        (["--tls-cert", "server.pem", "--tls-key", "other.key"], "other.key (--tls-key) is not that of"),
+        (["--tls-cert", "server.key", "--tls-key", "server.key"], "must be PEM files"),
+        (
+            ["--tls-cert", "server.pem", "--tls-key", "open.key"],
+            "--tls-key: Others may read the file open.key",
+        ),
+        (["--tls-cert", "server.pem", "--tls-key", "locked.key"], "the key is encrypted"),
+    ],
+)
+def test_network_that_is_not_safe_is_refused_before_anything_is_opened(
+    tmp_path: Path,
+    tokens: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    says: str,
 ) -> None:
-    error = refused(capsys, "--data-dir", tmp_path / "data", "--host", host, "--port", 0, *tokens)
-    assert f"--host {host} is not a loopback address" in error
+    monkeypatch.chdir(tmp_path)
+    authority = Authority(tmp_path)
+    authority.issue("localhost", file="other")
+    issued = authority.issue("localhost")
+    key = write_token(tmp_path / "open.key", issued.key.read_text())
+    key.chmod(0o644)
+    locked = load_pem_private_key(issued.key.read_bytes(), None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password")
+    )
+    write_token(tmp_path / "locked.key", locked.decode())
+    assert says in refused(capsys, "--data-dir", tmp_path / "data", "--port", 0, *words, *tokens)
     assert not (tmp_path / "data").exists()
+
+
+def test_proxy_elsewhere_is_the_only_one_that_connects_and_is_believed() -> None:
+    words = [
+        "--data-dir",
+        "d",
+        "--host",
+        "0.0.0.0",
+        "--behind-proxy",
+        "172.18.0.0/16",
+        "--behind-proxy",
+        "10.0.0.5",
+    ]
+    network = checked_network(_parser().parse_args(words))
+    assert network.believed == ("127.0.0.0/8", "::1/128", "172.18.0.0/16", "10.0.0.5/32")
+    admitted = {
+        "172.18.3.4": True,
+        "10.0.0.5": True,
+        "127.0.0.1": True,
+        "10.0.0.6": False,
+        "fe80::1%eth0": False,
+    }
+    assert {address: network.admits(address) for address in admitted} == admitted
+    assert NetworkOptions().admits("192.0.2.1"), "it listens on loopback, or has TLS"
 
 
 def test_port_that_is_busy_is_said(
@@ -62,7 +139,7 @@ def test_machine_types_that_are_wrong_are_said(
     (tmp_path / "types.yaml").write_text("machineTypes: {box: {family: site, vcpus: lots, memoryGb: 1}}")
     arguments = ["--data-dir", tmp_path / "data", "--port", 0, "--machine-types", tmp_path / "types.yaml"]
     error = refused(capsys, *arguments, *tokens)
-    assert "types.yaml: machineTypes.box.vcpus: " in error
+    assert "types.yaml:1: machineTypes.box.vcpus: " in error
 
 
 @pytest.mark.parametrize(
@@ -70,9 +147,11 @@ def test_machine_types_that_are_wrong_are_said(
     [
         ("admin", "--token-file takes ROLE=FILE"),
         ("root=x", "the role being viewer, submitter, admin or agent"),
-        ("admin=/nonexistent/token", "cannot read the admin token"),
-        ("admin=/dev/null", "the admin token in /dev/null is empty"),
-        ("submitter:alice=/dev/null", "the submitter:alice token in /dev/null is empty"),
+        ("admin=/nonexistent/token", "The token file /nonexistent/token cannot be read: No such file"),
+        (
+            "submitter:alice=/dev/null",
+            "--token-file submitter:alice=/dev/null: The token file /dev/null is empty",
+        ),
         ("submitter:=/dev/null", "'' is not a valid name: letters"),
         ("submitter:al ice=/dev/null", "'al ice' is not a valid name: letters"),
     ],
@@ -83,10 +162,39 @@ def test_token_file_that_cannot_be_used_is_said(
     assert says in refused(capsys, "--data-dir", tmp_path, "--port", 0, "--token-file", option)
 
 
+@pytest.mark.parametrize(
+    ("token", "mode", "says"),
+    [
+        (long_token("x"), 0o640, "Others may read the file"),
+        (long_token("x"), 0o666, "Others may change the file"),
+        ("nineteen-characters", 0o600, "it needs 20. Make one with (umask 077; python3"),
+    ],
+)
+def test_token_that_others_may_have_is_refused_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], token: str, mode: int, says: str
+) -> None:
+    path = write_token(tmp_path / "token", token)
+    path.chmod(mode)
+    error = refused(capsys, "--data-dir", tmp_path, "--port", 0, "--token-file", f"admin={path}")
+    assert says in error
+    assert token not in error
+
+
+def test_data_directory_that_was_open_to_others_is_closed(
+    tmp_path: Path, tokens: list[str], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o755)
+    (tmp_path / "data" / "trainyard.db").write_text("no database " * 99)  # it ends before it serves
+    refused(capsys, "--data-dir", tmp_path / "data", "--port", 0, *tokens)
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+    assert "was open to others (mode 0755)" in caplog.text
+
+
 def test_two_tokens_with_one_text_are_refused(
     tmp_path: Path, tokens: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "other").write_text("secret")
+    write_token(tmp_path / "other", long_token("secret"))
     more = ["--token-file", f"submitter:alice={tmp_path / 'other'}"]
     error = refused(capsys, "--data-dir", tmp_path / "data", "--port", 0, *tokens, *more)
     assert error == (
@@ -96,19 +204,19 @@ def test_two_tokens_with_one_text_are_refused(
 
 def test_token_files_name_who_has_them(tmp_path: Path) -> None:
     for name in ("admin", "alice", "old", "new"):
-        (tmp_path / name).write_text(f"{name}'s secret\n")
+        write_token(tmp_path / name, long_token(name))
     words = ["--data-dir", str(tmp_path)]
     for option in ("admin=admin", "submitter:alice@example.com=alice", "viewer:v=old", "viewer:v=new"):
         who, _, file = option.partition("=")
         words += ["--token-file", f"{who}={tmp_path / file}"]
     settings = _settings(_parser().parse_args(words))
     assert settings.tokens == (
-        Token(Role.ADMIN, "admin", "admin's secret"),
-        Token(Role.SUBMITTER, "alice@example.com", "alice's secret"),
-        Token(Role.VIEWER, "v", "old's secret"),
-        Token(Role.VIEWER, "v", "new's secret"),
+        Token(Role.ADMIN, "admin", long_token("admin")),
+        Token(Role.SUBMITTER, "alice@example.com", long_token("alice")),
+        Token(Role.VIEWER, "v", long_token("old")),
+        Token(Role.VIEWER, "v", long_token("new")),
     )
-    assert "secret" not in repr(settings)
+    assert "token-of" not in repr(settings)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +228,9 @@ def test_token_files_name_who_has_them(tmp_path: Path) -> None:
         ("--keep-logs-gb", "nan"),
         ("--keep-jobs", "soon"),
         ("--keep-jobs", "0d"),
+        ("--keep-audit", -1),
+        ("--audit-file", "/"),
+        ("--allowed-host", "https://trainyard.example.com"),
     ],
 )
 def test_value_out_of_its_range_is_refused(
@@ -129,12 +240,17 @@ def test_value_out_of_its_range_is_refused(
 
 
 def test_retention_keeps_everything_unless_it_is_limited(tmp_path: Path) -> None:
-    def limits(*options: str) -> tuple[float | None, int | None]:
+    def limits(*options: str) -> tuple[float | None, int | None, float | None]:
         settings = _settings(_parser().parse_args(["--data-dir", str(tmp_path), *options]))
-        return settings.keep_jobs_s, settings.keep_log_bytes
+        return settings.keep_jobs_s, settings.keep_log_bytes, settings.keep_audit_s
 
-    assert limits() == limits("--keep-jobs", "all", "--keep-logs-gb", "0") == (None, None)
-    assert limits("--keep-jobs", "90d", "--keep-logs-gb", "0.5") == (90 * 86400.0, 500_000_000)
+    year_s = 365 * 86400.0
+    assert limits() == limits("--keep-jobs", "all", "--keep-logs-gb", "0") == (None, None, year_s)
+    assert limits("--keep-jobs", "90d", "--keep-logs-gb", "0.5", "--keep-audit", "0") == (
+        90 * 86400.0,
+        500_000_000,
+        None,
+    )
 
 
 def test_command_line_that_is_wrong_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,3 +258,18 @@ def test_command_line_that_is_wrong_is_a_usage_error(capsys: pytest.CaptureFixtu
         main(["--port", "x"])
     assert caught.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_server_starts_without_what_it_may_never_need() -> None:
+    heavy = (
+        "httpx",
+        "cryptography",
+        "joserfc",
+        "alembic",
+        "google.cloud",
+        "optuna",
+        "sqlalchemy.dialects.postgresql",
+    )
+    program = f"import sys, trainyard_server.main; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -95,6 +95,32 @@ def test_synthetic_data_is_the_same_every_time_and_has_the_shape(shape: tuple[in
     assert len(first.label_names) == 5
 
 
+def test_arrays_of_numpy_s_types_become_those_of_jax() -> None:
+    x, y = np.arange(6.0).reshape(3, 2), np.arange(3)
+    dataset = datasets.from_arrays(x, y, x, y.astype(np.uint8))
+    for split in (dataset.train, dataset.held_out):
+        inputs, labels = split.rows(np.arange(3))
+        types = [type_.name for type_ in (dataset.input_dtype, inputs.dtype, labels.dtype)]
+        assert types == ["float32", "float32", "int32"]
+        np.testing.assert_array_equal(inputs, x)
+        np.testing.assert_array_equal(labels, y)
+    assert datasets.from_arrays(x.astype(np.uint8), y, x.astype(np.uint8), y).input_dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "message"),
+    [
+        ({"ids": np.zeros(3)}, np.zeros(3), "training inputs are a dict of object; allowed is one array"),
+        (np.zeros((2, 1)), np.zeros(3), "training data has 2 inputs and 3 labels"),
+        (np.zeros((0, 1)), np.zeros(0), "training data has 0 inputs and 0 labels"),
+        (np.zeros((1, 1)), np.array([2**40]), "training labels are .* int32"),
+    ],
+)
+def test_arrays_that_cannot_be_used_are_named(inputs: Any, labels: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        datasets.from_arrays(inputs, labels, np.zeros((1, 1)), np.zeros(1))
+
+
 def test_files_hold_out_the_same_tenth_of_each(files: Path) -> None:
     dataset = load(f"{files}/*.npz")
     assert dataset.train.lengths == (18, 18, 27)
@@ -161,9 +187,11 @@ def test_sharding_by_file_opens_no_other_process_files(files: Path, caplog: pyte
     assert "3 files cannot be divided evenly between 2 processes" in caplog.text
 
 
-def test_files_of_a_process_without_examples_are_refused_everywhere(files: Path) -> None:
+def test_files_of_a_process_without_examples_are_refused_and_auto_chooses_data(files: Path) -> None:
     with pytest.raises(DataError, match="files of process 1 have no example to evaluate on"):
-        load(f"{files}/*.npz", Shard(0, 2, 1), gather=lambda _: np.array([[20, 5, 30]]))
+        load(f"{files}/*.npz", Shard(0, 2, 1), sharding="file", gather=lambda _: np.array([[20, 5, 30]]))
+    by_example = load(f"{files}/*.npz", Shard(0, 2, 1), gather=lambda _: np.array([[20, 5, 30]]))
+    assert (by_example.sharding, by_example.shuffle_files) == ("data", True)
 
 
 def test_files_that_differ_between_processes_are_refused_everywhere(files: Path) -> None:

@@ -15,12 +15,13 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from addresses import free_addresses
 from trainer.data.examples import _example_class, example
-from trainer.data.files import CachedFile, File, find, open_file, read_shape
+from trainer.data.files import CachedFile, File, find, open_file, read_label_names, read_shape
 from trainer.data.records import write_array_record, write_tfrecord
 from trainer.errors import FileError
 from trainer.files import main
-from trainer.storage import open_folder
+from trainer.storage import StorageError, open_folder
 
 TEMPLATE = Path(__file__).resolve().parents[2]
 COUNT, SHAPE = 20, (4, 3, 1)
@@ -147,6 +148,17 @@ def test_find_in_no_bucket(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None
         find("gs:///a.npz")
 
 
+def test_find_in_a_bucket_that_is_away_retries_and_is_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (closed,) = free_addresses(1)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{closed}")
+    monkeypatch.setattr("trainer.storage.RETRY_FOR", 0.1)
+    for pattern in ("a.npz", "*.npz", ""):
+        with pytest.raises(StorageError, match=r"gs://bucket/.*: no response for"):
+            find(f"gs://bucket/{pattern}")
+
+
 def test_find_on_a_relative_path_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a[1].npz").write_bytes(npz(x=IMAGES, y=LABELS))
     monkeypatch.chdir(tmp_path)
@@ -227,6 +239,23 @@ def test_a_file_that_is_not_there(job_dir: str, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*-a.*"))
     with pytest.raises(FileError, match="no known kind"):
         open_file(f"{job_dir}/a.csv", input_shape=SHAPE)
+
+
+@pytest.mark.parametrize("job_dir", ["gs"], indirect=True)
+def test_streamed_tfrecord_is_read_by_ranges_and_leaves_no_file(
+    put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.storage.STREAM_BYTES", 100)
+    url = put("a.tfrecord", images(tmp_path, "a.tfrecord"))
+    file = open_file(url, input_shape=SHAPE, cache_dir=tmp_path / "cache", stream=True)
+    assert len(file) == COUNT
+    for order in (ORDER, ORDER[:1], ORDER[:0]):
+        inputs, labels = file.rows(order)
+        np.testing.assert_array_equal(inputs, IMAGES[order])
+        np.testing.assert_array_equal(labels, LABELS[order])
+    assert not (tmp_path / "cache").exists()
+    with pytest.raises(FileError, match="is not there"):
+        open_file(f"{url}s", input_shape=SHAPE, stream=True)
 
 
 # Arrays.
@@ -328,7 +357,7 @@ def test_images_are_decoded_converted_and_resized(tmp_path: Path) -> None:
         as_is = only_row(tmp_path, record, (6, 8, 3))
         assert as_is.dtype == np.uint8
         np.testing.assert_allclose(as_is.astype(int), flat, atol=tolerance)
-        assert read_shape(f"{tmp_path}/one.tfrecord") == (6, 8, 3)
+        assert read_shape(f"{tmp_path}/one.tfrecord") is None
         smaller = only_row(tmp_path, record, (3, 4, 3))
         np.testing.assert_allclose(smaller.astype(int), flat[:3, :4], atol=tolerance)
         for shape in ((5, 2, 1), (5, 2)):
@@ -340,7 +369,6 @@ def test_images_are_decoded_converted_and_resized(tmp_path: Path) -> None:
     assert 0 < wider[0, 3] < wider[0, 4] < 255  # bilinear
     deep = only_row(tmp_path, example(encoded(np.array([[0, 512, 65535]], np.uint16)), 1), (1, 3))
     assert deep.tolist() == [[0, 2, 255]]
-    assert read_shape(f"{tmp_path}/one.tfrecord") == (1, 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -538,6 +566,7 @@ def test_convert_writes_shards_in_order(
     names = [f"{job_dir}/out/digits.{to}-{shard:05d}-of-00003" for shard in range(3)]
     assert capsys.readouterr().out.splitlines() == names
     assert find(f"{job_dir}/out") == tuple(names)
+    assert read_label_names(names[0]) == ("a", "b")
     files = [open_file(name, input_shape=SHAPE, cache_dir=tmp_path) for name in names]
     assert [len(file) for file in files] == [7, 7, 6]
     np.testing.assert_array_equal(np.concatenate([rows(file)[0] for file in files]), IMAGES)
@@ -547,10 +576,11 @@ def test_convert_writes_shards_in_order(
 def test_convert_of_invalid_arguments_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     path.write_bytes(npz(x=IMAGES, y=LABELS))
+    (tmp_path / "a.txt").write_bytes(b"text")
     for source, shards, message in (
         (path, "21", "20 examples, of which 21 shards cannot be made"),
         (path, "0", "20 examples, of which 0 shards cannot be made"),
-        (tmp_path / "a.txt", "1", "allowed is an .npz file"),
+        (tmp_path / "a.txt", "1", "allowed is an .npz file or a folder of images"),
     ):
         with pytest.raises(SystemExit, match=message):
             main(["convert", str(source), "--to", "tfrecord", "--shards", shards, str(tmp_path)])

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,7 +17,7 @@ from lazy import jax, jnp, models, tiny
 def test_models_have_the_sizes_of_their_papers(name: str, parameters: int, statistics: int) -> None:
     kind = models.MODELS[name]
     dtype = jnp.int32 if kind.tokens else jnp.float32
-    model = models.Model(name, kind.input_shape, dtype, kind.classes)
+    model = models.Model(models.built_in(name), kind.input_shape, dtype, kind.classes)
     assert (model.params.size, model.statistics.size) == (parameters, statistics)
 
 
@@ -67,7 +71,7 @@ def test_uint8_images_are_scaled() -> None:
     model = tiny.resnet()
     params, statistics = model.initial(0)
     inputs, _ = tiny.examples(model, 2)
-    as_floats = models.Model("resnet50", (16, 16, 3), jnp.float32, 4, network=model._network)
+    as_floats = models.Model(model.task, (16, 16, 3), jnp.float32, 4)
     expected = tiny.infer(as_floats, params, statistics, inputs.astype(np.float32) / 255)
     np.testing.assert_allclose(tiny.infer(model, params, statistics, inputs), expected, rtol=1e-4)
 
@@ -79,7 +83,7 @@ def test_uint8_images_are_scaled() -> None:
 )  # fmt: skip
 def test_model_refuses_data_of_another_shape_or_type(name: str, shape: tuple[int, ...], dtype: type) -> None:
     with pytest.raises(models.ModelError, match=f"The model {name} takes .*; the data has"):
-        models.Model(name, shape, dtype, 10)
+        models.Model(models.built_in(name), shape, dtype, 10)
 
 
 def test_flat_tree_ravels_and_unravels() -> None:
@@ -92,13 +96,38 @@ def test_flat_tree_ravels_and_unravels() -> None:
     assert models.FlatTree({}).ravel({}).shape == models.FlatTree({}).ravel_on_host({}).shape == (0,)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (
+            "loss",
+            lambda outputs, labels: ((outputs - labels) ** 2).mean(),
+            "loss has the shape [] for 3 examples",
+        ),
+        (
+            "metrics",
+            {"error": lambda outputs, labels: outputs[:, None] - labels},
+            "error has the shape [3, 3] for",
+        ),
+    ],
+)
+def test_measure_refuses_what_is_not_one_value_for_each_example(field: str, value: Any, message: str) -> None:
+    from trainer.models.task import TaskError
+
+    task = models.built_in("cnn")
+    measures: dict[str, Any] = {"loss": lambda outputs, labels: outputs - labels, "metrics": {}, field: value}
+    model = models.Model(dataclasses.replace(task, **measures), (8, 8, 1), jnp.float32, 10)
+    with pytest.raises(TaskError, match=re.escape(message)):
+        model.measure(jnp.zeros(3), jnp.zeros(3), jnp.ones(3))
+
+
 def test_measure_sums_with_weights_over_examples_and_means_over_tokens() -> None:
     logits = jnp.log(
         jnp.array([[[0.5, 0.5], [0.25, 0.75]], [[0.5, 0.5], [0.5, 0.5]], [[0.9, 0.1], [0.9, 0.1]]])
     )
     labels = jnp.array([[0, 1], [0, 0], [1, 1]])
-    sums = models.measure(logits, labels, jnp.array([1.0, 1.0, 0.0]))
+    loss, correct, examples = tiny.transformer().measure(logits, labels, jnp.array([1.0, 1.0, 0.0]))
     expected = -(np.log(0.5) + np.log(0.75)) / 2 - np.log(0.5)
-    assert float(sums.loss) == pytest.approx(expected, rel=1e-5)
-    assert float(sums.correct) == 2.0
-    assert float(sums.examples) == 2.0
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    assert float(correct) == 2.0
+    assert float(examples) == 2.0

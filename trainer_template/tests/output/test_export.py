@@ -184,6 +184,14 @@ def test_predict_without_a_model_is_one_line_and_1(job_dir: str, capsys: pytest.
     assert captured.err == f"python -m trainer.predict: there is no model in {job_dir}\n"
 
 
+def test_predict_with_a_model_that_cannot_be_read_is_one_line_and_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model").write_text("a file")
+    assert predict.main(["--model", str(tmp_path / "model")]) == 1
+    assert "model/model.json: Not a directory." in capsys.readouterr().err
+
+
 def test_predict_of_a_file_that_is_not_there_is_one_line_and_1(
     cnn_dir: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,7 +38,7 @@ def test_upload_that_fails_leaves_the_last_good_checkpoint_and_the_same_command_
     assert "injected fault" in gang["chief-0"].stderr
     (left,) = Saver(job_dir, 0, 3).checkpoints()
     assert left.step == steps
-    assert Saver(job_dir, 0, 3).newest_checkpoint()
+    assert Saver(job_dir, 0, 3).newest()
 
     # Transient errors are retried.
     storage.fault = lambda name: 503 if "/checkpoints/step-" in name and len(storage.cut) < 3 else None

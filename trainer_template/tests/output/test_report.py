@@ -6,20 +6,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from lazy import jnp, models, report
+from lazy import jnp, report
 from trainer.output import summaries
 from trainer.output.summaries import NoSummaries, TensorBoard, report_to_tuning_service
 from trainer.storage import open_folder
 
 
-def sums(loss: float, correct: float, examples: float) -> models.Sums:
-    return models.Sums(*(jnp.array(value) for value in (loss, correct, examples)))
+def sums(loss: float, correct: float, examples: float) -> Any:
+    return jnp.array([loss, correct, examples])
 
 
-def progress(every: int, done: int = 0, to: Any = None) -> report.Progress:
-    return report.Progress(done, 10, 2, every, 0, to or NoSummaries())
+def progress(every: int, done: int = 0, to: Any = None, ahead: int = 1) -> report.Progress:
+    return report.Progress(
+        done, 10, 2, every, 0, to or NoSummaries(), ("loss", "accuracy"), np.zeros(3, np.float32), ahead=ahead
+    )
 
 
 class Remembers(NoSummaries):
@@ -39,7 +42,7 @@ def test_progress_reports_means_since_the_previous_line(capsys: pytest.CaptureFi
     reported = progress(every=2, to=remembers)
     reported.start_epoch()
     for step, step_sums in enumerate([sums(6, 1, 4), sums(2, 3, 4), sums(1, 1, 2)], start=1):
-        reported.add(step, 1, 8, step_sums)
+        reported.add(step, 1, 8, reported.sums + step_sums)
     reported.flush()
     reported.flush()
     first, second = lines(capsys)
@@ -56,7 +59,7 @@ def test_progress_of_interleaved_steps_reports_at_each_multiple_of_ten(
 ) -> None:
     reported = progress(every=10, done=3)
     for step, staleness in ((6, 2), (9, 2), (12, 5), (15, 0)):
-        reported.add(step, 1, 8, sums(1, 1, 1), staleness)
+        reported.add(step, 1, 8, reported.sums + sums(1, 1, 1), staleness)
     (line,) = lines(capsys)
     assert (line["step"], line["staleness_mean"], line["staleness_max"]) == (12, 3.0, 5)
 
@@ -65,7 +68,7 @@ def test_progress_with_a_loss_that_is_not_finite_fails() -> None:
     reported = progress(every=1)
     reported.add(1, 1, 8, sums(float("nan"), 0, 4))
     with pytest.raises(
-        report.DivergenceError, match="The loss is nan at step 1: try a lower --learning-rate"
+        report.DivergenceError, match=r"The loss is nan at step 1.* continues from the last checkpoint"
     ):
         reported.add(2, 1, 8, sums(float("nan"), 0, 4))
 
@@ -73,14 +76,66 @@ def test_progress_with_a_loss_that_is_not_finite_fails() -> None:
 def test_progress_fetches_a_step_only_when_the_next_is_under_way(capsys: pytest.CaptureFixture[str]) -> None:
     reported = progress(every=2)
     for step in (1, 2):
-        reported.add(step, 1, 8, sums(1, 1, 1))
+        reported.add(step, 1, 8, reported.sums + sums(1, 1, 1))
     assert lines(capsys) == []
-    reported.add(3, 1, 8, sums(5, 1, 1))
+    reported.add(3, 1, 8, reported.sums + sums(5, 1, 1))
     (line,) = lines(capsys)
     assert (line["step"], line["loss"]) == (2, 1.0)
     reported.flush()
     (line,) = lines(capsys)
     assert (line["step"], line["loss"]) == (3, 5.0)
+
+
+class Computing:
+    """A step's sums, which take some seconds of the clock when they are waited for."""
+
+    def __init__(self, clock: list[float], seconds: float, order: list[str], name: str) -> None:
+        self._clock, self._seconds, self._order, self._name = clock, seconds, order, name
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        return np.array([1.0, 1.0, 1.0])
+
+    def block_until_ready(self) -> None:
+        self._clock[0] += self._seconds
+        self._seconds = 0
+        self._order.append(self._name)
+
+
+def test_progress_waits_for_each_long_step_and_computes_short_ones_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, order = [0.0], list[str]()
+    monkeypatch.setattr("trainer.output.report.time.perf_counter", lambda: clock[0])
+    reported, waited = progress(every=100), list[float]()
+    for step, seconds in enumerate((30, 6, 6, 6, 0.1, 0.1, 0.1), start=1):
+        order.append(f"begin {step}")
+        reported.add(step, 1, 8, Computing(clock, seconds, order, f"end {step}"))
+        waited.append(round(clock[0] - sum(waited), 1))
+    assert waited == [30, 6, 6, 6, 0.1, 0, 0.1]
+    assert order.index("end 4") < order.index("begin 5")
+    assert order.index("begin 7") < order.index("end 6")
+
+
+def test_progress_reports_a_long_step_before_the_next_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("trainer.output.report.time.perf_counter", lambda: clock[0])
+    reported = progress(every=1)
+    for step in (1, 2, 3):
+        reported.add(step, 1, 12, Computing(clock, 6, [], ""))
+        (line,) = lines(capsys)
+        assert (line["step"], line["examples_per_second"]) == (step, 2.0 if step > 1 else 0.0)
+
+
+def test_progress_waits_once_for_several_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, order = [0.0], list[str]()
+    monkeypatch.setattr("trainer.output.report.time.perf_counter", lambda: clock[0])
+    reported = progress(every=100, ahead=4)
+    for step in range(1, 16):
+        clock[0] += 0.001
+        reported.add(step, 1, 8, Computing(clock, 0.001, order, f"end {step}"))
+    assert order[-3:] == ["end 4", "end 8", "end 12"]
 
 
 def test_heartbeat_reports_the_step_of_a_process_without_other_output(
@@ -151,6 +206,19 @@ def test_tensorboard_writes_curves_by_run(job_dir: str, tmp_path: Path) -> None:
     board.close()
     assert curves(download(f"{job_dir}/logs/train", tmp_path / "b"))["loss"] == [(1, 2.0), (2, 1.0)]
     assert curves(download(f"{job_dir}/logs/held_out", tmp_path / "c")) == {"held_out_loss": [(1, 3.0)]}
+
+
+def test_tensorboard_writes_histograms(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = TensorBoard(str(tmp_path), 0)
+    board.histograms("train", 7, {"parameters/kernel": np.array([[0.0, 1.0], [1.0, 4.0]])})
+    board.close()
+    read = EventAccumulator(str(tmp_path / "logs/train"))
+    read.Reload()
+    (event,) = read.Histograms("parameters/kernel")
+    histogram = event.histogram_value
+    assert (event.step, histogram.num, histogram.min, histogram.max, histogram.sum) == (7, 4, 0, 4, 6)
 
 
 def test_tensorboard_of_a_resumed_training_voids_later_points(tmp_path: Path) -> None:

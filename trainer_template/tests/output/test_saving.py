@@ -1,129 +1,149 @@
+"""Checkpoints on a path and in a bucket."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
-from trainer.output.saving import INDEX, Saver
-from trainer.storage import Folder, open_folder
+from trainer.errors import CheckpointError
+from trainer.output import saving
+from trainer.output.saving import INDEX, NotFiniteError, Saver
+from trainer.output.summaries import TensorBoard
+from trainer.storage import Folder, StorageError, open_folder
+
+FINGERPRINT = {"seed": 0, "model": "cnn (1234)"}
 
 
-def saver(job_dir: str, process_id: int = 0, keep: int = 3) -> Saver:
-    return Saver(job_dir, process_id, keep)
+def arrays(step: int) -> dict[str, np.ndarray[Any, Any]]:
+    return {
+        "count": np.array(step, np.int32),
+        "vector": np.arange(1000, dtype=np.float32) + step,
+        "matrix": np.full((30, 7), step, np.float32),
+        "nothing": np.zeros(0, np.float32),
+        "moments": np.arange(6).astype(ml_dtypes.bfloat16),
+    }
 
 
-def test_newest_checkpoint_of_an_empty_job_dir_is_empty(job_dir: str) -> None:
-    assert saver(job_dir).newest_checkpoint() == b""
+def save(saver: Saver, step: int, score: float | None = None) -> None:
+    saver.save({"steps": step, "epochs": 0, "examples": 3}, lambda: arrays(step), lambda: None, score)
+    saver.wait()
 
 
-def test_newest_checkpoint_is_the_last_one_saved(job_dir: str) -> None:
-    for step in (5, 10):
-        saver(job_dir).save_checkpoint(step, f"state {step}".encode())
-    assert saver(job_dir).newest_checkpoint() == b"state 10"
+def saved(job_dir: str, *steps: int, keep: int = 3) -> None:
+    """A training that saves at these steps and ends."""
+    with Saver(job_dir, 0, keep) as saver:
+        saver.prepare(FINGERPRINT)
+        for step in steps:
+            save(saver, step)
 
 
-def test_save_checkpoint_keeps_the_newest(job_dir: str) -> None:
-    for step in range(1, 6):
-        saver(job_dir, keep=2).save_checkpoint(step, f"state {step}".encode())
-    names = open_folder(job_dir).folder("checkpoints").children("step-")
-    assert [name[:13] for name in names] == ["step-00000004", "step-00000005"]
+def newest_step(job_dir: str) -> int | None:
+    found = Saver(job_dir, 0, 3).newest()
+    if found is None:
+        return None
+    entry, content = found
+    for name, array in arrays(entry.step).items():
+        np.testing.assert_array_equal(content[name], array)
+        assert (content[name].shape, content[name].dtype) == (array.shape, array.dtype)
+    assert entry.position == {"steps": entry.step, "epochs": 0, "examples": 3}
+    return entry.step
 
 
-def test_save_the_same_checkpoint_again_keeps_one(job_dir: str) -> None:
-    for _ in range(2):
-        saver(job_dir).save_checkpoint(7, b"state")
-    assert len(open_folder(job_dir).folder("checkpoints").children("step-")) == 1
+def kept(job_dir: str) -> list[int]:
+    """The steps of the checkpoints that are there, listed or not."""
+    return [int(name[5:13]) for name in open_folder(job_dir).folder("checkpoints").children("step-")]
 
 
-class DiesBeforeTheIndex:
-    """A folder whose process dies after writing a checkpoint and before writing the index."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._folder, name)
-
-    def write(self, name: str, data: bytes) -> None:
-        if name == INDEX:
-            raise KeyboardInterrupt
-        self._folder.write(name, data)
-
-
-def test_checkpoint_that_is_not_in_the_index_is_ignored(
-    job_dir: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("part_bytes", [2**20, 1000])
+def test_newest_checkpoints_are_kept_and_read_from_parts_of_any_size(
+    job_dir: str, monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
-    saver(job_dir).save_checkpoint(5, b"state 5")
-    dying = saver(job_dir)
-    monkeypatch.setattr(dying, "_checkpoints", DiesBeforeTheIndex(open_folder(job_dir).folder("checkpoints")))
-    with pytest.raises(KeyboardInterrupt):
-        dying.save_checkpoint(10, b"state 10")
-    assert saver(job_dir).newest_checkpoint() == b"state 5"
-
-    saver(job_dir).save_checkpoint(15, b"state 15")
-    names = open_folder(job_dir).folder("checkpoints").children("step-")
-    assert [name[:13] for name in names] == ["step-00000005", "step-00000015"]
+    monkeypatch.setattr(saving, "PART_BYTES", part_bytes)
+    assert newest_step(job_dir) is None
+    saved(job_dir, 5, 10, 15, 15, keep=2)
+    assert newest_step(job_dir) == 15
+    assert kept(job_dir) == [10, 15]
+    (entry, _) = Saver(job_dir, 0, 3).checkpoints()
+    assert (len(entry.parts) > 4) == (part_bytes == 1000)
 
 
-def test_damaged_checkpoint_falls_back_to_the_one_before(job_dir: str) -> None:
-    for step in (5, 10, 15):
-        saver(job_dir).save_checkpoint(step, f"state {step}".encode())
-    checkpoints = open_folder(job_dir).folder("checkpoints")
-    _, torn, missing = checkpoints.children("step-")
-    checkpoints.write(torn, b"stat")
-    checkpoints.remove(missing)
-    assert saver(job_dir).newest_checkpoint() == b"state 5"
+def test_array_above_2_gib_is_cut_into_parts(tmp_path: Path) -> None:
+    # 3 GiB, nearly all a hole.
+    array = np.memmap(tmp_path / "sparse", np.float32, "w+", shape=(3 * 2**18, 1024))
+    array[2**19 + 5, 7] = 1
+    pieces = [piece for _, piece in saving._pieces({"array": array})]
+    assert max(piece.nbytes for piece in pieces) == saving.PART_BYTES
+    assert sum(piece.nbytes for piece in pieces) == array.nbytes > 2**31
+    number, row = divmod(2**19 + 5, len(pieces[0]))
+    assert pieces[number][row, 7] == 1
 
 
-def test_worker_saves_beside_the_chief_and_leaves_nothing(job_dir: str) -> None:
-    chief, worker = saver(job_dir), saver(job_dir, process_id=2)
-    for one in (chief, worker):
-        one.save_checkpoint(5, b"state")
-    assert worker.save_model({"model.json": b"{}"}) == f"{job_dir}/workertemp_2/model"
-    assert open_folder(job_dir).children() == ["checkpoints", "workertemp_2"]
-    for one in (chief, worker):
-        one.close()
-    assert open_folder(job_dir).children() == ["checkpoints"]
+def test_best_checkpoint_is_kept_beside_the_newest(job_dir: str) -> None:
+    with Saver(job_dir, 0, 2) as saver:
+        saver.prepare(FINGERPRINT)
+        assert saver.best() is None
+        for step, score in ((1, 0.5), (2, 0.9), (3, None), (4, float("nan")), (5, 0.8), (6, 0.9)):
+            save(saver, step, score)
+            assert (
+                kept(job_dir)
+                == {1: [1], 2: [1, 2], 3: [2, 3], 4: [2, 3, 4], 5: [2, 4, 5], 6: [2, 5, 6]}[step]
+            )
+        best = saver.best()
+        assert best is not None
+        assert best[0].step == 2
 
 
-def test_chief_prepares_by_removing_what_workers_left_when_they_were_killed(job_dir: str) -> None:
-    saver(job_dir).save_checkpoint(5, b"state")
-    for process_id in (1, 3):
-        saver(job_dir, process_id).save_checkpoint(5, b"state")
-    saver(job_dir).prepare()
-    assert open_folder(job_dir).children() == ["checkpoints"]
+def test_only_finite_states_are_saved(job_dir: str) -> None:
+    poisoned = arrays(9)
+    poisoned["vector"][3] = np.nan
+    with Saver(job_dir, 0, 3) as saver:
+        saver.prepare(FINGERPRINT)
+        save(saver, 5)
+        saver.save({"steps": 9}, lambda: poisoned, lambda: pytest.fail("it was saved"))
+        message = r"vector is not finite after step 9.* is of step 5\. The same command"
+        with pytest.raises(NotFiniteError, match=message):
+            saver.wait()
+    assert newest_step(job_dir) == 5
+    assert kept(job_dir) == [5]
+    saved(job_dir, 9)
+    assert newest_step(job_dir) == 9
 
 
-def test_worker_prepares_by_removing_its_own_alone(job_dir: str) -> None:
-    for process_id in (1, 10):
-        saver(job_dir, process_id).save_checkpoint(5, b"state")
-    saver(job_dir, process_id=1).prepare()
-    assert open_folder(job_dir).children() == ["workertemp_10"]
+def test_saving_does_not_wait_for_the_write_and_the_end_does(job_dir: str) -> None:
+    release, events = threading.Event(), []
+
+    def fetch() -> dict[str, Any]:
+        assert release.wait(60)
+        return arrays(5)
+
+    with Saver(job_dir, 0, 3, every_seconds=1e-9) as saver:
+        saver.prepare(FINGERPRINT)
+        assert saver.is_due()
+        saver.save({"steps": 5, "epochs": 0, "examples": 3}, fetch, lambda: events.append("saved"))
+        assert not saver.is_due()
+        assert newest_step(job_dir) is None
+        release.set()
+    assert events == ["saved"]
+    assert newest_step(job_dir) == 5
 
 
-def test_checkpoints_are_listed_oldest_first_and_read_when_whole(job_dir: str) -> None:
-    for step in (5, 10):
-        saver(job_dir).save_checkpoint(step, f"state {step}".encode())
-    first, second = saver(job_dir).checkpoints()
-    assert (first.step, second.step) == (5, 10)
-    assert saver(job_dir).read_checkpoint(second) == b"state 10"
-    open_folder(job_dir).folder("checkpoints").write(first.name, b"stat")
-    assert saver(job_dir).read_checkpoint(first) is None
-
-
-def test_model_replaces_an_earlier_one(job_dir: str) -> None:
-    saver(job_dir).save_model({"function-1": b"old", "model.json": b"{}"})
-    where = saver(job_dir).save_model({"function-2": b"new", "model.json": b"{}"})
-    assert where == f"{job_dir}/model"
-    assert open_folder(where).children() == ["function-2", "model.json"]
-
-
-class RefusesAfter:
-    """A folder whose writes fail after the first ones, like a bucket whose quota is exceeded."""
+class FailsAfter:
+    """A folder whose writes fail after the first ones, like a bucket whose quota is exceeded or a killed process."""
 
     def __init__(self, folder: Folder, writes: int) -> None:
         self._folder, self._writes = folder, writes
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._folder, name)
+
+    def folder(self, name: str) -> Any:
+        return self  # its parts are counted, too
 
     def write(self, name: str, data: bytes) -> None:
         if self._writes == 0:
@@ -136,10 +156,60 @@ class RefusesAfter:
 def test_save_that_fails_at_any_write_leaves_the_last_good_checkpoint(
     job_dir: str, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    saver(job_dir).save_checkpoint(5, b"state 5")
-    failing = saver(job_dir)
-    folder = RefusesAfter(open_folder(job_dir).folder("checkpoints"), writes)
-    monkeypatch.setattr(failing, "_checkpoints", folder)
-    with pytest.raises(OSError, match="quota exceeded"):
-        failing.save_checkpoint(10, b"state 10")
-    assert saver(job_dir).newest_checkpoint() == b"state 5"
+    saved(job_dir, 5)
+    failing = Saver(job_dir, 0, 3)
+    folder = FailsAfter(open_folder(job_dir).folder("checkpoints"), writes)
+    with failing:
+        failing.prepare(FINGERPRINT)
+        monkeypatch.setattr(failing, "_checkpoints", folder)
+        with pytest.raises(OSError, match="quota exceeded"):
+            save(failing, 10)
+    assert newest_step(job_dir) == 5
+
+
+def test_damaged_checkpoint_falls_back_to_the_one_before_and_unlisted_ones_are_removed(job_dir: str) -> None:
+    saved(job_dir, 5, 10, 15)
+    checkpoints = open_folder(job_dir).folder("checkpoints")
+    _, torn, missing = checkpoints.children("step-")
+    checkpoints.write(f"{torn}/part-00000.safetensors", b"stat")
+    checkpoints.remove(missing)
+    checkpoints.write("step-00000012-unlisted/part-00000.safetensors", b"stat")
+    assert newest_step(job_dir) == 5
+    saved(job_dir, 9)
+    assert kept(job_dir) == [5, 9]
+
+
+def test_job_dir_of_another_training_is_refused_with_both_named_and_a_worker_writes_nothing(
+    job_dir: str,
+) -> None:
+    with Saver(job_dir, 1, 3) as worker:
+        worker.save({"steps": 5}, lambda: arrays(5), lambda: None)
+        assert worker.save_model({"model.json": b"{}"}) == f"{job_dir}/model"
+        assert not worker.is_due()
+    assert open_folder(job_dir).children() == []
+
+    saved(job_dir, 5)
+    with Saver(job_dir, 0, 3) as other:
+        message = "another training: seed 0, this command's is 1. Choose another --job-dir"
+        with pytest.raises(CheckpointError, match=re.escape(message)):
+            other.prepare(FINGERPRINT | {"seed": 1})
+    open_folder(job_dir).folder("checkpoints").write(INDEX, b'{"checkpoints": []}')
+    with pytest.raises(CheckpointError, match="another version of the trainer"):
+        Saver(job_dir, 0, 3).newest()
+
+
+def test_job_dir_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    for name in ("checkpoints", "logs"):
+        (tmp_path / name).write_text("a file")
+    with pytest.raises(StorageError, match=r"/checkpoints: .*\. When .* the same command continues"):
+        Saver(str(tmp_path), 0, 3).prepare(FINGERPRINT)
+    with pytest.raises(StorageError, match=r"/logs/train: .*\. When .* the same command continues"):
+        TensorBoard(str(tmp_path), 0).scalars("train", 1, loss=1.0)
+
+
+def test_model_replaces_an_earlier_one(job_dir: str) -> None:
+    saver = Saver(job_dir, 0, 3)
+    saver.save_model({"function-1": b"old", "model.json": b"{}"})
+    where = saver.save_model({"function-2": b"new", "model.json": b"{}"})
+    assert where == f"{job_dir}/model"
+    assert open_folder(where).children() == ["function-2", "model.json"]

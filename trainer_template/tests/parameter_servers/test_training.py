@@ -88,8 +88,8 @@ def epoch_counter(steps: int, **flags: Any) -> training.EpochCounter:
 def test_epoch_counter_counts_epochs_by_the_steps_of_all_workers(
     step: int, epochs: int, examples: int
 ) -> None:
-    assert epoch_counter(30, epochs=3).position(step) == (step, epochs, examples)
+    assert epoch_counter(30, epochs=3).position(step)[:3] == (step, epochs, examples)
 
 
 def test_epoch_counter_after_a_checkpoint_with_other_steps_is_counted_from_the_end() -> None:
-    assert epoch_counter(125, epochs=3).position(105) == (105, 1, 0)
+    assert epoch_counter(125, epochs=3).position(105)[:3] == (105, 1, 0)

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data.examples import as_int32
 from trainer.errors import TrainerUsageError
 
 log = logging.getLogger("trainer")
@@ -172,6 +173,7 @@ def load(
     shard: Shard,
     gather: Gather,
     cache: bool,
+    stream: bool = False,
 ) -> Dataset:
     """Load the dataset of --data; all processes call this together.
 
@@ -181,19 +183,50 @@ def load(
         shape, classes: used if the data does not define them.
         gather: see distribute.gather.
         cache: keep decoded examples in memory.
+        stream: see files.open_file.
 
     Raises:
         DataError: there are no examples, or too few files for --sharding file.
         FileError: a file cannot be read.
     """
     if data in ("digits", "synthetic"):
-        if sharding == "file":
-            raise DataError(
-                f"--sharding file is for data in files; {data} is in memory. Choose auto, data or off."
-            )
-        dataset = digits() if data == "digits" else synthetic(shape, classes)
-        return dataclasses.replace(dataset, sharding=_data_or_off(sharding))
-    return from_files(data, held_out, sharding, shape, classes, shard, gather, cache)
+        return in_memory(data, digits() if data == "digits" else synthetic(shape, classes), sharding)
+    return from_files(data, held_out, sharding, shape, classes, shard, gather, cache, stream)
+
+
+def from_arrays(
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
+    held_out_inputs: NDArray[Any],
+    held_out_labels: NDArray[Any],
+    label_names: Sequence[str] = (),
+) -> Dataset:
+    """Examples in memory, as the `data` of a task.
+
+    Args:
+        inputs: [N, ...], of uint8 (images, scaled to [0, 1]), other whole numbers (int32) or floats (float32).
+        labels: [N, ...]: classes as whole numbers, or floats, which need no names.
+        label_names: one for each class; none if labels are not classes.
+
+    Raises:
+        DataError: they are not arrays of numbers, or not one label for each of the inputs.
+    """
+    train = _paired("training", inputs, labels)
+    held_out = _paired("held-out", held_out_inputs, held_out_labels)
+    return _in_memory(train, held_out, tuple(label_names))
+
+
+def in_memory(name: str, dataset: Dataset, sharding: Sharding) -> Dataset:
+    """A dataset in memory with the policy of --sharding.
+
+    Raises:
+        DataError: sharding is "file".
+    """
+    if sharding == "file":
+        raise DataError(
+            f"--sharding file is for data in files; {name} is in memory. Choose auto, data or off."
+        )
+    return dataclasses.replace(dataset, sharding=_data_or_off(sharding))
 
 
 def digits() -> Dataset:
@@ -250,6 +283,7 @@ def from_files(
     shard: Shard,
     gather: Gather,
     cache: bool,
+    stream: bool = False,
 ) -> Dataset:
     """Examples in files; with --sharding file, a process opens only its own."""
     from trainer.data import files
@@ -268,7 +302,7 @@ def from_files(
         def file(index: int) -> Examples | None:
             if owners is not None and owners[index] != shard.process_id:
                 return None
-            opened[names[index]] = files.open_file(names[index], input_shape=shape)
+            opened[names[index]] = files.open_file(names[index], input_shape=shape, stream=stream)
             return files.CachedFile(opened[names[index]]) if cache else opened[names[index]]
 
         with ThreadPoolExecutor(OPENING_THREADS) as pool:  # downloads the objects of buckets
@@ -283,9 +317,27 @@ def from_files(
             shard.num_processes,
         )
     train, held = (train, split(files.find(held_out))) if held_out else _hold_out_every_tenth(train)
-    _check_not_empty(train, held, shard.num_processes)
+    try:
+        _check_not_empty(train, held, shard.num_processes)
+    except DataError:
+        if sharding != "auto" or not by_file or shard.num_processes == 1:
+            raise
+        # All processes know all lengths, so all of them choose this.
+        log.info("Some process would have no example of its own files: --sharding auto chooses data.")
+        dataset = from_files(data, held_out, "data", shape, classes, shard, gather, cache, stream)
+        return dataclasses.replace(dataset, shuffle_files=True)
     inputs, _ = opened[first].rows(np.arange(1))
-    label_names = opened[first].label_names or tuple(str(label) for label in range(classes))
+    label_names = (
+        opened[first].label_names
+        or files.read_label_names(first)
+        or tuple(str(label) for label in range(classes))
+    )
+    for name, file in opened.items():
+        if file.label_names not in (None, label_names):
+            raise DataError(
+                f"{name} has the labels {', '.join(file.label_names or ())}; {first} has {', '.join(label_names)}. "
+                "All files must have the same."
+            )
     dataset = Dataset(
         train, held, inputs.shape[1:], inputs.dtype, label_names, "file" if by_file else _data_or_off(sharding),
         shuffle_files=sharding in ("auto", "file"),
@@ -366,6 +418,31 @@ def _check_same_shapes(dataset: Dataset, gather: Gather) -> None:
 
 def _data_or_off(sharding: Sharding) -> Sharding:
     return "off" if sharding == "off" else "data"
+
+
+def _paired(what: str, inputs: Any, labels: Any) -> Arrays:
+    inputs, labels = _as_jax(f"{what} inputs", inputs), _as_jax(f"{what} labels", labels)
+    if not len(inputs) == len(labels) > 0:
+        raise DataError(
+            f"The {what} data has {len(inputs)} inputs and {len(labels)} labels; each needs one of the other, "
+            "and there must be at least one."
+        )
+    return Arrays(inputs, labels.astype(np.int32) if labels.dtype == np.uint8 else labels)
+
+
+def _as_jax(what: str, values: Any) -> NDArray[Any]:
+    """An array in the types that JAX computes with: uint8 as it is, int32, float32."""
+    array = np.asarray(values)
+    if not array.ndim or array.dtype.kind not in "fiub":
+        raise DataError(
+            f"The {what} are a {type(values).__name__} of {array.dtype}; allowed is one array of numbers."
+        )
+    if array.dtype.kind == "f":
+        return array.astype(np.float32, copy=False)
+    try:
+        return array if array.dtype == np.uint8 else as_int32(array)
+    except ValueError as error:
+        raise DataError(f"The {what} are {error}.") from error
 
 
 def _in_memory(train: Arrays, held_out: Arrays, label_names: tuple[str, ...]) -> Dataset:

@@ -6,16 +6,19 @@ or `y`: one integer or several.
 """
 
 import functools
-import io
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data.images import InvalidImage, decode_image, is_image
+
 INPUTS = ("inputs", "image", "image/encoded", "image_raw", "x")
 LABELS = ("labels", "label", "image/class/label", "y")
-_IMAGE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+
+_making = threading.Lock()
 
 _EXAMPLE = """
 name: "example.proto" package: "trainer" syntax: "proto3"
@@ -79,16 +82,6 @@ def example(inputs: NDArray[Any] | bytes, label: int | np.integer[Any] | NDArray
     return serialized
 
 
-def encoded_image_shape(data: bytes) -> tuple[int, ...] | None:
-    """Height, width and channels of the inputs if they are a JPEG or PNG; None if they are not."""
-    _, kind, values = _feature(_parse(data), INPUTS)
-    if kind != "bytes_list" or len(values) != 1 or not values[0].startswith(_IMAGE_STARTS):
-        return None
-    image = _open_image(values[0])
-    channels = {"1": 1, "L": 1, "LA": 1, "RGBA": 4}.get(image.mode, 1 if image.mode.startswith("I") else 3)
-    return (image.height, image.width, channels)
-
-
 def as_int32(values: NDArray[Any]) -> NDArray[np.int32]:
     """Integers as int32; ValueError if one does not fit."""
     limits = np.iinfo(np.int32)
@@ -110,8 +103,11 @@ def _decode_inputs(features: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         if len(values) != 1:
             raise InvalidExample(f"has {len(values)} byte strings in its feature {name}; 1 is allowed.")
         (content,) = values
-        if content.startswith(_IMAGE_STARTS):
-            return _decode_image(content, shape)
+        if is_image(content):
+            try:
+                return decode_image(content, shape)
+            except InvalidImage as error:
+                raise InvalidExample(str(error)) from error
         if len(content) == count:
             return np.frombuffer(content, np.uint8).reshape(shape)
         if len(content) == 4 * count:
@@ -144,38 +140,6 @@ def _whole_numbers(name: str, values: Any) -> NDArray[np.int32]:
         raise InvalidExample(f"has numbers in its feature {name} of {error}.") from error
 
 
-def _decode_image(content: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    channels = shape[2] if len(shape) == 3 else 1
-    mode = {1: "L", 3: "RGB", 4: "RGBA"}.get(channels)
-    if len(shape) not in (2, 3) or mode is None:
-        raise InvalidExample(
-            f"is an image, which does not fit the input shape {shape}; allowed are (height, width) and (height,"
-            " width, channels) with 1, 3 or 4 channels."
-        )
-    from PIL import Image
-
-    height, width = shape[:2]
-    try:
-        image = _open_image(content)
-        if image.mode.startswith("I"):  # 16 bits per pixel; `convert` would clip instead of scaling
-            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-        image = image.convert(mode)
-        if image.size != (width, height):
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
-        return np.asarray(image, np.uint8).reshape(shape)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise InvalidExample(f"is a JPEG or PNG that cannot be decoded: {error}.") from error
-
-
-def _open_image(content: bytes) -> Any:
-    from PIL import Image  # optional: needed for images only
-
-    try:
-        return Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InvalidExample(f"is a JPEG or PNG that cannot be decoded: {error}.") from error
-
-
 def _feature(features: Any, names: Sequence[str]) -> tuple[str, str, Any]:
     """The first of these features that the example has: name, kind and values."""
     for name in names:
@@ -199,9 +163,15 @@ def _parse(data: bytes) -> Any:
     return message.features.feature
 
 
-@functools.cache
 def _example_class() -> Any:
-    """tf.train.Example, in its own pool so that TensorFlow in the same process can define it too."""
+    """tf.train.Example, made once: protobuf crashes where threads make it at the same time."""
+    with _making:
+        return _make_example_class()
+
+
+@functools.cache
+def _make_example_class() -> Any:
+    """In its own pool, so that TensorFlow in the same process can define it too."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
     file = text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto())

@@ -1,7 +1,8 @@
 """Files of examples, on a path or in a bucket (gs://): finding them, and random access to their examples.
 
-The format is known by the name: NumPy's .npz, TFRecord, ArrayRecord, or .txt, whose bytes are tokens for a language
-model. To convert arrays to records: python -m trainer.files convert SOURCE.npz --to tfrecord --shards 8 OUT_DIR
+The format is known by the name: NumPy's .npz, TFRecord, ArrayRecord, .txt, whose bytes are tokens for a language model,
+or a folder of images by class, whose name ends in a slash. To convert arrays or images to records:
+python -m trainer.files convert SOURCE --to tfrecord --shards 8 OUT_DIR
 """
 
 import atexit
@@ -9,6 +10,7 @@ import fnmatch
 import functools
 import glob
 import hashlib
+import json
 import os
 import re
 import tempfile
@@ -23,18 +25,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.examples import as_int32
-from trainer.data.records import ArrayRecordReader, Records, TFRecordReader, image_shape
+from trainer.data.images import ImageFolder, is_image_folder
+from trainer.data.records import ArrayRecordReader, Records, TFRecordReader
 from trainer.errors import FileError
+from trainer.storage import StoredFile, StoredPath, open_bucket, open_folder
 
 ALLOWED = (
     ".npz, .txt, .tfrecord, .tfrecords, .array_record and .arrayrecord,"
     " the last four also with a shard's number (-00000-of-00010) behind"
 )
+LABEL_NAMES = "labels.json"
+"""Beside records: a list of the labels' names, which records themselves do not have."""
 _FORMATS = {
     "npz": re.compile(r"\.npz$"),
     "txt": re.compile(r"\.txt$"),
     "tfrecord": re.compile(r"\.tfrecords?(-\d+-of-\d+)?$"),
     "array_record": re.compile(r"\.array_?record(-\d+-of-\d+)?$"),
+    "images": re.compile(r"/$"),
 }
 _INPUTS, _LABELS = ("inputs", "images", "x"), ("labels", "y")
 _UNREADABLE = (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
@@ -60,8 +67,8 @@ class File(Protocol):
 def find(patterns: str) -> tuple[str, ...]:
     """The files that match the patterns, sorted, without duplicates.
 
-    Patterns are separated by commas. Each is a file, a directory (its files of known formats, not recursively) or has
-    wildcards (`*`, `?`, `[..]`, none of which match a `/`), on a path or at gs://bucket/...
+    Patterns are separated by commas. Each is a file, a directory (its files of known formats, not recursively), a
+    folder of images by class, or has wildcards (`*`, `?`, `[..]`, none of which match a `/`), on a path or at gs://...
     """
     matches: set[str] = set()
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
@@ -69,7 +76,7 @@ def find(patterns: str) -> tuple[str, ...]:
         if not urls:
             raise FileError(
                 f"{pattern} finds no file. Allowed is a file, a directory that has files of a known kind in it"
-                f" ({ALLOWED}), or a wildcard (*, ?, [..])."
+                f" ({ALLOWED}) or images by class (CLASS/NAME.jpg or .png), or a wildcard (*, ?, [..])."
             )
         for url in urls:
             _format(url)
@@ -79,36 +86,47 @@ def find(patterns: str) -> tuple[str, ...]:
     return tuple(sorted(matches))
 
 
-def open_file(url: str, *, input_shape: tuple[int, ...], cache_dir: Path | None = None) -> File:
+def open_file(
+    url: str, *, input_shape: tuple[int, ...], cache_dir: Path | None = None, stream: bool = False
+) -> File:
     """The examples of a file, whose inputs must be of this shape (images in records are resized to it).
 
-    An object of a bucket is downloaded once, into `cache_dir` (default: a temporary directory of the process).
+    An object of a bucket is downloaded once, into `cache_dir` (default: a temporary directory of the process). With
+    `stream`, a TFRecord object is not: a first pass finds its records, and each is read when it is needed.
     """
     format_ = _format(url)
+    if format_ == "images":
+        return ImageFolder(url, input_shape)
+    if format_ == "tfrecord":
+        return Records(url, TFRecordReader(_stored(url, cache_dir, stream), url), input_shape)
     path = _local(url, cache_dir)
     if format_ == "npz":
         return _Npz(url, path, input_shape)
     if format_ == "txt":
         return _Text(url, path, input_shape)
-    reader = TFRecordReader(path, url) if format_ == "tfrecord" else ArrayRecordReader(path, url)
-    return Records(url, reader, input_shape)
+    return Records(url, ArrayRecordReader(path, url), input_shape)
 
 
 def read_shape(url: str, *, cache_dir: Path | None = None) -> tuple[int, ...] | None:
-    """The shape of an example's inputs if the file defines it, else None.
+    """The shape of an example's inputs if the file defines it: if it has arrays. Else None: images are resized.
 
-    Arrays define it (ones named `images` get a channel axis if they have none), and so does the first encoded image.
-    An object of a bucket is downloaded as by `open_file`.
+    Arrays named `images` get a channel axis if they have none. An object of a bucket is downloaded as by `open_file`.
     """
-    format_ = _format(url)
-    if format_ == "txt":
+    return _npz_shape(url, _local(url, cache_dir)) if _format(url) == "npz" else None
+
+
+def read_label_names(url: str) -> tuple[str, ...] | None:
+    """The names of LABEL_NAMES beside a file of records; None if there is no such file."""
+    data = open_folder(url.rpartition("/")[0]).read(LABEL_NAMES)
+    if data is None:
         return None
-    path = _local(url, cache_dir)
-    if format_ == "npz":
-        return _npz_shape(url, path)
-    return image_shape(
-        url, TFRecordReader(path, url) if format_ == "tfrecord" else ArrayRecordReader(path, url)
-    )
+    try:
+        names = json.loads(data)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise FileError(f"{LABEL_NAMES} beside {url} is no JSON list of names. Write it again, or remove it.")
+    return tuple(names)
 
 
 class CachedFile:
@@ -308,25 +326,24 @@ def _find_on_path(pattern: str) -> list[str]:
     if path.is_file():
         return [str(path)]
     if path.is_dir():
-        return [str(file) for file in path.iterdir() if file.is_file() and _is_known(file.name)]
+        known = [str(file) for file in path.iterdir() if file.is_file() and _is_known(file.name)]
+        return known or ([f"{path}/"] if is_image_folder(str(path)) else [])
     return [file for file in glob.glob(str(path)) if Path(file).is_file()]  # noqa: PTH207 - of absolute patterns
 
 
 def _find_in_bucket(pattern: str) -> list[str]:
     from google.api_core.exceptions import NotFound
-    from google.cloud import storage
 
     bucket, _, name = pattern.removeprefix("gs://").partition("/")
     if not bucket:
         raise FileError(f"{pattern} does not name a bucket: gs://BUCKET/FILE.")
-    client = storage.Client()
+    root = open_bucket(bucket)
 
     def listed(prefix: str, *, below: bool) -> list[str]:
-        blobs = client.list_blobs(bucket, prefix=prefix, delimiter=None if below else "/")
-        return [blob.name for blob in blobs if not blob.name.endswith("/")]
+        return [found for found in root.names(prefix, below=below) if not found.endswith("/")]
 
     try:
-        if name and not name.endswith("/") and client.bucket(bucket).blob(name).exists():
+        if name and not name.endswith("/") and root.stored(name) is not None:
             names = [name]
         elif wildcard := _WILDCARD.search(name):
             candidates = listed(name[: wildcard.start()], below="/" in name[wildcard.start() :])
@@ -334,6 +351,8 @@ def _find_in_bucket(pattern: str) -> list[str]:
         else:
             directory = f"{name.rstrip('/')}/" if name else ""
             names = [child for child in listed(directory, below=False) if _is_known(child)]
+            if not names and is_image_folder(f"gs://{bucket}/{directory}"):
+                names = [directory]
     except NotFound:
         names = []  # no such bucket
     return [f"gs://{bucket}/{match}" for match in names]
@@ -344,15 +363,22 @@ def _matches(name: str, pattern: str) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
+def _stored(url: str, cache_dir: Path | None, stream: bool) -> StoredFile:
+    if not stream or not url.startswith("gs://"):
+        return StoredPath(_local(url, cache_dir))
+    folder, _, name = url.rpartition("/")
+    stored = open_folder(folder).stored(name)
+    if stored is None:
+        raise FileError(f"{url} is not there.")
+    return stored
+
+
 def _local(url: str, cache_dir: Path | None) -> Path:
     """The local file; an object of a bucket is downloaded unless it is cached."""
     if not url.startswith("gs://"):
         if not Path(url).is_file():
             raise FileError(f"{url} is not there, or is not a file.")
         return Path(url)
-    from google.api_core.exceptions import NotFound
-    from google.cloud import storage
-
     directory = cache_dir or _temporary_cache_dir()
     directory.mkdir(parents=True, exist_ok=True)
     bucket, _, name = url.removeprefix("gs://").partition("/")
@@ -360,10 +386,8 @@ def _local(url: str, cache_dir: Path | None) -> Path:
     with _downloads.setdefault(path, threading.Lock()):  # other files are downloaded concurrently
         if not path.exists():
             partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-            try:
-                storage.Client().bucket(bucket).blob(name).download_to_filename(str(partial))
-            except NotFound as error:
-                raise FileError(f"{url} is not there.") from error
+            if not open_folder(f"gs://{bucket}").download(name, partial):
+                raise FileError(f"{url} is not there.")
             partial.replace(path)
     return path
 

@@ -6,7 +6,6 @@ To write your own arrays:
 """
 
 import array
-import os
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.examples import InvalidExample, decode, encoded_image_shape
+from trainer.data.examples import InvalidExample, decode
 from trainer.errors import FileError
+from trainer.storage import StoredFile
 
 _RANDOM_ACCESS = {  # as the library's own data source opens it; random access gains nothing from read-ahead
     "options": "readahead_buffer_size:0,max_parallelism:0",
@@ -37,8 +37,8 @@ class RecordReader(Protocol):
 class TFRecordReader:
     """Random access to a TFRecord file, by an index of its records that is built when it is opened."""
 
-    def __init__(self, path: Path, url: str) -> None:
-        self._path = path
+    def __init__(self, file: StoredFile, url: str) -> None:
+        self._file = file
         self._url = url
         self._offsets, self._lengths = self._index()
 
@@ -46,21 +46,19 @@ class TFRecordReader:
         return len(self._offsets)
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
+        ranges = [(self._offsets[number] + _HEADER.size, self._lengths[number] + 4) for number in numbers]
         records = []
-        with self._path.open("rb", buffering=0) as file:  # not kept open: there may be 1000s
-            for number in numbers:
-                offset, length = self._offsets[number], self._lengths[number]
-                stored = os.pread(file.fileno(), length + 4, offset + _HEADER.size)
-                data, checksum = stored[:length], stored[length:]
-                if checksum != _masked_crc(data).to_bytes(4, "little"):
-                    raise self._damaged(number, offset, "its content does not match its checksum")
-                records.append(data)
+        for number, stored in zip(numbers, self._file.read(ranges), strict=True):
+            data, checksum = stored[:-4], stored[-4:]
+            if checksum != _masked_crc(data).to_bytes(4, "little"):
+                raise self._damaged(number, self._offsets[number], "its content does not match its checksum")
+            records.append(data)
         return records
 
     def _index(self) -> tuple["array.array[int]", "array.array[int]"]:
         offsets, lengths = array.array("q"), array.array("q")
-        size = self._path.stat().st_size
-        with self._path.open("rb", buffering=4096) as file:  # small, as the payloads are skipped
+        size = self._file.size
+        with self._file.open() as file:
             offset = 0
             while offset < size:
                 header = file.read(_HEADER.size)
@@ -81,7 +79,7 @@ class TFRecordReader:
                     )
                 offsets.append(offset)
                 lengths.append(length)
-                file.seek(length + 4, os.SEEK_CUR)
+                file.seek(end)
                 offset = end
         return offsets, lengths
 
@@ -138,14 +136,6 @@ class ArrayRecordReader:
             except RuntimeError:
                 return number
         return numbers[0]
-
-
-def image_shape(url: str, reader: RecordReader) -> tuple[int, ...] | None:
-    """Height, width and channels of the first example if it is a JPEG or PNG; None if it is not."""
-    try:
-        return encoded_image_shape(reader.read([0])[0]) if len(reader) else None
-    except InvalidExample as error:
-        raise FileError(f"{url}: record 0 {error}") from error
 
 
 class Records:

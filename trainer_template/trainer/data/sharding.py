@@ -10,7 +10,7 @@ sharding policy assigns the examples of a global batch to processes ("auto" is r
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from trainer.data.datasets import DataError, Dataset, Shard, Split
 
 Numbers = NDArray[np.int64]  # of examples: see data.Split
+Augment = Callable[[NDArray[Any], Numbers], NDArray[Any]]
 
 READING_THREADS = 4
 
@@ -73,15 +74,24 @@ class Batches:
     """
 
     def __init__(
-        self, split: Split, order: Numbers, batch_size: int, shard: Shard, classes: int, off: bool = False
+        self,
+        split: Split,
+        order: Numbers,
+        batch_size: int,
+        shard: Shard,
+        classes: int,
+        off: bool = False,
+        augment: Augment | None = None,
     ) -> None:
-        """`batch_size` is per replica. `off`: the order is of this process only."""
+        """`batch_size` is per replica. `off`: the order is of this process only. `augment`: changes the inputs."""
         self._split, self._order, self._shard, self._off = split, order, shard, off
-        self._classes = classes
+        self._classes, self._augment = classes, augment
         self._advance = _advance(batch_size, shard, off)
         self._steps = steps_for(len(order), batch_size, shard, off)
         self._owners: NDArray[np.intp] | None = None
         self.padded_batch_size = batch_size
+        # Weights of a batch without padding.
+        self._ones = np.ones(shard.local_devices * batch_size, np.float32)
         if split.owners is not None and not off and len(order):
             owner_of_file = np.asarray(split.owners)
             files = np.searchsorted(split.starts, order, side="right") - 1
@@ -90,6 +100,12 @@ class Batches:
             steps = np.arange(len(order)) // self._advance
             counts = np.bincount(steps * shard.num_processes + self._owners)
             self.padded_batch_size = -(-int(counts.max()) // shard.local_devices)
+            self._ones = np.ones(shard.local_devices * self.padded_batch_size, np.float32)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a batch is only copied, so that reading ahead gains nothing."""
+        return self._split.in_memory and self._augment is None
 
     def __len__(self) -> int:
         return self._steps
@@ -104,17 +120,20 @@ class Batches:
         else:
             own, examples = self._own_part(window, step, size), len(window)
         if len(own) == size:
-            rows, weights = own, np.ones(size, np.float32)
+            rows, weights = own, self._ones
         else:  # padding; if this process has no example of the batch, any that it can read
             filler = own if len(own) else self._readable()
             rows = np.concatenate([own, np.resize(filler, size - len(own))])
             weights = (np.arange(size) < len(own)).astype(np.float32)
         inputs, labels = self._split.rows(rows)
-        if labels.view(np.uint32).max() >= self._classes:  # negative labels are large as unsigned
+        # Negative labels are large as unsigned.
+        if self._classes and labels.view(np.uint32).max() >= self._classes:
             raise DataError(
                 f"The data has labels from {labels.min()} to {labels.max()}; with {self._classes} classes they are 0 "
                 f"to {self._classes - 1}. Give --classes."
             )
+        if self._augment is not None:
+            inputs = self._augment(inputs, rows)
         by_device = (self._shard.local_devices, self.padded_batch_size)
         return Batch(
             inputs.reshape(*by_device, *inputs.shape[1:]),

@@ -1,13 +1,12 @@
-"""The table of models, the interface of a model, and its loss.
+"""The models of --model, and a task's network with its parameters as the training step uses it.
 
-A name ends in its tensor's shape: B batch, K classes, P parameters, S statistics. In [B, ..., K], "..." is the token
-axis of a language model and empty for a classifier.
+A name ends in its tensor's shape: B batch, K classes, P parameters, S statistics, M metrics.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from trainer.errors import TrainerUsageError
 from trainer.models.cnn import Cnn
 from trainer.models.resnet import ResNet
+from trainer.models.task import DataSpec, NetworkFunctions, TaskError, TrainingTask, linen
 from trainer.models.transformer import Transformer
 
 PyTree = Any
@@ -83,19 +83,35 @@ MODELS: dict[str, ModelSpec] = {
 }
 
 
-class Sums(NamedTuple):
-    """Sums over the examples of a step, float32 scalars; divided by `examples` they are means."""
+def built_in(
+    name: str,
+    precision: DTypeLike = jnp.float32,
+    network: nn.Module | None = None,
+    optimizer: Callable[[optax.ScalarOrSchedule], optax.GradientTransformation] = optax.adam,
+) -> TrainingTask:
+    """The task of a value of --model. `network` replaces its own, e.g. by a smaller one."""
+    spec = MODELS[name]
 
-    loss: jax.Array
-    correct: jax.Array
-    examples: jax.Array
+    def functions(data: DataSpec) -> NetworkFunctions:
+        if len(data.input_shape) != len(spec.input_shape) or spec.tokens != (data.input_dtype == jnp.int32):
+            accepted = "int32 tokens [T]" if spec.tokens else "uint8 or float32 images [H, W, C]"
+            raise ModelError(
+                f"The model {name} takes {accepted}; the data has {data.input_dtype} {list(data.input_shape)}. "
+                "Choose another --model or other --data."
+            )
+        return linen(network or spec.make(data.classes, precision))
+
+    return TrainingTask(
+        functions, optimizer=optimizer, learning_rate=spec.learning_rate, name=name, classes=spec.classes,
+        reference_batch_size=spec.reference_batch_size, input_shape=spec.input_shape,
+    )  # fmt: skip
 
 
 class FlatTree:
     """Conversion between a tree of float32 arrays and one vector [P].
 
-    With a vector, an all-reduce is one operation, an optimizer's update is a few operations, and a parameter server
-    holds a slice. The network itself gets the tree, because XLA multiplies slowly with slices of a vector.
+    A parameter server holds a slice of the vector. The network itself gets the tree, because XLA multiplies slowly with
+    slices of a vector.
     """
 
     def __init__(self, shapes: PyTree) -> None:
@@ -113,6 +129,11 @@ class FlatTree:
     def size(self) -> int:
         return self._ends[-1]
 
+    @property
+    def shapes(self) -> PyTree:
+        """The tree, of `jax.ShapeDtypeStruct`s."""
+        return self._structure.unflatten(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in self._shapes)
+
     def ravel(self, tree: PyTree) -> jax.Array:
         leaves = [jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)]
         return jnp.concatenate(leaves) if leaves else jnp.zeros(0, jnp.float32)
@@ -129,54 +150,41 @@ class FlatTree:
 
 
 class Model:
-    """A network with its parameters and running statistics [S] (BatchNorm's).
+    """A task's network for some data, with the layout of its parameters and running statistics [S] (BatchNorm's).
 
     Attributes:
-        name: a key of MODELS.
         input_shape: of one example.
-        input_dtype: uint8 images are scaled to [0, 1] on the device; float32 images and tokens are used unchanged.
-        classes: number of labels.
+        input_dtype: uint8 images are scaled to [0, 1] on the device; all else is used unchanged.
+        classes: number of labels; 0 if labels are not classes.
         params, statistics: convert both trees to vectors.
     """
 
     def __init__(
-        self,
-        name: str,
-        input_shape: tuple[int, ...],
-        input_dtype: DTypeLike,
-        classes: int,
-        precision: DTypeLike = jnp.float32,
-        network: nn.Module | None = None,
+        self, task: TrainingTask, input_shape: tuple[int, ...], input_dtype: DTypeLike, classes: int
     ) -> None:
-        """`network` replaces the named model's own, e.g. by a smaller one.
-
-        Raises:
-            ModelError: the model does not accept such examples.
-        """
-        self.name, self.classes = name, classes
+        """Raises ModelError if the model does not accept such examples."""
+        self.name, self.task, self.classes = task.name, task, classes
         self.input_shape, self.input_dtype = input_shape, jnp.dtype(input_dtype)
-        self._network = network or MODELS[name].make(classes, precision)
-        if len(input_shape) != len(MODELS[name].input_shape) or MODELS[name].tokens != (
-            self.input_dtype == jnp.int32
-        ):
-            accepted = "int32 tokens [T]" if MODELS[name].tokens else "uint8 or float32 images [H, W, C]"
-            raise ModelError(
-                f"The model {name} takes {accepted}; the data has {self.input_dtype} {list(input_shape)}. "
-                "Choose another --model or other --data."
-            )
-        variables = jax.eval_shape(self._initial, jax.random.key(0, impl="rbg"))
-        self.params = FlatTree(variables["params"])
-        self.statistics = FlatTree(variables.get("batch_stats", {}))
+        network: Any = task.network  # mypy takes a named tuple for callable
+        if not isinstance(network, NetworkFunctions):
+            network = network(DataSpec(self.input_shape, self.input_dtype, classes))
+        self._network: NetworkFunctions = network
+        params, statistics = jax.eval_shape(self._initial, jax.random.key(0, impl="rbg"))
+        self.params = FlatTree(params)
+        self.statistics = FlatTree(statistics)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the sums of `measure`, without the last."""
+        return ("loss", *self.task.metrics)
 
     def initial(self, seed: int) -> tuple[jax.Array, jax.Array]:
         """Random parameters [P] of a seed, and the initial statistics [S]."""
 
         def init() -> tuple[jax.Array, jax.Array]:
             # rbg compiles in a third of the time of the default generator.
-            variables = self._initial(jax.random.key(seed, impl="rbg"))
-            return self.params.ravel(variables["params"]), self.statistics.ravel(
-                variables.get("batch_stats", {})
-            )
+            params, statistics = self._initial(jax.random.key(seed, impl="rbg"))
+            return self.params.ravel(params), self.statistics.ravel(statistics)
 
         first: tuple[jax.Array, jax.Array] = jax.jit(init)()
         return first
@@ -186,38 +194,52 @@ class Model:
         return np.asarray(self.initial(0)[1]) if self.statistics.size else np.zeros(0, np.float32)
 
     def train(
-        self, params: PyTree, statistics_S: jax.Array, inputs: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """(the tree of parameters, statistics, inputs [B, ...]) -> logits [B, ..., K] and the new statistics."""
-        variables = {"params": params, "batch_stats": self.statistics.unravel(statistics_S)}
-        logits, changed = self._network.apply(
-            variables, self._scaled(inputs), train=True, mutable=["batch_stats"]
+        self, params: PyTree, statistics_S: jax.Array, inputs: jax.Array, key: jax.Array
+    ) -> tuple[PyTree, jax.Array]:
+        """(the tree of parameters, statistics, inputs [B, ...], key) -> outputs [B, ...] and the new statistics."""
+        outputs, changed = self._network.apply(
+            params, self.statistics.unravel(statistics_S), self._scaled(inputs), key
         )
-        return logits.astype(jnp.float32), self.statistics.ravel(changed.get("batch_stats", {}))
+        return _float32(outputs), self.statistics.ravel(changed)
 
-    def infer(self, params: PyTree, statistics: PyTree, inputs: jax.Array) -> jax.Array:
-        """(trees of parameters and statistics, inputs [B, ...]) -> logits [B, ..., K], float32."""
-        variables = {"params": params, "batch_stats": statistics}
-        logits: Any = self._network.apply(variables, self._scaled(inputs), train=False)
-        return logits.astype(jnp.float32)  # type: ignore[no-any-return]
+    def infer(self, params: PyTree, statistics: PyTree, inputs: jax.Array) -> PyTree:
+        """(trees of parameters and statistics, inputs [B, ...]) -> outputs [B, ...], float32."""
+        return _float32(self._network.apply(params, statistics, self._scaled(inputs), None)[0])
 
-    def _initial(self, key: jax.Array) -> PyTree:
+    def measure(self, outputs: PyTree, labels: jax.Array, weights_B: jax.Array) -> jax.Array:
+        """Weighted sums [M + 2] over the examples: of the losses, of each metric, and of the weights.
+
+        Raises:
+            TaskError: the loss or a metric has not one value for each example.
+        """
+        values = [measure(outputs, labels) for measure in (self.task.loss, *self.task.metrics.values())]
+        for name, value in zip(self.metric_names, values, strict=True):
+            # Another shape would be broadcast to the weights', and trained on.
+            if jnp.shape(value) != weights_B.shape:
+                raise TaskError(
+                    f"--task {self.name}: {name} has the shape {list(jnp.shape(value))} for {len(weights_B)} examples; "
+                    f"it must have one value for each: {list(weights_B.shape)}. The labels have "
+                    f"{list(jnp.shape(labels))}, the outputs {jax.tree.map(lambda array: list(array.shape), outputs)}."
+                )
+        return jnp.stack([*(jnp.sum(weights_B * value_B) for value_B in values), jnp.sum(weights_B)])
+
+    def _initial(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         inputs = jnp.zeros((1, *self.input_shape), self.input_dtype)
-        return self._network.init(key, self._scaled(inputs), train=False)
+        return self._network.init(key, self._scaled(inputs))
 
     def _scaled(self, inputs: jax.Array) -> jax.Array:
         return inputs.astype(jnp.float32) / 255 if self.input_dtype == jnp.uint8 else inputs
 
 
-def measure(logits: jax.Array, labels: jax.Array, weights_B: jax.Array) -> Sums:
-    """Weighted sums of the cross-entropy, the correct predictions and the examples.
+def means(names: tuple[str, ...], sums_M: Any) -> dict[str, float]:
+    """Means by name from sums over examples, of which the last is the number of examples."""
+    *sums, examples = np.asarray(sums_M).tolist()
+    return {name: value / examples for name, value in zip(names, sums, strict=True)}
 
-    Args:
-        logits: [B, ..., K].
-        labels: [B, ...]; the loss of an example is the mean over its tokens.
-    """
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    correct = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
-    each = tuple(range(1, labels.ndim))
-    losses_B, correct_B = losses.mean(axis=each), correct.mean(axis=each)
-    return Sums(jnp.sum(weights_B * losses_B), jnp.sum(weights_B * correct_B), jnp.sum(weights_B))
+
+def _float32(outputs: PyTree) -> PyTree:
+    """bfloat16 outputs as float32, for exact sums."""
+    return jax.tree.map(
+        lambda array: array.astype(jnp.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array,
+        outputs,
+    )

@@ -51,13 +51,13 @@ def export(
     trees = {"params": state.params, "batch_stats": model.statistics.unravel(state.statistics)}
     leaves, structure = jax.tree_util.tree_flatten_with_path(trees)
     parameters = {
-        "/".join(key.key for key in path): np.ascontiguousarray(leaf, np.float32) for path, leaf in leaves
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.ascontiguousarray(leaf, np.float32)
+        for path, leaf in leaves
     }
 
     def call(by_name: dict[str, jax.Array], inputs: jax.Array) -> dict[str, jax.Array]:
         rebuilt = jax.tree.unflatten(structure, [by_name[name] for name in parameters])
-        logits = model.infer(rebuilt["params"], rebuilt["batch_stats"], inputs)
-        return {"logits": logits, "probabilities": jax.nn.softmax(logits)}
+        return model.task.exported(model.infer(rebuilt["params"], rebuilt["batch_stats"], inputs))
 
     batch = jax.export.symbolic_shape("B, " + ", ".join(map(str, model.input_shape)))
     exported = jax.export.export(jax.jit(call), platforms=PLATFORMS)(

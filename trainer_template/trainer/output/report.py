@@ -23,6 +23,7 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -30,10 +31,14 @@ import numpy as np
 from tqdm import tqdm
 
 from trainer.errors import TrainerError
-from trainer.models.model import Sums
+from trainer.models.model import means
 from trainer.output.summaries import Summaries
 
 BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+
+
+AHEAD_SECONDS = 0.02  # of short steps that are dispatched before the devices are waited for
+LONG_STEP = 1.0  # seconds; longer steps are not computed ahead, else SIGTERM would cost two of them
 
 
 class DivergenceError(TrainerError):
@@ -69,37 +74,58 @@ class BarHandler(logging.StreamHandler[Any]):
         self.flush()
 
 
-class _Step(NamedTuple):
-    """The metrics of one step, which may still be being computed."""
+class _Interval(NamedTuple):
+    """The steps since the last report."""
 
-    number: int
-    epoch: int
-    examples: int
-    sums: Sums
-    staleness: int | None
+    step: int = 0
+    epoch: int = 0
+    examples: int = 0
+    sums: Any = None  # may still be being computed
+    stalenesses: tuple[int, ...] = ()
 
 
 class Progress:
     """Reports metrics every `every` steps and at the end of each epoch.
 
-    The metrics of a step are fetched after the next step was dispatched, so that the devices do not wait.
+    The sums of an interval stay on the devices: they are fetched once, after the next step was dispatched, so that the
+    devices do not wait.
+
+    Attributes:
+        sums: argument of the next step, which adds its own.
     """
 
     def __init__(
-        self, step: int, steps: int, epochs: int, every: int, heartbeat: float, summaries: Summaries
-    ) -> None:
-        """`step` is the last completed one. `heartbeat`: seconds without a line before a heartbeat; 0: never."""
+        self, step: int, steps: int, epochs: int, every: int, heartbeat: float, summaries: Summaries,
+        names: tuple[str, ...], no_sums: Any, to_host: Callable[[Any], Any] = np.asarray, ahead: int = 1,
+    ) -> None:  # fmt: skip
+        """Start a report of training.
+
+        Args:
+            step: the last completed one.
+            heartbeat: seconds without a line before a heartbeat; 0: never.
+            names: of the sums, without the number of examples, which is the last.
+            no_sums: sums of no step, on the devices.
+            to_host: see Strategy.
+            ahead: number of short steps that may be in flight.
+        """
         self._step = step
         self._steps = steps
         self._epochs = epochs
         self._every = every
         self._summaries = summaries
-        self._unreported: list[_Step] = []
-        self._due = False
+        self._names = names
+        self._to_host = to_host
+        self.sums = self._no_sums = no_sums
+        self._current = _Interval()
+        self._due: _Interval | None = None
+        self._previous: Any = None
+        self._waited = time.perf_counter()
+        self._is_long = True  # until a step is measured
+        self._in_flight, self._ahead, self._most_ahead = 0, 1, ahead
         self._clock: float | None = None
         on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
-        self._bar = tqdm(
-            total=steps, initial=step, bar_format=BAR, disable=not on_terminal, dynamic_ncols=True
+        self._bar = (
+            tqdm(total=steps, initial=step, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
         )
         self._heartbeat = HeartbeatThread(heartbeat if not on_terminal else 0, step)
 
@@ -108,8 +134,8 @@ class Progress:
         if self._clock is not None:
             self._clock = time.perf_counter()
 
-    def add(self, step: int, epoch: int, examples: int, sums: Sums, staleness: int | None = None) -> None:
-        """Record the metrics of a step, whose computation may be in progress; `examples` is over all processes.
+    def add(self, step: int, epoch: int, examples: int, sums: Any, staleness: int | None = None) -> None:
+        """Record the new sums, whose computation may be in progress; `examples` of the step is over all processes.
 
         Raises:
             DivergenceError: the loss is not finite.
@@ -118,56 +144,78 @@ class Progress:
         if self._clock is None:  # the first step is mostly compilation: exclude it from the rate
             jax.block_until_ready(sums)
             self._clock = time.perf_counter()
-            self._unreported.append(_Step(step, epoch, 0, sums, staleness))
-        else:
-            self._unreported.append(_Step(step, epoch, examples, sums, staleness))
-        # Wait for the previous step: one step in flight keeps the devices busy, and more would delay decisions such as
-        # stopping after this step.
-        if len(self._unreported) > 1:
-            jax.block_until_ready(self._unreported[-2].sums)
+            examples = 0
+        stalenesses = self._current.stalenesses + (() if staleness is None else (staleness,))
+        self._current = _Interval(step, epoch, self._current.examples + examples, sums, stalenesses)
+        self.sums = sums
+        self._wait(sums)
         self._heartbeat.update(step)
-        self._bar.update(step - done)
-        if self._due:
-            self._report(self._unreported[:-1])
-        self._due = step // self._every > done // self._every
+        if self._bar is not None:
+            self._bar.update(step - done)
+        if self._due is not None:
+            due, self._due = self._due, None
+            self._report(due)
+        if step // self._every > done // self._every:
+            self._due, self._current, self.sums = self._current, _Interval(), self._no_sums
+            if self._is_long:  # its sums are computed, and the next step is far
+                due, self._due = self._due, None
+                self._report(due)
+
+    def _wait(self, sums: Any) -> None:
+        """Bound the steps in flight: one keeps the devices busy, and more delay decisions such as stopping.
+
+        A wait costs as much as a tenth of a step of 1 ms, so several short steps share one.
+        """
+        self._in_flight += 1
+        if self._in_flight >= self._ahead:
+            if self._previous is not None:
+                jax.block_until_ready(self._previous)
+            if self._is_long or time.perf_counter() - self._waited > LONG_STEP:
+                jax.block_until_ready(sums)
+            now = time.perf_counter()
+            seconds = (now - self._waited) / self._in_flight
+            self._is_long = seconds > LONG_STEP
+            self._ahead = min(self._most_ahead, max(1, int(AHEAD_SECONDS / max(seconds, 1e-6))))
+            self._in_flight, self._waited = 0, now
+        self._previous = sums
 
     def flush(self) -> None:
         """Report the remaining steps, at the end of an epoch."""
-        if self._unreported:
-            self._report(list(self._unreported))
-        self._due = False
+        due = self._due or self._current
+        self._due = None
+        if due.sums is not None:
+            self._report(due)
+        self._current, self.sums = _Interval(), self._no_sums
 
-    def _report(self, measured: list[_Step]) -> None:
-        sums = jax.device_get([step.sums for step in measured])
-        loss, correct, examples = np.asarray(sums).reshape(len(sums), 3, -1)[..., 0].sum(axis=0).tolist()
-        last = measured[-1]
-        if not math.isfinite(loss):
-            raise DivergenceError(f"The loss is {loss} at step {last.number}: try a lower --learning-rate.")
+    def _report(self, interval: _Interval) -> None:
+        values = means(self._names, self._to_host(interval.sums))
+        if not math.isfinite(values["loss"]):
+            raise DivergenceError(
+                f"The loss is {values['loss']} at step {interval.step}. Only finite states are saved: the same command "
+                "continues from the last checkpoint; try a lower --learning-rate."
+            )
         seconds = time.perf_counter() - (self._clock or 0)
-        timed = sum(step.examples for step in measured)
-        values = {
-            "loss": round(loss / examples, 6),
-            "accuracy": round(correct / examples, 6),
-            "examples_per_second": round(timed / seconds, 1) if timed else 0.0,
-        }
-        stalenesses = [step.staleness for step in measured if step.staleness is not None]
-        if stalenesses:
-            values["staleness_mean"] = round(float(np.mean(stalenesses)), 3)
-            values["staleness_max"] = max(stalenesses)
-        if self._bar.disable:
-            position: dict[str, Any] = {"step": last.number, "steps": self._steps}
-            report("progress", **position, epoch=last.epoch, epochs=self._epochs, **values)
+        values = {name: round(value, 6) for name, value in values.items()}
+        values["examples_per_second"] = round(interval.examples / seconds, 1) if interval.examples else 0.0
+        if interval.stalenesses:
+            values["staleness_mean"] = round(float(np.mean(interval.stalenesses)), 3)
+            values["staleness_max"] = max(interval.stalenesses)
+        if self._bar is None:
+            position: dict[str, Any] = {"step": interval.step, "steps": self._steps}
+            report("progress", **position, epoch=interval.epoch, epochs=self._epochs, **values)
         else:
-            self._bar.set_description(f"epoch {last.epoch}/{self._epochs}")
-            rate = f"{values['examples_per_second']:,.0f} examples/s"
-            self._bar.set_postfix_str(f"{rate}, loss {values['loss']:.4f}, accuracy {values['accuracy']:.4f}")
-        self._summaries.scalars("train", last.number, **values)
+            self._bar.set_description(f"epoch {interval.epoch}/{self._epochs}")
+            metrics = (f"{name} {values[name]:.4f}" for name in self._names)
+            self._bar.set_postfix_str(
+                ", ".join([f"{values['examples_per_second']:,.0f} examples/s", *metrics])
+            )
+        self._summaries.scalars("train", interval.step, **values)
         self._heartbeat.postpone()
-        self._unreported = self._unreported[len(measured) :]
         self._clock = time.perf_counter()
 
     def close(self) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
         self._heartbeat.stop()
 
 

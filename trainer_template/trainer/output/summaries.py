@@ -9,10 +9,13 @@ import logging
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainer.storage import Folder, open_folder
+from numpy.typing import NDArray
+
+from trainer.storage import Folder, open_folder, path_errors
 
 log = logging.getLogger("trainer")
 
@@ -20,6 +23,7 @@ LOGS = "logs"
 DEFAULT_METRIC_TAG = "training/hptuning/metric"
 DEFAULT_METRIC_FILE = "/tmp/hypertune/output.metrics"  # noqa: S108 - of cloudml-hypertune
 MAX_METRICS = 100
+HISTOGRAM_BINS = 30  # that TensorBoard shows
 
 
 class Summaries(Protocol):
@@ -27,6 +31,9 @@ class Summaries(Protocol):
 
     def scalars(self, run: str, step: int, **values: float) -> None:
         """Add a point to each of a run's scalars."""
+
+    def histograms(self, run: str, step: int, values: Mapping[str, NDArray[Any]]) -> None:
+        """Add a histogram of each array to a run."""
 
     def flush(self) -> None:
         """Write buffered points."""
@@ -38,6 +45,9 @@ class NoSummaries:
     """For processes that are not the chief."""
 
     def scalars(self, run: str, step: int, **values: float) -> None:
+        pass
+
+    def histograms(self, run: str, step: int, values: Mapping[str, NDArray[Any]]) -> None:
         pass
 
     def flush(self) -> None:
@@ -59,16 +69,21 @@ class TensorBoard:
 
     def scalars(self, run: str, step: int, **values: float) -> None:
         # A slow import (0.5 s) that only the writing processes need.
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.summary import scalar
+        from tensorboardX.proto.summary_pb2 import Summary
 
-        writer = self._writers.get(run) or self._open(run)
-        for name, value in values.items():
-            writer.write_event(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        self._add(run, step, summary)
+
+    def histograms(self, run: str, step: int, values: Mapping[str, NDArray[Any]]) -> None:
+        from tensorboardX.summary import histogram
+
+        for name, array in values.items():
+            self._add(run, step, histogram(name, array, bins=HISTOGRAM_BINS))
 
     def flush(self) -> None:
         for run, writer in self._writers.items():
-            writer.flush()
+            with path_errors(self._directory(run)):
+                writer.flush()
             if self._local is not None:
                 self._upload(Path(self._local.name, run), self._logs.folder(run))
 
@@ -79,12 +94,22 @@ class TensorBoard:
         if self._local is not None:
             self._local.cleanup()
 
+    def _add(self, run: str, step: int, summary: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        with path_errors(self._directory(run)):
+            writer = self._writers.get(run) or self._open(run)
+            writer.write_event(Event(wall_time=time.time(), step=step, summary=summary))
+
+    def _directory(self, run: str) -> Path:
+        return Path(self._local.name, run) if self._local else Path(self._logs.folder(run).url)
+
     def _open(self, run: str) -> Any:
         # Not SummaryWriter: it writes in a thread and cannot be flushed reliably.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-        directory = Path(self._local.name, run) if self._local else Path(self._logs.folder(run).url)
+        directory = self._directory(run)
         directory.mkdir(parents=True, exist_ok=True)
         # Makes names unique that have the same second and host.
         suffix = f".{os.getpid()}.{self._step}"

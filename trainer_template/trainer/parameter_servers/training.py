@@ -6,28 +6,30 @@ since. Every worker, the chief included, reads all examples in its own order. A 
 epoch is the number of steps that read as many examples as the data has. The chief saves, evaluates and ends training.
 """
 
+import functools
 import itertools
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+import optax
 
 from trainer import distribute, state
 from trainer.cluster import ClusterError, ClusterSpec
 from trainer.data.datasets import Shard
 from trainer.data.sharding import Batch, read
-from trainer.experiment import Experiment, prepare
-from trainer.models.model import Sums
+from trainer.experiment import Experiment, prepare, task_of
+from trainer.models.model import ModelError
 from trainer.output.report import Progress, report
 from trainer.output.saving import Saver
 from trainer.output.summaries import NoSummaries, Summaries, TensorBoard
-from trainer.parameter_servers.client import ParameterServerClient
+from trainer.parameter_servers.client import ParameterServerClient, Pulled
 from trainer.parameter_servers.server import run_server
-from trainer.state import State, TrainingPosition
-from trainer.steps import make_evaluation_step, make_gradient_step, make_optimizer
+from trainer.state import START, State, TrainingPosition
+from trainer.steps import Variables, make_evaluation_step, make_gradient_step, make_optimizer, no_sums
 from trainer.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def serve(arguments: "Arguments", cluster: ClusterSpec, strategy: str) -> None:
         log.warning("--strategy %s does not use this parameter server; it waits for SIGTERM.", strategy)
     run_server(
         cluster.parameter_servers[cluster.index],
-        make_optimizer,
+        optimizer_of_settings(arguments),
         cluster.index,
         len(cluster.parameter_servers),
         report=lambda **fields: report("updates", **fields),
@@ -57,11 +59,24 @@ def train(arguments: "Arguments", cluster: ClusterSpec, strategy: Strategy) -> N
             f"--sharding {arguments.sharding} is for synchronous training. With parameter servers each worker reads "
             "all examples in its own order: choose auto or off."
         )
+    if arguments.weight_decay or arguments.optimizer == "lamb" or arguments.accumulate > 1:
+        raise ClusterError(
+            "--weight-decay, --optimizer lamb and --accumulate are for synchronous training. A parameter server has a "
+            "slice of one vector, without the parameters' shapes: leave them out."
+        )
+    if arguments.early_stopping or arguments.histograms or arguments.profile:
+        raise ClusterError(
+            "--early-stopping, --histograms and --profile are for synchronous training: leave them out."
+        )
     should_stop = distribute.make_stop_check()
     shard = Shard(cluster.process_id, 1, strategy.local_replicas)
     experiment = prepare(arguments, cluster, strategy, shard, "off")
-    saver = Saver(arguments.job_dir, cluster.process_id, arguments.keep)
-    saver.prepare()
+    with Saver(arguments.job_dir, cluster.process_id, arguments.keep, arguments.save_seconds) as saver:
+        _train(experiment, saver, should_stop)
+
+
+def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]) -> None:
+    arguments, cluster, strategy = experiment.arguments, experiment.cluster, experiment.strategy
     # The random part distinguishes a restarted worker from the one that died.
     name = f"process-{cluster.process_id}/{secrets.token_hex(4)}"
     client = ParameterServerClient(cluster.parameter_servers, name)
@@ -72,13 +87,14 @@ def train(arguments: "Arguments", cluster: ClusterSpec, strategy: Strategy) -> N
     settings = client.wait_until_initialized(distribute.START_TIMEOUT)
     counter = EpochCounter(int(settings["steps"]) - int(settings["ahead"]), experiment)
 
-    gradient_step = make_gradient_step(experiment.model, strategy)
+    gradient_step = make_gradient_step(experiment.model, strategy, arguments.seed)
 
-    def gradient(values: Any, statistics: Any, batch: Batch) -> tuple[Any, Any, Sums]:
+    def gradient(pulled: Pulled, statistics: Any, batch: Batch) -> tuple[Any, Any, Any]:
         parts = (strategy.put(part) for part in (batch.inputs, batch.labels, batch.weights))
-        variables = strategy.replicate((experiment.model.params.unravel(values), statistics))
+        params = experiment.model.params.unravel(pulled.values)
+        variables = strategy.replicate(Variables(params, statistics, np.int32(pulled.version)))
         computed, statistics, sums = gradient_step(variables, *parts)
-        return strategy.to_host(computed), strategy.to_host(statistics), sums
+        return strategy.to_host(computed), strategy.to_host(statistics), strategy.to_host(sums)
 
     statistics = chief.statistics if chief else experiment.model.initial_statistics()
     pulled = client.pull()
@@ -87,20 +103,22 @@ def train(arguments: "Arguments", cluster: ClusterSpec, strategy: Strategy) -> N
     batches = _batches(experiment, counter.position(pulled.version).epochs)
     if pulled.version < counter.steps:
         # Compile first, then pull again: other workers update the variables in the meantime.
-        gradient(pulled.values, statistics, next(batches))
+        gradient(pulled, statistics, next(batches))
         pulled = client.pull()
     log.info("Worker %d of %d: step %d.", cluster.index, cluster.num_processes, pulled.version)
     report("begin", step=pulled.version, steps=counter.steps)
     summaries: Summaries = TensorBoard(arguments.job_dir, pulled.version) if chief else NoSummaries()
     progress = Progress(
-        pulled.version, counter.steps, arguments.epochs, arguments.log_every, arguments.heartbeat, summaries
-    )
-    while pulled.version < counter.steps and not should_stop(pulled.version):
+        pulled.version, counter.steps, experiment.epochs(), arguments.log_every, arguments.heartbeat, summaries,
+        experiment.model.metric_names, no_sums(experiment.model),
+    )  # fmt: skip
+    while pulled.version < counter.steps and not should_stop():
         batch = next(batches)
-        computed, statistics, sums = gradient(pulled.values, statistics, batch)
+        computed, statistics, sums = gradient(pulled, statistics, batch)
         pushed = client.push(computed, pulled)
         epoch = 1 + counter.position(pushed.version - 1).epochs
-        progress.add(pushed.version, min(epoch, arguments.epochs), batch.examples, sums, pushed.staleness)
+        sums = progress.sums + sums
+        progress.add(pushed.version, min(epoch, experiment.epochs()), batch.examples, sums, pushed.staleness)
         if chief and chief.after_step(counter, pushed.version, statistics, summaries):
             progress.start_epoch()
         pulled = client.pull()
@@ -115,13 +133,42 @@ def train(arguments: "Arguments", cluster: ClusterSpec, strategy: Strategy) -> N
     client.close()
 
 
+def optimizer_of_settings(arguments: "Arguments") -> Callable[..., optax.GradientTransformation]:
+    """The optimizer's settings -> optimizer, as a server makes it for its slice of the parameters."""
+    return functools.partial(make_optimizer, task_of(arguments).optimizer)
+
+
+class FlatOptimizer:
+    """Conversion between the optimizer's state for a tree, of checkpoints, and that for a vector, of servers."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        """Raises ModelError if the optimizer needs the tree."""
+        self._params = experiment.model.params
+        vector = jax.ShapeDtypeStruct((self._params.size,), np.float32)
+        try:
+            self._like = jax.eval_shape(experiment.optimizer(START).init, vector)
+        except Exception as error:
+            raise ModelError(
+                "A parameter server has a slice of the vector of all parameters, and the optimizer needs their tree "
+                f"({error}). Choose another optimizer, or train without parameter servers."
+            ) from error
+
+    def ravel(self, optimizer: Any) -> Any:
+        return jax.tree.map(
+            lambda like, part: self._params.ravel_on_host(part) if like.ndim else part, self._like, optimizer
+        )
+
+    def unravel(self, optimizer: Any) -> Any:
+        return jax.tree.map(lambda leaf: self._params.unravel(leaf) if np.ndim(leaf) else leaf, optimizer)
+
+
 class EpochCounter:
     """Converts the steps of all workers to epochs."""
 
     def __init__(self, steps: int, experiment: Experiment) -> None:
         """`steps`: number of steps of the whole training."""
         self.steps = steps
-        self._epochs = experiment.arguments.epochs
+        self._epochs = experiment.epochs()
         self._epoch_steps = experiment.steps_per_epoch
         self._batch_size = experiment.batch_size * experiment.shard.local_devices
         self._examples = len(experiment.dataset.train)
@@ -145,11 +192,13 @@ class _Chief:
         self._experiment, self._saver, self._client = experiment, saver, client
         self._evaluation_step = make_evaluation_step(experiment.model, experiment.strategy)
         self._optimizer_structure: Any = None
+        self._flat = FlatOptimizer(experiment)
 
     def initialize_variables(self) -> None:
         restored, position, _ = self._experiment.restore_or_initialize(self._saver)
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(restored.optimizer)]
-        self._optimizer_structure = jax.tree.structure(restored.optimizer)
+        optimizer = self._flat.ravel(restored.optimizer)
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(optimizer)]
+        self._optimizer_structure = jax.tree.structure(optimizer)
         self.statistics = restored.statistics
         settings = self._experiment.optimizer_settings(position)
         values = self._experiment.model.params.ravel_on_host(restored.params)
@@ -165,38 +214,46 @@ class _Chief:
         new_epoch = epochs > counter.position(before).epochs
         every = arguments.checkpoint_every
         evaluation = new_epoch and arguments.evaluate_every and epochs % arguments.evaluate_every == 0
-        if not (evaluation or (step // every > before // every if every else new_epoch)):
+        due = self._saver.is_due() or (step // every > before // every if every else new_epoch)
+        if not (evaluation or due):
             return False
-        current, position = self._save(counter, statistics)
-        if evaluation:
-            self._evaluate(current, position, summaries)
+        current, position = self._snapshot(counter, statistics)
+        evaluated = self._evaluate(current, position, summaries) if evaluation else None
+        self._save(current, position, self._experiment.score(evaluated) if evaluated else None)
         return True
 
     def end(self, counter: EpochCounter, statistics: Any, summaries: Summaries, stopped: bool) -> None:
-        current, position = self._save(counter, statistics)
+        current, position = self._snapshot(counter, statistics)
         if stopped:
+            self._save(current, position, None)
+            self._saver.wait()
             report("stopped", step=position.steps, steps=counter.steps)
         else:
-            accuracy = self._evaluate(current, position, summaries)
-            self._experiment.save_model(self._saver, current, position, accuracy)
+            evaluated = self._evaluate(current, position, summaries)
+            self._save(current, position, self._experiment.score(evaluated))
+            self._saver.wait()
+            self._experiment.save_model(self._saver, current, position, evaluated)
             sha256 = state.parameters_sha256(current)
             report("done", step=position.steps, steps=counter.steps, parameters_sha256=sha256)
         summaries.close()
-        self._saver.close()
         self._client.finish()
 
-    def _save(self, counter: EpochCounter, statistics: Any) -> tuple[State, TrainingPosition]:
+    def _snapshot(self, counter: EpochCounter, statistics: Any) -> tuple[State, TrainingPosition]:
         snapshot = self._client.snapshot()
         position = counter.position(snapshot.version)
-        optimizer = jax.tree.unflatten(self._optimizer_structure, snapshot.leaves)
-        current = State(self._experiment.model.params.unravel(snapshot.values), statistics, optimizer)
-        self._saver.save_checkpoint(
-            position.steps, state.checkpoint(self._experiment.model, current, position)
-        )
-        report("checkpoint", step=position.steps)
-        return current, position
+        optimizer = self._flat.unravel(jax.tree.unflatten(self._optimizer_structure, snapshot.leaves))
+        params = self._experiment.model.params.unravel(snapshot.values)
+        return State(params, statistics, optimizer, np.int32(snapshot.version)), position
 
-    def _evaluate(self, current: State, position: TrainingPosition, summaries: Summaries) -> float:
+    def _save(self, current: State, position: TrainingPosition, score: float | None) -> None:
+        self._saver.save(
+            position._asdict(),
+            lambda: state.to_arrays(current),
+            lambda: report("checkpoint", step=position.steps),
+            score,
+        )
+
+    def _evaluate(self, current: State, position: TrainingPosition, summaries: Summaries) -> dict[str, float]:
         variables = self._experiment.strategy.replicate((current.params, current.statistics))
         return self._experiment.evaluate(self._evaluation_step, variables, position, summaries)
 
@@ -204,6 +261,5 @@ class _Chief:
 def _batches(experiment: Experiment, epoch: int) -> Iterator[Batch]:
     """Batches of all examples in this worker's own order, epoch after epoch without end."""
     for number in itertools.count(epoch):
-        yield from read(
-            experiment.epoch_batches(TrainingPosition(epochs=number)), experiment.dataset.train.in_memory
-        )
+        batches = experiment.epoch_batches(TrainingPosition(epochs=number))
+        yield from read(batches, batches.in_memory)

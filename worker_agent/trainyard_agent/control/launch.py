@@ -1,23 +1,44 @@
 """Translation of a run order into the launches of its replicas. Pure."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
-from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.runtimes.base import Launch, SecretFile
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol import cluster, machines
-from trainyard_protocol.sync import RunOrder
+from trainyard_protocol.gcs import EMULATOR, OF_RUN
+from trainyard_protocol.sync import RunOrder, is_tpu
 
 
 def launches(
-    order: RunOrder, addresses: Mapping[str, str], staging: Staging, replica_environment: Mapping[str, str]
+    order: RunOrder,
+    addresses: Mapping[str, str],
+    staging: Staging,
+    replica_environment: Mapping[str, str],
+    secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Launch]:
     """One launch for each replica, in the order's sequence, with what was staged for the run.
 
     The service's variables override those of `replica_environment`: a replica must never see another replica's
-    TF_CONFIG.
+    TF_CONFIG. OF_RUN in the address of gs:// becomes the run's token. `secrets` are the values of those that the job
+    refers to, by name.
     """
     training_input = order.training_input
-    by_task = {cluster.Task.parse(task): address for task, address in addresses.items()}
+    given = {**replica_environment}
+    token = order.storage_token if OF_RUN in given.get(EMULATOR, "") else ""
+    if EMULATOR in given:
+        given[EMULATOR] = given[EMULATOR].replace(OF_RUN, token)
+    known = {**order.peers, **addresses}
+    by_task = {cluster.Task.parse(task): address for task, address in known.items()}
+    # As of a shell's $(cat file): the newline at the end of a file is no part of a variable's value.
+    variables_of_secrets = {
+        one.variable: secrets[one.name].rstrip("\r\n") for one in training_input.secrets if not one.file
+    }
+    files = tuple(
+        SecretFile(one.name, one.file, one.variable, secrets[one.name])
+        for one in training_input.secrets
+        if one.file
+    )
     result = []
     for replica in order.replicas:
         task = cluster.Task.parse(replica.task)
@@ -27,7 +48,9 @@ def launches(
         else:
             command = cluster.module_command(training_input, staging.python)
         variables = cluster.environment(order, by_task, task, job_dir=order.directory)
-        environment = {**replica_environment, **variables}
+        threads = cluster.thread_variables(len(replica.cpus) or replica.vcpus)
+        names = cluster.storage_variables(order, by_task, order.directory, given)
+        environment = {**threads, **names, **given, **variables}
         result.append(
             Launch(
                 task=replica.task,
@@ -35,13 +58,23 @@ def launches(
                 environment=environment,
                 cpus=replica.cpus,
                 memory_bytes=replica.memory_bytes,
-                gpus=replica.gpus,
+                gpus=replica.gpus if replica.has_gpus else (),
+                vcpus=replica.vcpus,
+                accelerator_type=replica.accelerator_type,
+                accelerator_count=replica.accelerator_count,
+                uses_tpus=is_tpu(replica.accelerator_type),
+                pod=replica.pod,
                 image=staging.images.get(config.image_uri, config.image_uri),
                 entrypoint=tuple(config.container_command),
                 packages=staging.packages,
-                job_dir=order.directory if staging.job_dir else "",
+                job_dir=staging.job_dir_target,
                 job_dir_source=staging.job_dir,
+                user=staging.users.get(config.image_uri),
                 log_quota_bytes=order.log_quota_bytes,
+                writes_metrics=order.trial is not None and task == cluster.PRIMARY,
+                secrets=variables_of_secrets,
+                secret_files=files,
+                storage_token=token,
             )
         )
     return result

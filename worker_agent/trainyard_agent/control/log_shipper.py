@@ -5,19 +5,26 @@ new agent begins each log with an empty chunk, to ask the server.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.errors import NotFound, TrainyardError
-from trainyard_protocol.sync import LogChunk, LogEnd, LogLine, digest
+from trainyard_protocol.sync import LogBlock, LogChunk, LogDigest, LogEnd, LogLine, LogPosition
 
-MAX_LINES = 1000
+MAX_LINES = 4000
 MAX_BYTES = 1 << 19
 MAX_CHUNKS = 8
 """Of one log in one round: a replica that prints endlessly must not delay the others."""
+
+SILENT_ROUNDS = 20
+"""Rounds without a new line after which a log is silent."""
+
+SILENT_EVERY = 3
+"""Of so many rounds, one looks at the silent logs, if the runtime tells their ends."""
 
 _AT_ONCE = 8
 _log = logging.getLogger(__name__)
@@ -34,6 +41,11 @@ class _Progress:
     next: int | None = None
     """The number of lines that the server has; None before it was asked."""
     complete: bool = False
+    accepts_blocks: bool = False
+    quiet_rounds: int = 0
+    """Rounds in a row that found nothing new."""
+    digest: LogDigest = field(default_factory=lambda: LogDigest(chain=None))
+    """Of the lines that the server has, where they came from here; else the log is read again at its end."""
 
 
 class LogShipper:
@@ -54,17 +66,31 @@ class LogShipper:
         self._watch = watch
         self._progress: dict[Key, _Progress] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._round = 0
 
-    async def ship(self, logs: Iterable[Key]) -> bool:
+    async def ship(self, logs: Iterable[Key], woken: bool = False) -> bool:
         """Send new lines of these logs, at most MAX_CHUNKS each, and the ends of the complete ones. True if there is
-        more to send at once.
+        more to send at once. `woken`: the runtime has told a change, after which no log is silent.
 
         Other logs are forgotten. Raises the server's first error, after every log was tried. Calls must not overlap.
         """
         keys = set(logs)
         self._progress = {key: p for key, p in self._progress.items() if key in keys}
-        pending = [key for key in keys if not self._of(key).complete]
-        outcomes = await asyncio.gather(*(self._ship(key) for key in pending), return_exceptions=True)
+        if woken:
+            for progress in self._progress.values():
+                progress.quiet_rounds = 0
+        self._round += 1
+        skips_silent = self._round % SILENT_EVERY > 0 and self._runtime.traits.tells_changes
+        pending = [key for key in keys if self._is_due(self._of(key), skips_silent)]
+        if not pending:
+            return False
+        quiet = await asyncio.to_thread(self._quiet, pending)
+        for key in pending:
+            progress = self._of(key)
+            progress.quiet_rounds = progress.quiet_rounds + 1 if key in quiet else 0
+        outcomes = await asyncio.gather(
+            *(self._ship(key) for key in pending if key not in quiet), return_exceptions=True
+        )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -73,6 +99,23 @@ class LogShipper:
     def is_complete(self, key: Key) -> bool:
         """Whether the server has the complete log, or has refused it."""
         return key in self._progress and self._progress[key].complete
+
+    @staticmethod
+    def _is_due(progress: _Progress, skips_silent: bool) -> bool:
+        return not progress.complete and not (skips_silent and progress.quiet_rounds >= SILENT_ROUNDS)
+
+    def _quiet(self, keys: Iterable[Key]) -> set[Key]:
+        """Those whose logs have nothing new: most of them, most of the time. They take no thread and no slot."""
+        quiet = set()
+        for key in keys:
+            start = self._of(key).next
+            if start is None:
+                continue
+            with contextlib.suppress(Exception):  # `_ship` meets it again, and reports it
+                log = self._runtime.read_log(*key, start, 1, 1)
+                if not log.lines and not log.complete:
+                    quiet.add(key)
+        return quiet
 
     async def _ship(self, key: Key) -> bool:
         """Send at most MAX_CHUNKS. True if there is more."""
@@ -92,40 +135,64 @@ class LogShipper:
             return True
 
     async def _send_next(self, key: Key, progress: _Progress) -> bool:
-        """Send one chunk. True if the server accepted lines, so that there may be more to send."""
+        """Send one chunk. True if there may be more that is better sent at once: lines of a small chunk have just been
+        written, and the next ones are sent together."""
         if progress.next is None:
-            receipt = await self._control_plane.send_log(*key, LogChunk(start=0, lines=()))
+            question = LogChunk(start=0, lines=(), resume=not self._runtime.traits.keeps_logs)
+            receipt = await self._control_plane.send_log(*key, question)
             progress.next, progress.complete = receipt.next, receipt.complete
+            progress.accepts_blocks = receipt.accepts_blocks
+            if question.resume:
+                position = receipt.position or LogPosition(next=receipt.next)
+                progress.digest = LogDigest(position.next, position.chain)
+                await asyncio.to_thread(self._runtime.resume_log, *key, position)
             return not receipt.complete
         start = progress.next
         log = await asyncio.to_thread(self._runtime.read_log, *key, start, *self._limits)
         self._watch(key, start, log.lines)
         if not log.lines and not log.complete:
             return False
-        end = await asyncio.to_thread(self._log_end, key, log.cut) if log.complete else None
-        receipt = await self._control_plane.send_log(*key, LogChunk(start=start, lines=log.lines, end=end))
-        progress.next, progress.complete = receipt.next, receipt.complete
+        digest = progress.digest.copy()
+        if digest.count == start:
+            digest.extend((line.stream, line.text) for line in log.lines)
+        end = None
+        if log.complete:
+            is_whole = digest.count == start + len(log.lines) or not self._runtime.traits.keeps_logs
+            end = _end(digest, log.cut) if is_whole else await asyncio.to_thread(self._log_end, key, log.cut)
+        chunk = (
+            LogChunk(start=start, blocks=LogBlock.of(log.lines), end=end, gap=log.gap)
+            if progress.accepts_blocks
+            else LogChunk(start=start, lines=log.lines, end=end, gap=log.gap)
+        )
+        receipt = await self._control_plane.send_log(*key, chunk)
+        progress.next, progress.complete, progress.digest = receipt.next, receipt.complete, digest
+        if not (self._runtime.traits.keeps_logs or receipt.next == digest.count or receipt.complete):
+            progress.next = None  # ask where to go on: these lines cannot be read again by their numbers
         if end is not None and not receipt.complete and receipt.next == start:
             _log.error("the server does not accept the end of the log of run %s, %s", *key)
-        return not receipt.complete and receipt.next != start
+        if receipt.complete or receipt.next == start:
+            return False
+        return receipt.next != start + len(log.lines) or not self._is_small(log.lines)
+
+    def _is_small(self, lines: Sequence[LogLine]) -> bool:
+        max_lines, max_bytes = self._limits
+        return 4 * len(lines) < max_lines and 4 * sum(len(line.text) for line in lines) < max_bytes
 
     def _log_end(self, key: Key, cut: bool) -> LogEnd:
-        count = 0
+        digest = LogDigest(chain=None)
+        for lines in self._all(key):
+            digest.extend((line.stream, line.text) for line in lines)
+        return _end(digest, cut)
 
-        def counted() -> Iterator[LogLine]:
-            nonlocal count
-            for line in self._all(key):
-                count += 1
-                yield line
-
-        sha256 = digest(counted())
-        return LogEnd(count=count, sha256=sha256, cut=cut)
-
-    def _all(self, key: Key) -> Iterator[LogLine]:
+    def _all(self, key: Key) -> Iterator[Sequence[LogLine]]:
         number = 0
         while lines := self._runtime.read_log(*key, number, *self._limits).lines:
-            yield from lines
+            yield lines
             number += len(lines)
 
     def _of(self, key: Key) -> _Progress:
         return self._progress.setdefault(key, _Progress())
+
+
+def _end(digest: LogDigest, cut: bool) -> LogEnd:
+    return LogEnd(count=digest.count, sha256=digest.hexdigest(), cut=cut, chain=digest.chain or "")

@@ -16,12 +16,14 @@ from trainyard_protocol.sync import RunOrder, RuntimeName
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Everything on a machine that the choice depends on. `offered` are the runtimes that may start runs;
-    `has_engine`: an engine has answered there, with these `images`."""
+    `has_engine`: an engine has answered there, with these `images`. `no_processes`: why package jobs may not run as
+    processes there, "" where nobody would ask."""
 
     offered: Set[RuntimeName]
     runtimes: Runtimes
     has_engine: bool = False
     images: Collection[str] = ()
+    no_processes: str = ""
 
 
 def choose(order: RunOrder, machine: Machine) -> Choice:
@@ -30,7 +32,7 @@ def choose(order: RunOrder, machine: Machine) -> Choice:
     if training_input.image_uri:
         return Choice("docker", "the job brings its image")
     if machine.offered == {"docker"}:
-        return Choice("docker")
+        return Choice("docker", machine.no_processes)
     if "docker" not in machine.offered:
         return Choice("process")
     if runtimes.package_jobs == "container":
@@ -38,7 +40,7 @@ def choose(order: RunOrder, machine: Machine) -> Choice:
     if not machine.has_engine:
         return Choice("process")
     version = training_input.runtime_version
-    image = runtimes.own_image(version, gpus=any(replica.gpus for replica in order.replicas))
+    image = runtimes.own_image(version, gpus=any(replica.has_gpus for replica in order.replicas))
     if image is None:
         return Choice("process", "it is a package job")
     if image.dockerfile and image.image not in machine.images:

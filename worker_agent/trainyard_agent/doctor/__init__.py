@@ -1,4 +1,4 @@
-"""`python -m trainyard_agent --doctor`: finds and removes orphaned processes, containers and directories.
+"""`python -m trainyard_agent --doctor`: finds and removes orphaned processes, containers, rules and directories.
 
 It works beside a running agent, and takes no lock. An orphan is in this state directory, has its path or its agent's
 id, or belongs to a removed state directory of this machine. What may belong to another installation is never touched.
@@ -9,7 +9,7 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import TypeVar
 
-from trainyard_agent.doctor import containers, directories, processes
+from trainyard_agent.doctor import containers, directories, firewall, processes
 from trainyard_agent.host.files import is_locked
 from trainyard_protocol.health import Finding
 
@@ -34,6 +34,7 @@ def examine(state_dir: Path, live_runs: Set[str] | None, fix: bool) -> list[Find
     return [
         *processes.findings(settled(lambda: processes.orphans(state_dir)), fix),
         *containers.findings(state_dir, settled, fix),
+        *firewall.findings(settled, fix),
         *directories.findings(
             settled(lambda: directories.orphans(state_dir, live_runs)), fix, complete=live_runs is not None
         ),

@@ -7,14 +7,16 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from trainyard_agent.host import machine_id, process_tags
-from trainyard_agent.runtimes import supervisor as supervisor_program
+from trainyard_agent.runtimes import start_supervisor, supervisor
 from trainyard_protocol.health import Finding
 
 _TEMPORARY = re.compile(r"(/.+)/(?:runs|environments)/([A-Za-z0-9_-]{1,64})(?:/[^/]+)?/tmp")
 _SUPERVISED = re.compile(r"(/.+)/runs/([A-Za-z0-9_-]{1,64})/[^/]+")
+_SUPERVISORS = (start_supervisor.__file__, supervisor.__file__)  # the latter is the script of older ones
 _SHOWN = 60  # characters of a command line
 _END_S = 10.0
 _PAUSE_S = 0.02
@@ -62,24 +64,24 @@ def _orphan(entry: Path, state_dir: Path) -> OrphanProcess | None:
     try:
         words = _words(entry / "cmdline")
         run = _supervised(words)
-        supervisor = run is not None
+        is_supervisor = run is not None
         if run is None:
             run = _tagged(_words(entry / "environ"))
         if run is None or not _is_orphaned(entry, *run, state_dir):
             return None
         command = " ".join(words)
         shown = command if len(command) <= _SHOWN else f"{command[: _SHOWN - 3]}..."
-        return OrphanProcess(int(entry.name), _started(entry), run[1], shown, supervisor)
+        return OrphanProcess(int(entry.name), _started(entry), run[1], shown, is_supervisor)
     except OSError:  # it ended, or is another user's
         return None
 
 
 def _supervised(words: list[str]) -> tuple[Path, str] | None:
     """The state directory and run of a supervisor; None for another process."""
-    if supervisor_program.__file__ not in words[:-1]:
-        return None
-    match = _SUPERVISED.fullmatch(words[words.index(supervisor_program.__file__) + 1])
-    return (Path(match[1]), match[2]) if match else None
+    for word, directory in pairwise(words):
+        if word in _SUPERVISORS and (match := _SUPERVISED.fullmatch(directory)):
+            return Path(match[1]), match[2]
+    return None
 
 
 def _tagged(variables: list[str]) -> tuple[Path, str] | None:

@@ -1,6 +1,7 @@
 """Clocks: the system's, and a manual one for tests."""
 
 import asyncio
+import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -19,6 +20,10 @@ class Clock(Protocol):
         """Return once `monotonic` has advanced by `seconds`, or a little later."""
         ...
 
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Return once the event is set, or after `seconds`."""
+        ...
+
 
 class SystemClock:
     def now(self) -> datetime:
@@ -29,6 +34,11 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
 
 
 class ManualClock:
@@ -51,6 +61,15 @@ class ManualClock:
         wakeup: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sleepers.append((self._elapsed + seconds, wakeup))
         await wakeup
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        tasks = [asyncio.ensure_future(self.sleep(seconds)), asyncio.ensure_future(event.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def advance(self, seconds: float) -> None:
         self._elapsed += seconds

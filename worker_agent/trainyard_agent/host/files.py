@@ -4,8 +4,8 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,30 @@ class DamagedFile(OSError):
     """A file whose content is not what was written."""
 
 
-def write_json(path: Path, value: object) -> None:
-    """Replace the file atomically and durably; of two writers one wins. On OSError the old file stays."""
+def write_json(path: Path, value: object, mode: int = 0o666, *, durable: bool = True) -> None:
+    """Replace the file atomically; of two writers one wins. On OSError the old file stays. `mode`: the permissions of
+    the new file, from its creation on, without those that the umask takes. Not `durable`: after a crash of the
+    machine it may be damaged."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     try:
-        with fresh.open("w", encoding="utf-8") as file:
+        fresh.unlink(missing_ok=True)  # of a process of the same id, which was killed
+        with open(fresh, "x", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
             file.write(json.dumps(value))
             file.flush()
-            os.fsync(file.fileno())  # else the name may reach the disk before the content
+            if durable:
+                os.fsync(file.fileno())  # else the name may reach the disk before the content
         fresh.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             fresh.unlink()  # its space is needed on a full disk
         raise
+
+
+def write_private(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write a text to a new file with these permissions, in place of an earlier one. Raises OSError."""
+    path.unlink(missing_ok=True)
+    with open(path, "x", encoding="utf-8", newline="", opener=partial(os.open, mode=mode)) as file:
+        file.write(text)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -81,19 +92,29 @@ def holder(path: Path) -> int | None:
 
 def remove_tree(path: Path) -> None:
     """Remove a directory, also one with unreadable directories in it, or one that others remove concurrently.
-    Without a directory nothing happens."""
-    opened = False
-    while os.path.lexists(path):
-        try:
-            shutil.rmtree(path)
-        except FileNotFoundError:
-            continue  # removed concurrently: go on with the rest
-        except PermissionError:
-            if opened:
-                raise
-            opened = True
-            for directory, _, _ in os.walk(path):  # top down: each is made readable before the walk enters it
-                Path(directory).chmod(0o700)
+    Without a directory nothing happens. Raises OSError.
+
+    By `rm`, which follows no link and reaches any depth: programs nest directories deeper than Python can follow. Root
+    may read any directory, and must not use `chmod -R`: it follows a link that somebody puts there meanwhile.
+    """
+    if not os.path.lexists(path):
+        return
+    remove = ["rm", "-rf", "--", str(path)]
+    problem = run(remove)
+    if problem and os.geteuid() != 0:
+        run(["chmod", "-R", "u+rwx", "--", str(path)])
+        problem = run(remove)
+    if problem:
+        raise OSError(0, problem, str(path))
+
+
+def run(command: list[str]) -> str:
+    """Run a program of the machine. Returns its last error; "" if it succeeds."""
+    import subprocess  # not by the watchdog, which stays small
+
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    lines = done.stderr.strip().splitlines() or [f"{command[0]} failed"]
+    return lines[-1] if done.returncode else ""
 
 
 def _has_open(pid: int, path: Path) -> bool:

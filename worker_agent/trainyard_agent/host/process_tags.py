@@ -1,12 +1,15 @@
 """Processes of a run, found by a tag in their environment.
 
-Every descendant inherits the tag, also through setsid and double forks, unless it clears its environment.
+Every descendant inherits the tag, also through setsid and double forks, unless it clears its environment. Anybody can
+set it: for a run with a user of its own, the processes of others do not count.
 """
 
 import os
 import signal
 import time
 from pathlib import Path
+
+from trainyard_agent.host import procfs
 
 TAG = "TRAINYARD_REPLICA"
 _PAUSE_S = 0.01
@@ -21,16 +24,18 @@ def tag(run_id: str, what: str) -> dict[str, str]:
     return {TAG: f"{run_id}/{what}"}
 
 
-def tagged(run_id: str, what: str = "") -> list[int]:
-    """The pids of processes with the tag of `what`, or with any tag of the run; without zombies."""
+def tagged(run_id: str, what: str = "", user: int | None = None) -> list[int]:
+    """The pids of processes with the tag of `what`, or with any tag of the run; without zombies. `user`: the run's own,
+    None: it has the agent's, whose programs may change theirs."""
     prefix = f"{TAG}={run_id}/{what}".encode() + (b"\0" if what else b"")
-    return [int(entry.name) for entry in Path("/proc").iterdir() if _has_tag(entry, prefix)]
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if _has_tag(entry, prefix)]
+    return [pid for pid in pids if user is None or procfs.users_of(pid) & {user, os.geteuid()}]
 
 
-def kill_tagged(run_id: str, what: str = "", deadline_s: float = 10.0) -> None:
+def kill_tagged(run_id: str, what: str = "", deadline_s: float = 10.0, *, user: int | None = None) -> None:
     """SIGKILL the tagged processes until none is left. Raises StillAlive after `deadline_s`."""
     give_up_at = time.monotonic() + deadline_s
-    while pids := tagged(run_id, what):
+    while pids := tagged(run_id, what, user):
         if time.monotonic() > give_up_at:
             raise StillAlive(f"processes {', '.join(map(str, pids))} of run {run_id} cannot be killed")
         for pid in pids:

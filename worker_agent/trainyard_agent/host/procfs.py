@@ -1,7 +1,9 @@
 """Process information from /proc: descendants, CPU time, memory, signal handlers."""
 
+import contextlib
 import os
 import signal
+from itertools import takewhile
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -9,16 +11,20 @@ _PROC = Path("/proc")
 
 def tree(root: int) -> tuple[int, ...]:
     """The pids of `root` and all its descendants, parents first; without processes that have ended."""
-    children: dict[int, list[int]] = {}
-    for entry in _PROC.iterdir():
-        if entry.name.isdecimal():
-            parent = _field(int(entry.name), "PPid")
-            if parent:
-                children.setdefault(int(parent), []).append(int(entry.name))
     pids = [root] if _field(root, "Pid") else []
     for pid in pids:
-        pids += sorted(children.get(pid, ()))
+        pids += sorted(_children(pid))
     return tuple(pids)
+
+
+def _children(pid: int) -> list[int]:
+    """The children of all threads of a process. Source: proc(5), /proc/PID/task/TID/children."""
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # the process has ended
+        for thread in os.scandir(_PROC / str(pid) / "task"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                children += map(int, Path(thread.path, "children").read_bytes().split())
+    return children
 
 
 def cpu_s(pid: int, *, own: bool = True) -> float:
@@ -57,13 +63,33 @@ def is_in_container(pid: int, container: str) -> bool:
         return False
 
 
-def command(pid: int) -> str:
-    """The command line of a process, for display; "" if it cannot be read."""
+def users_of(pid: int) -> set[int]:
+    """The users of a process: real, effective and saved. Empty if there is no such process."""
+    return {int(user) for user in _field(pid, "Uid").split()}
+
+
+def users() -> dict[int, set[int]]:
+    """The users of every process, by pid. Without zombies."""
+    found: dict[int, set[int]] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal() and not _field(int(entry.name), "State").startswith(("Z", "X")):
+            found[int(entry.name)] = users_of(int(entry.name))
+    return found
+
+
+def program(pid: int) -> str:
+    """The program of a process, with its script or module where it is Python, for display; "" if it cannot be read. Not
+    its arguments: they may be secrets, or a whole program."""
     try:
         raw = (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
         return ""
-    return raw.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    name, *words = raw.decode("utf-8", "replace").split("\0")
+    shown = [name]
+    if name.rpartition("/")[2].startswith("python"):
+        shown += takewhile(lambda word: word in ("-m", "-u"), words)
+        shown += [word for word in words[len(shown) - 1 :][:1] if not word.startswith("-")]
+    return " ".join(shown)
 
 
 def _field(pid: int, name: str) -> str:

@@ -78,12 +78,11 @@ class WatchdogKeeper:
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
-        self._child: int | None = None
+        self._children: set[int] = set()  # one that is ending has no lock any more, and has not ended yet
 
     def ensure_running(self) -> None:
         """Start the watchdog, if there is none. Raises OSError."""
-        if self._child is not None and os.waitpid(self._child, os.WNOHANG)[0]:
-            self._child = None
+        self._children -= {child for child in self._children if os.waitpid(child, os.WNOHANG)[0]}
         lock = try_lock(self._state_dir / LOCK)
         if lock is None:
             return
@@ -91,7 +90,7 @@ class WatchdogKeeper:
         log = os.open(self._state_dir / "fence.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDWR)
         try:
-            self._child = os.posix_spawn(
+            child = os.posix_spawn(
                 sys.executable,
                 command(self._state_dir, _LOCK_FD),
                 os.environ,  # with the engine's address
@@ -105,6 +104,7 @@ class WatchdogKeeper:
                 setsigmask=[],
                 setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGPIPE],
             )
+            self._children.add(child)
         finally:
             for fd in (lock, log, nothing):
                 os.close(fd)
@@ -119,9 +119,8 @@ def stop_watchdog(state_dir: Path) -> None:
     while is_locked(state_dir / LOCK):
         if time.monotonic() > give_up_at:
             raise TimeoutError(f"the watchdog of {state_dir} does not end")
-        signal_holder(
-            state_dir / LOCK, signal.SIGTERM
-        )  # one that is just starting has no pid in the file yet
+        # One that is just starting has no pid in the file yet.
+        signal_holder(state_dir / LOCK, signal.SIGTERM)
         time.sleep(0.01)
     (state_dir / lease_file.NAME).unlink(missing_ok=True)
 

@@ -135,10 +135,10 @@ def parse_faulthandler(lines: Iterable[LogLine]) -> list[str]:
 
 
 def _of_py_spy(pid: int, output: str) -> list[str]:
-    """py-spy's output, with a short command line instead of its header, which may hold a whole program."""
+    """py-spy's output, with the program alone instead of its header, which has all arguments."""
     lines = output.splitlines()
     first = next((at for at, line in enumerate(lines) if line.startswith("Thread ")), len(lines))
-    name = procfs.command(pid).split("\n", 1)[0][:200]
+    name = procfs.program(pid).split("\n", 1)[0][:200]
     return [f"Process {pid}: {name}", *(line for line in lines[first:] if line.strip())]
 
 

@@ -64,9 +64,13 @@ class StepHistory:
             return policy.limit_s
         return max(policy.least_s, policy.factor * self.longest_s)
 
-    def is_stalled(self, policy: StallPolicy) -> bool:
+    def is_judged(self, policy: StallPolicy) -> bool:
+        """Whether it has reported enough steps, and has not finished."""
         needed = ADVANCES if policy.limit_s is None else 1
-        return self.advances >= needed and not self._ended and self.idle_s > self.limit_s(policy)
+        return self.advances >= needed and not self._ended
+
+    def is_stalled(self, policy: StallPolicy) -> bool:
+        return self.is_judged(policy) and self.idle_s > self.limit_s(policy)
 
     def is_idle(self, seconds: float) -> bool:
         """Whether it has reported a step, has not finished, and was idle for `seconds`."""

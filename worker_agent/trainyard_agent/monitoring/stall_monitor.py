@@ -1,4 +1,4 @@
-"""Monitors the progress of the replicas, and dumps their stacks when a run stalls.
+"""Monitors the progress of the replicas, and dumps their stacks when a run stalls or is silent.
 
 It reads each log to its end with its own cursor, independent of the server; lines that the shipper has read are not
 read again. A replica is judged only when its log was read to the end. Stalls are added to the replica's reports; the
@@ -6,16 +6,20 @@ server decides what follows.
 """
 
 import asyncio
+import json
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import accumulate
 
 from trainyard_agent.host.clock import Clock
+from trainyard_agent.monitoring.silence import RunSilence
 from trainyard_agent.monitoring.stack_dump import StackDumper
 from trainyard_agent.monitoring.stall_detector import StepHistory
 from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.progress import parse
 from trainyard_protocol.states import ReplicaState
@@ -26,6 +30,10 @@ POLL_S = 0.5
 
 _LINES, _BYTES = 1000, 1 << 19
 _CHUNKS = 32  # of one log in one poll
+_SHARED_LINES = 4000  # of one that is read elsewhere too, and need not be read twice
+STACKS_BYTES = 2 << 20
+"""Of the stacks in one report, as JSON: the server refuses a report of 4 MiB."""
+
 _log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
@@ -35,9 +43,10 @@ Key = tuple[str, str]
 @dataclass(slots=True)
 class _LogPosition:
     """A read position in a log, and its progress. `at_end`: when (monotonic) it was last read to its end; `cut`: its
-    quota is used up, so its progress is unknown."""
+    quota is used up, so its progress is unknown. `shared`: lines were read elsewhere since the last poll."""
 
     next: int = 0
+    shared: bool = False
     at_end: float | None = None
     cut: bool = False
     progress: StepHistory = field(default_factory=StepHistory)
@@ -45,10 +54,19 @@ class _LogPosition:
 
 @dataclass(slots=True)
 class _StalledRun:
-    """The stacks and stalls of a stalled run, by task."""
+    """The stacks and stalls of a stalled run, by task. `silent`: it stalled as a whole, whatever its steps."""
 
     stacks: dict[str, str]
     stalls: dict[str, Stall]
+    silent: bool = False
+
+
+@dataclass(slots=True)
+class _RunWatch:
+    """The silence of a run. `polled_at`: when (monotonic) all its logs were last read to their ends."""
+
+    silence: RunSilence = field(default_factory=RunSilence)
+    polled_at: float | None = None
 
 
 class StallMonitor:
@@ -60,18 +78,24 @@ class StallMonitor:
         self._stacks = stacks
         self._logs: dict[Key, _LogPosition] = {}
         self._stalled: dict[str, _StalledRun] = {}
+        self._watches: dict[str, _RunWatch] = {}
         self._lock = threading.Lock()
 
     def ingest(self, key: Key, start: int, lines: Sequence[LogLine]) -> None:
         """Add lines `start`, `start + 1`, ... of a log that were read elsewhere. A gap before them is read later."""
         log = self._logs.get(key)
-        if log is None:
-            return
+        if log is not None and lines:
+            log.shared = start <= log.next
+            self._add(log, start, lines)
+
+    def _add(self, log: _LogPosition, start: int, lines: Sequence[LogLine]) -> None:
         with self._lock:
             if not log.next - len(lines) <= start <= log.next:
                 return
             for line in lines[log.next - start :]:
-                event = parse(line.text) if line.stream == "stdout" and not line.partial else None
+                if line.partial or line.stream != "stdout" or not line.text.startswith("{"):
+                    continue
+                event = parse(line.text)
                 at = _parse_time(line.time) if event is not None else None
                 if event is not None and at is not None:
                     log.progress.add(event, at)
@@ -86,6 +110,7 @@ class StallMonitor:
         }
         self._logs = {key: log for key, log in self._logs.items() if key[0] in policies}
         self._stalled = {run_id: run for run_id, run in self._stalled.items() if run_id in policies}
+        self._watches = {run_id: self._watches.get(run_id, _RunWatch()) for run_id in policies}
         for run_id, policy in policies.items():
             await self._poll_run(run_id, policy, observed[run_id])
 
@@ -106,11 +131,19 @@ class StallMonitor:
         read = await self._catch_up(run_id, tasks, policy)
         logs = {task: self._logs[(run_id, task)] for task in read if _is_judged(task)}
         known = {task: log.progress for task, log in logs.items() if not log.cut}
+        silence = await self._silence(run_id, tasks, read, policy)
         run = self._stalled.get(run_id)
-        if run is not None:
+        if run is not None and run.silent:
+            if not silence.is_silent:
+                del self._stalled[run_id]
+                _log.info("run %s is no longer silent", run_id)
+        elif run is not None:
             self._update(run_id, run, known, policy)
         elif any(progress.is_stalled(policy) for progress in known.values()):
-            stacks = await self._dump_stacks(run_id, tasks)
+            dumped = await self._dump_stacks(run_id, tasks)
+            stacks = that_fit(
+                dumped, [text for other in self._stalled.values() for text in other.stacks.values()]
+            )
             await self._catch_up(run_id, tasks, policy)  # it may have made progress meanwhile
             stalled = [progress for progress in known.values() if progress.is_stalled(policy)]
             if stalled:
@@ -120,6 +153,55 @@ class StallMonitor:
                 self._stalled[run_id] = _StalledRun(stacks, stalls)
                 for task, stall in stalls.items():
                     _log.warning("run %s: %s has stalled at step %d", run_id, task, stall.step)
+        elif silence.is_silent:
+            stacks = await self._dump_stacks(run_id, tasks)
+            await self._catch_up(run_id, tasks, policy)  # with what its program wrote for that
+            silence.expect(self._lines(run_id, tasks))
+            since = self._clock.now() - timedelta(seconds=silence.idle_s)
+            stalls = {
+                task: Stall(
+                    step=self._logs[(run_id, task)].progress.step or 0,
+                    since=since,
+                    limit_s=policy.silent_s,
+                    for_s=round(silence.idle_s, 3),
+                    silent=True,
+                )
+                for task in filter(_is_judged, tasks)
+            }
+            self._stalled[run_id] = _StalledRun(stacks, stalls, silent=True)
+            _log.warning("run %s prints nothing and uses no CPU", run_id)
+
+    async def _silence(
+        self, run_id: str, tasks: Collection[str], read: Collection[str], policy: StallPolicy
+    ) -> RunSilence:
+        """The silence of the run, with this poll. Time counts if the logs of all its replicas were read to the end. A
+        run that is judged by its steps is not silent."""
+        if any(self._logs[(run_id, task)].progress.is_judged(policy) for task in filter(_is_judged, tasks)):
+            self._watches[run_id] = _RunWatch()
+        watch = self._watches[run_id]
+        cut = any(self._logs[(run_id, task)].cut for task in tasks)
+        if not policy.silent_s or not tasks or cut or len(read) < len(tasks):
+            watch.polled_at = None
+            return watch.silence
+        now = self._clock.monotonic()
+        seconds = now - watch.polled_at if watch.polled_at is not None else 0.0
+        watch.polled_at = now
+        lines = self._lines(run_id, tasks)
+
+        def usage() -> Mapping[str, ReplicaUse] | None:
+            try:
+                use = {task: self._runtime.usage(run_id, task) for task in tasks}
+            except Exception:  # noqa: BLE001 - an engine may not answer; it is asked again
+                _log.debug("the usage of run %s cannot be measured", run_id, exc_info=True)
+                return None
+            measured = {task: one for task, one in use.items() if one is not None}
+            return measured if len(measured) == len(use) else None
+
+        await asyncio.to_thread(watch.silence.add, lines, seconds, policy.silent_s, usage)
+        return watch.silence
+
+    def _lines(self, run_id: str, tasks: Collection[str]) -> int:
+        return sum(self._logs[(run_id, task)].next for task in tasks)
 
     def _update(
         self, run_id: str, run: _StalledRun, known: Mapping[str, StepHistory], policy: StallPolicy
@@ -153,13 +235,17 @@ class StallMonitor:
 
     def _read_on(self, key: Key, log: _LogPosition) -> bool:
         """Read new lines of one log. True if it was read to the end."""
+        room, log.shared = _SHARED_LINES if log.shared else _CHUNKS * _LINES, False
         for _ in range(_CHUNKS):
             start = log.next
             new = self._runtime.read_log(*key, start, _LINES, _BYTES)
             if not new.lines:
                 log.cut = new.cut
                 return True
-            self.ingest(key, start, new.lines)
+            self._add(log, start, new.lines)
+            room -= len(new.lines)
+            if room <= 0:
+                break
         return False
 
     async def _dump_stacks(self, run_id: str, tasks: Sequence[str]) -> dict[str, str]:
@@ -177,6 +263,17 @@ class StallMonitor:
 def _is_judged(task: str) -> bool:
     """Whether the task has steps of its own: a parameter server has none, an evaluator waits for checkpoints."""
     return Task.parse(task).type in ("master", "worker")
+
+
+def that_fit(stacks: Mapping[str, str], others: Iterable[str]) -> dict[str, str]:
+    """The stacks, from the first replica on, that fit into a report beside those of other runs."""
+    left = STACKS_BYTES - sum(map(_json_size, others))
+    sizes = accumulate(map(_json_size, stacks.values()))
+    return {task: text for (task, text), size in zip(stacks.items(), sizes, strict=True) if size <= left}
+
+
+def _json_size(text: str) -> int:
+    return len(json.dumps(text))
 
 
 def _parse_time(time: str) -> datetime | None:

@@ -105,7 +105,7 @@ class UsageReporter:
                     run_id=key[0],
                     task=key[1],
                     time=self._clock.now(),
-                    cpu=self._meter.cores(key, at, use.cpu_s),
+                    cpu=self._meter.cores(key, at, use.cpu_s) if use.cores is None else use.cores,
                     memory_bytes=use.memory_bytes,
                     gpus=tuple(busy[gpu] for gpu in devices[key] if gpu in busy),
                 )

@@ -5,24 +5,61 @@ overlap; calls about different runs may. An agent may die between any two calls,
 replicas (in a directory, in an engine's labels), not in memory.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import LogLine, ReplicaReport, RunOrder, RuntimeName
+from trainyard_protocol.sync import (
+    LogGap,
+    LogLine,
+    LogPosition,
+    PodSettings,
+    ReplicaReport,
+    RunOrder,
+    RuntimeName,
+)
 
 STOPPED = Reason.STOPPED
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Promises that a runtime keeps less than one on a host. The contract suite reads them: each weakness is stated and
+    tested.
+
+    `starts_whole`: a start that succeeds has started every replica. Else it has asked an engine for them, which says in
+    `waits` why one is not there yet, and START_FAILED of one that cannot start, while others run.
+    `coarse_clock`: the times of its exits have whole seconds; each then has its `order` in the run.
+    `splits_streams`: stdout and stderr are told apart; else all lines are of stdout.
+    `keeps_logs`: every line can be read again until the run is removed. Else an engine may drop old ones, and
+    `resume_log` says from where on they are needed.
+    `measures_usage`: `usage` is measured; else it is always None. An engine may measure cores in place of CPU time.
+    `reads_metrics`: `read_metrics` reads the metric file of a trial; else there is none.
+    `tells_changes`: a program's start and end are told to those that `subscribe`; else they are seen by looking.
+    """
+
+    starts_whole: bool = True
+    coarse_clock: bool = False
+    splits_streams: bool = True
+    keeps_logs: bool = True
+    measures_usage: bool = True
+    reads_metrics: bool = True
+    tells_changes: bool = True
+
+
+HOST = Traits()
+"""A runtime on one machine: every promise of the contract."""
 
 
 class Handle(BaseModel):
     """A run that a runtime holds, as plain JSON, from which a restarted agent recovers it.
 
     `runtime` is the one that holds it. `addresses` are `host:port` by task; `grace_s` is the run's time between SIGTERM
-    and SIGKILL.
+    and SIGKILL. `metric_tag` is that of a trial's metric; "" for a run of another job.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -31,7 +68,37 @@ class Handle(BaseModel):
     runtime: RuntimeName
     addresses: dict[str, str]
     grace_s: float
+    metric_tag: str = ""
     launched: bool = False
+
+
+def metric_tag(order: RunOrder) -> str:
+    """The `metric_tag` of the order's handle."""
+    return order.trial.metric_tag if order.trial is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramUser:
+    """The user of a container's programs in place of the image's own. `name` is for programs that ask for one."""
+
+    uid: int
+    gid: int
+    name: str
+
+    @property
+    def ids(self) -> str:
+        return f"{self.uid}:{self.gid}"
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFile:
+    """A secret as a file. `path` is where the job wants it: a container has it there, another replica in a directory of
+    its own. `variable` gets the path; `name` is the secret's."""
+
+    name: str
+    path: str
+    variable: str
+    value: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +107,18 @@ class Launch:
     (PATH, devices) and removes none.
 
     For container runtimes: `image` is the engine's id of the image; `entrypoint` replaces the image's own, and
-    `command` is then its arguments; `packages` is the directory of the run's own environment, `job_dir` a job-dir that
-    is a path, `job_dir_source` its path on the host.
+    `command` is then its arguments; `packages` is the directory of the run's own environment; at `job_dir` the host's
+    directory `job_dir_source` is mounted, in a cluster a CLAIM/PATH, "": none; `user` is the program's, None: the
+    image's own.
 
-    `log_quota_bytes` limits the stored log; 0: no limit.
+    `cpus` and `gpus` are numbers and ids, on a machine; `vcpus` and the accelerators are amounts, for an engine that
+    chooses itself; `pod` is for a cluster alone. `uses_tpus`: its machine's TPU is its own. `log_quota_bytes` limits
+    the stored log; 0: no limit.
+
+    `writes_metrics`: it is the primary of a trial, and gets the path of its metric file as METRIC_FILE.
+
+    `secrets` are further variables: no runtime writes their values to a file of its own, and each masks them, and those
+    of `secret_files`, in the log. So do the runtimes of a machine with `storage_token`, which is in `environment`.
     """
 
     task: str
@@ -52,22 +127,48 @@ class Launch:
     cpus: tuple[int, ...]
     memory_bytes: int
     gpus: tuple[str, ...] = ()
+    vcpus: int = 0
+    accelerator_type: str = ""
+    accelerator_count: int = 0
+    uses_tpus: bool = False
     image: str = ""
     entrypoint: tuple[str, ...] = ()
     packages: str = ""
     job_dir: str = ""
     job_dir_source: str = ""
+    user: ProgramUser | None = None
     log_quota_bytes: int = 0
+    writes_metrics: bool = False
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secret_files: tuple[SecretFile, ...] = ()
+    storage_token: str = field(default="", repr=False)
+    pod: PodSettings = field(default_factory=PodSettings)
+
+    @property
+    def secret_values(self) -> list[str]:
+        """The values that are masked."""
+        token = [self.storage_token] if self.storage_token else []
+        return [*self.secrets.values(), *(file.value for file in self.secret_files), *token]
+
+
+METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
+"""The variable with the path of a trial's metric file."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
     """Consecutive lines of one replica's log. `complete`: no line can follow. `cut`, with the last lines: the replica
-    has written more than its quota."""
+    has written more than its quota. `gap`: lines may be missing before the first of these; a
+    slice never goes over a gap."""
 
     lines: tuple[LogLine, ...]
     complete: bool
     cut: bool = False
+    gap: LogGap | None = None
+
+
+class EngineUnavailable(Exception):
+    """Operation that an engine cannot do now. The agent tries again."""
 
 
 class StartFailed(Exception):
@@ -84,17 +185,31 @@ class StartFailed(Exception):
 class Runtime(Protocol):
     """The methods, in the order in which an agent calls them for a run:
 
-    1. `recover`, once when the agent starts: the runs of the agent before it.
+    1. `recover`, once when the agent starts: the runs of the agent before it. `subscribe`, before or after it.
     2. `place` reserves addresses. 3. `start` launches all replicas, or none.
-    4. While they run: `observe`, `read_log`, `processes`, `usage`, in any order and any number of times.
-    5. `stop` ends them, `observe` and `read_log` follow them to their exits and complete logs. 6. `remove`.
+    4. While they run: `observe`, `read_log`, `read_metrics`, `processes`, `usage`, in any order, any number of times.
+    5. `stop` ends them, `observe`, `read_log` and `read_metrics` follow them to their exits and complete logs.
+    6. `remove`.
     """
+
+    @property
+    def traits(self) -> Traits:
+        """The promises that it keeps. They never change."""
+        ...
 
     def recover(self) -> list[Handle]:
         """Every run that was launched and not removed. A run that was placed but not launched is removed.
 
         Twice: the same result. After a failure: a run that cannot be read or removed now is left out, and handled by
         the next agent.
+        """
+        ...
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed`, from any thread, soon after what `observe` returns has changed. A call may be missing, as
+        when a supervisor is killed, or be needless. Returns a function that ends it.
+
+        Without `tells_changes`: never calls.
         """
         ...
 
@@ -106,7 +221,8 @@ class Runtime(Protocol):
         ...
 
     def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
-        """Start every replica of a placed run, or none. Returns before they run; `observe` reports their states.
+        """Start every replica of a placed run, or none (`starts_whole`). Returns before they run; `observe` reports
+        their states.
 
         Twice: the second call does nothing. Failure: raises StartFailed, nothing runs, and the run is unknown. Unknown
         run: raises StartFailed.
@@ -115,7 +231,9 @@ class Runtime(Protocol):
 
     def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
         """The states of the replicas, in the order's sequence. A replica that disappeared without an exit status is
-        EXITED with reason VANISHED, and its processes are dead.
+        EXITED with reason VANISHED, and its processes are dead. One that the engine takes away before a stop was
+        requested is EXITED with reason PREEMPTED, whenever and with whichever code its program ends. One that has not
+        started says in `waits` why, if the engine says.
 
         Twice: an exit that was reported never changes. Failure, such as an engine that does not answer: the last known
         states, or an exception. Unknown run: empty.
@@ -127,8 +245,24 @@ class Runtime(Protocol):
         lines and bytes of text. With a quota, the first line that exceeds it and all later ones are dropped; the
         replica keeps running.
 
-        Twice: the same number always gives the same line. Beyond the end: no lines. Unknown run or task: no lines,
-        complete.
+        Twice: the same number always gives the same line, or none once an engine has dropped it (`keeps_logs`). Beyond
+        the end: no lines. Unknown run or task: no lines, complete.
+        """
+        ...
+
+    def resume_log(self, run_id: str, task: str, position: LogPosition) -> None:
+        """Number the lines behind this position from `position.next` on. Lines that an engine has dropped since then
+        are a `gap` of the next slice. With `keeps_logs`: nothing to do.
+
+        Unknown run or task: nothing.
+        """
+        ...
+
+    def read_metrics(self, run_id: str, task: str) -> bytes:
+        """The content of the metric file of a trial's primary, until the run is removed; b"" without one, for one
+        larger than METRIC_BYTES, and for anything that is no regular file. Its program may write anything there.
+
+        Failure: raises, and is called again. Unknown run or task: b"".
         """
         ...
 

@@ -11,10 +11,12 @@ from trainyard_protocol.states import Reason, reason_of_exit
 from trainyard_protocol.sync import ExitReport
 
 _MESSAGES = {
-    Reason.VANISHED: "Its supervisor was killed, or the machine was restarted.",
+    Reason.VANISHED: "Its supervisor was killed, its directory was removed, or the machine was restarted.",
     Reason.STOPPED: "It was stopped.",
+    Reason.HOST_FAILED: "Its run was stopped, because its engine had not started every replica in time.",
     Reason.HOST_LOST: "Its worker agent could not reach the server for the length of the lease, and stopped it.",
     Reason.HOST_SHUTDOWN: "It was stopped with everything else on its machine.",
+    Reason.PREEMPTED: "Its engine took it away for other work.",
 }
 
 
@@ -56,6 +58,21 @@ def stopped_exit(code: int | None, reason: Reason, finished_at: datetime) -> Exi
     return ExitReport(
         code=code, reason=reason, message=_MESSAGES[reason], finished_at=finished_at, after_stop=True
     )
+
+
+def preempted_exit(code: int | None, finished_at: datetime, message: str = "") -> ExitReport:
+    """The exit of a replica that its engine took away. `message`: the engine's own words, as a sentence."""
+    return ExitReport(
+        code=code,
+        reason=Reason.PREEMPTED,
+        message=message or _MESSAGES[Reason.PREEMPTED],
+        finished_at=finished_at,
+    )
+
+
+def beyond_disk_limit(limit_bytes: int) -> str:
+    """The message of a replica that was killed for its use of disk."""
+    return f"It is {limit_bytes / 1e9:g} GB, the agent's --disk-gb; write results to the job-dir, which does not count."
 
 
 def never_ran(reason: Reason, message: str, finished_at: datetime, after_stop: bool = False) -> ExitReport:

@@ -5,17 +5,28 @@ machine outlives an agent. The state of a replica is a pure function of its scri
 misbehave are at the end of this file.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
 
 from trainyard_agent.host.clock import Clock
-from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
-from trainyard_agent.runtimes.exits import StopOrder, exit_report
+from trainyard_agent.runtimes.base import (
+    HOST,
+    STOPPED,
+    Handle,
+    Launch,
+    LogSlice,
+    StartFailed,
+    Traits,
+    metric_tag,
+)
+from trainyard_agent.runtimes.exits import StopOrder, exit_report, preempted_exit
+from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import LogLine, ReplicaReport, RunOrder, RuntimeName, Stream
+from trainyard_protocol.sync import LogGap, LogLine, LogPosition, ReplicaReport, RunOrder, RuntimeName, Stream
 
 _SIGTERM_CODE, _SIGKILL_CODE = 143, 137
 _FIRST_PORT = 20_000
@@ -30,6 +41,14 @@ class Print:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """The program reports its metric, as cloudml-hypertune does."""
+
+    step: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """The program ends. `code` None: it vanishes without an exit status."""
 
@@ -40,12 +59,14 @@ class Exit:
 class Script:
     """The steps of one replica, by seconds after its start, in ascending order. Without an Exit it runs for ever.
 
-    `starts_after_s` is how long it stays STARTING. On SIGTERM it ends at once, with `code_on_sigterm`,
-    unless it `ignores_sigterm`. It always uses `cores` and `memory_bytes`.
+    `starts_after_s` is how long it stays STARTING, and `waits` says why. `failure`: it cannot be executed. On SIGTERM
+    it ends at once, with `code_on_sigterm`, unless it `ignores_sigterm`. It always uses `cores` and `memory_bytes`.
     """
 
-    steps: tuple[tuple[float, Print | Exit], ...] = ()
+    steps: tuple[tuple[float, Print | Measure | Exit], ...] = ()
     starts_after_s: float = 0.0
+    waits: str = ""
+    failure: str = ""
     ignores_sigterm: bool = False
     code_on_sigterm: int = _SIGTERM_CODE
     cores: float = 1.0
@@ -79,6 +100,9 @@ class _Replica:
     launch: Launch
     script: Script
     vanished_at: float | None = None
+    order: int = 0
+    preempted_at: float = float("inf")
+    dropped: int = 0
 
 
 @dataclass(slots=True)
@@ -109,6 +133,14 @@ class FakeHost:
         """The replica disappears now, as after `kill -9` of its supervisor."""
         self.runs[run_id].replicas[task].vanished_at = self.clock.monotonic()
 
+    def drop_log(self, run_id: str, task: str, lines: int) -> None:
+        """The engine drops the first lines of the replica's log."""
+        self.runs[run_id].replicas[task].dropped = lines
+
+    def preempt(self, run_id: str, task: str) -> None:
+        """The engine takes the replica away now: SIGTERM, and SIGKILL after the run's grace period."""
+        self.runs[run_id].replicas[task].preempted_at = self.clock.monotonic()
+
     def stop_all(self, reason: Reason = Reason.HOST_SHUTDOWN) -> None:
         """As `--stop-all` on a machine without an agent."""
         for run_id, run in self.runs.items():
@@ -116,11 +148,16 @@ class FakeHost:
 
 
 class FakeRuntime:
-    """`name` is the runtime that it stands for in its handles."""
+    """`name` is the runtime that it stands for in its handles, `traits` what it promises."""
 
-    def __init__(self, host: FakeHost, name: RuntimeName = "fake") -> None:
+    def __init__(self, host: FakeHost, name: RuntimeName = "fake", traits: Traits = HOST) -> None:
         self._host = host
         self.name = name
+        self.traits = replace(traits, tells_changes=False)
+        self._offsets: dict[tuple[str, str], int] = {}
+        """Between the numbers of lines here and those in the engine, by run and task; without `keeps_logs`."""
+        self._read_to: dict[tuple[str, str], int] = {}
+        self._gaps: dict[tuple[str, str], dict[int, LogGap]] = {}
 
     def recover(self) -> list[Handle]:
         mine = [run.handle for run in self._host.runs.values() if run.handle.runtime == self.name]
@@ -129,6 +166,9 @@ class FakeRuntime:
                 del self._host.runs[handle.run_id]
         return [handle for handle in mine if handle.launched]
 
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002 - it tells nothing
+        return lambda: None
+
     def place(self, order: RunOrder) -> Handle:
         if order.run_id not in self._host.runs:
             addresses = {}
@@ -136,7 +176,11 @@ class FakeRuntime:
                 self._host.ports += 1
                 addresses[replica.task] = f"127.0.0.1:{self._host.ports}"
             handle = Handle(
-                run_id=order.run_id, runtime=self.name, addresses=addresses, grace_s=order.grace_s
+                run_id=order.run_id,
+                runtime=self.name,
+                addresses=addresses,
+                grace_s=order.grace_s,
+                metric_tag=metric_tag(order),
             )
             self._host.runs[order.run_id] = _Run(handle, order.log_quota_bytes)
         return self._host.runs[order.run_id].handle
@@ -148,7 +192,7 @@ class FakeRuntime:
         if run.handle.launched:
             return run.handle
         try:
-            replicas = {launch.task: _Replica(launch, self._script(launch)) for launch in launches}
+            replicas = {launch.task: _Replica(launch, self._accepted(launch)) for launch in launches}
         except StartFailed:
             del self._host.runs[run_id]
             raise
@@ -162,6 +206,8 @@ class FakeRuntime:
         run = self._run(run_id)
         if run is None:
             return ()
+        if self.traits.coarse_clock:
+            self._count_ends(run)
         return tuple(self._observe(run, task) for task in run.handle.addresses)
 
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
@@ -172,15 +218,53 @@ class FakeRuntime:
         now = self._host.clock.monotonic()
         written = self._written_lines(run, run.replicas[task], min(now, end[0]))
         stored = _within(run.log_quota, written)
+        key, dropped = (run_id, task), run.replicas[task].dropped
+        gaps = self._gaps.setdefault(key, {})
+        offset = self._offsets.get(key, 0)
+        if not self.traits.keeps_logs and start + offset < dropped:
+            if start < self._read_to.get(key, 0):
+                return LogSlice((), complete=False)  # read once, and gone
+            before = stored[dropped].time if dropped < len(stored) else ""
+            gaps[start] = LogGap(
+                after=stored[start + offset - 1].time if start + offset else "", before=before
+            )
+            offset = self._offsets[key] = dropped - start
         lines: list[LogLine] = []
-        for line in stored[start:]:
+        max_lines = min([max_lines, *(number - start for number in gaps if number > start)])
+        for line in stored[start + offset :]:
             max_bytes -= len(line.text)
             if lines and (max_bytes < 0 or len(lines) >= max_lines):
                 break
             lines.append(line)
-        complete = end[0] <= now and start + len(lines) >= len(stored)
-        at_end = start + len(lines) >= len(stored)
-        return LogSlice(tuple(lines), complete, cut=at_end and len(stored) < len(written))
+        at_end = start + offset + len(lines) >= len(stored)
+        self._read_to[key] = max(self._read_to.get(key, 0), start + len(lines))
+        cut = at_end and len(stored) < len(written)
+        return LogSlice(tuple(lines), complete=end[0] <= now and at_end, cut=cut, gap=gaps.get(start))
+
+    def resume_log(self, run_id: str, task: str, position: LogPosition) -> None:
+        run = self._run(run_id)
+        if run is None or task not in run.replicas or self.traits.keeps_logs:
+            return
+        times = [line.time for line in self._written_lines(run, run.replicas[task], float("inf"))]
+        known = sum(time < position.last_time for time in times)
+        known += min(position.same_time, times.count(position.last_time))
+        self._offsets[run_id, task] = known - position.next
+        self._read_to[run_id, task] = position.next
+        self._gaps.pop((run_id, task), None)
+
+    def read_metrics(self, run_id: str, task: str) -> bytes:
+        run = self._run(run_id)
+        replica = run.replicas.get(task) if run is not None else None
+        if run is None or replica is None or not replica.launch.writes_metrics:
+            return b""
+        until = min(self._host.clock.monotonic(), self._end(run, replica)[0])
+        started, tag = run.began + replica.script.starts_after_s, run.handle.metric_tag
+        lines = [
+            json.dumps({tag: str(step.value), "global_step": str(step.step)})
+            for at, step in replica.script.steps
+            if isinstance(step, Measure) and started + at <= until
+        ]
+        return "\n".join(lines).encode()
 
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:  # noqa: ARG002 - there are none
         return ()
@@ -216,6 +300,15 @@ class FakeRuntime:
     def _script(self, launch: Launch) -> Script:
         return self._host.programs(launch)
 
+    def _accepted(self, launch: Launch) -> Script:
+        """The script. An engine accepts a program that cannot be executed, and tells later."""
+        try:
+            return self._script(launch)
+        except StartFailed as failure:
+            if self.traits.starts_whole:
+                raise
+            return Script(((0.0, Exit(None)),), failure=failure.message)
+
     def _observe(self, run: _Run, task: str) -> ReplicaReport:
         address = run.handle.addresses[task]
         replica = run.replicas.get(task)
@@ -224,17 +317,36 @@ class FakeRuntime:
         now = self._host.clock.monotonic()
         started = run.began + replica.script.starts_after_s
         ended, code = self._end(run, replica)
-        up = started <= min(now, ended)
+        up = started <= min(now, ended) and not replica.script.failure
         report = ReplicaReport(
             task=task,
             state=ReplicaState.RUNNING if up else ReplicaState.STARTING,
             address=address,
-            started_at=self._host.time_at(started) if up else None,
+            started_at=self._time_at(started) if up else None,
+            waits="" if up or ended <= now else replica.script.waits,
         )
         if ended > now:
             return report
-        how = exit_report(code, self._host.time_at(ended), ended, run.stop)
+        preempted = replica.preempted_at <= ended and (run.stop is None or replica.preempted_at < run.stop.at)
+        how = (
+            preempted_exit(code, self._time_at(ended))
+            if preempted
+            else exit_report(code, self._time_at(ended), ended, run.stop, replica.script.failure)
+        )
+        how = how.model_copy(update={"order": replica.order})
         return report.model_copy(update={"state": ReplicaState.EXITED, "exit": how})
+
+    def _time_at(self, monotonic: float) -> datetime:
+        time = self._host.time_at(monotonic)
+        return time.replace(microsecond=0) if self.traits.coarse_clock else time
+
+    def _count_ends(self, run: _Run) -> None:
+        """Number the replicas that have ended since the last observation."""
+        counted = sum(replica.order > 0 for replica in run.replicas.values())
+        ends = [(self._end(run, replica)[0], replica) for replica in run.replicas.values()]
+        fresh = [end for end in ends if end[0] <= self._host.clock.monotonic() and not end[1].order]
+        for number, (_, replica) in enumerate(sorted(fresh, key=lambda end: end[0]), counted + 1):
+            replica.order = number
 
     @staticmethod
     def _end(run: _Run, replica: _Replica) -> tuple[float, int | None]:
@@ -245,6 +357,9 @@ class FakeRuntime:
         ends += [(started + at, step.code) for at, step in script.steps if isinstance(step, Exit)]
         if run.stop is not None and not script.ignores_sigterm:
             ends.append((run.stop.at, script.code_on_sigterm))
+        if not script.ignores_sigterm:
+            ends.append((replica.preempted_at, script.code_on_sigterm))
+        ends.append((replica.preempted_at + run.handle.grace_s, _SIGKILL_CODE))
         ends.append((run.kill_at, _SIGKILL_CODE))
         if replica.vanished_at is not None:
             ends.append((replica.vanished_at, None))
@@ -252,11 +367,12 @@ class FakeRuntime:
 
     def _written_lines(self, run: _Run, replica: _Replica, until: float) -> list[LogLine]:
         started = run.began + replica.script.starts_after_s
+        mask = Mask(replica.launch.secret_values)
         return [
             LogLine(
                 time=self._host.time_at(started + at).isoformat().replace("+00:00", "Z"),
-                stream=step.stream,
-                text=step.text,
+                stream=step.stream if self.traits.splits_streams else "stdout",
+                text=mask.text(step.text),
             )
             for at, step in replica.script.steps
             if isinstance(step, Print) and started + at <= until
@@ -264,7 +380,7 @@ class FakeRuntime:
 
 
 def _within(quota: int, lines: list[LogLine]) -> list[LogLine]:
-    for number, size in enumerate(accumulate(len(line.model_dump_json()) for line in lines)):
+    for number, size in enumerate(accumulate(len(json.dumps(line._asdict())) for line in lines)):
         if quota and size > quota:
             return lines[:number]
     return lines

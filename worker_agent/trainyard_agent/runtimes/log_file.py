@@ -1,9 +1,10 @@
 """Reader of a replica's log.jsonl, by line number while it grows; repair of its last line."""
 
+import json
+import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.supervisor import CUT
@@ -11,7 +12,11 @@ from trainyard_protocol.sync import LogLine
 
 DAMAGED = "(this line was damaged on the disk of its machine)"
 
+DONE = "done.json"
+
+_NOTHING = LogSlice((), complete=False)
 _MAX_OFFSETS = 8
+_STREAMS = ("stdout", "stderr")
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
@@ -20,6 +25,8 @@ class LogFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._name = str(path)
+        self._ends = (str(path.with_name(DONE)), str(path.with_name(CUT)))
         self._lock = threading.Lock()  # the shipper and the stall monitor read it
         self._offsets = {0: 0}
         """Byte offsets of some lines, by number: those at which the next reads will start."""
@@ -30,9 +37,11 @@ class LogFile:
             return self._read(start, max_lines, max_bytes)
 
     def _read(self, start: int, max_lines: int, max_bytes: int) -> tuple[LogLine, ...]:
-        lines: list[LogLine] = []
+        raws: list[bytes] = []
         number = max(cached for cached in self._offsets if cached <= start)
         try:
+            if number == start and self._path.stat().st_size <= self._offsets[start]:
+                return ()
             with self._path.open("rb") as file:
                 offset = file.seek(self._offsets[number])
                 for raw in file:
@@ -40,9 +49,9 @@ class LogFile:
                         break
                     if number >= start:
                         max_bytes -= len(raw)
-                        if lines and (max_bytes < 0 or len(lines) >= max_lines):
+                        if raws and (max_bytes < 0 or len(raws) >= max_lines):
                             break
-                        lines.append(_line(raw))
+                        raws.append(raw)
                     number += 1
                     offset += len(raw)
                     if number == start:
@@ -50,7 +59,18 @@ class LogFile:
         except FileNotFoundError:
             return ()
         self._cache_offset(number, offset)
-        return tuple(lines)
+        return parse_lines(raws)
+
+    def is_waiting(self, start: int) -> bool:
+        """Whether there is no line `start` yet, of a log to which more may be written and that is not cut: three looks
+        at the disk, for what most logs are most of the time."""
+        offset = self._offsets.get(start)
+        if offset is None or any(map(os.path.exists, self._ends)):
+            return False
+        try:
+            return os.stat(self._name).st_size <= offset  # noqa: PTH116 - of every log, several times a second
+        except FileNotFoundError:
+            return False
 
     def slice(self, start: int, max_lines: int, max_bytes: int, done: Path) -> LogSlice:
         """As `Runtime.read_log`. The file `done` marks a log to which nothing more is written; CUT beside it, one that
@@ -68,12 +88,56 @@ class LogFile:
             self._offsets.pop(next(cached for cached in self._offsets if cached))
 
 
-def _line(raw: bytes) -> LogLine:
-    """The line; a replacement for a damaged one, so that later lines keep their numbers."""
+class RunLogs:
+    """The logs of runs, as RUN/TASK/log.jsonl below a directory; done.json beside one that is complete. Thread-safe."""
+
+    def __init__(self, runs: Path) -> None:
+        self._runs = runs
+        self._files: dict[tuple[str, str], LogFile] = {}
+
+    def read(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+        """As `Runtime.read_log`."""
+        known = self._files.get((run_id, task))
+        if known is not None and known.is_waiting(start):
+            return _NOTHING
+        directory = self._runs / run_id / task
+        if not directory.is_dir():
+            return LogSlice((), complete=True)
+        log = self._files.setdefault((run_id, task), LogFile(directory / "log.jsonl"))
+        return log.slice(start, max_lines, max_bytes, directory / DONE)
+
+    def forget(self, run_id: str) -> None:
+        """Forget the files of a run that is removed."""
+        self._files = {key: log for key, log in self._files.items() if key[0] != run_id}
+
+
+def parse_lines(raws: Sequence[bytes]) -> tuple[LogLine, ...]:
+    """The lines, parsed together; a replacement for each damaged one, so that later lines keep their numbers."""
     try:
-        return LogLine.model_validate_json(raw)
-    except ValidationError:
+        lines = tuple([LogLine(**fields) for fields in json.loads(b"[%s]" % b",".join(raws))])
+        "".join([line.text for line in lines]).encode()  # no half of a surrogate pair
+    except (ValueError, TypeError, RecursionError):
+        return tuple(map(_line, raws))
+    are_whole = len(lines) == len(raws) and all(map(_is_whole, lines))
+    return lines if are_whole else tuple(map(_line, raws))
+
+
+def _is_whole(line: LogLine) -> bool:
+    return (
+        line.stream in _STREAMS
+        and line.time.__class__ is str
+        and line.partial.__class__ is bool
+        and line.overwritten.__class__ is bool
+    )
+
+
+def _line(raw: bytes) -> LogLine:
+    try:
+        line = LogLine.parse(json.loads(raw))
+        line.text.encode()
+    except (ValueError, RecursionError):
         return LogLine(time=_EPOCH, stream="stderr", text=DAMAGED)
+    return line
 
 
 def truncate_torn_line(path: Path) -> int:

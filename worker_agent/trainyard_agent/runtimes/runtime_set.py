@@ -5,12 +5,13 @@ runs. Every CPU, byte and device is assigned by the server, from one capacity, s
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, Runtime, StartFailed
+from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, Runtime, StartFailed, Traits
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import ReplicaReport, RunOrder, RuntimeName
+from trainyard_protocol.sync import LogPosition, ReplicaReport, RunOrder, RuntimeName
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,20 @@ class RuntimeSet:
         self._choices = choices
         self._holders: dict[str, RuntimeName] = {}
 
+    @property
+    def traits(self) -> Traits:
+        """The weakest of each."""
+        traits = [runtime.traits for runtime in self._runtimes.values()]
+        return Traits(
+            starts_whole=all(one.starts_whole for one in traits),
+            coarse_clock=any(one.coarse_clock for one in traits),
+            splits_streams=all(one.splits_streams for one in traits),
+            keeps_logs=all(one.keeps_logs for one in traits),
+            measures_usage=all(one.measures_usage for one in traits),
+            reads_metrics=all(one.reads_metrics for one in traits),
+            tells_changes=all(one.tells_changes for one in traits),
+        )
+
     def recover(self) -> list[Handle]:
         recovered: list[Handle] = []
         for name, runtime in self._runtimes.items():
@@ -56,6 +71,12 @@ class RuntimeSet:
             self._holders |= {handle.run_id: name for handle in handles}
             recovered += handles
         return recovered
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        with ExitStack() as stack:
+            for runtime in self._runtimes.values():
+                stack.callback(runtime.subscribe(changed))
+            return stack.pop_all().close
 
     def place(self, order: RunOrder) -> Handle:
         holder = self._holder(order.run_id)
@@ -88,6 +109,15 @@ class RuntimeSet:
         if holder is None:
             return LogSlice((), complete=True)
         return holder.read_log(run_id, task, start, max_lines, max_bytes)
+
+    def resume_log(self, run_id: str, task: str, position: LogPosition) -> None:
+        holder = self._holder(run_id)
+        if holder is not None:
+            holder.resume_log(run_id, task, position)
+
+    def read_metrics(self, run_id: str, task: str) -> bytes:
+        holder = self._holder(run_id)
+        return b"" if holder is None else holder.read_metrics(run_id, task)
 
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:
         holder = self._holder(run_id)

@@ -1,9 +1,9 @@
 """The supervisor of one replica: starts its program, writes its log and exit status, kills its descendants.
 
-It is a process of its own (`python -I -S supervisor.py REPLICA_DIR`), outlives the agent and communicates with it
-through files. It imports only the standard library, to start fast. In the replica's directory:
+It is a process of its own (`start_supervisor.py`), outlives the agent and communicates with it through files. It
+imports only the standard library, to start fast. In the replica's directory:
 
-    launch.json   read:    command, environment, directory, cpus, log_quota
+    launch.json   read:    command, environment, directory, cpus, log_quota; user and processes, or neither
     alive         locked (flock, inherited open from the agent) for as long as this process lives
     started.json  written: the program's pid and start time
     log.jsonl     written: one line of JSON for each line of the program's output
@@ -12,7 +12,12 @@ through files. It imports only the standard library, to start fast. In the repli
     done.json     written last: no descendant lives and the log is complete
     reserve       disk space that is released to write the last two on a full disk
 
-and in the run's directory above it: `gate` (locked by the agent until every supervisor of the run has started),
+Its third argument, if there is one, is the open file with the job's secrets, which are on no disk: `environment`, its
+further variables, and `values`, which are masked in the log.
+
+Whoever listens at the named pipe `changes`, of the agent's state directory, is woken after each of these but the log.
+
+In the run's directory above it are `gate` (locked by the agent until every supervisor of the run has started),
 run.json (`launched`: whether the run may begin) and stop.json (the run is stopped: why, and when to kill).
 Descendants that called setsid or were orphaned are found too: this process adopts them (PR_SET_CHILD_SUBREAPER) and
 kills until it has no child.
@@ -23,10 +28,12 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import select
 import signal
-import sys
 import time
+
+from trainyard_agent.runtimes.masking import Mask
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line is split into several, each but the last marked `partial`."""
@@ -44,15 +51,22 @@ CUT = "cut.json"
 
 RESERVE = "reserve"
 
+CHANGES = "changes"
+
 _BLOCK = 1 << 16
+_SMALL_READ = 1 << 14
+_STEADY_READS = 16
+_GATHER_S = 0.002  # to let lines gather that are printed one by one: a read alone costs as much as ten lines
 _DEFAULT_GRACE_S = 10.0  # for a SIGTERM without a stop.json: from outside, or the disk was full
 _RETRY_S = 0.5  # between attempts to write to a full disk
 _RESERVE_BYTES = 1 << 16
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MAX_FDS = 1 << 20
-_REAP_S = 0.01  # between two rounds of killing descendants
+_REAP_S = 0.01  # between two rounds of killing descendants, twice as long each time, where none ends
+_LONGEST_REAP_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 _quoted = json.encoder.encode_basestring_ascii  # json.dumps of a string, three times as fast
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -64,12 +78,16 @@ class LineSplitter:
     `\\r` right before the end is ignored. So a progress bar becomes its last state, and a long one also a state for
     every PROGRESS_BYTES, OVERWRITTEN, so that followers of the log see it move. A `\\n` behind `UP` (the cursor goes
     up) is a `\\r`: so tqdm moves a bar below another one. A line longer than `max_line` bytes is split between two
-    characters, each piece but the last `PARTIAL`. Bytes that are not UTF-8 become U+FFFD.
+    characters, each piece but the last `PARTIAL`. Bytes that are not UTF-8 become U+FFFD. Secrets are replaced by
+    `mask`, and are never split.
 
     `feed` and `end` return pairs of text and WHOLE, PARTIAL or OVERWRITTEN.
     """
 
-    def __init__(self, max_line: int = MAX_LINE_BYTES, progress: int = PROGRESS_BYTES) -> None:
+    def __init__(
+        self, max_line: int = MAX_LINE_BYTES, progress: int = PROGRESS_BYTES, mask: Mask | None = None
+    ) -> None:
+        self._mask = mask or Mask()
         self._max_line = max_line
         self._progress = progress
         self._reset()
@@ -86,13 +104,13 @@ class LineSplitter:
         for line in whole:
             is_simple = b"\r" not in line and not line.endswith(UP) and len(line) <= self._max_line
             if is_simple and not self._line and not self._returned:
-                lines.append((_text(line), WHOLE))  # the fast path, for nearly all lines
+                lines.append((self._text(line), WHOLE))  # the fast path, for nearly all lines
                 continue
             self._feed_part(line, lines)
             if self._line.endswith(UP):
                 self._returned = True
                 continue
-            lines.append((_text(self._line), WHOLE))
+            lines.append((self._text(self._line), WHOLE))
             self._reset()
         self._feed_part(rest, lines)
         return lines
@@ -101,7 +119,7 @@ class LineSplitter:
         """The last line, if the stream ended without a newline."""
         rest = self._line
         self._reset()
-        return [(_text(rest), WHOLE)] if rest else []
+        return [(self._text(rest), WHOLE)] if rest else []
 
     def _feed_part(self, data: bytes, lines: list[tuple[str, int]]) -> None:
         """Add a part of one line."""
@@ -112,18 +130,22 @@ class LineSplitter:
             if self._returned:
                 self._overwrite(lines)
             self._line += piece
-            while len(self._line) > self._max_line:
-                at = _character_start(self._line, self._max_line)
-                lines.append((_text(self._line[:at]), PARTIAL))
+            while len(self._line) > self._max_line + self._mask.longest:
+                at = self._mask.outside(self._line, _character_start(self._line, self._max_line))
+                lines.append((self._text(self._line[:at]), PARTIAL))
                 self._line, self._begun = self._line[at:], True
 
     def _overwrite(self, lines: list[tuple[str, int]]) -> None:
         self._dropped += len(self._line)
         shown = self._dropped >= self._progress and self._line.strip()
         if shown or self._begun:  # a partial line needs an end
-            lines.append((_text(self._line), WHOLE if self._begun else OVERWRITTEN))
+            lines.append((self._text(self._line), WHOLE if self._begun else OVERWRITTEN))
             self._dropped = 0
         self._line, self._begun, self._returned = b"", False, False
+
+    def _text(self, data: bytes) -> str:
+        data = self._mask(data).strip(b"\b")  # Keras erases its bar by backspaces
+        return data.removesuffix(UP).decode("utf-8", "replace")
 
 
 def _character_start(data: bytes, at: int) -> int:
@@ -132,10 +154,6 @@ def _character_start(data: bytes, at: int) -> int:
         if at - back > 0 and data[at - back] & 0xC0 != 0x80:
             return at - back
     return at
-
-
-def _text(data: bytes) -> str:
-    return data.strip(b"\b").removesuffix(UP).decode("utf-8", "replace")  # Keras erases its bar by backspaces
 
 
 def entries(time: str, stream: str, lines: list[tuple[str, int]]) -> list[str]:
@@ -160,9 +178,9 @@ class SupervisorLog:
     With a `quota` (in bytes; 0: none) lines that would exceed it are dropped: `is_cut`.
     """
 
-    def __init__(self, path: str, quota: int = 0) -> None:
+    def __init__(self, path: str, quota: int = 0, mask: Mask | None = None) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._splitters = {"stdout": LineSplitter(), "stderr": LineSplitter()}
+        self._splitters = {stream: LineSplitter(mask=mask) for stream in ("stdout", "stderr")}
         self._refused = False
         self._quota = quota
         self._size = 0
@@ -250,6 +268,7 @@ class ExitFiles:
                 return
             else:
                 self.pending.pop(0)
+                _wake(f"{self._directory}/../../../{CHANGES}")
 
     def close(self) -> None:
         _unlink(self._reserve)
@@ -268,6 +287,20 @@ def _write_json(path: str, value: dict[str, object], durable: bool) -> None:
     os.replace(path + ".new", path)  # noqa: PTH105
 
 
+def _wake(pipe: str) -> None:
+    """Wake the reader of a named pipe, if there is one. Never waits: it is needless where the pipe is full."""
+    try:
+        fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        os.write(fd, b".")
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+
+
 def _unlink(path: str) -> bool:
     try:
         os.unlink(path)  # noqa: PTH108
@@ -276,20 +309,45 @@ def _unlink(path: str) -> bool:
     return True
 
 
+class SteadyPrinting:
+    """Recognizes a stream to which a program prints without a pause, while the other is silent: so many reads of it in
+    a row, with hardly any time between them."""
+
+    def __init__(self) -> None:
+        self._stream = -1
+        self._reads = 0
+        self._size = 0
+        self._read_at = float("-inf")
+
+    def add(self, stream: int, size: int, now: float) -> None:
+        """Add a read of so many bytes."""
+        is_next = stream == self._stream and now - self._read_at < 2 * _GATHER_S
+        self._reads = self._reads + 1 if is_next else 1
+        self._stream, self._size, self._read_at = stream, size, now
+
+    @property
+    def stream(self) -> int:
+        """The stream that is better read a little later; -1: none."""
+        return self._stream if self._reads >= _STEADY_READS and self._size < _SMALL_READ else -1
+
+
 class Supervisor:
     """Runs one program from its start to the death of its last descendant."""
 
-    def __init__(self, directory: str, launch: dict[str, object]) -> None:
+    def __init__(self, directory: str, launch: dict[str, object], mask: Mask) -> None:
         self._directory = directory
         self._launch = launch
+        self._mask = mask
         self._notes = ExitFiles(directory)
-        self._log = SupervisorLog(f"{directory}/log.jsonl", int(str(launch.get("log_quota", 0))))
+        self._log = SupervisorLog(f"{directory}/log.jsonl", int(str(launch.get("log_quota", 0))), mask)
         self._cut_reported = False
         self._streams: dict[int, str] = {}
+        self._printing = SteadyPrinting()
         self._program = 0  # its pid
         self._ended = False
         self._stopping = False
         self._kill_at = float("inf")
+        self._unkillable: set[int] = set()
         self._wake_fd = _wake_on_signals()
 
     def run(self) -> None:
@@ -303,9 +361,11 @@ class Supervisor:
             if time.monotonic() >= self._kill_at and not self._ended:
                 self._kill_at = float("inf")
                 self._kill_descendants()
+        pause = _REAP_S
         while not self._reap():
             self._kill_descendants()
-            self._wait_and_read(_REAP_S)
+            self._wait_and_read(pause)
+            pause = min(2 * pause, _LONGEST_REAP_S)
         self._drain()
         self._settle()
         self._notes.add("done.json", {"lines": self._log.count})
@@ -332,7 +392,8 @@ class Supervisor:
             os.close(end)
         self._streams = {out[0]: "stdout", err[0]: "stderr"}
         with os.fdopen(failure[0], "rb") as pipe:
-            error_text = pipe.read().decode("utf-8", "replace")  # empty once exec has closed the other end
+            # The text is empty once exec has closed the other end.
+            error_text = self._mask(pipe.read()).decode("utf-8", "replace")
         if not error_text:
             self._program = pid
             self._notes.add("started.json", {"pid": pid, "time": rfc3339(time.time_ns())}, vital=False)
@@ -343,7 +404,11 @@ class Supervisor:
             timeout = min(timeout, _RETRY_S)
         # While a full disk delays the log nothing is read: the program blocks in its write.
         readable = [self._wake_fd] if self._log.pending else [self._wake_fd, *self._streams]
-        ready, _, _ = select.select(readable, [], [], max(0.0, min(timeout, 3600.0)))
+        timeout = max(0.0, min(timeout, 3600.0))
+        if self._printing.stream in readable:  # its lines come together, unless anything else happens
+            others = [fd for fd in readable if fd != self._printing.stream]
+            select.select(others, [], [], min(timeout, _GATHER_S))
+        ready, _, _ = select.select(readable, [], [], timeout)
         for fd in ready:
             if fd == self._wake_fd:
                 if signal.SIGTERM in os.read(fd, 512):
@@ -353,6 +418,7 @@ class Supervisor:
 
     def _read(self, fd: int) -> bool:
         data = os.read(fd, _BLOCK)
+        self._printing.add(fd, len(data), time.monotonic())
         if data:
             self._log.feed(self._streams[fd], data)
         else:
@@ -390,8 +456,10 @@ class Supervisor:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-            except PermissionError as error:
-                _log_error(f"process {pid} cannot be killed: {error}")
+            except PermissionError as error:  # another user's, such as of sudo
+                if pid not in self._unkillable:
+                    _log_error(f"process {pid} cannot be killed, trying again: {error}")
+                self._unkillable.add(pid)
 
     def _drain(self) -> None:
         """Read what is left in the pipes: no descendant writes any more."""
@@ -443,9 +511,7 @@ def _become_program(launch: dict[str, object], parent: int, out: int, err: int, 
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, which programs do not expect
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)  # the supervisor died before it could be watched
+        _die_with(parent)
         os.dup2(out, 1)
         os.dup2(err, 2)
         command = launch["command"]
@@ -457,6 +523,12 @@ def _become_program(launch: dict[str, object], parent: int, out: int, err: int, 
                 os.sched_setaffinity(0, cpus)
             except (OSError, ValueError) as error:
                 raise OSError(f"the CPUs {', '.join(map(str, cpus))} cannot be used ({error})") from error
+        if launch.get("user"):
+            # The program may open /dev/stdout and /dev/stderr, which stay root's, and never read them.
+            for fd in (1, 2):
+                os.fchmod(fd, 0o622)
+            become_user(int(str(launch["user"])), int(str(launch["processes"])))
+            _die_with(parent)  # again: the kernel forgets it with another user
         os.chdir(str(launch["directory"]))
         environment = launch["environment"]
         assert isinstance(environment, dict)
@@ -464,6 +536,28 @@ def _become_program(launch: dict[str, object], parent: int, out: int, err: int, 
     except BaseException as error:  # noqa: BLE001 - a child that returned would be a second supervisor
         os.write(failure, str(error).encode("utf-8", "replace")[:4000] or b"unknown error")
     os._exit(127)
+
+
+def _die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before it could be watched
+
+
+def become_user(user: int, processes: int) -> None:
+    """Become that user for ever, with no other group, no capability and no way to gain any; `processes` limits those of
+    the user, of all its programs together. Raises OSError."""
+    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _wake_on_signals() -> int:
@@ -519,20 +613,25 @@ def _pass_gate(directory: str) -> bool:
     return bool(_read_json(f"{directory}/../run.json").get("launched"))
 
 
-def main(directory: str, lock: int) -> None:
+def _read_secrets(file: int) -> tuple[dict[str, str], Mask]:
+    """The further variables of the program, and the mask of its log."""
+    with os.fdopen(file, "rb") as opened:
+        secrets = json.load(opened)
+    return secrets["environment"], Mask(secrets["values"])
+
+
+def main(directory: str, lock: int, secrets: int = 0) -> None:
     """`lock` is the open, locked `alive` file: the program must not inherit it."""
+    environment, mask = _read_secrets(secrets) if secrets else ({}, Mask())
     os.set_inheritable(lock, False)
     os.closerange(lock + 1, _MAX_FDS)  # inherited from the agent's parent
     if not _pass_gate(directory):
         return
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     with open(f"{directory}/launch.json", encoding="utf-8") as file:  # noqa: PTH123
         launch = json.load(file)
-    supervisor = Supervisor(directory, launch)
+    launch["environment"].update(environment)
+    supervisor = Supervisor(directory, launch, mask)
     # Blocked since this process was spawned: a stop may come before the handlers are installed.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     supervisor.run()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))

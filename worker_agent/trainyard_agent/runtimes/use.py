@@ -11,10 +11,12 @@ _FIELDS = 4
 
 @dataclass(frozen=True, slots=True)
 class ReplicaUse:
-    """A reading of a replica's usage: seconds of CPU time since its start, bytes of memory."""
+    """A reading of a replica's usage: seconds of CPU time since its start, bytes of memory. `cores` is the average
+    number of busy cores where an engine measures that itself, in place of CPU time."""
 
     cpu_s: float
     memory_bytes: int
+    cores: float | None = None
 
 
 class UseMeter:

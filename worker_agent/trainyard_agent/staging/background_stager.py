@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from pathlib import Path
 
 from trainyard_agent.host.files import remove_tree
@@ -31,6 +32,10 @@ class BackgroundStager(ABC):
     def status(self) -> dict[str, Staging]:
         stale = {path.name for path in self._root.iterdir()} - self._status.keys()
         return {**dict.fromkeys(stale, Staging("stale")), **self._status}
+
+    async def settle(self, run_ids: Collection[str], timeout_s: float) -> None:
+        if tasks := [self._tasks[run_id] for run_id in run_ids if run_id in self._tasks]:
+            await asyncio.wait(tasks, timeout=timeout_s)
 
     async def discard(self, run_id: str) -> None:
         await self._end(run_id)

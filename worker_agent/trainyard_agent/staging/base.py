@@ -3,10 +3,11 @@
 For package jobs that is the run's own Python environment, for containers also the images.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder, RuntimeName
 
@@ -18,17 +19,20 @@ Phase = Literal["stale", "preparing", "ready", "failed"]
 class Staging:
     """The staging of a run. `activity` is for people, while preparing; `reason` and `message` (one sentence, or pip's
     output) say what failed. Once ready: `python` is the interpreter to start, `images` the engine's ids of the job's
-    images by name ("" is the runtime image of a package job), `packages` the directory of the run's own environment,
-    `job_dir` that of a job-dir which is a path; the last two for containers. `runtime` is the one that it is prepared
-    for, and `runtime_reason` why, where there was a choice.
+    images by name ("" is the runtime image of a package job), `users` their users where they do not have their own,
+    `packages` the directory of the run's own environment, `job_dir` the directory that is mounted at `job_dir_target`
+    for a job-dir which is a path, in a cluster a CLAIM/PATH; all of these for containers. `runtime` is the one that it
+    is prepared for, and `runtime_reason` why, where there was a choice.
     """
 
     phase: Phase
     activity: str = ""
     python: str = ""
     images: Mapping[str, str] = field(default_factory=dict)
+    users: Mapping[str, ProgramUser] = field(default_factory=dict)
     packages: str = ""
     job_dir: str = ""
+    job_dir_target: str = ""
     reason: Reason = Reason.STAGING_FAILED
     message: str = ""
     runtime: RuntimeName | None = None
@@ -54,6 +58,10 @@ class Stager(Protocol):
         """Every run that was begun and not discarded, by this agent or a former one."""
         ...
 
+    async def settle(self, run_ids: Collection[str], timeout_s: float) -> None:
+        """Wait until these runs are ready or have failed, or for the timeout."""
+        ...
+
     async def discard(self, run_id: str) -> None:
         """Cancel the preparation and remove what was prepared. Twice, or unknown run: nothing."""
         ...
@@ -75,6 +83,9 @@ class ReadyAtOnce:
 
     def status(self) -> dict[str, Staging]:
         return dict.fromkeys(self._begun, self._ready)
+
+    async def settle(self, _run_ids: Collection[str], _timeout_s: float) -> None:
+        return
 
     async def discard(self, run_id: str) -> None:
         self._begun.discard(run_id)

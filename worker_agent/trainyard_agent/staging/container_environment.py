@@ -8,31 +8,33 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from trainyard_agent.host import disk, unix_users
 from trainyard_agent.host.files import read_json, remove_tree, write_json
+from trainyard_agent.runtimes import installing
+from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.runtimes.docker import spec as docker_spec
 from trainyard_agent.runtimes.docker.engine import Engine, EngineDown, EngineError, EngineRefused
+from trainyard_agent.runtimes.docker.firewall import NotEnforced
 from trainyard_agent.runtimes.docker.log_copier import LineReader
+from trainyard_agent.runtimes.docker.network_policy import Endpoint, endpoints_of
+from trainyard_agent.runtimes.docker.networks import Networks
 from trainyard_agent.runtimes.docker.spec import ImageInfo, Owner
-from trainyard_agent.staging import (
-    archives,
-    image_puller,
-    install_script,
-    job_dirs,
-    program_module,
-)
+from trainyard_agent.runtimes.docker.users import ContainerUsers
+from trainyard_agent.runtimes.installing import PACKAGES, SOURCE, InstallLimits
+from trainyard_agent.staging import image_puller, install_limits, install_plan
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_agent.staging.image_puller import PullPolicy
+from trainyard_agent.staging.job_dirs import JobDirs
 from trainyard_agent.staging.package_fetcher import PackageFetcher
-from trainyard_agent.staging.pip_output import error_excerpt
-from trainyard_protocol.cluster import Task
+from trainyard_protocol.cluster import PRIMARY, Task
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.machines import config_of
 from trainyard_protocol.runtimes import Runtimes
@@ -40,16 +42,6 @@ from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder
 from trainyard_protocol.training_input import TrainingInput
 
-_SOURCE = f"{docker_spec.PACKAGES}-source"
-_CA_VARIABLES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-_PASSED_ON = (
-    "PIP_INDEX_URL",
-    "PIP_EXTRA_INDEX_URL",
-    "PIP_TRUSTED_HOST",
-    "PIP_NO_INDEX",
-    "PIP_DEFAULT_TIMEOUT",
-)
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _POLL_S = 0.1  # between two inspections of the installing container
 
 _log = logging.getLogger(__name__)
@@ -58,25 +50,35 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """Options of the stager. A job-dir may be mounted if it is below one of `job_dir_roots`."""
+    """Options of the stager."""
 
     runtimes: Runtimes
     pull: PullPolicy = "missing"
     pull_silence_s: float = image_puller.PULL_SILENCE_S
-    job_dir_roots: tuple[Path, ...] = ()
+    job_dirs: JobDirs = field(default_factory=JobDirs)
+    users: ContainerUsers = field(default_factory=ContainerUsers)
+    limits: InstallLimits = field(default_factory=InstallLimits)
 
 
 class ContainerStager(BackgroundStager):
     """Prepares runs of the docker runtime. `fetcher` downloads the packages."""
 
     def __init__(
-        self, root: Path, engine: Engine, owner: Owner, fetcher: PackageFetcher, settings: ContainerSettings
+        self,
+        root: Path,
+        engine: Engine,
+        owner: Owner,
+        fetcher: PackageFetcher,
+        settings: ContainerSettings,
+        networks: Networks | None = None,
     ) -> None:
         super().__init__(root)
         self._engine = engine
+        self._asked = ("", False)
         self._owner = owner
         self._fetcher = fetcher
         self._settings = settings
+        self._networks = networks or Networks(engine, owner)
 
     async def discard(self, run_id: str) -> None:
         await super().discard(run_id)
@@ -84,12 +86,6 @@ class ContainerStager(BackgroundStager):
 
     async def _prepare(self, order: RunOrder) -> Staging:
         training_input = order.training_input
-        job_dir = ""
-        if order.directory and not order.directory.startswith("gs://"):
-            await asyncio.to_thread(job_dirs.create_default, order.job_dir)
-            job_dir = str(
-                await asyncio.to_thread(job_dirs.prepare, order.directory, self._settings.job_dir_roots)
-            )
         # The directory tells the next agent that this run was being prepared.
         (self._root / order.run_id).mkdir(mode=0o755, exist_ok=True)
         if training_input.image_uri:
@@ -97,16 +93,50 @@ class ContainerStager(BackgroundStager):
             images = {
                 name: await self._ensure_image(order, name, self._settings.pull) for name in sorted(names)
             }
-            return Staging("ready", images=images, job_dir=job_dir)
+            return await self._with_job_dir(order, Staging("ready", images=images))
         image = await self._runtime_image(order, training_input)
         environment = await self._environment(order, image) if training_input.package_uris else ""
-        python = f"{docker_spec.PACKAGES}/bin/python" if environment else "python3"
-        return Staging("ready", python=python, images={"": image}, packages=environment, job_dir=job_dir)
+        python = f"{PACKAGES}/bin/python" if environment else "python3"
+        staged = Staging("ready", python=python, images={"": image}, packages=environment)
+        return await self._with_job_dir(order, staged)
+
+    async def _with_job_dir(self, order: RunOrder, staged: Staging) -> Staging:
+        """Choose the users of the images, and prepare the job-dir for that of the primary's, as the last thing before
+        the start."""
+        users = await self._users(order, staged.images)
+        primary = config_of(order.training_input, PRIMARY.type).image_uri
+        user = users.get(primary)
+        mount = await asyncio.to_thread(self._settings.job_dirs.prepare, order, user)
+        if mount is None:
+            return replace(staged, users=users)
+        return replace(staged, users=users, job_dir=mount.source, job_dir_target=mount.target)
+
+    async def _users(self, order: RunOrder, images: Mapping[str, str]) -> dict[str, ProgramUser]:
+        users = {}
+        try:
+            user_namespace = await _in_thread(self._has_user_namespace)
+            for name, image in images.items():
+                inspection = await _in_thread(partial(self._engine.image, image))
+                if inspection is None:
+                    raise StagingFailed(Reason.HOST_FAILED, f"Its image {name} was removed from the machine.")
+                user = self._settings.users.of(order, ImageInfo.of(inspection), user_namespace)
+                if user is not None:
+                    users[name] = user
+        except EngineError as error:
+            raise StagingFailed(Reason.HOST_FAILED, f"{error}.") from error
+        return users
+
+    def _has_user_namespace(self) -> bool:
+        """Asked once of each process of the engine, where that is known: it takes long. Raises EngineError."""
+        process = self._engine.process()
+        if not process or process != self._asked[0]:
+            self._asked = (process, self._engine.about().user_namespace)
+        return self._asked[1]
 
     async def _runtime_image(self, order: RunOrder, training_input: TrainingInput) -> str:
         runtimes, version = self._settings.runtimes, training_input.runtime_version
         try:
-            name = runtimes.image_for(version, any(replica.gpus for replica in order.replicas))
+            name = runtimes.image_for(version, any(replica.has_gpus for replica in order.replicas))
         except InvalidArgument as error:
             raise StagingFailed(Reason.IMAGE_FAILED, error.message) from error
         policy = self._settings.pull
@@ -119,7 +149,7 @@ class ContainerStager(BackgroundStager):
                 raise StagingFailed(
                     Reason.IMAGE_FAILED,
                     f"{name}, the image of its runtime version, is not on the agent's machine: "
-                    "`trainyard runtimes build` builds it there.",
+                    f"`trainyard runtimes build {runtimes.name_of(name)}` builds it there.",
                 ) from failure
             raise
 
@@ -154,14 +184,11 @@ class ContainerStager(BackgroundStager):
         for path in (directory, source, environment):
             path.mkdir(mode=0o755)
         packages = await self._fetcher.fetch(order, source, self._set_activity)
-        self._set_activity(order.run_id, f"installing {', '.join(package.name for package in packages)}")
+        self._set_activity(order.run_id, installing.activity(package.name for package in packages))
         code, output = await self._install(order, image, source, environment, packages)
         (directory / "install.log").write_text(output, encoding="utf-8")
-        if code == install_script.NO_ENVIRONMENT:
-            message = f"No environment could be created in its runtime image:  {error_excerpt(output)}"
-            raise StagingFailed(Reason.IMAGE_FAILED, message)
         if code:
-            raise StagingFailed(Reason.PACKAGES_FAILED, error_excerpt(output))
+            raise StagingFailed(*installing.failure(code, output))
         write_json(ready, {"image": image})
         return str(environment)
 
@@ -170,60 +197,70 @@ class ContainerStager(BackgroundStager):
     ) -> tuple[int, str]:
         """Run the installing container to its end: its exit code and output. Nothing of it is left."""
 
-        isolated = [p for p in packages if await archives.needs_isolation(p)]
+        isolated = await install_plan.isolated(packages)
+        inside = {package: f"{SOURCE}/{package.relative_to(source)}" for package in packages}
+        variables = await asyncio.to_thread(install_plan.write, source, inside, isolated)
+        user = await asyncio.to_thread(self._give_to_installer, order, source, environment)
 
-        def write_plan() -> dict[str, str]:
-            inside = {p: f"{_SOURCE}/{p.relative_to(source)}" for p in packages}
-            plan: dict[str, object] = {
-                "environment": docker_spec.PACKAGES,
-                "with_base": [inside[p] for p in packages if p not in isolated],
-                "isolated": [inside[p] for p in isolated],
-            }
-            module = program_module.source()
-            if module is not None:
-                shutil.copyfile(module, source / program_module.NAME)
-                plan["module"] = f"{_SOURCE}/{program_module.NAME}"
-            write_json(source / "plan.json", plan)
-            shutil.copyfile(install_script.__file__, source / "install.py")
-            return pip_environment(os.environ, source)
-
-        variables = await asyncio.to_thread(write_plan)
-        command = ["python3", f"{_SOURCE}/install.py", f"{_SOURCE}/plan.json"]
-        gateway = await _in_thread(self._engine.gateway)
-        spec = docker_spec.staging_spec(
-            self._owner,
-            order,
-            ImageInfo(image),
-            command,
-            variables,
-            gateway=gateway,
-            directory=str(environment),
-            source=str(source),
-            user=f"{os.getuid()}:{os.getgid()}",
-        )
-        name = f"{docker_spec.network_name(order)}-staging"
+        gateway, limits = await _in_thread(self._engine.gateway), self._settings.limits
         try:
             await _in_thread(lambda: self._remove_containers(order.run_id))
+            spec = docker_spec.staging_spec(
+                self._owner,
+                order,
+                ImageInfo(image),
+                list(install_plan.COMMAND),
+                variables,
+                gateway=gateway,
+                directory=str(environment),
+                source=str(source),
+                user=user,
+                network=await _in_thread(lambda: self._networks.create_for_staging(order)),
+                memory_bytes=limits.memory_bytes,
+                cpus=limits.cpus,
+            )
+            name = docker_spec.staging_name(order)
             container = await _in_thread(lambda: self._engine.create(name, spec))
             await _in_thread(lambda: self._engine.start(container))
-            while True:
-                seen = await _in_thread(lambda: self._engine.inspect(container))
-                if seen is None:
-                    raise StagingFailed(Reason.STAGING_FAILED, "The container that installed it was removed.")
-                if seen["State"]["Status"] in ("exited", "dead"):
-                    return int(seen["State"]["ExitCode"]), await _in_thread(lambda: self._output(container))
-                await asyncio.sleep(_POLL_S)
+            return await install_limits.within(
+                limits, self._finish(container), lambda: self._installed_bytes(container, environment)
+            )
         except EngineRefused as refused:
             error, reason = docker_spec.refused_start(refused.status, refused.message)
             if reason is Reason.START_FAILED:
-                raise StagingFailed(
-                    Reason.IMAGE_FAILED, f"Its runtime image has no python3: {error}"
-                ) from refused
+                raise StagingFailed(Reason.IMAGE_FAILED, installing.no_python(error)) from refused
             raise StagingFailed(Reason.HOST_FAILED, error) from refused
-        except EngineDown as down:
-            raise StagingFailed(Reason.HOST_FAILED, f"{down}.") from down
+        except (EngineDown, NotEnforced) as error:
+            raise StagingFailed(Reason.HOST_FAILED, f"{error}.") from error
         finally:
             await asyncio.shield(self._clean(order.run_id))
+
+    def _give_to_installer(self, order: RunOrder, *directories: Path) -> str:
+        """Whom the installation runs as: it runs the setup.py of packages."""
+        if os.geteuid() != 0 or self._settings.users.choice == "image":
+            return f"{os.geteuid()}:{os.getegid()}"
+        user = self._settings.users.unprivileged(order)
+        for directory in directories:
+            unix_users.give(directory, user.uid, user.gid)
+        return user.ids
+
+    async def _finish(self, container: str) -> tuple[int, str]:
+        """Wait for the installing container to end. Returns its exit code and output."""
+        while True:
+            seen = await _in_thread(lambda: self._engine.inspect(container))
+            if seen is None:
+                raise StagingFailed(Reason.STAGING_FAILED, "The container that installed it was removed.")
+            state = seen["State"]
+            if state["Status"] in ("exited", "dead"):
+                code = int(state["ExitCode"])
+                if code and state.get("OOMKilled"):
+                    raise install_limits.out_of_memory(self._settings.limits)
+                return code, await _in_thread(lambda: self._output(container))
+            await asyncio.sleep(_POLL_S)
+
+    async def _installed_bytes(self, container: str, environment: Path) -> int:
+        written = await _in_thread(lambda: self._engine.disk_bytes(container))
+        return written + await asyncio.to_thread(disk.usage, environment)
 
     def _output(self, container: str) -> str:
         stream = self._engine.log(container, follow=False)
@@ -243,23 +280,25 @@ class ContainerStager(BackgroundStager):
             _log.warning("run %s: its installing container is removed later: %s", run_id, error)
 
     def _remove_containers(self, run_id: str) -> None:
-        """Remove the installing containers of this run, and orphaned ones. Raises EngineError."""
-        labels = (f"{docker_spec.AGENT}={self._owner.agent_id}", f"{docker_spec.ROLE}={docker_spec.STAGING}")
-        for container in self._engine.containers(*labels):
-            owner = container.labels.get(docker_spec.RUN, "")
-            if owner == run_id or owner not in self._status:
+        """Remove the installing containers of this run with their networks, and orphaned ones. Raises EngineError."""
+
+        def is_unused(labels: Mapping[str, str]) -> bool:
+            owner = labels.get(docker_spec.RUN, "")
+            return owner == run_id or owner not in self._status
+
+        agent, role = f"{docker_spec.AGENT}={self._owner.agent_id}", f"{docker_spec.ROLE}="
+        for container in self._engine.containers(agent, f"{role}{docker_spec.STAGING}"):
+            if is_unused(container.labels):
                 self._engine.remove(container.id)
+        for network, labels in self._engine.networks(agent, f"{role}{docker_spec.STAGING_NETWORK}").items():
+            if is_unused(labels):
+                self._networks.remove(network, labels)
 
 
-def pip_environment(inherited: Mapping[str, str], source: Path) -> dict[str, str]:
-    """pip's environment in the container: the user's index and proxies, and the user's certificates, copied to
-    `source`. No other variables of the agent."""
-    passed = {name: inherited[name] for name in (*_PASSED_ON, *_PROXIES) if name in inherited}
-    bundle = next((inherited[name] for name in _CA_VARIABLES if inherited.get(name)), "")
-    if bundle and Path(bundle).is_file():
-        shutil.copyfile(bundle, source / "certificates.pem")
-        passed["PIP_CERT"] = f"{_SOURCE}/certificates.pem"
-    return {**passed, "HOME": "/tmp", "PYTHONUNBUFFERED": "1"}  # noqa: S108 - inside the container
+def package_index(inherited: Mapping[str, str]) -> list[Endpoint]:
+    """The index and proxies that `install_plan` passes on."""
+    index = [url for name in install_plan.INDEX_VARIABLES for url in inherited.get(name, "").split()]
+    return endpoints_of([*index, *(inherited[name] for name in install_plan.PROXIES if name in inherited)])
 
 
 async def _in_thread(call: Callable[[], _T]) -> _T:

@@ -1,43 +1,156 @@
-"""Job-dirs that are paths of the host, the only paths that a job may name."""
+"""Job-dirs that are paths of the host, the only paths that a job may name.
 
-from collections.abc import Sequence
-from pathlib import Path
+A container has a directory mounted that no job can replace by a link. On a service of many people that is the first
+one below ROOT/PROJECT/OWNER: no container has one of these or their parents. The rest of a job-dir's path is looked up
+inside, where links lead to the container's own files. With --one-user the job-dir itself is mounted.
+"""
 
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from trainyard_agent.host import directories, unix_users
+from trainyard_agent.host.directories import LinkInPath
+from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.staging.base import StagingFailed
+from trainyard_protocol.job_dirs import is_owners, owner_parts
 from trainyard_protocol.states import Reason
+from trainyard_protocol.sync import RunOrder
+
+_SHARED = 2  # PROJECT/OWNER, of several jobs
+_PASSED_THROUGH = 0o711  # by whoever knows the rest of the path
+_OWN = 0o700
+_WRITABLE_BY_OTHERS = 0o022
 
 
-def prepare(job_dir: str, roots: Sequence[Path]) -> Path:
-    """Create the job-dir if it is missing. Returns the directory to mount, with every link resolved.
+@dataclass(frozen=True, slots=True)
+class JobDirMount:
+    """The mount of a job-dir: the host's directory `source` at `target` in the container."""
 
-    Raises StagingFailed unless it is below one of `roots`: a job must not access the rest of the machine.
-    """
-    path = Path(job_dir)
-    problem = ""
-    if not path.is_absolute():
-        problem = "it is neither a gs:// address nor an absolute path"
-    elif not roots:
-        problem = "this agent may mount no directory of its machine (see its option --job-dir-root)"
-    elif not any(path.resolve().is_relative_to(root.resolve()) for root in roots):
-        allowed = ", ".join(map(str, roots))
-        problem = f"this agent may mount only directories below {allowed} (its --job-dir-root)"
-    if problem:
-        raise StagingFailed(Reason.START_FAILED, f"The job-dir {job_dir} cannot be used: {problem}.")
-    _create(path)
-    return path.resolve()
+    source: str
+    target: str
 
 
-def create_default(job_dir: str) -> None:
-    """Create the directory that the service chose for a job, for its user alone. "" and gs://: nothing.
+@dataclass(frozen=True, slots=True)
+class JobDirs:
+    """The job-dirs that may be mounted: those below one of `roots`; without `one_user` below its PROJECT/OWNER."""
+
+    roots: tuple[Path, ...] = ()
+    one_user: bool = False
+
+    def prepare(self, order: RunOrder, user: ProgramUser | None) -> JobDirMount | None:
+        """Create the job-dir if it is missing. Returns None if the job has none that is a path.
+
+        An agent that is root gives what root has there to `user`, if the replicas have one. Raises StagingFailed: a
+        job must not access the rest of the machine.
+        """
+        if not order.directory or "://" in order.directory:
+            return None
+        path = Path(order.directory)
+        root, names = self._place(path, order)
+        chosen_by_job = bool(order.training_input.job_dir)
+        depth = len(names) if self.one_user else _SHARED + 1
+        modes = [0o777 if chosen_by_job else _PASSED_THROUGH for _ in names]
+        if not self.one_user:
+            modes[:_SHARED] = [_PASSED_THROUGH] * _SHARED
+        if not chosen_by_job:
+            modes[-1] = _OWN
+        try:
+            with directories.open_below(root, list(zip(names, modes, strict=True))) as fds:
+                if not self.one_user:
+                    for level, fd in enumerate(fds[:depth]):
+                        _shut(fd, root.joinpath(*names[:level]), is_project=level == 1)
+                if user is not None and os.geteuid() == 0:
+                    _give(fds[depth], path, user)
+        except LinkInPath as error:
+            raise _failed(path, f"{error.strerror}; a job-dir must lead through no link") from error
+        except OSError as error:
+            message = f"The job-dir {path} cannot be created: {error.strerror}."
+            raise StagingFailed(Reason.START_FAILED, message) from error
+        target = PurePosixPath(*path.parts[: len(path.parts) - len(names) + depth])
+        return JobDirMount(str(root.resolve().joinpath(*names[:depth])), str(target))
+
+    def _place(self, path: Path, order: RunOrder) -> tuple[Path, tuple[str, ...]]:
+        """The root of a path and the names below it."""
+        if not path.is_absolute() or "\0" in str(path):
+            raise _failed(path, "it is neither a gs:// address nor an absolute path")
+        if not self.roots:
+            raise _failed(
+                path, "this agent may mount no directory of its machine (see its option --job-dir-root)"
+            )
+        if not self.one_user and not order.owner:
+            raise _failed(path, "the server does not say whose job it is; it is older than the agent")
+        for root in self._bases():
+            if path.is_relative_to(root) and path != root and ".." not in path.parts:
+                below = path.relative_to(root)
+                if self.one_user or is_owners(PurePosixPath(below), order.project, order.owner):
+                    return root, below.parts
+        owners = () if self.one_user else owner_parts(order.project, order.owner)
+        allowed = ", ".join(str(root.joinpath(*owners)) for root in self.roots)
+        raise _failed(path, f"this agent may mount only directories below {allowed} (its --job-dir-root)")
+
+    def _bases(self) -> Iterator[Path]:
+        """The roots as they were given and without links, the innermost first."""
+        both = {base for root in self.roots for base in (root.absolute(), root.resolve())}
+        yield from sorted(both, key=lambda base: len(base.parts), reverse=True)
+
+
+def create_default(job_dir: str, user: int | None = None) -> None:
+    """Create the directory that the service chose for a job, for one user alone: `user`, None: the agent's. "" and
+    gs://: nothing.
 
     Raises StagingFailed.
     """
-    if job_dir and "://" not in job_dir:
-        _create(Path(job_dir).parent)
-        _create(Path(job_dir), 0o700)
+    if not job_dir or "://" in job_dir:
+        return
+    path = Path(job_dir)
+    for parent in reversed(path.parents):
+        _create(parent, _PASSED_THROUGH)
+    _create(path, _OWN)
+    if user is None:
+        return
+    try:
+        unix_users.give(path, user)
+    except OSError as error:
+        message = f"The job-dir {path} cannot be given to the job's user: {error.strerror}."
+        raise StagingFailed(Reason.START_FAILED, message) from error
+    if closed := unix_users.closed_to(path.parent):
+        message = f"The job-dir {path} cannot be used: the users of jobs may not enter {closed} (chmod o+x)."
+        raise StagingFailed(Reason.START_FAILED, message)
 
 
-def _create(path: Path, mode: int = 0o777) -> None:
+def _shut(fd: int, path: Path, is_project: bool) -> None:
+    """Check that nobody but this user and root can replace what is in the directory. Raises StagingFailed, OSError.
+
+    Where this is not root, containers have the agent's user: then nobody else may come to a setuid program that a job
+    leaves. Others may pass where users of jobs have to.
+    """
+    found = os.fstat(fd)
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & _WRITABLE_BY_OTHERS:
+        message = (
+            f"Only the agent's user and root may write to {path}, in which job-dirs are: chown, chmod go-w."
+        )
+        raise StagingFailed(Reason.HOST_FAILED, message)
+    if is_project and os.geteuid() != 0 and found.st_mode & 0o077:
+        Path(f"/proc/self/fd/{fd}").chmod(_OWN)
+
+
+def _give(fd: int, path: Path, user: ProgramUser) -> None:
+    try:
+        directories.give(fd, user.uid, user.gid, former=0)
+    except OSError as error:
+        message = (
+            f"The job-dir {path} cannot be given to the user {user.ids} of its containers: {error.strerror}."
+        )
+        raise StagingFailed(Reason.HOST_FAILED, message) from error
+
+
+def _failed(path: Path, problem: str) -> StagingFailed:
+    return StagingFailed(Reason.START_FAILED, f"The job-dir {path} cannot be used: {problem}.")
+
+
+def _create(path: Path, mode: int) -> None:
     try:
         path.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:

@@ -10,7 +10,7 @@ from trainyard_agent.server_client import ChecksumMismatch, ServerClient
 from trainyard_agent.staging import archives
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_protocol.errors import TrainyardError
-from trainyard_protocol.gcs import CloudStorage, NoSuchObject, split_url
+from trainyard_protocol.gcs import OF_RUN, CloudStorage, NoSuchObject, split_url
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder
 
@@ -22,20 +22,19 @@ ReportActivity = Callable[[str, str], None]
 
 
 class PackageFetcher:
-    """Downloads packages. `emulator` is the address of gs://, as `http://host:port`; "": Google's."""
+    """Downloads packages. `emulator` is the address of gs://, as `http://host:port`; "": Google's; OF_RUN in
+    it is the run's token."""
 
     def __init__(self, control_plane: ServerClient, emulator: str) -> None:
         self._control_plane = control_plane
-        self._storage = CloudStorage("The agent", emulator)
+        self._emulator = emulator
 
     async def fetch(self, order: RunOrder, directory: Path, report: ReportActivity) -> list[Path]:
         """Download each package into its own directory below `directory`, in the job's order. Raises StagingFailed."""
         uris = order.training_input.package_uris
-        return [
-            await self._fetch(order.run_id, uri, directory / str(n), report) for n, uri in enumerate(uris)
-        ]
+        return [await self._fetch(order, uri, directory / str(n), report) for n, uri in enumerate(uris)]
 
-    async def _fetch(self, run_id: str, uri: str, directory: Path, report: ReportActivity) -> Path:
+    async def _fetch(self, order: RunOrder, uri: str, directory: Path, report: ReportActivity) -> Path:
         staged, stored = _STAGED.fullmatch(uri), _GCS.fullmatch(uri)
         name = staged[2] if staged else stored[3] if stored else ""
         if not archives.is_package_name(name):
@@ -44,21 +43,23 @@ class PackageFetcher:
                 f"{uri} is not a package: packageUris name files that end in .tar.gz, .tgz, .zip or .whl, "
                 "on gs:// or staged by `jobs submit`.",
             )
-        report(run_id, f"fetching {name}")
+        report(order.run_id, f"fetching {name}")
         directory.mkdir(mode=0o755)
         target = directory / name
         try:
             if staged:
                 await self._control_plane.download(staged[1], name, target)
             elif stored:
-                await asyncio.to_thread(self._download, uri, target)
+                emulator = self._emulator.replace(OF_RUN, order.storage_token)
+                await asyncio.to_thread(_download, CloudStorage("The agent", emulator), uri, target)
         except NoSuchObject as error:
             raise StagingFailed(Reason.PACKAGES_FAILED, error.message) from error
         except (TrainyardError, ChecksumMismatch) as error:
             raise StagingFailed(Reason.STAGING_FAILED, f"{uri}: {error}") from error
         return target
 
-    def _download(self, url: str, target: Path) -> None:
-        bucket, name = split_url(url)
-        with self._storage.errors(url), closing(self._storage.client()) as client:
-            client.bucket(bucket).blob(name).download_to_filename(str(target))
+
+def _download(storage: CloudStorage, url: str, target: Path) -> None:
+    bucket, name = split_url(url)
+    with storage.errors(url), closing(storage.client()) as client:
+        client.bucket(bucket).blob(name).download_to_filename(str(target))

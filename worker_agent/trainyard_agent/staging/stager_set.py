@@ -1,7 +1,7 @@
 """Several stagers as one: each run is prepared by the stager of the runtime that was chosen for it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from trainyard_agent.runtimes.runtime_set import Choices
@@ -29,6 +29,9 @@ class StagerSet:
                 staging = every[choice.runtime][run_id]
                 merged[run_id] = replace(staging, runtime=choice.runtime, runtime_reason=choice.reason)
         return merged
+
+    async def settle(self, run_ids: Collection[str], timeout_s: float) -> None:
+        await asyncio.gather(*(stager.settle(run_ids, timeout_s) for stager in self._stagers.values()))
 
     async def discard(self, run_id: str) -> None:
         for stager in self._stagers.values():

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from trainyard_protocol.states import JobState
-from trainyard_server.api.dependencies import Cases
+from trainyard_server.api.dependencies import Cases, caller_of
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS
 from trainyard_server.services.cluster import QUEUE_PAGE, AgentLine, ClusterView
@@ -26,9 +26,10 @@ _WORDS = {JOBS: "running jobs", VCPUS: "vCPUs", GPUS: "GPUs"}
 
 def cluster_view(request: Request, cases: Cases, page: int = 1) -> View:
     server = str(request.base_url).rstrip("/")
+    visible = caller_of(request).visible
 
     def read() -> Mapping[str, Any]:
-        cluster = cases.cluster.page(page)
+        cluster = cases.cluster.page(visible, page)
         return {
             "absent": [line for line in cluster.agents if not _is_shown(line)],
             "agents": [line for line in cluster.agents if _is_shown(line)],
@@ -46,13 +47,14 @@ def cluster_view(request: Request, cases: Cases, page: int = 1) -> View:
 
 def _is_shown(line: AgentLine) -> bool:
     """False for a silent agent without a run: it is listed apart."""
-    return line.view.alive or bool(line.runs)
+    return line.view.alive or bool(line.runs) or bool(line.hidden_runs)
 
 
 def _gpus(cluster: ClusterView) -> tuple[int, int]:
     """Allocated devices and all devices, of the agents that are alive."""
-    devices = [device for line in cluster.agents if line.view.alive for device in line.devices]
-    return sum(device.holder is not None for device in devices), len(devices)
+    alive = [line.view for line in cluster.agents if line.view.alive]
+    held = sum(view.accelerators_given for view in alive)
+    return held, sum(view.capacity.accelerators.total() for view in alive)
 
 
 add_page(router, "/cluster", cluster_view)

@@ -11,7 +11,8 @@ from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views import JobDetail, ReplicaView, RunView
 from trainyard_server.api.dependencies import Cases, UseCases
 from trainyard_server.dashboard.cached_listing import CachedListing
-from trainyard_server.dashboard.pages.job_header import JOB, job_view
+from trainyard_server.dashboard.pages.job_header import JOB, SHOWN_EVENTS, job_view, shown_events
+from trainyard_server.dashboard.pages.study import study_view
 from trainyard_server.dashboard.result_chart import result_chart
 from trainyard_server.dashboard.usage_charts import UsageCharts, usage_charts
 from trainyard_server.dashboard.views import View, add_page
@@ -20,13 +21,15 @@ from trainyard_server.storage.events.notifier import usage_topic
 
 router = APIRouter()
 
-_SHOWN_EVENTS = 400
 _CHARTED_REPLICAS = 12  # on one page of the usage charts
 _CHART_POINTS = 150  # of each replica
 _FILES_TIMEOUT_S = 2.0  # a storage that hangs does not hold up the page
 
 
 def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
+    if cases.studies.is_study(project, job_id):
+        return study_view(request, cases, project, job_id)
+    origin = cases.studies.origin(project, job_id)
     files = CachedListing(
         lambda: cases.job_files.listing(project, job_id, timeout_s=_FILES_TIMEOUT_S), cases.backend.clock
     )
@@ -41,10 +44,11 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
             "bars": bars(shown, now),
             "commands": _commands(project, job_id, primary),
             "created_at": _created(detail),
-            "dropped_events": max(0, len(detail.events) - _SHOWN_EVENTS),
+            "dropped_events": max(0, len(detail.events) - SHOWN_EVENTS),
             "ended_at": _time(detail, "endTime"),
-            "events": [event for event in detail.events if event.message or event.after][-_SHOWN_EVENTS:],
+            "events": shown_events(detail),
             "latest": latest,
+            "origin": origin,
             "left_s": None if is_final or primary is None else seconds_left(primary),
             "steps_at_risk": _steps_at_risk(latest),
             "is_final": is_final,

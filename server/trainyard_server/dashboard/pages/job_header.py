@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views import JobDetail
+from trainyard_protocol.views import EventView, JobDetail
 from trainyard_server.api.dependencies import UseCases, caller_of
 from trainyard_server.dashboard.rendering import job_path
 from trainyard_server.dashboard.views import View
@@ -17,6 +17,10 @@ JOB = "/projects/{project}/jobs/{job_id}"
 """Path of a job's page; the paths of its tabs begin with it."""
 
 TABS = {"": "Overview", "/logs": "Logs", "/metrics": "Metrics", "/config": "Config", "/files": "Files"}
+
+
+SHOWN_EVENTS = 400
+"""The newest ones, on an overview."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +49,26 @@ def job_view(
     caller = caller_of(request)
 
     def read() -> Mapping[str, Any]:
-        detail = cases.job_details.detail(project, job_id, with_events)
+        detail = cases.job_details.detail(project, job_id, with_events, with_trials=False)
         return {
             "detail": detail,
             "job_id": job_id,
             "job_path": job_path(project, job_id),
-            "may_cancel": detail.state not in FINAL_JOB_STATES and caller.may_change(detail.owner),
+            "may_cancel": detail.state not in FINAL_JOB_STATES and caller.may_change(project, detail.owner),
             "now": cases.backend.clock(),
             "project": project,
             "tabs": [
-                Tab(word, job_path(project, job_id) + below, below == tab) for below, word in TABS.items()
+                Tab(word, job_path(project, job_id) + below, below == tab)
+                for below, word in TABS.items()
+                if below != "/metrics" or not detail.is_study  # its trials have the curves
             ],
             **more(detail),
         }
 
     return View(template, read, (job_topic(key), PROGRESS_TOPIC, *(topic(key) for topic in topics)))
+
+
+def shown_events(detail: JobDetail) -> list[EventView]:
+    """The context of job/_events.html."""
+    shown = [event for event in detail.events if event.message or event.after or event.kind == "labels"]
+    return shown[-SHOWN_EVENTS:]

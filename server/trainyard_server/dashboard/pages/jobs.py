@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_server.api.dependencies import Cases
+from trainyard_server.api.dependencies import Cases, caller_of
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.services.job_search import PAGE_SIZE, JobListing, JobSearchRequest
 from trainyard_server.storage.events.notifier import JOBS_TOPIC, PROGRESS_TOPIC
@@ -46,10 +46,11 @@ def jobs_view(
         q, project, owner, tuple(state), tuple(label), since, until, needs_attention, sort, page
     )
     address = Address(request.query_params.multi_items())
+    visible = caller_of(request).visible
 
     def read() -> Mapping[str, Any]:
-        listing = cases.job_search.find(question)
-        projects, owners = cases.job_search.choices()
+        listing = cases.job_search.find(visible, question)
+        projects, owners = cases.job_search.choices(visible)
         return {
             "address": address,
             "chips": _chips(question, listing, address),

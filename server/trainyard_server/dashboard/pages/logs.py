@@ -19,9 +19,10 @@ def logs_view(request: Request, cases: Cases, project: str, job_id: str) -> View
     loaded = rfc3339(cases.backend.clock())  # the script compares the browser's clock with it
 
     def more(detail: JobDetail) -> Mapping[str, Any]:
+        every = [run for gang in detail.runs for run in (gang, *gang.restarts)]
         runs = [
             {"number": run.number, "state": run.state.value, "tasks": [r.task for r in run.replicas]}
-            for run in detail.runs
+            for run in sorted(every, key=lambda run: run.number)
         ]
         return {"loaded": loaded, "runs": json.dumps(runs)}
 

@@ -1,6 +1,6 @@
 """Page of a new job: a config that is checked while it is typed, empty or cloned from another job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.machines import configs_dir
 from trainyard_server.api.dependencies import Cases, UseCases, caller_of
 from trainyard_server.dashboard.views import View, add_page
-from trainyard_server.domain.permissions import Role
+from trainyard_server.domain.permissions import ALL_PROJECTS, Caller, Role
 
 router = APIRouter()
 
@@ -29,14 +29,17 @@ def new_view(
     cases: Cases,
     project: str = "",
     origin: Annotated[str, Query(alias="from")] = "",
+    trials: str = "",
 ) -> View:
-    may_submit = caller_of(request).may(Role.SUBMITTER)
+    caller = caller_of(request)
 
     def read() -> Mapping[str, Any]:
-        if not may_submit:
+        if not caller.may_anywhere(Role.SUBMITTER):
             return {"start": None}
-        projects, _ = cases.job_search.choices()
-        filled = _clone(cases, origin) if origin else _blank(cases, project or _first(projects))
+        projects = _projects(cases, caller)
+        filled = (
+            _clone(cases, caller, origin, trials) if origin else _blank(cases, project or _first(projects))
+        )
         return {
             "clones": filled["from"],
             "example_names": EXAMPLES,
@@ -59,13 +62,25 @@ def _blank(cases: UseCases, project: str) -> dict[str, Any]:
     )
 
 
-def _clone(cases: UseCases, origin: str) -> dict[str, Any]:
-    """Raises NotFound for a job that is not there."""
+def _projects(cases: UseCases, caller: Caller) -> list[str]:
+    """The projects in which the caller may submit jobs: those that have jobs, and those in which it has a role."""
+    known, _ = cases.job_search.choices(caller.visible)
+    return sorted(
+        name for name in {*known, *caller.grants} - {ALL_PROJECTS} if caller.may(Role.SUBMITTER, name)
+    )
+
+
+def _clone(cases: UseCases, caller: Caller, origin: str, trials: str) -> dict[str, Any]:
+    """`trials`: those of a study whose ranges the clone gets. Raises NotFound for a job that is not there,
+    PermissionDenied for one of a project that the caller does not see."""
     project, slash, job_id = origin.rpartition("/")
     if not slash:
         raise InvalidArgument(Violation("from", f"looks like PROJECT/JOB; this is {origin!r}."))
+    caller.check_sees(project)
     config = cases.configs.config(project, job_id)
-    clone = config.clone
+    clone, count = config.clone, 0
+    if trials:
+        clone, count = cases.configs.narrowed_clone(project, job_id, trials)
     return {
         "project": project,
         "job_id": clone.job_id,
@@ -73,11 +88,11 @@ def _clone(cases: UseCases, origin: str) -> dict[str, Any]:
         "args": clone.args_text,
         "job_dir": clone.job_dir,
         "labels": ", ".join(f"{key}={value}" for key, value in clone.labels.items()),
-        "from": {"project": project, "job_id": job_id, "job_dir": config.job_dir},
+        "from": {"project": project, "job_id": job_id, "job_dir": config.job_dir, "trials": count},
     }
 
 
-def _first(projects: Sequence[str]) -> str:
+def _first(projects: list[str]) -> str:
     return _DEFAULT_PROJECT if _DEFAULT_PROJECT in projects or not projects else projects[0]
 
 

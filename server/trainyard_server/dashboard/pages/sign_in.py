@@ -1,17 +1,19 @@
 """Sign-in and sign-out: a token, or the code of a link, becomes a session of the browser."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from trainyard_protocol.errors import TrainyardError
-from trainyard_server.api.csrf import form_body, form_fields, session_cookie
-from trainyard_server.api.dependencies import Cases
+from trainyard_protocol.errors import TooManyRequests, TrainyardError
+from trainyard_server.api.audit import Audited
+from trainyard_server.api.csrf import CSRF_FIELD, address_of, form_body, form_fields, session_cookie
+from trainyard_server.api.dependencies import Cases, UseCases
 from trainyard_server.dashboard.views import Pages, View
-from trainyard_server.domain.permissions import SIGN_IN, SIGN_OUT, local_path
-from trainyard_server.services.sign_in import TooManySignIns
+from trainyard_server.domain.route_access import SIGN_IN, SIGN_OUT, local_path
+from trainyard_server.services.sign_in import OtherAccount
 
 router = APIRouter()
 
@@ -22,24 +24,40 @@ async def _form(request: Request) -> dict[str, str]:
 
 @router.get(SIGN_IN)
 def sign_in_page(
-    request: Request, pages: Pages, next_path: Annotated[str, Query(alias="next")] = "/"
+    request: Request, pages: Pages, cases: Cases, next_path: Annotated[str, Query(alias="next")] = "/"
 ) -> HTMLResponse:
-    return _page(request, pages, local_path(next_path))
+    return sign_in_answer(request, pages, cases, local_path(next_path))
 
 
 @router.post(SIGN_IN)
 async def sign_in(
-    request: Request, pages: Pages, cases: Cases, fields: Annotated[dict[str, str], Depends(_form)]
+    request: Request,
+    pages: Pages,
+    cases: Cases,
+    trail: Audited,
+    fields: Annotated[dict[str, str], Depends(_form)],
 ) -> Response:
-    """Open a session; with a wrong token show the page again, and keep the session there was."""
+    """Open a session; with a wrong token show the page again, and keep the session there was.
+
+    A link for another account than that of the session needs the answer to a question, with the session's CSRF value
+    as other forms."""
     path = local_path(fields.get("next", "/"))
-    client = request.client.host if request.client is not None else ""
+    address, session = address_of(request), request.state.session
     code, token = fields.get("code", ""), fields.get("token", "").strip()
-    enter = cases.sign_in.with_code if code else cases.sign_in.with_token
+    if code:
+        confirmed = session is not None and session.is_csrf(fields.get(CSRF_FIELD, ""))
+        enter = partial(cases.sign_in.with_code, address, code, session, confirmed=confirmed)
+    else:
+        enter = partial(cases.sign_in.with_token, address, token, session)
     try:
-        session = await run_in_threadpool(enter, client, code or token, request.state.session)
+        async with cases.guesses.checking(address):
+            session = await run_in_threadpool(enter)
+    except OtherAccount as question:
+        trail.is_change = False
+        context = {"question": question, "next": path, "code": code}
+        return HTMLResponse(pages.page(request, View("switch_account.html", lambda: context)))
     except TrainyardError as error:
-        return _page(request, pages, path, error)
+        return sign_in_answer(request, pages, cases, path, error)
     answer = RedirectResponse(path, 303)
     answer.headers.append("Set-Cookie", session_cookie(request, session, cases.backend.clock()))
     return answer
@@ -55,9 +73,13 @@ def sign_out(request: Request, cases: Cases) -> Response:
     return answer
 
 
-def _page(request: Request, pages: Pages, path: str, error: TrainyardError | None = None) -> HTMLResponse:
-    html = pages.page(request, View("sign_in.html", lambda: {"next": path, "error": error}))
+def sign_in_answer(
+    request: Request, pages: Pages, cases: UseCases, path: str, error: TrainyardError | None = None
+) -> HTMLResponse:
+    """The sign-in page; `path` is where it leads to. With an error its message and status."""
+    issuer = cases.single_sign_on.host if cases.single_sign_on is not None else ""
+    html = pages.page(request, View("sign_in.html", lambda: {"next": path, "error": error, "issuer": issuer}))
     answer = HTMLResponse(html, error.http_status if error is not None else 200)
-    if isinstance(error, TooManySignIns):
-        answer.headers["Retry-After"] = str(error.wait_s)
+    if isinstance(error, TooManyRequests):
+        answer.headers["Retry-After"] = str(error.retry_after_s)
     return answer

@@ -81,10 +81,12 @@ function themed() {
  * @property {number} colour from 0 @property {string} [dash] @property {number} [width] @property {number} [opacity]
  * @property {string} [symbol] marks points, some of them where there are many @property {string} [hover] a template of
  * the library; none: no hover @property {any[]} [data] for the template @property {boolean} [fill]
- * down to zero @property {boolean} [flag] a red cross at the upper edge; y is ignored
+ * down to zero @property {boolean} [stepped] level until the next point @property {boolean} [points] no line
+ * @property {number[]} [shades] of the points, from 0 to 1 @property {boolean} [flag] a red cross at the upper edge; y is ignored
  *
  * @typedef {object} Axis
- * @property {string} [title] @property {"linear"|"log"|"date"} [type] @property {string} [format] of d3
+ * @property {string} [title] @property {"linear"|"log"|"date"|"category"} [type]
+ * @property {string[]} [order] of categories @property {boolean} [whole] has whole numbers alone
  * @property {string} [suffix] @property {boolean} [zero] begins at zero @property {string} [key] with another key the
  * axis loses its zoom
  *
@@ -166,7 +168,7 @@ export class Chart {
     if (!picture) return;
     const theme = themed();
     const first = !this.#drawn;
-    await library.react(this.#element, traces(picture, theme), layout(picture, theme), {
+    await library.react(this.#element, traces(picture, theme), layout(picture, theme, this.#element), {
       displayModeBar: false,
       showTips: false,
       doubleClick: "autosize",
@@ -211,9 +213,16 @@ function traces(picture, theme) {
       };
     }
     const colour = theme.colours[line.colour % COLOURS];
+    if (line.points) {
+      const shades = line.shades ? { color: line.shades, colorscale: [[0, theme.line], [1, colour]], cmin: 0, cmax: 1 } : { color: colour };
+      return {
+        type: "scatter", mode: "markers", name: plain(line.name), x: line.x, y: line.y, customdata: line.data, hovertemplate: line.hover,
+        marker: { symbol: line.symbol ?? "circle", size: line.symbol === "diamond" ? 11 : line.x.length > 200 ? 5 : 8, line: { color: theme.dim, width: 0.75 }, ...shades }, opacity: line.opacity ?? 1,
+      };
+    }
     return {
       type: "scatter", mode: line.symbol || line.x.length === 1 ? "lines+markers" : "lines", name: plain(line.name), x: line.x, y: line.y,
-      line: { color: colour, width: line.width ?? 1.75, dash: line.dash ?? "solid", simplify: true },
+      line: { color: colour, width: line.width ?? 1.75, dash: line.dash ?? "solid", simplify: true, shape: line.stepped ? "hv" : "linear" },
       marker: { symbol: line.symbol ?? "circle", size: 6, color: theme.surface, line: { color: colour, width: 1.5 }, maxdisplayed: 60 },
       opacity: line.opacity ?? 1, connectgaps: false, customdata: line.data, fill: line.fill ? "tozeroy" : "none",
       ...(line.hover ? { hovertemplate: line.hover } : { hoverinfo: "skip" }),
@@ -221,22 +230,30 @@ function traces(picture, theme) {
   });
 }
 
-// A logarithmic axis of some powers of ten has 1, 2 and 5 of each; the library chooses for fewer or more.
-function ticksOf(picture) {
-  if (picture.y.type !== "log") return {};
-  const values = picture.lines.flatMap((line) => line.y).filter((value) => value > 0);
+const TICK_WIDTH = 50;
+const TICK_HEIGHT = 16;
+
+// A logarithmic axis of some powers of ten has 1, 2 and 5 of each, or 1 alone where there is no room for three, and one of few
+// whole numbers has each of them; the library chooses for fewer or more.
+function ticksOf(picture, name, most) {
+  const { type, whole } = picture[name];
+  if (type !== "log" && !whole) return {};
+  const values = picture.lines.flatMap((line) => line[name]).filter((value) => whole || value > 0);
   if (!values.length) return {};
-  const decades = Math.log10(values.reduce((a, b) => Math.max(a, b)) / values.reduce((a, b) => Math.min(a, b)));
-  return decades > 0.7 && decades < 3.5 ? { dtick: "D2" } : {};
+  const [low, high] = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
+  if (whole) return high - low < most ? { dtick: 1 } : {};
+  const decades = Math.log10(high / low);
+  if (decades <= 0.7 || decades >= 3.5) return {};
+  return { dtick: 3 * decades > most ? 1 : "D2" };
 }
 
-function layout(picture, theme) {
+function layout(picture, theme, { clientWidth, clientHeight }) {
   const axis = (given) => ({
     type: given.type ?? "linear", title: { text: plain(given.title ?? ""), font: { size: 11, color: theme.dim }, standoff: 6 },
-    tickformat: given.format ?? (given.type === "log" ? "~g" : ""), ticksuffix: given.suffix ?? "", separatethousands: true, exponentformat: "e", minexponent: 6,
+    tickformat: given.whole ? ",d" : given.type === "log" ? "~g" : "", ticksuffix: given.suffix ?? "", separatethousands: true, exponentformat: "e", minexponent: 6,
     rangemode: given.zero ? "tozero" : "normal", uirevision: `${given.key ?? ""}/${given.type ?? ""}`,
     gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.strong, tickcolor: theme.strong, tickfont: { size: 11, color: theme.dim },
-    automargin: true, zeroline: false,
+    automargin: true, zeroline: false, ...(given.type === "category" ? { categoryorder: "array", categoryarray: given.order, range: [-0.5, given.order.length - 0.5] } : {}),
   });
   const events = picture.events ?? [];
   return {
@@ -245,8 +262,8 @@ function layout(picture, theme) {
     hoverlabel: { bgcolor: theme.surface, bordercolor: theme.strong, font: { family: theme.font, size: 12, color: theme.text }, namelength: 40 },
     margin: { l: 48, r: 18, t: 12, b: 34 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: theme.font, size: 11, color: theme.dim },
-    xaxis: { ...axis(picture.x), showgrid: false, ticks: "outside", showline: true },
-    yaxis: { ...axis(picture.y), nticks: 6, ...ticksOf(picture) },
+    xaxis: { ...axis(picture.x), ...ticksOf(picture, "x", clientWidth / TICK_WIDTH), showgrid: false, ticks: "outside", showline: true },
+    yaxis: { ...axis(picture.y), nticks: 6, ...ticksOf(picture, "y", clientHeight / TICK_HEIGHT) },
     yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
     shapes: events.map(({ x }) => ({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { color: theme.strong, width: 1, dash: "dot" } })),
     annotations: events.map(({ x, text }) => ({

@@ -52,6 +52,10 @@ function* explanation(why, project) {
       link(one, project), one.agent, one.holds, String(one.priority), since(one), time(one.ends_by, "date-time"),
     ]));
   }
+  if (why.hidden_holders) {
+    const count = why.hidden_holders;
+    yield element("p", `${why.holders.length ? "and " : "Held by "}${count} ${count === 1 ? "job" : "jobs"} of other projects`, "dim");
+  }
   if (why.ahead.length) {
     yield table(why.job_id, "Ahead of it", ["#", "Job", "Priority", "Needs"], why.ahead.map((one) => [String(one.position), link(one, project), String(one.priority), one.needs]));
     const hidden = why.position - 1 - why.ahead.length;

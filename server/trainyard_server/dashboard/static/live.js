@@ -8,6 +8,8 @@ import { localize } from "./times.js";
 const HIDDEN_MS = 15_000;
 const GONE_MS = 1_500;
 const ENDED_MS = 500;
+const AGAIN_MS = 2_000;
+const LIMITED_MS = 10_000;
 
 /** Follows this page; `trainyard:parts` is dispatched at the document after each change, with the names of the parts. */
 export function follow() {
@@ -38,10 +40,10 @@ export function connectWhileSeen(open, onclose = () => {}) {
     if (stream || ended) return;
     const opened = open();
     stream = opened;
-    watch(opened, () => {
+    watch(opened, (pause) => {
       if (stream !== opened) return; // closed meanwhile
       stream = null;
-      setTimeout(connect, 2_000);
+      setTimeout(connect, pause);
     });
   };
   const drop = () => {
@@ -76,8 +78,9 @@ const broken = new Set();
 
 function watch(stream, lost) {
   let timer = 0;
+  let limited = false;
   const gone = () => {
-    if (!broken.has(stream)) return;
+    if (!broken.has(stream) || limited) return;
     setBanner("gone", "The server does not answer. This page may be out of date; it updates by itself when the server is back.", "bad");
   };
   stream.addEventListener("open", () => {
@@ -99,16 +102,20 @@ function watch(stream, lost) {
         toSignIn();
         return;
       }
-      if (answer.ok && (await fetch(location.href, { cache: "no-store" })).status === 404) {
+      const status = answer.ok ? await statusOf(stream.url) : answer.status;
+      if (status === 404) {
         forget(stream);
         setBanner("deleted", "This job was deleted.", "bad", { label: "All jobs", run: () => location.assign("/") });
         return; // there is nothing to connect to any more
       }
+      limited = status === 429;
+      if (limited) setBanner("gone", "You have too many live pages open: close some. This page updates by itself then.", "bad");
     } catch {
       // The server is away: the banner is shown, and the next attempt comes by itself.
     }
-    forgetLater(stream);
-    lost();
+    const pause = limited ? LIMITED_MS : AGAIN_MS;
+    setTimeout(() => forget(stream), pause + AGAIN_MS); // the banner stays until the next stream has connected
+    lost(pause);
   };
   stream.addEventListener("error", () => {
     if (!broken.has(stream)) {
@@ -125,12 +132,14 @@ function watch(stream, lost) {
   });
 }
 
+async function statusOf(url) {
+  const request = new AbortController();
+  const answer = await fetch(url, { cache: "no-store", signal: request.signal });
+  request.abort(); // it is a stream without an end
+  return answer.status;
+}
+
 function forget(stream) {
   broken.delete(stream);
   if (broken.size === 0) setBanner("gone", "");
-}
-
-// For a stream that is replaced: the banner stays until the next one has connected.
-function forgetLater(stream) {
-  setTimeout(() => forget(stream), 4_000);
 }

@@ -12,7 +12,8 @@ from trainyard_protocol.config import text as config_text
 from trainyard_protocol.config.text import ValueLocation
 from trainyard_protocol.config.views import ReplicaGroup
 from trainyard_protocol.machines import ReplicaRequest, config_of
-from trainyard_protocol.training_input import Message, Scheduling, TrainingInput
+from trainyard_protocol.message import Message
+from trainyard_protocol.training_input import Scheduling, TrainingInput
 
 _PREFIXES: Mapping[TaskType, str] = {
     "master": "master",

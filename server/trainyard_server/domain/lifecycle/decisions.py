@@ -22,16 +22,22 @@ from trainyard_protocol.states import (
 )
 from trainyard_protocol.sync import ExitReport, RunReport, Stall
 from trainyard_protocol.views import Verdict
-from trainyard_server.domain.lifecycle import stalls
+from trainyard_server.domain.lifecycle import evaluators, stalls
 from trainyard_server.domain.lifecycle.causes import Cause, shown
-from trainyard_server.domain.lifecycle.messages import error_message, sentence, the_replica
+from trainyard_server.domain.lifecycle.messages import about_permissions, error_message, sentence, the_replica
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
 
 _OWN_SIGNALS = (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: of the program's own making
 
+_SIGKILLED = 137
+_SAME_MOMENT = timedelta(seconds=1)
+
 CANCELLED_BY_USER = "The job was cancelled by the user."
 
 _HOST_REASONS = (Reason.HOST_LOST, Reason.HOST_SHUTDOWN)
+_NOT_STARTED = (ReplicaState.PENDING, ReplicaState.STARTING)
+_DESPITE_A_STOP = (*_HOST_REASONS, Reason.HOST_FAILED)
+"""Reasons that decide a run although its replicas were stopped: the agent stopped them by itself."""
 _ABOVE_A_STALL = (*_HOST_REASONS, Reason.COMPLETED)
 """Reasons that decide a run even if it is being stopped because it stalled."""
 
@@ -55,7 +61,8 @@ class RetryPolicy:
 class Transition:
     """The moves of one transaction. `run` and `job` are the new states; None is no move.
 
-    `run_message` and `job_message` go into the history and the service's log.
+    `run_message` and `job_message` go into the history and the service's log. `of_restart`: `run` is the state of that
+    restart of an evaluator. `restart`: an evaluator that starts again.
     """
 
     run: RunState | None = None
@@ -67,6 +74,8 @@ class Transition:
     stop_message: str = ""
     backoff_until: datetime | None = None
     retries_used: int | None = None
+    of_restart: str = ""
+    restart: evaluators.Restart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,7 @@ class ReplicaChange:
     started_at: datetime | None = None
     exit: ExitReport | None = None
     message: str = ""
+    waits: str = ""
 
 
 def step(
@@ -92,7 +102,31 @@ def step(
     """The next transition of the job, or None. `last_lines` are the end of the log of `decider(job)`."""
     if job.state in FINAL_JOB_STATES:
         return None
-    return _time_limit(job, now) or _cancelling(job) or _running(job, now, policy, last_lines, cause)
+    return (
+        _time_limit(job, now)
+        or _cancelling(job)
+        or _restarts(job)
+        or _running(job, now, policy, last_lines, cause)
+    )
+
+
+def deadline(job: JobSnapshot) -> datetime | None:
+    """The time at which `step` may decide otherwise although nothing else has changed."""
+    if job.state is JobState.RUNNING and job.started_at is not None:
+        return job.started_at + _span(job.max_running_s)
+    if job.state in (JobState.QUEUED, JobState.PREPARING) and job.max_wait_s is not None:
+        return job.queued_at + _span(job.max_wait_s)
+    return None
+
+
+def is_restless(job: JobSnapshot) -> bool:
+    """Whether `step` is to be asked again and again: a replica has stalled, and its steps come without a move, or an
+    evaluator has ended, and starts again after a pause."""
+    return job.run is not None and any(
+        replica.stall is not None or (replica.exit is not None and evaluators.is_evaluator(replica.task))
+        for run in (job.run, *job.restarts)
+        for replica in run.replicas
+    )
 
 
 def decider(job: JobSnapshot) -> ReplicaSnapshot | None:
@@ -109,15 +143,41 @@ def decider(job: JobSnapshot) -> ReplicaSnapshot | None:
 
 
 def _first(job: JobSnapshot) -> ReplicaSnapshot | None:
-    """The replica whose exit decides if no stall does."""
+    """The replica whose exit decides if no stall does.
+
+    A preemption decides above all failures of its run: others may fail of it before the replica itself has ended. So
+    does a replica that was killed in the moment in which another one failed: its connections end before it does.
+    """
     if job.run is None:
         return None
-    exits = [
-        (replica.exit.finished_at, position, replica)
-        for position, replica in enumerate(job.run.replicas)
+    exits = sorted(
+        (*_end_of(replica.exit), position, replica.exit.reason, replica)
+        for position, replica in enumerate(evaluators.deciding(job))
         if replica.exit is not None and _decides(replica, replica.exit, job.state is JobState.CANCELLING)
-    ]
-    return min(exits)[2] if exits else None
+    )
+    if not exits:
+        return None
+    *_, reason, first = exits[0]
+    if reason is Reason.COMPLETED:
+        return first
+    preempted = next((replica for *_, reason, replica in exits if reason is Reason.PREEMPTED), None)
+    return preempted or next((one for *_, one in exits if _is_killed_with(one, first)), first)
+
+
+def _is_killed_with(replica: ReplicaSnapshot, first: ReplicaSnapshot) -> bool:
+    """Whether `first`, whose program failed, may have failed of the replica's end. Of a runtime that orders the ends
+    itself none does."""
+    killed, failed = replica.exit, first.exit
+    if killed is None or failed is None or failed.reason is not Reason.PROGRAM_ERROR or failed.order:
+        return False
+    is_kill = killed.reason is Reason.KILLED_BY_SIGNAL and killed.code == _SIGKILLED
+    is_sudden = is_kill or killed.reason in (Reason.OUT_OF_MEMORY, Reason.VANISHED)
+    return is_sudden and killed.finished_at - failed.finished_at <= _SAME_MOMENT
+
+
+def _end_of(ended: ExitReport) -> tuple[datetime, int]:
+    """The end, to sort by: of a clock with whole seconds, the second and the runtime's order."""
+    return ended.finished_at.replace(microsecond=0) if ended.order else ended.finished_at, ended.order
 
 
 def _stall(job: JobSnapshot) -> Verdict | None:
@@ -186,9 +246,10 @@ def observe(run: RunSnapshot, report: RunReport, now: datetime) -> list[ReplicaC
         moved = seen.state in REPLICA_MOVES[replica.state] and seen.state is not ReplicaState.UNKNOWN
         address = seen.address or replica.address
         started_at = seen.started_at or replica.started_at
-        if not moved and (address, started_at) == (replica.address, replica.started_at):
-            continue
         after = seen.state if moved else replica.state
+        waits = seen.waits if after in _NOT_STARTED else ""
+        if not moved and (address, started_at, waits) == (replica.address, replica.started_at, replica.waits):
+            continue
         exited = ended if after is ReplicaState.EXITED else None
         changes.append(
             ReplicaChange(
@@ -199,6 +260,7 @@ def observe(run: RunSnapshot, report: RunReport, now: datetime) -> list[ReplicaC
                 started_at,
                 exited,
                 _observed(replica, after, exited),
+                waits,
             )
         )
     return changes
@@ -274,10 +336,11 @@ def verdict_of(job: JobSnapshot, last_lines: Sequence[str] = (), cause: Cause | 
             )
         code = replica.exit.code
         why = shown(cause, replica.task) if cause is not None else ""
+        parts = (sentence(replica.task, replica.exit), about_permissions(replica.exit, why), why)
         return Verdict(
             outcome=Outcome.FAILED,
             reason=replica.exit.reason,
-            message=f"{sentence(replica.task, replica.exit)} {why}".rstrip(),
+            message=" ".join(part for part in parts if part),
             replica=replica.task,
             exit_code=code if code is not None and 1 <= code <= 255 else 1,
             last_lines=tuple(last_lines),
@@ -301,19 +364,17 @@ def _time_limit(job: JobSnapshot, now: datetime) -> Transition | None:
     live = job.run is None or job.run.state in (RunState.PREPARING, RunState.RUNNING)
     if not live:
         return None
-    if job.state is JobState.RUNNING and job.started_at is not None:
-        if now >= job.started_at + _span(job.max_running_s):
-            return _cancel(
-                f"The job was cancelled because it ran longer than its maxRunningTime of {job.max_running_s:g}s."
-            )
+    limit = deadline(job)
+    if limit is None or now < limit:
         return None
-    waits = job.state in (JobState.QUEUED, JobState.PREPARING) and job.max_wait_s is not None
-    if waits and now >= job.queued_at + _span(job.max_wait_s or 0):
+    if job.state is JobState.RUNNING:
         return _cancel(
-            "The job was cancelled because it waited longer than its maxWaitTime of "
-            f"{job.max_wait_s:g}s before it ran."
+            f"The job was cancelled because it ran longer than its maxRunningTime of {job.max_running_s:g}s."
         )
-    return None
+    return _cancel(
+        "The job was cancelled because it waited longer than its maxWaitTime of "
+        f"{job.max_wait_s:g}s before it ran."
+    )
 
 
 def _span(seconds: float) -> timedelta:
@@ -345,8 +406,33 @@ def _running(
     if run.state is RunState.PREPARING and all(replica.has_run for replica in run.replicas):
         return Transition(run=RunState.RUNNING, job=JobState.RUNNING, job_message="All replicas are running.")
     if run.state is not RunState.STOPPING:
-        return _decided(job, run) or _stalled(job, run, policy)
-    return _ended(job, run, now, policy, last_lines, cause) if run.complete else None
+        return _decided(job, run) or _stalled(job, run, policy) or _restart(job, now, policy)
+    if not run.complete or any(one.state is not RunState.ENDED for one in job.restarts):
+        return None
+    return _ended(job, run, now, policy, last_lines, cause)
+
+
+def _restarts(job: JobSnapshot) -> Transition | None:
+    """The next move of a restart of an evaluator, which ends with the run of its gang."""
+    if job.run is None:
+        return None
+    stopping = job.run.state is RunState.STOPPING
+    for run in job.restarts:
+        replica, state, verdict = run.replicas[0], None, None
+        if run.state is RunState.STOPPING and run.complete:
+            state, verdict = RunState.ENDED, evaluators.verdict_of(run)
+        elif run.state in (RunState.PREPARING, RunState.RUNNING) and (stopping or replica.exit is not None):
+            state = RunState.STOPPING
+        elif run.state is RunState.PREPARING and replica.has_run:
+            state = RunState.RUNNING
+        if state is not None:
+            return Transition(run=state, verdict=verdict, of_restart=run.run_id)
+    return None
+
+
+def _restart(job: JobSnapshot, now: datetime, policy: RetryPolicy) -> Transition | None:
+    again = evaluators.restart(job, now, policy)
+    return Transition(restart=again) if again is not None else None
 
 
 def _decided(job: JobSnapshot, run: RunSnapshot) -> Transition | None:
@@ -359,8 +445,13 @@ def _decided(job: JobSnapshot, run: RunSnapshot) -> Transition | None:
 
 
 def _stalled(job: JobSnapshot, run: RunSnapshot, policy: RetryPolicy) -> Transition | None:
-    """Stop a stalled run, unless the action is only to report it. The verdict is set now, before the replicas exit."""
-    action = policy.stall_action if job.stall_action is None else job.stall_action
+    """Stop a stalled run, unless the action is only to report it. The verdict is set now, before the replicas exit.
+
+    A silent run is stopped only if its job asks for it: a program that reports no steps may have a reason to wait.
+    """
+    silent = any(replica.stall is not None and replica.stall.silent for replica in run.replicas)
+    default = stalls.StallAction.REPORT if silent else policy.stall_action
+    action = default if job.stall_action is None else job.stall_action
     if run.state is not RunState.RUNNING or action is not stalls.StallAction.RESTART:
         return None
     diagnosis = stalls.diagnose(run.members)
@@ -439,7 +530,7 @@ def _decides(replica: ReplicaSnapshot, ended: ExitReport, cancelling: bool) -> b
     fault = FAULTS[ended.reason]
     if cancelling and fault in (Fault.INFRASTRUCTURE, Fault.OPERATOR):
         return False
-    if ended.reason in _HOST_REASONS:
+    if ended.reason in _DESPITE_A_STOP:
         return True
     if ended.after_stop or ended.reason is Reason.STOPPED:
         return False

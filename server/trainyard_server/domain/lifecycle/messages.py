@@ -1,10 +1,12 @@
 """Messages about the end of replicas and runs. Pure."""
 
 import signal
+from collections import Counter
+from collections.abc import Sequence
 
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import ExitReport
+from trainyard_protocol.sync import ExitReport, ReplicaReport
 from trainyard_protocol.views import Verdict
 
 _LAST_LINES_LIMIT = 4000  # characters of the failed replica's log that an errorMessage quotes
@@ -26,6 +28,8 @@ def sentence(task: str, ended: ExitReport) -> str:
             details = f" {ended.message}" if ended.message else ""
             status = "9(SIGKILL)" if ended.code in (None, 137) else ended.code  # a child process was killed
             return f"{who} ran out-of-memory and exited with a non-zero status of {status}.{details}"
+        case Reason.OUT_OF_DISK:
+            return f"{who} exceeded its disk limit and was killed. {ended.message}".rstrip()
         case Reason.START_FAILED:
             return f"{who} could not be started: {ended.message}"
         case Reason.PACKAGES_FAILED:
@@ -34,6 +38,8 @@ def sentence(task: str, ended: ExitReport) -> str:
             return f"{who} could not fetch what it needs: {ended.message}"
         case Reason.IMAGE_FAILED:
             return f"{who} could not get its image: {ended.message}"
+        case Reason.SECRETS_FAILED:
+            return f"{who} could not get its secrets: {ended.message}"
         case Reason.HOST_FAILED:
             return f"{who} could not be started by its machine: {ended.message}"
         case Reason.VANISHED:
@@ -44,13 +50,31 @@ def sentence(task: str, ended: ExitReport) -> str:
             return f"{who} was lost with its host. {ended.message}".rstrip()
         case Reason.HOST_SHUTDOWN:
             return f"{who} was stopped because its machine was shut down."
+        case Reason.PREEMPTED:
+            return f"{who} was preempted. {ended.message}".rstrip()
+
+
+def waiting(replicas: Sequence[ReplicaReport]) -> str:
+    """Reasons why the engine has not started a run, the most frequent first; "" if none is known."""
+    reasons = Counter(replica.waits for replica in replicas if replica.waits)
+    if not reasons:
+        return ""
+    if reasons.total() == len(replicas) and len(reasons) == 1:
+        return f"waits: {next(iter(reasons))}"
+    first, *others = (f"{count} of {len(replicas)} wait: {text}" for text, count in reasons.most_common())
+    return f"{first} (and {len(others)} other reasons)" if len(others) > 1 else "; ".join((first, *others))
+
+
+def about_permissions(ended: ExitReport, cause: str) -> str:
+    """The further sentences of an agent about the user of a program that was denied a permission; "" for any other."""
+    denied = ended.reason is Reason.PROGRAM_ERROR and "permission denied" in cause.lower()
+    return ended.message.partition(". ")[2] if denied else ""
 
 
 def error_message(verdict: Verdict) -> str:
     """The job's errorMessage: the sentence with the cause, then the last lines of the replica's log."""
-    separator = "\n" if verdict.cause else " "
     lines = "\n".join(verdict.last_lines)[-_LAST_LINES_LIMIT:]
-    return f"{verdict.message}{separator}{lines}".rstrip()
+    return f"{verdict.message}\n{lines}".rstrip()
 
 
 def the_replica(task: str) -> str:

@@ -84,7 +84,9 @@ def check_labels(labels: Mapping[str, str]) -> None:
 def policy_of(labels: Mapping[str, str], default: StallPolicy) -> StallPolicy:
     """The stall policy of a job with these labels."""
     limit_s = _limit_s(labels.get(LIMIT_LABEL, ""))
-    return default if limit_s is None else default.model_copy(update={"limit_s": float(limit_s)})
+    if limit_s is None:
+        return default
+    return default.model_copy(update={"limit_s": float(limit_s), "silent_s": float(limit_s)})
 
 
 def requested_action(labels: Mapping[str, str]) -> StallAction | None:
@@ -98,6 +100,8 @@ def diagnose(members: Sequence[StalledReplica]) -> StallDiagnosis | None:
     stalled = [(member, member.stall) for member in members if member.stall is not None]
     if not stalled:
         return None
+    if any(stall.silent for _, stall in stalled):
+        return _silence(members, stalled)
     odd = _odd_one_out(members)
     named = odd or next((m for m, _ in stalled if m.task == PRIMARY.name), stalled[0][0])
     stall = named.stall or max((s for _, s in stalled), key=lambda stall: stall.for_s)
@@ -111,12 +115,27 @@ def diagnose(members: Sequence[StalledReplica]) -> StallDiagnosis | None:
     text += _of_others(stall, others, len(going_on)) + "."
     if odd is None:
         text += " Which replica holds it up cannot be told: no step and no stack differs from the rest."
-    if _STOPPED.search(named.stacks):
+    return StallDiagnosis(named.task, text + _does(named))
+
+
+def _silence(
+    members: Sequence[StalledReplica], stalled: Sequence[tuple[StalledReplica, Stall]]
+) -> StallDiagnosis:
+    """The diagnosis of a run in which no replica does anything."""
+    primary = next((member for member, _ in stalled if member.task == PRIMARY.name), stalled[0][0])
+    named = _different([member for member in members if _computes(member.task)]) or primary
+    text = f"{named.task} has printed nothing and used no CPU for {_seconds(stalled[0][1].for_s)}"
+    text += ", nor has another replica." if len(members) > 1 else "."
+    return StallDiagnosis(named.task, text + _does(named))
+
+
+def _does(member: StalledReplica) -> str:
+    """Sentences about its stacks; "" without any."""
+    text = ""
+    if _STOPPED.search(member.stacks):
         text += " A process of it is stopped, by SIGSTOP or a debugger."
-    where = _own_frame(main_stack(named.stacks))
-    if where is not None:
-        text += f" It is in {where}."
-    return StallDiagnosis(named.task, text)
+    where = _own_frame(main_stack(member.stacks))
+    return text + (f" It is in {where}." if where is not None else "")
 
 
 def main_stack(stacks: str) -> tuple[StackFrame, ...]:
@@ -165,8 +184,11 @@ def _odd_one_out(members: Sequence[StalledReplica]) -> StalledReplica | None:
         return behind[0]
     # A replica without steps may be the cause too. Parameter servers and evaluators always differ from the others.
     suspects = [m for m in members if m in behind or (m.stall is None and not m.steps and _computes(m.task))]
-    if len(suspects) == 1:
-        return suspects[0]
+    return suspects[0] if len(suspects) == 1 else _different(suspects)
+
+
+def _different(suspects: Sequence[StalledReplica]) -> StalledReplica | None:
+    """The replica whose stacks differ from those of the others."""
     stopped = [member for member in suspects if _STOPPED.search(member.stacks)]
     if len(stopped) == 1:
         return stopped[0]

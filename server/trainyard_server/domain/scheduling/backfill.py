@@ -33,13 +33,11 @@ class Reservations:
         self._waiting: set[Amounts] = set()
         self._in_all = tuple(map(sum, zip(*self._gangs.elements(), strict=True))) or (0,) * len(capacity)
         self.free = _difference(capacity, self._in_all)
-        self._spare: Amounts | None = (
-            None  # can be allocated without a delay of a reservation; None: not computed
-        )
+        self._spare: Amounts | None = None
+        """What can be allocated without a delay of a reservation; None: not computed."""
         self._at_most: Amounts = capacity  # the last known spare: it never grows
-        self._then: tuple[Amounts, Amounts] | None = (
-            None  # a gang, and the spare capacity once it has started
-        )
+        self._then: tuple[Amounts, Amounts] | None = None
+        """A gang, and the spare capacity once it has started."""
         self._unclear = False  # a queued gang accepts devices of any type
 
     def fits(self, requested: Amounts) -> bool:
@@ -72,16 +70,16 @@ class Reservations:
         if then is not None and then[0] == requested:
             self._spare = self._at_most = then[1]
 
-    def expect(self, requested: Amounts, any_devices: bool = False) -> None:
-        """Add a queued gang that may later need this capacity, but reserves nothing."""
-        self._gangs[requested] += 1
-        self._in_all = _sum(self._in_all, requested)
+    def expect(self, requested: Amounts, any_devices: bool = False, count: int = 1) -> None:
+        """Add equal queued gangs that may later need this capacity, but reserve nothing."""
+        self._gangs[requested] += count
+        self._in_all = tuple(total + count * one for total, one in zip(self._in_all, requested, strict=True))
         self._unclear = self._unclear or any_devices
         self._spare = self._then = None
 
-    def reserve(self, requested: Amounts, any_devices: bool = False) -> None:
-        """Reserve for a queued gang: no gang behind it in the queue may delay it."""
-        self.expect(requested, any_devices)
+    def reserve(self, requested: Amounts, any_devices: bool = False, count: int = 1) -> None:
+        """Reserve for equal queued gangs: no gang behind them in the queue may delay one."""
+        self.expect(requested, any_devices, count)
         self._waiting.add(requested)
 
     @property

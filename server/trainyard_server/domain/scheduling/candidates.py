@@ -9,9 +9,9 @@ from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import (
     AgentSnapshot,
     asked,
-    by_type,
     cpus_of,
     describe,
+    full_queue,
     gpus_of,
     has,
     memory_of,
@@ -34,7 +34,7 @@ def candidates(
             agent=node.agent.name,
             alive=node.agent.alive,
             has=has(node.agent.capacity),
-            free=describe(len(node.free_cpus), max(0, node.free_memory), by_type(node.free_gpus)),
+            free=describe(node.free_vcpus, max(0, node.free_memory), node.free_devices),
             home=node.agent.agent_id in by_agent,
             lacks=_lacks(job, node, by_agent.get(node.agent.agent_id)),
         )
@@ -45,13 +45,20 @@ def candidates(
 def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
     agent = node.agent
     if not agent.starts(job.needs_images) and not agent.engine_problem:
+        if not job.needs_images:
+            return agent.waits_for(job.needs_images)
         return "runs no containers: restart its agent without --runtime process"
     if candidate is None:
         return _too_small(job, agent)
+    if agent.draining:
+        return "draining: an operator lets it start nothing new"
     if not agent.alive:
         return "silent: nothing is started there until it reports again"
     if not agent.starts(job.needs_images):
-        return f"{agent.engine_problem}: start Docker there"
+        problem = agent.waits_for(job.needs_images)
+        return problem if agent.engine else f"{problem}: start Docker there"
+    if agent.in_flight:
+        return "" if node.has_room(candidate) else full_queue(agent)
     missing = [
         max(0, requested - free)
         for requested, free in zip(candidate.amounts, node.reservations.free, strict=True)
@@ -60,17 +67,19 @@ def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
     types = [f"{count} x {kind}" for kind, count in zip(node.types, of_types, strict=True) if count]
     parts = [f"{cpus} vCPU"] * bool(cpus) + [f"{memory / GIGABYTE:.1f} GB"] * bool(memory)
     parts += types or [f"{devices} GPUs"] * bool(devices)
+    if not parts and not node.has_nodes(candidate.shares):
+        return "lacks room for each replica on a node"
     return f"lacks {', '.join(parts)}" if parts else ""
 
 
 def _too_small(job: JobSnapshot, agent: AgentSnapshot) -> str:
     """The resources of which the whole machine has less than the gang needs."""
     shares, capacity = asked(job.gang), agent.capacity
-    there = by_type(capacity.gpus)
+    there = capacity.accelerators
     vcpus, memory = cpus_of(shares, capacity), memory_of(shares)
     parts = []
-    if vcpus > len(capacity.cpus):
-        parts.append(f"only {len(capacity.cpus)} of {vcpus} vCPU")
+    if vcpus > capacity.vcpus:
+        parts.append(f"only {capacity.vcpus} of {vcpus} vCPU")
     if memory > capacity.memory_bytes:
         parts.append(f"only {capacity.memory_bytes / GIGABYTE:.1f} of {memory / GIGABYTE:.1f} GB")
     parts += [
@@ -78,4 +87,4 @@ def _too_small(job: JobSnapshot, agent: AgentSnapshot) -> str:
         for kind, count in gpus_of(shares).items()
         if kind is not None and count > there[kind]
     ]
-    return f"has {', '.join(parts)}"
+    return f"has {', '.join(parts) or 'no nodes with room for each replica'}"

@@ -1,19 +1,23 @@
 """State of a plan while it is made: nodes and quota budgets with their reservations. Pure."""
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from trainyard_protocol.machines import ReplicaRequest
+from trainyard_protocol.sync import Capacity
 from trainyard_server.domain.scheduling import quotas
 from trainyard_server.domain.scheduling.backfill import Amounts, Reservations
+from trainyard_server.domain.scheduling.pools import nodes_of, packed
 from trainyard_server.domain.scheduling.resources import (
     AgentSnapshot,
     Assignment,
     Gang,
     ResourceShare,
     asked,
+    assign_amounts,
     assign_resources,
-    by_type,
     cpus_of,
     fits_empty,
     gpus_of,
@@ -23,34 +27,88 @@ from trainyard_server.domain.scheduling.resources import (
 
 
 class Node:
-    """An agent. Its reservations count CPUs, bytes of memory, devices, and devices of each of its types."""
+    """An agent. Its reservations count CPUs, bytes of memory, devices, and devices of each of its types; where its
+    engine has a queue of its own, places of runs in it, in place of the CPUs, and nothing else."""
 
     def __init__(self, agent: AgentSnapshot) -> None:
         self.agent = agent
         capacity = agent.capacity
-        there = by_type(capacity.gpus)
+        there = capacity.accelerators
         self.types = sorted(there)
-        self.kind = (len(capacity.cpus), capacity.memory_bytes, *sorted(there.items()))
+        self.kind = (
+            capacity.vcpus,
+            capacity.memory_bytes,
+            *sorted(there.items()),
+            capacity.pools,
+            bool(agent.in_flight),
+        )
+        self._nodes = nodes_of(capacity)
+        for gang in agent.gangs:  # the engine may have placed one where this would not
+            self._nodes = packed(self._nodes, gang.parts) or self._nodes
         used_cpus = frozenset(cpu for gang in agent.gangs for cpu in gang.cpus)
         used_gpus = frozenset(gpu for gang in agent.gangs for gpu in gang.gpus)
         self.free_cpus = [cpu for cpu in sorted(capacity.cpus) if cpu not in used_cpus]
         self.free_gpus = [gpu for gpu in capacity.gpus if gpu.id not in used_gpus]
-        self.reservations = Reservations(
-            (
-                len(capacity.cpus),
-                capacity.memory_bytes,
-                there.total(),
-                *(there[kind] for kind in self.types),
-            ),
-            map(self._held, agent.gangs),
+        amounts: Amounts = (
+            capacity.vcpus,
+            capacity.memory_bytes,
+            there.total(),
+            *(there[kind] for kind in self.types),
         )
+        self._room = Reservations(amounts, map(self._held, agent.gangs))
+        self._reservations = self._room
+        self._ahead: list[_GangsAhead] = []
+        if agent.in_flight:
+            self._reservations = Reservations(
+                self._places(agent.in_flight), (self._places(int(gang.waits)) for gang in agent.gangs)
+            )
+
+    @property
+    def reservations(self) -> Reservations:
+        """With every gang that is queued so far. Most nodes are full, and are never asked for them."""
+        for gangs in self._ahead:
+            gangs.add_to(self._reservations)
+        return self._reservations
+
+    def follow(self, group: "Group", candidate: "Candidate") -> None:
+        """Count the gangs of the group that will be queued."""
+        self._ahead.append(_GangsAhead(group, candidate))
+
+    @property
+    def free(self) -> Amounts:
+        return self._reservations.free
 
     @property
     def free_memory(self) -> int:
-        return self.reservations.free[1]
+        return self._room.free[1]
+
+    @property
+    def free_vcpus(self) -> int:
+        return max(0, self._room.free[0])
+
+    @property
+    def free_devices(self) -> dict[str, int]:
+        """Number of free devices by type."""
+        free = (max(0, count) for count in self._room.free[3:])
+        return dict(zip(self.types, free, strict=True))
+
+    def has_room(self, candidate: "Candidate") -> bool:
+        """Whether the gang fits beside what runs there now."""
+        return self._reservations.fits(candidate.amounts) and self.has_nodes(candidate.shares)
+
+    def has_nodes(self, shares: Iterable[ResourceShare]) -> bool:
+        """Whether each replica fits on a node now; a machine has no nodes to choose from."""
+        pools = self.agent.capacity.pools
+        return (
+            not pools
+            or bool(self.agent.in_flight)
+            or packed(self._nodes, (share.resources for share in shares)) is not None
+        )
 
     def amounts(self, shares: Sequence[ResourceShare]) -> Amounts:
         """Amounts of the shares. Devices of any type count for no single type."""
+        if self.agent.in_flight:
+            return self._places(1)
         gpus = gpus_of(shares)
         return (
             cpus_of(shares, self.agent.capacity),
@@ -60,22 +118,31 @@ class Node:
         )
 
     def assign(self, shares: Sequence[ResourceShare]) -> tuple[Assignment, ...]:
-        """Assign free CPUs and devices to the gang. It must fit."""
+        """Assign free CPUs and devices to the gang, or amounts of an engine. It must fit."""
+        if self.agent.capacity.pools:
+            return assign_amounts(shares)
         return assign_resources(shares, self.free_cpus, self.free_gpus)
 
     def amounts_of(self, assignments: Iterable[Assignment]) -> Amounts:
-        return self._held(_gang(assignments))
+        return self._places(1) if self.agent.in_flight else self._held(Gang.of(assignments))
 
     def allocate(self, assignments: Sequence[Assignment]) -> None:
-        gang = _gang(assignments)
-        self.reservations.allocate(self._held(gang))
+        gang = Gang.of(assignments)
+        self._room.allocate(self._held(gang))
+        if self.agent.in_flight:
+            self._reservations.allocate(self._places(1))
+        self._nodes = packed(self._nodes, gang.parts) or self._nodes
         self.free_cpus = [cpu for cpu in self.free_cpus if cpu not in gang.cpus]
         self.free_gpus = [gpu for gpu in self.free_gpus if gpu.id not in gang.gpus]
 
+    def _places(self, count: int) -> Amounts:
+        """Places in the queue of its engine."""
+        return (count, 0, 0, *(0 for _ in self.types))
+
     def _held(self, gang: Gang) -> Amounts:
         capacity = self.agent.capacity
-        gpus = by_type(gpu for gpu in capacity.gpus if gpu.id in gang.gpus)
-        cpus = len(gang.cpus.intersection(capacity.cpus))
+        gpus = gang.accelerators(capacity)
+        cpus = len(gang.cpus.intersection(capacity.cpus)) + sum(part.vcpus for part in gang.parts)
         return (cpus, gang.memory_bytes, gpus.total(), *(gpus[kind] for kind in self.types))
 
 
@@ -88,6 +155,54 @@ class Candidate:
     amounts: Amounts
     any_devices: bool
     usage: quotas.Usage
+
+
+class Group:
+    """Equal gangs: the agents that could hold one, and how many of them are queued so far.
+
+    While a plan is made, free resources only shrink: what has no room now gets none.
+    """
+
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        self.candidates = tuple(candidates)
+        self.reserved = 0
+        self.expected = 0
+        self._roomy: Sequence[Candidate] = self.candidates
+        self._roomy_at = -1
+        for candidate in self.candidates:
+            candidate.node.follow(self, candidate)
+
+    def roomy(self, allocations: int) -> Sequence[Candidate]:
+        """The candidates with room now, after so many allocations of the plan."""
+        if allocations != self._roomy_at:
+            self._roomy = [candidate for candidate in self._roomy if candidate.node.has_room(candidate)]
+            self._roomy_at = allocations
+        return self._roomy
+
+    @cached_property
+    def usages(self) -> Sequence[quotas.Usage]:
+        """The different usages of the candidates, in their order."""
+        return list({id(candidate.usage): candidate.usage for candidate in self.candidates}.values())
+
+
+class _GangsAhead:
+    """The queued gangs of a group, as far as the reservations of a node have them."""
+
+    def __init__(self, group: Group, candidate: Candidate) -> None:
+        self._group = group
+        self._candidate = candidate
+        self._reserved = 0
+        self._expected = 0
+
+    def add_to(self, reservations: Reservations) -> None:
+        """Add those that were queued since the last call."""
+        amounts, any_devices = self._candidate.amounts, self._candidate.any_devices
+        if fresh := self._group.reserved - self._reserved:
+            self._reserved += fresh
+            reservations.reserve(amounts, any_devices, fresh)
+        if fresh := self._group.expected - self._expected:
+            self._expected += fresh
+            reservations.expect(amounts, any_devices, fresh)
 
 
 class QuotaBudget:
@@ -114,31 +229,45 @@ class Cluster:
     def __init__(self, agents: Iterable[AgentSnapshot], limits: quotas.Quotas) -> None:
         self.nodes = sorted(map(Node, agents), key=_size)
         self._limits = limits
-        self._candidates: dict[tuple[tuple[ReplicaRequest, ...], bool, bool], tuple[Candidate, ...]] = {}
+        self._groups: dict[tuple[tuple[ReplicaRequest, ...], bool, bool], Group] = {}
+        self._known: dict[tuple[int, bool, bool], tuple[object, Group]] = {}
         self._budgets: dict[str, QuotaBudget] = {}
+
+    def group(self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True) -> Group:
+        """The gangs that are equal to this one. To hash a large gang takes longer than to find the object again."""
+        known = self._known.get((id(gang), images, alive))
+        if known is None:
+            found = self._groups.get((gang, images, alive))
+            if found is None:
+                found = self._groups[gang, images, alive] = Group(self._find(gang, images, alive))
+            known = self._known[id(gang), images, alive] = (gang, found)
+        return known[1]
 
     def candidates(
         self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True
     ) -> tuple[Candidate, ...]:
-        """The agents that could hold the gang if they were empty: as requested if any can, else scaled down.
+        """The agents that could hold the gang if they were empty: as requested if any can, else scaled down, where that
+        is least.
 
-        Only agents that start such jobs now, or with `alive=False` only those that are silent or whose container engine
-        is away.
+        Only agents that start such jobs now, or with `alive=False` only those that are silent or draining, or whose
+        container engine is away.
         """
-        key = (gang, images, alive)
-        if key not in self._candidates:
-            nodes = [
-                node
-                for node in self.compatible(images)
-                if (node.agent.alive and node.agent.starts(images)) is alive
-            ]
-            requested = asked(gang)
-            candidates = _candidates(nodes, lambda _: requested)
-            if not candidates:
-                fit = [node for node in nodes if node.agent.mode == "fit"]
-                candidates = _candidates(fit, lambda node: scaled(requested, node.agent.capacity))
-            self._candidates[key] = tuple(candidates)
-        return self._candidates[key]
+        return self.group(gang, images, alive).candidates
+
+    def _find(self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool) -> list[Candidate]:
+        nodes = [
+            node
+            for node in self.compatible(images)
+            if (node.agent.accepts_work and node.agent.starts(images)) is alive
+        ]
+        requested = asked(gang)
+        candidates = _candidates(nodes, lambda _: requested)
+        if not candidates:
+            fit = [node for node in nodes if node.agent.mode == "fit" and not node.agent.capacity.pools]
+            candidates = _least_scaled(
+                requested, _candidates(fit, lambda node: scaled(requested, node.agent.capacity))
+            )
+        return candidates
 
     def compatible(self, images: bool) -> list[Node]:
         """The agents that start such jobs, now or when their container engine answers again."""
@@ -147,14 +276,20 @@ class Cluster:
     def budget(self, project: str) -> QuotaBudget:
         """The quota of the project with the use of its runs on all agents."""
         if project not in self._budgets:
-            used = [
-                quotas.used_by(gang, node.agent.capacity)
-                for node in self.nodes
-                for gang in node.agent.gangs
-                if gang.project == project and not gang.ended
-            ]
-            self._budgets[project] = QuotaBudget(self._limits.of(project), used)
+            limits = self._limits.of(project)
+            held = self._held_by_project.get(project, ()) if limits else ()
+            self._budgets[project] = QuotaBudget(limits, (quotas.used_by(*one) for one in held))
         return self._budgets[project]
+
+    @cached_property
+    def _held_by_project(self) -> Mapping[str, Sequence[tuple[Gang, Capacity]]]:
+        """The gangs of each project that run, with the capacities of their agents."""
+        held: dict[str, list[tuple[Gang, Capacity]]] = {}
+        for node in self.nodes:
+            for gang in node.agent.gangs:
+                if not gang.ended:
+                    held.setdefault(gang.project, []).append((gang, node.agent.capacity))
+        return held
 
 
 def _candidates(
@@ -175,16 +310,24 @@ def _candidates(
     return candidates
 
 
+def _least_scaled(requested: Sequence[ResourceShare], candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The candidates on which the gang gets most of what it asked for."""
+
+    def given(candidate: Candidate) -> float:
+        capacity = candidate.node.agent.capacity
+        amounts = (
+            (sum(share.vcpus for share in requested), len(capacity.cpus)),
+            (memory_of(requested), capacity.memory_bytes),
+            (gpus_of(requested).total(), len(capacity.gpus)),
+        )
+        return math.prod(min(1.0, there / asked_for) for asked_for, there in amounts if asked_for)
+
+    shares = [(candidate, given(candidate)) for candidate in candidates]
+    most = max((share for _, share in shares), default=0.0)
+    return [candidate for candidate, share in shares if share == most]
+
+
 def _size(node: Node) -> tuple[int, int, str, str]:
     agent = node.agent
-    return (len(agent.capacity.gpus), len(agent.capacity.cpus), agent.name, agent.agent_id)
-
-
-def _gang(assignments: Iterable[Assignment]) -> Gang:
-    given = list(assignments)
-    return Gang(
-        0,
-        cpus=frozenset(cpu for one in given for cpu in one.cpus),
-        gpus=frozenset(gpu for one in given for gpu in one.gpus),
-        memory_bytes=sum(one.memory_bytes for one in given),
-    )
+    capacity = agent.capacity
+    return (capacity.accelerators.total(), capacity.vcpus, agent.name, agent.agent_id)

@@ -9,7 +9,6 @@ from trainyard_server.domain.scheduling.resources import (
     Assignment,
     Gang,
     ResourceShare,
-    by_type,
     cpus_of,
     gpus_of,
 )
@@ -36,15 +35,12 @@ class Quotas:
 
 def used_by(gang: Gang, capacity: Capacity) -> Counter[str]:
     """The use of a run: what it was assigned, not what it requested."""
-    types = by_type(gpu for gpu in capacity.gpus if gpu.id in gang.gpus)
-    return Counter({JOBS: 1, VCPUS: len(gang.cpus), GPUS: len(gang.gpus), **types})
+    return Counter({JOBS: 1, VCPUS: gang.vcpus, GPUS: gang.devices, **gang.accelerators(capacity)})
 
 
 def used_after(assignments: Iterable[Assignment], capacity: Capacity) -> Counter[str]:
     """The use of a run with these assignments."""
-    cpus = frozenset(cpu for one in assignments for cpu in one.cpus)
-    gpus = frozenset(gpu for one in assignments for gpu in one.gpus)
-    return used_by(Gang(0, cpus=cpus, gpus=gpus), capacity)
+    return used_by(Gang.of(assignments), capacity)
 
 
 def usage_of(shares: tuple[ResourceShare, ...], capacity: Capacity) -> Counter[str]:

@@ -6,15 +6,34 @@ A gang is placed on one agent whole. In `fit` mode one that is larger than the w
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
-from trainyard_protocol.machines import GIGABYTE, ReplicaRequest
-from trainyard_protocol.sync import Capacity, Gpu
+from trainyard_protocol.machines import GIGABYTE, ReplicaRequest, Resources
+from trainyard_protocol.sync import Capacity, Gpu, is_tpu
+from trainyard_server.domain.scheduling.pools import nodes_of, packed
+
+
+class Allocation(Protocol):
+    """The resources of one replica: amounts, and on a machine CPU numbers and device ids."""
+
+    @property
+    def cpus(self) -> Iterable[int]: ...
+    @property
+    def gpus(self) -> Iterable[str]: ...
+    @property
+    def vcpus(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def accelerator_type(self) -> str: ...
+    @property
+    def accelerator_count(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The resources of one run on its agent. `ended`: the run has ended, but processes of it still run."""
+    """The resources of one run on its agent. `ended`: the run has ended, but processes of it still run. `parts` are
+    those of its replicas in an engine, which have no numbers. `waits`: it has not started there."""
 
     key: int
     project: str = ""
@@ -22,13 +41,64 @@ class Gang:
     gpus: frozenset[str] = frozenset()
     memory_bytes: int = 0
     ended: bool = False
+    parts: tuple[Resources, ...] = ()
+    waits: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        replicas: Iterable[Allocation],
+        key: int = 0,
+        project: str = "",
+        ended: bool = False,
+        waits: bool = False,
+    ) -> "Gang":
+        replicas = list(replicas)
+        return cls(
+            key,
+            project,
+            cpus=frozenset(cpu for replica in replicas for cpu in replica.cpus),
+            gpus=frozenset(gpu for replica in replicas for gpu in replica.gpus),
+            memory_bytes=sum(replica.memory_bytes for replica in replicas),
+            ended=ended,
+            parts=tuple(
+                Resources(
+                    replica.vcpus,
+                    replica.memory_bytes,
+                    replica.accelerator_type.upper(),
+                    replica.accelerator_count,
+                )
+                for replica in replicas
+                if replica.vcpus and not list(replica.cpus)
+            ),
+            waits=waits,
+        )
+
+    @property
+    def vcpus(self) -> int:
+        return len(self.cpus) + sum(part.vcpus for part in self.parts)
+
+    @property
+    def devices(self) -> int:
+        return len(self.gpus) + sum(part.accelerator_count for part in self.parts)
+
+    def accelerators(self, capacity: Capacity) -> Counter[str]:
+        """Number of devices by type, on an agent with this capacity."""
+        if not (self.gpus or self.parts):
+            return Counter()
+        counts = by_type(gpu for gpu in capacity.gpus if gpu.id in self.gpus)
+        for part in self.parts:
+            counts[part.accelerator_type] += part.accelerator_count
+        return +counts
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSnapshot:
-    """An agent with the gangs on it. `alive`: work can be placed there now. `runs_images`,
-    `runs_packages`: its runtimes start jobs with an image, or with packages, now. `engine_problem`: why its container
-    engine starts nothing now, or ""."""
+    """An agent with the gangs on it. `alive`: it answers. `draining`: an operator gives it no new work. `runs_images`,
+    `runs_packages`: its runtimes start jobs with an image, or with packages, now. `engine_problem`: why its
+    engine starts nothing now, or "". `no_processes`: why package jobs need that engine, or "". `engine`: it is that of
+    an engine that spans hosts, whose capacity changes. `in_flight`: this engine decides what starts, and has so many
+    runs at most to choose from; 0: what is free decides."""
 
     agent_id: str
     name: str
@@ -39,21 +109,38 @@ class AgentSnapshot:
     gangs: tuple[Gang, ...] = ()
     runs_packages: bool = True
     engine_problem: str = ""
+    no_processes: str = ""
+    draining: bool = False
+    engine: bool = False
+    in_flight: int = 0
+
+    @property
+    def accepts_work(self) -> bool:
+        """Whether work can be placed there now."""
+        return self.alive and not self.draining
 
     def starts(self, images: bool) -> bool:
         """Whether its runtimes start such jobs now: with an image (`images`), or with packages."""
         return self.runs_images if images else self.runs_packages
 
+    def waits_for(self, images: bool) -> str:
+        """The reason why such jobs do not start there now."""
+        reasons = (self.engine_problem, "" if images else self.no_processes)
+        return ", and ".join(filter(None, reasons))
+
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The resources of one replica: CPU numbers, device ids, bytes."""
+    """The resources of one replica: amounts, and on a machine CPU numbers and device ids."""
 
     task: str
     machine_type: str
     cpus: tuple[int, ...]
     gpus: tuple[str, ...]
     memory_bytes: int
+    vcpus: int = 0
+    accelerator_type: str = ""
+    accelerator_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +155,10 @@ class ResourceShare:
     gpu_type: str | None
     gpus: int
     shares_cpus: bool = False
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.vcpus, self.memory_bytes, self.gpu_type or "", self.gpus)
 
 
 def asked(gang: Iterable[ReplicaRequest]) -> tuple[ResourceShare, ...]:
@@ -86,16 +177,19 @@ def asked(gang: Iterable[ReplicaRequest]) -> tuple[ResourceShare, ...]:
 
 def fits_empty(shares: Sequence[ResourceShare], capacity: Capacity) -> bool:
     """Whether the machine could hold the gang if it held nothing else."""
-    if cpus_of(shares, capacity) > len(capacity.cpus) or memory_of(shares) > capacity.memory_bytes:
+    if cpus_of(shares, capacity) > capacity.vcpus or memory_of(shares) > capacity.memory_bytes:
         return False
-    there = by_type(capacity.gpus)
+    if capacity.pools and packed(nodes_of(capacity), (share.resources for share in shares)) is None:
+        return False
+    there = capacity.accelerators
     if any(count > there[kind] for kind, count in gpus_of(shares).items() if kind is not None):
         return False
     return sum(share.gpus for share in shares) <= there.total()
 
 
 def scaled(requested: Sequence[ResourceShare], capacity: Capacity) -> tuple[ResourceShare, ...]:
-    """Scale the gang down to the whole machine, in each dimension in which it is larger."""
+    """Scale the gang down to the whole machine, in each dimension in which it is larger, but for TPUs: a program for
+    them has no use for anything else."""
     shares = list(requested)
     cpus = len(capacity.cpus)
     if len(shares) > cpus:
@@ -109,10 +203,14 @@ def scaled(requested: Sequence[ResourceShare], capacity: Capacity) -> tuple[Reso
             replace(share, memory_bytes=share.memory_bytes * capacity.memory_bytes // memory)
             for share in shares
         ]
-    there = by_type(capacity.gpus)
-    if any(count > there[kind or ""] for kind, count in gpus_of(shares).items()):
-        given = _proportional([share.gpus for share in shares], there.total(), least=0)
-        shares = [replace(share, gpu_type=None, gpus=n) for share, n in zip(shares, given, strict=True)]
+    scalable = [share for share in shares if not is_tpu(share.gpu_type or "")]
+    there = by_type(gpu for gpu in capacity.gpus if not is_tpu(gpu.type))
+    if any(count > there[kind or ""] for kind, count in gpus_of(scalable).items()):
+        left = iter(_proportional([share.gpus for share in scalable], there.total(), least=0))
+        shares = [
+            share if is_tpu(share.gpu_type or "") else replace(share, gpu_type=None, gpus=next(left))
+            for share in shares
+        ]
     return tuple(shares)
 
 
@@ -127,19 +225,51 @@ def assign_resources(
             mine = [cpus[number % len(cpus)]]
         else:
             mine, cpus = cpus[: share.vcpus], cpus[share.vcpus :]
-        fitting = [gpu for gpu in gpus if share.gpu_type in (None, gpu.type.upper())][: share.gpus]
+        fitting = [gpu for gpu in gpus if _fits(share.gpu_type, gpu)][: share.gpus]
         gpus = [gpu for gpu in gpus if gpu not in fitting]
         devices = tuple(gpu.id for gpu in fitting)
+        types = {gpu.type for gpu in fitting}
+        kind = types.pop() if len(types) == 1 else ""
         assignments.append(
-            Assignment(share.task, share.machine_type, tuple(mine), devices, share.memory_bytes)
+            Assignment(
+                share.task,
+                share.machine_type,
+                tuple(mine),
+                devices,
+                share.memory_bytes,
+                len(mine),
+                kind,
+                len(devices),
+            )
         )
     return tuple(assignments)
+
+
+def _fits(kind: str | None, gpu: Gpu) -> bool:
+    return kind == gpu.type.upper() or (kind is None and not is_tpu(gpu.type))
+
+
+def assign_amounts(shares: Iterable[ResourceShare]) -> tuple[Assignment, ...]:
+    """Assign amounts alone: an engine chooses CPUs and devices itself."""
+    return tuple(
+        Assignment(
+            share.task,
+            share.machine_type,
+            (),
+            (),
+            share.memory_bytes,
+            share.vcpus,
+            share.gpu_type or "",
+            share.gpus,
+        )
+        for share in shares
+    )
 
 
 def cpus_of(shares: Sequence[ResourceShare], capacity: Capacity) -> int:
     """Number of CPUs of the gang; all of the machine, and at least 1, where its replicas share CPUs."""
     if any(share.shares_cpus for share in shares):
-        return max(1, len(capacity.cpus))
+        return max(1, capacity.vcpus)
     return sum(share.vcpus for share in shares)
 
 
@@ -174,7 +304,14 @@ def needs(gang: Iterable[ReplicaRequest]) -> str:
 
 
 def has(capacity: Capacity) -> str:
-    return describe(len(capacity.cpus), capacity.memory_bytes, by_type(capacity.gpus))
+    amounts = describe(capacity.vcpus, capacity.memory_bytes, capacity.accelerators)
+    nodes = sum(pool.nodes for pool in capacity.pools)
+    return f"{amounts} on {nodes} {'node' if nodes == 1 else 'nodes'}" if nodes else amounts
+
+
+def full_queue(agent: AgentSnapshot) -> str:
+    runs = "1 run waits" if agent.in_flight == 1 else f"{agent.in_flight} runs wait"
+    return f"{runs} in the own queue of agent {agent.name}, which gets no more at once (--in-flight)"
 
 
 def scaling(gang: Sequence[ReplicaRequest], shares: Sequence[ResourceShare], agent: AgentSnapshot) -> str:

@@ -6,25 +6,28 @@ project's quota or can never start delays no job of another project. On an agent
 than the whole machine is scaled down to it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
 from trainyard_protocol.config.fields import rfc3339
-from trainyard_protocol.machines import GIGABYTE
-from trainyard_protocol.sync import Capacity
+from trainyard_protocol.machines import GIGABYTE, ReplicaRequest
+from trainyard_protocol.sync import Capacity, is_tpu
 from trainyard_server.domain.scheduling import quotas
-from trainyard_server.domain.scheduling.placement import Candidate, Cluster, QuotaBudget
+from trainyard_server.domain.scheduling.placement import Candidate, Cluster, Group, QuotaBudget
 from trainyard_server.domain.scheduling.quotas import Quotas, amount, excess, used_after
 from trainyard_server.domain.scheduling.resources import (
     AgentSnapshot,
     Assignment,
     asked,
+    full_queue,
     has,
     needs,
     scaling,
 )
+from trainyard_server.domain.scheduling.several_agents import ONE_AGENT, listed, together_reason
 from trainyard_server.domain.snapshots import JobSnapshot
 
 WaitingKind = Literal["room", "quota", "never", "no-agent", "no-engine", "backoff"]
@@ -96,7 +99,12 @@ def beyond_quota(job: JobSnapshot, agents: Iterable[AgentSnapshot], limits: Quot
 
 def in_order(queued: Iterable[JobSnapshot]) -> list[JobSnapshot]:
     """The queue: by priority, then age."""
-    return sorted(queued, key=lambda job: (-job.priority, job.created_at, job.key))
+    return sorted(queued, key=queue_order)
+
+
+def queue_order(job: JobSnapshot) -> tuple[int, datetime, int]:
+    """The key by which the queue is sorted."""
+    return (-job.priority, job.created_at, job.key)
 
 
 class Planner:
@@ -106,52 +114,83 @@ class Planner:
         self._cluster = Cluster(agents, limits)
         self._now = now
         self._ahead = 0
+        self._allocations = 0
+        # Reasons of groups that wait for room, each after so many allocations; and of those that no agent takes now.
+        self._full: dict[Group, tuple[int, str]] = {}
+        self._closed: dict[Group, Waiting] = {}
 
     def add(self, job: JobSnapshot) -> Placement | Waiting:
         """Plan the next job: allocate what it gets, or reserve what it waits for."""
-        candidates, answer = self._decide(job)
+        group, answer = self._decide(job)
         budget = self._cluster.budget(job.project)
         if isinstance(answer, Placement):
+            self._allocations += 1
             node = next(
-                candidate.node for candidate in candidates if candidate.node.agent.agent_id == answer.agent_id
+                candidate.node
+                for candidate in group.candidates
+                if candidate.node.agent.agent_id == answer.agent_id
             )
             usage = used_after(answer.assignments, node.agent.capacity)
             node.allocate(answer.assignments)
             budget.reservations.allocate(budget.amounts(usage))
         else:
             self._ahead += 1
-            _enqueue(candidates, budget, answer.kind)
+            _enqueue(group, budget, answer.kind)
         return answer
 
     def would_start(self, job: JobSnapshot) -> bool:
         """Whether the job would start if it were the next. Nothing changes."""
         return isinstance(self._decide(job)[1], Placement)
 
-    def _decide(self, job: JobSnapshot) -> tuple[Sequence[Candidate], Placement | Waiting]:
-        """The answer for the job, and its candidates."""
+    def _decide(self, job: JobSnapshot) -> tuple[Group, Placement | Waiting]:
+        """The answer for the job, and its group."""
         cluster, ahead = self._cluster, self._ahead
-        candidates = cluster.candidates(job.gang, job.needs_images)
-        budget = cluster.budget(job.project)
-        if job.backoff_until is not None and self._now < job.backoff_until:
-            return candidates, Waiting(
+        group = cluster.group(job.gang, job.needs_images)
+        if job.backoff_until is not None and job.backs_off(self._now):
+            return group, Waiting(
                 "backoff", f"its next run starts at {rfc3339(job.backoff_until)}", ahead + 1
             )
-        if not candidates:
-            silent = cluster.candidates(job.gang, job.needs_images, alive=False)
-            return silent, _no_candidate(job, cluster, silent, ahead + 1)
-        affordable = [
-            candidate for candidate in candidates if budget.reservations.fits(budget.amounts(candidate.usage))
-        ]
-        roomy = [candidate for candidate in affordable if candidate.node.reservations.fits(candidate.amounts)]
-        refused = candidates[0].usage if not affordable else None
-        for candidate in roomy:
+        if not group.candidates:
+            return self._without_candidates(job, ahead + 1)
+        budget = cluster.budget(job.project)
+        known = self._full.get(group) if not budget.limits else None
+        if known is not None and known[0] == self._allocations:
+            return group, Waiting("room", known[1] + _ahead(ahead), ahead + 1)
+        affordable, roomy = _affordable(group, budget, group.roomy(self._allocations))
+        refused = group.candidates[0].usage if not affordable else None
+        for candidate in roomy if known is None else ():
             placement = _placement(job, candidate, budget)
             if isinstance(placement, Placement):
-                return candidates, placement
+                if placement.scaled:
+                    placement = replace(placement, scaled=placement.scaled + self._unused(job, candidate))
+                return group, placement
             refused = refused or placement
         if refused is not None:
-            return candidates, Waiting("quota", _quota_reason(job, refused, budget, ahead), ahead + 1)
-        return candidates, Waiting("room", _room_reason(job, affordable, roomy, ahead), ahead + 1)
+            return group, Waiting("quota", _quota_reason(job, refused, budget, ahead), ahead + 1)
+        reason = _room_reason(job, affordable, roomy)
+        if not budget.limits:
+            # Later answers only get stricter: no gang of the group starts in this plan any more.
+            self._full[group] = (self._allocations, reason)
+        return group, Waiting("room", reason + _ahead(ahead), ahead + 1)
+
+    def _without_candidates(self, job: JobSnapshot, position: int) -> tuple[Group, Waiting]:
+        """The group of the agents that could take the job at another time, and the reason that none does now."""
+        silent = self._cluster.group(job.gang, job.needs_images, alive=False)
+        group = self._cluster.group(job.gang, job.needs_images)
+        if group not in self._closed:
+            self._closed[group] = _no_candidate(job, self._cluster, silent.candidates, position)
+        return silent, replace(self._closed[group], position=position)
+
+    def _unused(self, job: JobSnapshot, chosen: Candidate) -> str:
+        """A sentence about agents that could have taken a part of a gang that is scaled down to one; "" without any."""
+        open_ones = [
+            node.agent for node in self._cluster.compatible(job.needs_images) if node.agent.accepts_work
+        ]
+        if several := together_reason(job.gang, open_ones):
+            return f" {several}."
+        idle = [one.name for one in open_ones if one is not chosen.node.agent and not one.gangs]
+        verb = "is" if len(idle) == 1 else "are"
+        return f" {listed(idle)} {verb} idle, but {ONE_AGENT}." if idle else ""
 
 
 def _placement(
@@ -174,34 +213,54 @@ def _placement(
     )
 
 
-def _enqueue(candidates: Iterable[Candidate], budget: QuotaBudget, kind: WaitingKind) -> None:
+def _affordable(
+    group: Group, budget: QuotaBudget, roomy: Sequence[Candidate]
+) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
+    """All candidates that the quota allows, and those of them with room."""
+    if not budget.limits:
+        return group.candidates, roomy
+    allowed = {id(usage) for usage in group.usages if budget.reservations.fits(budget.amounts(usage))}
+    if len(allowed) == len(group.usages):
+        return group.candidates, roomy
+    affordable = [candidate for candidate in group.candidates if id(candidate.usage) in allowed]
+    return affordable, [candidate for candidate in roomy if id(candidate.usage) in allowed]
+
+
+def _enqueue(group: Group, budget: QuotaBudget, kind: WaitingKind) -> None:
     """Queue the job: reserve what it waits for, and let the jobs behind it expect the rest."""
-    for candidate in candidates:
-        room = candidate.node.reservations
-        (room.reserve if kind == "room" else room.expect)(candidate.amounts, candidate.any_devices)
+    if kind == "room":
+        group.reserved += 1
+    else:
+        group.expected += 1
+    if not budget.limits:
+        return
     quota = budget.reservations
-    for counted in {budget.amounts(candidate.usage) for candidate in candidates}:
-        unclear = budget.names_types and any(candidate.any_devices for candidate in candidates)
+    unclear = budget.names_types and any(candidate.any_devices for candidate in group.candidates)
+    for counted in {budget.amounts(usage) for usage in group.usages}:
         (quota.reserve if kind in ("room", "quota") else quota.expect)(counted, unclear)
 
 
-def _room_reason(
-    job: JobSnapshot, candidates: Sequence[Candidate], roomy: Sequence[Candidate], ahead: int
-) -> str:
-    """Resources that are missing on the agent with the most free resources, and the number of jobs ahead."""
+def _room_reason(job: JobSnapshot, candidates: Sequence[Candidate], roomy: Sequence[Candidate]) -> str:
+    """Resources that are missing on the agent with the most free resources."""
     if roomy:
-        reason = f"needs {needs(job.gang)}; agent {roomy[0].node.agent.name} has room for it, reserved for jobs ahead"
-        return reason + _ahead(ahead)
-    node = max((candidate.node for candidate in candidates), key=lambda node: node.reservations.free[:2])
+        return f"needs {needs(job.gang)}; agent {roomy[0].node.agent.name} has room for it, reserved for jobs ahead"
+    node = max((candidate.node for candidate in candidates), key=lambda node: node.free[:2])
     agent, capacity = node.agent, node.agent.capacity
-    cpus, memory = len(capacity.cpus), capacity.memory_bytes
+    if agent.in_flight:
+        return full_queue(agent)
+    cpus, memory = capacity.vcpus, capacity.memory_bytes
     requested_memory = sum(request.resources.memory_bytes for request in job.gang)
-    reason = f"needs {needs(job.gang)}; agent {agent.name} has {cpus} vCPU, of which {len(node.free_cpus)} are free"
+    reason = (
+        f"needs {needs(job.gang)}; agent {agent.name} has {cpus} vCPU, of which {node.free_vcpus} are free"
+    )
     if min(requested_memory, memory) > node.free_memory:
         reason += f", and {memory / GIGABYTE:.1f} GB, of which {node.free_memory / GIGABYTE:.1f} are free"
-    if capacity.gpus and any(request.resources.accelerator_count for request in job.gang):
-        reason += f", and {len(capacity.gpus)} GPUs, of which {len(node.free_gpus)} are free"
-    return reason + _ahead(ahead)
+    devices = capacity.accelerators.total()
+    if devices and any(request.resources.accelerator_count for request in job.gang):
+        reason += f", and {devices} GPUs, of which {sum(node.free_devices.values())} are free"
+    if not node.has_nodes(asked(job.gang)):
+        reason += ", but not with room for each replica on a node"
+    return reason
 
 
 def _quota_reason(job: JobSnapshot, requested: quotas.Usage, budget: QuotaBudget, ahead: int) -> str:
@@ -222,10 +281,26 @@ def _ahead(ahead: int) -> str:
     return f"; {ahead} {'job' if ahead == 1 else 'jobs'} ahead" if ahead else ""
 
 
+def _missing_tpus(gang: Iterable[ReplicaRequest], agents: Iterable[AgentSnapshot]) -> str:
+    """The TPUs of the gang if no agent has as many: `8 x TPU_V3`; else ""."""
+    counts = Counter[str]()
+    for request in gang:
+        if is_tpu(request.resources.accelerator_type):
+            counts[request.resources.accelerator_type.upper()] += request.resources.accelerator_count
+    if not counts or any(counts <= agent.capacity.accelerators for agent in agents):
+        return ""
+    return " and ".join(f"{count} x {kind}" for kind, count in counts.items())
+
+
 def _no_candidate(job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate], position: int) -> Waiting:
     if not cluster.nodes:
         return Waiting("no-agent", "no agent has connected to this server yet", position)
     compatible = cluster.compatible(job.needs_images)
+    if not compatible and not job.needs_images:
+        reasons = "; ".join(f"{node.agent.name}: {node.agent.waits_for(False)}" for node in cluster.nodes)
+        return Waiting(
+            "never", f"can never start on the agents here: it is a package job ({reasons})", position
+        )
     if not compatible:
         return Waiting(
             "never",
@@ -233,18 +308,31 @@ def _no_candidate(job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate
             f"{', '.join(node.agent.name for node in cluster.nodes)} cannot run images",
             position,
         )
-    if away := [candidate.node.agent for candidate in silent if candidate.node.agent.alive]:
-        problems = ", and ".join(f"on agent {agent.name} {agent.engine_problem}" for agent in away)
-        return Waiting("no-engine", f"needs a container engine: {problems}", position)
-    if silent:
-        names = ", ".join(candidate.node.agent.name for candidate in silent)
-        return Waiting("no-agent", f"waits for agent {names}, which is silent at the moment", position)
+    closed = [candidate.node.agent for candidate in silent]
+    if away := [agent for agent in closed if agent.accepts_work]:
+        problems = "; ".join(f"on agent {agent.name} {agent.waits_for(job.needs_images)}" for agent in away)
+        engine = "an engine that answers" if all(agent.engine for agent in away) else "a container engine"
+        return Waiting("no-engine", f"needs {engine}: {problems}", position)
+    if silent_ones := [agent.name for agent in closed if not agent.draining]:
+        reason = f"waits for agent {', '.join(silent_ones)}, which is silent at the moment"
+        return Waiting("no-agent", reason, position)
+    if closed:
+        names = ", ".join(agent.name for agent in closed)
+        return Waiting(
+            "no-agent", f"waits for agent {names}, which an operator lets start nothing new", position
+        )
+    if missing := _missing_tpus(job.gang, [node.agent for node in compatible]):
+        return Waiting(
+            "never", f"needs an agent with {missing} (`--tpus` of the agent), and there is none", position
+        )
     largest = max(
-        (node.agent for node in compatible), key=lambda a: (len(a.capacity.cpus), a.capacity.memory_bytes)
+        (node.agent for node in compatible), key=lambda a: (a.capacity.vcpus, a.capacity.memory_bytes)
     )
+    several = together_reason(job.gang, [node.agent for node in compatible])
+    changing = any(node.agent.engine for node in compatible)  # with its nodes, and other people's pods there
     return Waiting(
         "never",
-        f"can never start on the agents here: needs {needs(job.gang)}; "
-        f"the largest agent, {largest.name}, has {has(largest.capacity)}",
+        f"{'has no room on' if changing else 'can never start on'} the agents here: needs {needs(job.gang)}; "
+        f"the largest agent, {largest.name}, has {has(largest.capacity)}{f'; {several}' if several else ''}",
         position,
     )

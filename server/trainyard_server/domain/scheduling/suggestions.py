@@ -142,8 +142,24 @@ def _agent(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
             back = replace(away, runs_images=True, runs_packages=True, engine_problem="")
             agents = tuple(back if one is away else one for one in situation.agents)
             if replace(situation, agents=agents).starts(job):
-                message = f"a container engine on agent {away.name}: start Docker there"
+                message = (
+                    f"an answer of the engine of agent {away.name}"
+                    if away.engine
+                    else f"a container engine on agent {away.name}: start Docker there"
+                )
                 yield SuggestionView(kind="engine", message=message)
+                return
+    for drained in situation.agents:
+        if drained.alive and drained.draining:
+            agents = tuple(
+                replace(one, draining=one.draining and one is not drained) for one in situation.agents
+            )
+            if replace(situation, agents=agents).starts(job):
+                message = (
+                    f"agent {drained.name}, which is draining, starts runs again: `trainyard agents drain "
+                    f"{drained.name} --undo`"
+                )
+                yield SuggestionView(kind="agent", message=message)
                 return
     for silent in situation.agents:
         if not silent.alive:
@@ -224,4 +240,4 @@ def _less(gang: Sequence[ReplicaRequest], than: Sequence[ReplicaRequest]) -> boo
 
 
 def _held(gang: Gang) -> tuple[int, int, int, int]:
-    return (len(gang.gpus), len(gang.cpus), gang.memory_bytes, gang.key)
+    return (gang.devices, gang.vcpus, gang.memory_bytes, gang.key)

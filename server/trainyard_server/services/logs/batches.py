@@ -10,7 +10,7 @@ from functools import partial
 from threading import Lock
 from typing import NamedTuple, TypeVar
 
-from trainyard_server.services.logs.formats import LogFormat, encode_entries
+from trainyard_server.services.logs.formats import LogFormat, as_batch, as_events
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter
 from trainyard_server.storage.logs.store import LogStore
 
@@ -113,10 +113,13 @@ class LogBatches:
 
     def _read(self, request: LogRequest) -> LogBatch:
         as_of = time.monotonic()
-        result = self._logs.read(
-            request.project, request.job_id, request.after, request.filter, request.until, max_lines=_STEP
-        )
-        data = encode_entries(request.form, result.entries, result.last)
+        read = partial(self._logs.read, request.project, request.job_id, request.after, request.filter)
+        if request.form is LogFormat.BATCH:
+            result = read(request.until, max_lines=_STEP, as_arrays=True)
+            data = as_batch(result.arrays, result.last)
+        else:
+            result = read(request.until, max_lines=_STEP)
+            data = as_events(result.entries)
         return LogBatch(data, result.last, result.more, as_of)
 
     def _read_shared(self, request: LogRequest, end: int) -> LogBatch:

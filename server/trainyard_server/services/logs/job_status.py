@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from anyio import to_thread
 
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views import JobDetail
+from trainyard_protocol.views import JobDetail, RunView
 from trainyard_server.control.controller import Controller
 from trainyard_server.services.job_details import JobDetails
 from trainyard_server.services.logs.formats import event
@@ -75,8 +75,16 @@ _COUNTS = {
 
 def _without_counts(detail: JobDetail) -> JobDetail:
     """A detail without the fields that change with each line: equal to another one if all states are."""
-    runs = tuple(
-        run.model_copy(update={"replicas": tuple(r.model_copy(update=_COUNTS) for r in run.replicas)})
-        for run in detail.runs
+    return detail.model_copy(update={"runs": _uncounted(detail.runs)})
+
+
+def _uncounted(runs: tuple[RunView, ...]) -> tuple[RunView, ...]:
+    return tuple(
+        run.model_copy(
+            update={
+                "replicas": tuple(replica.model_copy(update=_COUNTS) for replica in run.replicas),
+                "restarts": _uncounted(run.restarts),
+            }
+        )
+        for run in runs
     )
-    return detail.model_copy(update={"runs": runs})

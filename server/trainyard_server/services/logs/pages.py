@@ -7,7 +7,7 @@ from functools import partial
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_server.context import Backend
 from trainyard_server.services.logs.batches import LogExecutors
-from trainyard_server.services.logs.formats import LogFormat, encode_entries
+from trainyard_server.services.logs.formats import as_text
 from trainyard_server.storage.logs.filter import LogFilter
 from trainyard_server.storage.logs.store import ReadResult
 
@@ -91,4 +91,4 @@ class LogPages:
         self, project: str, job_id: str, after: int, log_filter: LogFilter, until: int
     ) -> tuple[bytes, int]:
         result = self._backend.logs.read(project, job_id, after, log_filter, until)
-        return encode_entries(LogFormat.TEXT, result.entries, result.last), result.last
+        return as_text(result.entries), result.last

@@ -14,6 +14,7 @@ from trainyard_server.storage.events.broadcaster import Broadcaster
 from trainyard_server.storage.events.notifier import job_topic, log_topic
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter, parse_filter
 
+_PAUSE_S = 0.03  # between two reads for one reader: a line and the end that follows it come apart
 _CURSOR_EVERY_S = 1.0  # while a filter matches nothing, a client that asked for batches gets its cursor
 
 
@@ -25,7 +26,9 @@ class LogStreaming:
         self._statuses = statuses
         self._executors = executors
         ping_s = backend.settings.ping_s
-        self._broadcaster = Broadcaster[JobStatus](backend.notifier, ping_s, "A log stream was cut")
+        self._broadcaster = Broadcaster[JobStatus](
+            backend.notifier, ping_s, "A log stream was cut", pause_each_s=_PAUSE_S
+        )
         self._batches = LogBatches(backend.logs, executors)
 
     def check(self, project: str, job_id: str) -> int:

@@ -1,17 +1,26 @@
 """Database engine: SQLite or PostgreSQL with the same guarantees, migrated to the newest schema."""
 
-from typing import Any
+import logging
+import re
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, inspect
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import ArgumentError
+
+from trainyard_protocol.errors import FailedPrecondition
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 WRITES = {"trainyard_write": True}
 """Execution options of a connection whose transactions write; only one of them runs at a time."""
 
 _BUSY_MS = 20_000  # shorter than the timeout of an agent, which then gets an error
+_IDLE_MS = 30_000
+"""PostgreSQL then ends a transaction whose server is frozen, or gone with its machine: all others wait for it."""
+
 _POSTGRESQL = "postgresql+psycopg"
 _PATIENCE = {
     "connect_timeout": 5,
@@ -21,7 +30,11 @@ _PATIENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
-_WRITER = 0x7472_6169_6E79_6472  # the number of our lock in a database: "trainydr"
+
+ACQUIRE_WRITE_LOCK = f"SELECT pg_advisory_xact_lock({0x7472_6169_6E79_6472})"  # "trainydr"
+"""Statement of PostgreSQL: waits for the lock of the transaction that writes."""
+
+logger = logging.getLogger(__name__)
 
 
 class UnusableUrl(ValueError):
@@ -29,7 +42,8 @@ class UnusableUrl(ValueError):
 
 
 def opened(url: str, durable: bool) -> Engine:
-    """Open the database and migrate it. Raises UnusableUrl; SQLAlchemyError where it cannot be used.
+    """Open the database and migrate it. Raises UnusableUrl; FailedPrecondition for a schema of a newer release;
+    SQLAlchemyError where it cannot be used.
 
     Each transaction reads one snapshot. On a connection with WRITES it is the only one that writes.
     """
@@ -39,13 +53,41 @@ def opened(url: str, durable: bool) -> Engine:
             _prepare_sqlite(engine, durable)
         case "postgresql":
             _prepare_postgresql(engine, durable)
-    with engine.connect().execution_options(**WRITES) as connection:
-        _migrate(connection)
+    newest = newest_schema()
+    with engine.connect() as connection:
+        schema = _schema(connection)
+    if schema is not None and schema > newest:
+        engine.dispose()
+        raise FailedPrecondition(
+            f"A newer release has brought the database to schema {schema}; this one knows {newest}. Start that "
+            "release again, or this one with a copy of the data from before the upgrade."
+        )
+    if schema != newest:  # alembic takes half a second to load
+        if schema is not None:
+            logger.info("migrating the database from schema %s to %s", schema, newest)
+        with engine.connect().execution_options(**WRITES) as connection:
+            _migrate(connection)
     return engine
 
 
-def migrations() -> Config:
+def _schema(connection: Connection) -> str | None:
+    """The schema revision of the database; None if it is empty."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
+
+
+def newest_schema() -> str:
+    """The newest schema revision of this program, by the names of its scripts."""
+    directory = files("trainyard_server") / "migrations" / "versions"
+    scripts = (re.fullmatch(r"v(\d{4})_\w+\.py", path.name) for path in directory.iterdir())
+    return max(script[1] for script in scripts if script is not None)
+
+
+def migrations() -> "Config":
     """The configuration of alembic."""
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", "trainyard_server:migrations")
     return config
@@ -53,6 +95,8 @@ def migrations() -> Config:
 
 def _migrate(connection: Connection) -> None:
     """Migrate the schema to the newest revision."""
+    from alembic import command
+
     config = migrations()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
@@ -78,17 +122,23 @@ def _engine(url: str) -> Engine:
 def _prepare_postgresql(engine: Engine, durable: bool) -> None:
     """The same two promises as for SQLite. One writer at a time: whoever else writes waits for a lock that
     ends with the transaction. Readers see the database as it was at their first statement."""
+    settings: dict[str, object] = {
+        "lock_timeout": _BUSY_MS,
+        "idle_in_transaction_session_timeout": _IDLE_MS,
+    }
+    if not durable:
+        settings["synchronous_commit"] = "off"
+    statement = "; ".join(f"SET {name} = {value}" for name, value in settings.items())
 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: object) -> None:
-        if not durable:
-            connection.execute("SET synchronous_commit = off")
-            connection.commit()
+        connection.execute(statement)
+        connection.commit()
 
     @event.listens_for(engine, "begin")
     def _began(connection: Connection) -> None:
         if connection.get_execution_options().get("trainyard_write", False):
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITER})")
+            connection.exec_driver_sql(ACQUIRE_WRITE_LOCK)
         else:
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 

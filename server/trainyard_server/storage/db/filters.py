@@ -1,264 +1,236 @@
 """The filter of a list request: `jobId:rnn* AND (state:FAILED OR labels.team=vision) AND NOT state=QUEUED`.
 
 `parse` is pure; `to_sql` turns what it returns into a condition on the table of jobs.
-Fields are jobId, state, owner, labels.KEY, createTime, startTime and endTime. `=` compares whole values, `:` too
-where there is no `*`; a `*` stands for any text. `!=` is the opposite of `=`; `<`, `<=`, `>`, `>=` compare
-times. AND binds tighter than OR, and terms side by side are joined by AND; NOT or `-` negates.
+Fields are jobId, state, owner, errorMessage, labels.KEY, a value of the training input such as
+trainingInput.masterConfig.imageUri, createTime, startTime and endTime. `=` compares whole values; a `*` stands for any
+text. `:` does the same, but without a `*` it looks into errorMessage and the training input, whatever the case.
+A `*` alone is any value: jobs that have none are not found. `!=` is the opposite of `=`; `~` looks for a simple
+pattern, of text, `.`, `.*`, `^` and `$`. `<`, `<=`, `>`, `>=` compare times, which are in whole seconds as in answers.
 """
 
 import re
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, false, not_, or_, true
+from pydantic.alias_generators import to_camel, to_snake
+from sqlalchemy import ColumnElement, and_, false, not_, or_, select, true
+from sqlalchemy.orm import aliased
 
 from trainyard_protocol.config.fields import did_you_mean
-from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.states import JobState
-from trainyard_server.storage.db.models import JobRow
+from trainyard_server.domain import filter_syntax
+from trainyard_server.domain.filter_syntax import And, Expression, FilterError, FilterToken, Not, Or, Term
+from trainyard_server.storage.db.models import JobLabelRow, JobRow
+from trainyard_server.storage.db.reader import UNFINISHED_JOBS, Label
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<open>\()|(?P<close>\))|(?P<op><=|>=|!=|[:=<>])|(?P<minus>-(?=[A-Za-z(]))
-    |"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<word>[^\s()"=:<>!]+))""",
-    re.X,
-)
 _TIMES = {"createTime": "created_at", "startTime": "started_at", "endTime": "ended_at"}
 _SPELLINGS = {
     "job_id": "jobId",
     "create_time": "createTime",
     "start_time": "startTime",
     "end_time": "endTime",
+    "error_message": "errorMessage",
 }
-_FIELDS = ("jobId", "state", "owner", *_TIMES)
-_MAX_TERMS = 200
-_MAX_LENGTH = 4000  # characters
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """`field op value`; the field in its camelCase spelling."""
-
-    field: str
-    op: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    part: "Expression"
-
-
-@dataclass(frozen=True, slots=True)
-class And:
-    parts: tuple["Expression", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Or:
-    parts: tuple["Expression", ...]
-
-
-Expression = Term | Not | And | Or
+_FIELDS = ("jobId", "state", "owner", "errorMessage", *_TIMES)
+_INPUT, _LABELS = "trainingInput.", "labels."
+_INPUT_FIELD = re.compile(r"(?:trainingInput|training_input)((?:\.[A-Za-z][A-Za-z0-9_]*){1,8})")
+_SECOND = timedelta(seconds=1)
+_LAST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+_PATTERN = re.compile(
+    r"\\(?P<escaped>.)|(?P<any>\.\*)|(?P<one>\.)|(?P<special>[\[\](){}+?|*^$\\])|(?P<plain>.)", re.S
+)
+_OPERATORS = ": = != ~ < <= > >="
+_EQUALITY = (":", "=", "!=")
 
 
 def parse(text: str) -> Expression | None:
     """None for an empty filter. Raises InvalidArgument that shows the column where it went wrong."""
-    if len(text) > _MAX_LENGTH:
-        message = f"may have {_MAX_LENGTH} characters; this has {len(text)}."
-        raise InvalidArgument(Violation("filter", message))
-    if not text.strip():
-        return None
-    parser = _Parser(text)
-    expression = parser.any_of()
-    parser.expect_end()
-    return expression
+    return filter_syntax.parse(text, _term, _OPERATORS)
 
 
-def to_sql(expression: Expression) -> ColumnElement[bool]:
+def to_sql(expression: Expression, common: Collection[Label] = frozenset()) -> ColumnElement[bool]:
+    """`common`: labels that so many jobs have that a look at each job is faster than a list of those jobs."""
     match expression:
         case And(parts):
-            return and_(*map(to_sql, parts))
+            return and_(*(to_sql(part, common) for part in parts))
         case Or(parts):
-            return or_(*map(to_sql, parts))
+            named = [
+                part for part in parts if isinstance(part, Term) and part.field == "state" and part.op != "!="
+            ]
+            states = {state for part in named for state in _states(part.op, part.value)}
+            others = (to_sql(part, common) for part in parts if part not in named)
+            return or_(*([_in_states(states)] if named else []), *others)
         case Not(part):
-            return not_(to_sql(part))
+            return not_(to_sql(part, common))
         case Term(field, op, value):
-            return _condition(field, op, value)
+            return _condition(field, op, value, common)
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    column: int
+def labels_of(expression: Expression) -> Iterator[Label]:
+    """The labels that the expression names as a whole: name and value, or any value (None)."""
+    match expression:
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from labels_of(part)
+        case Not(part):
+            yield from labels_of(part)
+        case Term(field, op, value) if field.startswith(_LABELS) and op != "~":
+            if value == "*" or "*" not in value:
+                yield field.removeprefix(_LABELS), None if value == "*" else value
 
 
-class _Parser:
-    """Recursive descent over the tokens of one filter."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = list(self._scan())
-        self._at = 0
-        self._terms = 0
-
-    def any_of(self) -> Expression:
-        parts = [self._all_of()]
-        while self._skip_word("OR"):
-            parts.append(self._all_of())
-        return parts[0] if len(parts) == 1 else Or(tuple(parts))
-
-    def expect_end(self) -> None:
-        if token := self._peek():
-            raise self._wrong(token.column, f"{token.text!r} does not belong here.")
-
-    def _all_of(self) -> Expression:
-        parts = [self._one()]
-        while (token := self._peek()) and token.kind != "close" and not self._is_word("OR"):
-            self._skip_word("AND")
-            parts.append(self._one())
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
-
-    def _one(self) -> Expression:
-        token = self._next("a condition such as state:FAILED")
-        self._terms += 1
-        if self._terms > _MAX_TERMS:
-            raise self._wrong(
-                token.column,
-                f"a filter may have at most {_MAX_TERMS} terms; NOT and parentheses count as terms.",
-            )
-        if token.kind == "minus" or (token.kind == "word" and token.text == "NOT"):
-            return Not(self._one())
-        if token.kind == "open":
-            inside = self.any_of()
-            closing = self._next("a closing parenthesis")
-            if closing.kind != "close":
-                raise self._wrong(closing.column, "a closing parenthesis is missing.")
-            return inside
-        if token.kind != "word" or token.text in ("AND", "OR"):
-            raise self._wrong(token.column, f"a field's name is expected; this is {token.text!r}.")
-        return self._term(token)
-
-    def _term(self, name: _Token) -> Term:
-        field = self._field(name)
-        op = self._next("one of : = != < <= > >=")
-        if op.kind != "op":
-            raise self._wrong(op.column, f"one of : = != < <= > >= is expected after {name.text}.")
-        value = self._value()
-        if field == "state" and "*" not in value.text and value.text.upper() not in JobState.__members__:
-            hint = did_you_mean(value.text.upper(), JobState.__members__)
-            allowed = ", ".join(JobState.__members__)
-            raise self._wrong(value.column, f"{value.text!r} is not a state; states are {allowed}. {hint}")
-        if field in _TIMES:
-            self._check_time(value)
-        elif op.text not in (":", "=", "!="):
-            raise self._wrong(op.column, f"{op.text} compares times; {field} takes : = and !=.")
-        text = value.text.upper() if field == "state" else value.text
-        return Term(field, op.text, text)
-
-    def _field(self, name: _Token) -> str:
-        field = _SPELLINGS.get(name.text, name.text)
-        if field in _FIELDS or (field.startswith("labels.") and field != "labels."):
-            return field
-        allowed = ", ".join((*_FIELDS, "labels.KEY"))
-        hint = did_you_mean(field, _FIELDS)
-        raise self._wrong(name.column, f"{name.text!r} cannot be filtered by; fields are {allowed}. {hint}")
-
-    def _value(self) -> _Token:
-        """One value. A time has colons of its own, so words and colons that touch belong together."""
-        first = self._next("a value")
-        if first.kind == "minus":
-            number = self._value()
-            return _Token("word", f"-{number.text}", first.column)
-        if first.kind not in ("word", "quoted"):
-            raise self._wrong(first.column, f"a value is expected; this is {first.text!r}.")
-        text, end = first.text, first.column + len(first.text)
-        while first.kind == "word" and (token := self._peek()) and token.column == end and token.text == ":":
-            colon = self._next("")
-            after = self._peek()
-            text += colon.text
-            end += 1
-            if after and after.kind == "word" and after.column == end:
-                text += self._next("").text
-                end += len(after.text)
-        return _Token(first.kind, text, first.column)
-
-    def _check_time(self, value: _Token) -> None:
-        try:
-            _time(value.text)
-        except ValueError:
-            raise self._wrong(
-                value.column, f"{value.text!r} is not a time; a time looks like 2026-11-20T10:00:00Z."
-            ) from None
-
-    def _scan(self) -> list[_Token]:
-        tokens, at = [], 0
-        end = len(self._text.rstrip())
-        while at < end:
-            match = _TOKEN.match(self._text, at)
-            if match is None:
-                column = at + len(self._text[at:]) - len(self._text[at:].lstrip())
-                raise self._wrong(column, f"{self._text[column]!r} is not understood.")
-            kind = match.lastgroup or ""
-            text = match[kind]
-            column = match.start(kind)
-            if kind == "quoted":
-                text = re.sub(r"\\(.)", r"\1", text)
-            tokens.append(_Token(kind, text, column))
-            at = match.end()
-        return tokens
-
-    def _peek(self) -> _Token | None:
-        return self._tokens[self._at] if self._at < len(self._tokens) else None
-
-    def _next(self, expected: str) -> _Token:
-        token = self._peek()
-        if token is None:
-            raise self._wrong(len(self._text.rstrip()), f"it ends where {expected} is expected.")
-        self._at += 1
-        return token
-
-    def _is_word(self, word: str) -> bool:
-        token = self._peek()
-        return token is not None and token.kind == "word" and token.text == word
-
-    def _skip_word(self, word: str) -> bool:
-        if self._is_word(word):
-            self._at += 1
-            return True
-        return False
-
-    def _wrong(self, column: int, message: str) -> InvalidArgument:
-        shown = f"{self._text}\n{' ' * column}^"
-        return InvalidArgument(Violation("filter", f"column {column + 1}: {message.strip()}\n{shown}"))
-
-
-def _condition(field: str, op: str, value: str) -> ColumnElement[bool]:
+def _term(name: FilterToken, op: FilterToken, value: FilterToken) -> Term:
+    field = _field(name)
+    if op.text not in _OPERATORS.split():
+        raise FilterError(op.column, f"one of {_OPERATORS} is expected after {name.text}.")
+    if op.text == "~":
+        _check_pattern(field, value)
+    elif field == "state" and "*" not in value.text and value.text.upper() not in JobState.__members__:
+        hint = did_you_mean(value.text.upper(), JobState.__members__)
+        allowed = ", ".join(JobState.__members__)
+        raise FilterError(value.column, f"{value.text!r} is not a state; states are {allowed}. {hint}")
     if field in _TIMES:
-        return _compare(getattr(JobRow, _TIMES[field]), op, _time(value))
+        if value.text != "*" or op.text not in _EQUALITY:
+            _check_time(value)
+    elif op.text not in (*_EQUALITY, "~"):
+        raise FilterError(op.column, f"{op.text} compares times; {field} takes : = != and ~.")
+    text = value.text.upper() if field == "state" else value.text
+    return Term(field, op.text, text)
+
+
+def _field(name: FilterToken) -> str:
+    field = _SPELLINGS.get(name.text, name.text)
+    if field in _FIELDS or (field.startswith(_LABELS) and field != _LABELS):
+        return field
+    if inside := _INPUT_FIELD.fullmatch(field):
+        return _INPUT + ".".join(to_camel(to_snake(part)) for part in inside[1].lstrip(".").split("."))
+    allowed = ", ".join((*_FIELDS, "labels.KEY", "trainingInput.FIELD"))
+    hint = did_you_mean(field, _FIELDS)
+    raise FilterError(name.column, f"{name.text!r} cannot be filtered by; fields are {allowed}. {hint}")
+
+
+def _check_pattern(field: str, value: FilterToken) -> None:
+    if field in _TIMES:
+        raise FilterError(value.column, f"~ looks into texts; {field} is a time.")
+    if problem := next((match["special"] for match in _pattern_parts(value.text) if match["special"]), ""):
+        raise FilterError(
+            value.column,
+            f"~ takes text, `.`, `.*`, `^` at the start and `$` at the end; {problem!r} is written as \\{problem}.",
+        )
+
+
+def _check_time(value: FilterToken) -> None:
+    try:
+        _time(value.text)
+    except ValueError:
+        raise FilterError(
+            value.column, f"{value.text!r} is not a time; a time looks like 2026-11-20T10:00:00Z."
+        ) from None
+
+
+def _condition(field: str, op: str, value: str, common: Collection[Label]) -> ColumnElement[bool]:
+    if field in _TIMES:
+        column = getattr(JobRow, _TIMES[field])
+        if value == "*":
+            return column.is_(None) if op == "!=" else column.is_not(None)  # type: ignore[no-any-return]
+        return _compare(column, op, _time(value))
+    search = _search(field, op, value)
     if field == "state":
-        states = [state for state in JobState if _matches(value, state)]
-        matches: ColumnElement[bool] = JobRow.state.in_(states) if states else false()
-    elif field == "jobId":
-        matches = _like(JobRow.job_id, value)
-    elif field == "owner":
-        matches = _like(JobRow.owner, value)
+        matches = _in_states(_states(op, value))
+    elif field in _COLUMNS:
+        column = _COLUMNS[field]
+        matches = column != "" if value == "*" else search(column, value)
+    elif field.startswith(_LABELS):
+        labelled = select(JobLabelRow.job_key).where(JobLabelRow.name == field.removeprefix(_LABELS))
+        if value != "*":
+            labelled = labelled.where(search(JobLabelRow.value, value))
+        rare = set(labels_of(Term(field, op, value))).difference(common)
+        matches = (
+            JobRow.key.in_(labelled)
+            if rare
+            else labelled.where(JobLabelRow.job_key == JobRow.key).correlate(JobRow).exists()
+        )
     else:
-        label = JobRow.labels[field.removeprefix("labels.")].as_string()
-        present = label.is_not(None)
-        matches = present if value == "*" else and_(present, _like(label, value))
+        column = JobRow.training_input[tuple(field.removeprefix(_INPUT).split("."))].as_string()
+        present = column.is_not(None)
+        matches = present if value == "*" else and_(present, search(column, value))
     return not_(matches) if op == "!=" else matches
 
 
+def _search(field: str, op: str, value: str) -> Callable[[Any, str], ColumnElement[bool]]:
+    if op == "~":
+        return _pattern_like
+    looks_inside = op == ":" and "*" not in value and (field == "errorMessage" or field.startswith(_INPUT))
+    return _contains if looks_inside else _like
+
+
+def _states(op: str, value: str) -> set[JobState]:
+    """The states that a term names."""
+    glob = _glob(value) if op == "~" else value
+    return {state for state in JobState if _matches(glob, state)}
+
+
+def _in_states(states: Collection[JobState]) -> ColumnElement[bool]:
+    """Few of all jobs have not ended: those are looked up, where only such states are asked for."""
+    if not states:
+        return false()
+    chosen = [state for state in JobState if state in states]
+    if set(chosen).issubset(UNFINISHED_JOBS):
+        found = aliased(JobRow)
+        return JobRow.key.in_(select(found.key).where(found.state.in_(chosen)))
+    return JobRow.state.in_(chosen)
+
+
+_COLUMNS = {"jobId": JobRow.job_id, "owner": JobRow.owner, "errorMessage": JobRow.error_message}
+
+
+def _pattern_parts(pattern: str) -> Iterator[re.Match[str]]:
+    """The parts of a pattern of `~` between the anchors."""
+    return _PATTERN.finditer(pattern.removeprefix("^").removesuffix("$"))
+
+
+def _ends(pattern: str, anything: str) -> tuple[str, str]:
+    return "" if pattern.startswith("^") else anything, "" if pattern.endswith("$") else anything
+
+
+def _glob(pattern: str) -> str:
+    """The pattern for `_matches`. One character, which that does not know, is any text: states differ by more."""
+    start, end = _ends(pattern, "*")
+    return (
+        start
+        + "".join(
+            "*" if m["any"] or m["one"] else m["escaped"] or m["plain"] for m in _pattern_parts(pattern)
+        ).upper()
+        + end
+    )
+
+
+def _pattern_like(column: Any, pattern: str) -> ColumnElement[bool]:
+    start, end = _ends(pattern, "%")
+
+    def part(match: re.Match[str]) -> str:
+        if match["any"] or match["one"]:
+            return "%" if match["any"] else "_"
+        return _escaped(match["escaped"] or match["plain"])
+
+    like: ColumnElement[bool] = column.like(
+        start + "".join(map(part, _pattern_parts(pattern))) + end, escape="\\"
+    )
+    return like
+
+
 def _compare(column: Any, op: str, time: datetime) -> ColumnElement[bool]:
+    """Compare with a time. Answers have whole seconds: a time without a fraction is that second."""
+    after = time if time.microsecond else min(time, _LAST) + _SECOND
+    same = column == time if time.microsecond else and_(column >= time, column < after)
     comparisons: dict[str, ColumnElement[bool]] = {
-        ":": column == time,
-        "=": column == time,
-        "!=": column != time,
+        ":": same,
+        "=": same,
+        "!=": not_(same),
         "<": column < time,
-        "<=": column <= time,
-        ">": column > time,
+        "<=": column <= time if time.microsecond else column < after,
+        ">": column > time if time.microsecond else column >= after,
         ">=": column >= time,
     }
     return and_(column.is_not(None), comparisons[op])
@@ -270,9 +242,18 @@ def _like(column: Any, value: str) -> ColumnElement[bool]:
     if "*" not in value:
         exact: ColumnElement[bool] = column == value
         return exact
-    escaped = value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
-    like: ColumnElement[bool] = column.like(escaped, escape="\\")
+    like: ColumnElement[bool] = column.like(_escaped(value).replace("*", "%"), escape="\\")
     return like
+
+
+def _contains(column: Any, value: str) -> ColumnElement[bool]:
+    contains: ColumnElement[bool] = column.icontains(value, autoescape=True)
+    return contains
+
+
+def _escaped(text: str) -> str:
+    """The text for LIKE, as it is."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def _matches(pattern: str, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Queries of job lists, over all projects.
+"""Queries of job lists, over all projects that somebody may see.
 
 Covering indexes give the keys of a page, and only those jobs are read, so that a page takes about as long with fifty
 thousand jobs as with fifty.
@@ -9,17 +9,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, case, func, or_, select, union
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
+from trainyard_protocol.states import JobState, ReplicaState
 from trainyard_protocol.views import MetricsDigest, Verdict
+from trainyard_server.domain.permissions import Visible, is_visible
 from trainyard_server.domain.scheduling.resources import needs
 from trainyard_server.storage.db.job_inputs import gang_from_json
 from trainyard_server.storage.db.models import JobLabelRow, JobRow, ReplicaRow, RunRow
-from trainyard_server.storage.db.reader import LIVE_RUNS, Reader
+from trainyard_server.storage.db.reader import (
+    LIVE_RUNS,
+    NO_STUDY,
+    UNFINISHED_JOBS,
+    Label,
+    Reader,
+    jobs_labelled,
+)
 
 
 class Order(StrEnum):
@@ -36,12 +45,9 @@ class Order(StrEnum):
 COUNTED = 1_000
 """Limit of counted jobs where each of them must be read."""
 
-_MANY = 3_000
-"""A label with at least so many jobs is common."""
+NO_TRIAL = JobRow.study_key.is_(None)
+"""Selects what a list shows. The condition of the indexes of lists."""
 
-Label = tuple[str, str | None]
-
-_UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
 _ORDER_COLUMNS = {
     Order.CREATED: JobRow.created_at,
     Order.NAME: JobRow.name,
@@ -98,6 +104,7 @@ class JobListEntry:
     waiting: str
     position: int
     verdict: Verdict | None
+    error_message: str
     run: int | None = None
     activity: str = ""
     first_step: int | None = None
@@ -133,16 +140,19 @@ class JobQueryResult:
 
 
 class JobList:
-    """Queries over one consistent view of the database."""
+    """Queries over one consistent view of the database, about visible projects alone. No trial is in a list; in the
+    queue are trials in place of their studies, which wait for nothing."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, visible: Visible) -> None:
+        self._reader = reader
         self._session: Session = reader.session
+        self._visible = visible
 
     def find(
         self, conditions: JobQuery, order: Order, *, descending: bool, offset: int, limit: int
     ) -> JobQueryResult:
-        common = self._common(conditions)
-        if conditions.is_indexed:
+        common = self._reader.common_labels(conditions.labels)
+        if conditions.is_indexed and not (conditions.owner and self._visible is not None):
             counts, more = self._counts(conditions), False
             keys = self._page(conditions, common, order, descending=descending, offset=offset, limit=limit)
         else:
@@ -157,22 +167,39 @@ class JobList:
                 )
         return JobQueryResult(self._entries(keys), counts, more)
 
-    def queue(self, offset: int, limit: int) -> Sequence[JobListEntry]:
-        """Queued jobs by their positions; those without a position come last."""
+    def queue(self, offset: int, limit: int, *, trials: bool = True) -> Sequence[JobListEntry]:
+        """Queued jobs by their positions; those without a position come last. Without `trials`: studies instead."""
         order = (case((JobRow.position > 0, 0), else_=1), JobRow.position, JobRow.key)
-        keys = select(JobRow.key).filter_by(state=JobState.QUEUED).order_by(*order)
+        waiting = select(JobRow.key).where(JobRow.state == JobState.QUEUED, NO_STUDY if trials else NO_TRIAL)
+        keys = self._limited(waiting).order_by(*order)
         return self._entries(self._session.scalars(keys.offset(offset).limit(limit)).all())
+
+    def queue_length(self) -> int:
+        """Number of jobs in the queue."""
+        waiting = select(func.count(JobRow.key)).where(JobRow.state == JobState.QUEUED, NO_STUDY)
+        return self._session.scalar(self._limited(waiting)) or 0
 
     def attention_count(self, since: datetime) -> int:
         """Number of jobs that `attention_since` selects."""
-        return self._session.scalar(select(func.count()).select_from(_needs_attention(since).subquery())) or 0
+        attention = select(JobRow.key).where(JobRow.key.in_(_needs_attention(since)), NO_TRIAL)
+        keys = self._limited(attention)
+        return self._session.scalar(select(func.count()).select_from(keys.subquery())) or 0
 
     def projects(self) -> Sequence[str]:
         """Every project that has a job."""
-        return self._distinct(JobRow.project)
+        return [project for project in self._distinct(JobRow.project) if is_visible(project, self._visible)]
 
     def owners(self) -> Sequence[str]:
-        return [owner for owner in self._distinct(JobRow.owner) if owner]
+        if self._visible is None:
+            owners = self._distinct(JobRow.owner)
+        else:
+            each = (self._distinct(JobRow.owner, JobRow.project == project) for project in self._visible)
+            owners = sorted(set(chain.from_iterable(each)))
+        return [owner for owner in owners if owner]
+
+    def _limited(self, query: Select) -> Select:  # type: ignore[type-arg]
+        """The query of jobs without those of other projects."""
+        return query if self._visible is None else query.where(JobRow.project.in_(self._visible))
 
     def _entries(self, keys: Sequence[int]) -> Sequence[JobListEntry]:
         rows = {row.key: row._mapping for row in self._session.execute(_COLUMNS.where(JobRow.key.in_(keys)))}
@@ -183,7 +210,7 @@ class JobList:
         """The latest run of each of these jobs that has one, with its primary replica."""
         latest = (
             select(RunRow.job_key, func.max(RunRow.number).label("number"))
-            .where(RunRow.job_key.in_(keys))
+            .where(RunRow.job_key.in_(keys), RunRow.beside.is_(None))
             .group_by(RunRow.job_key)
             .subquery()
         )
@@ -226,35 +253,33 @@ class JobList:
         offset: int,
         limit: int,
     ) -> Sequence[int]:
-        query = _where(select(JobRow.key), conditions, common, with_states=True)
+        query = self._limited(
+            _where(select(JobRow.key).where(NO_TRIAL), conditions, common, with_states=True)
+        )
         return self._session.scalars(_ordered(query, order, descending).offset(offset).limit(limit)).all()
 
     def _matches(
         self, conditions: JobQuery, common: frozenset[Label], order: Order, *, descending: bool
     ) -> Sequence[tuple[int, JobState]]:
         """Keys and states of the matches in any state, at most one more than are counted."""
-        query = _where(select(JobRow.key, JobRow.state), conditions, common, with_states=False)
+        every = select(JobRow.key, JobRow.state).where(NO_TRIAL)
+        every = _where(every, conditions, common, with_states=False)
+        query = self._limited(every)
         rows = self._session.execute(_ordered(query, order, descending).limit(COUNTED + 1))
         return [(key, state) for key, state in rows]
 
     def _counts(self, conditions: JobQuery) -> dict[JobState, int]:
-        every = _where(select(JobRow.state, func.count()), conditions, frozenset(), with_states=False)
-        query = every.group_by(JobRow.state)
+        every = select(JobRow.state, func.count()).where(NO_TRIAL)
+        every = _where(every, conditions, frozenset(), with_states=False)
+        query = self._limited(every).group_by(JobRow.state)
         return {state: count for state, count in self._session.execute(query)}  # noqa: C416 - rows are tuples by name
 
-    def _common(self, conditions: JobQuery) -> frozenset[Label]:
-        """The requested labels that many jobs have."""
-        counts = {
-            label: select(func.count()).select_from(_labelled(*label).limit(_MANY).subquery())
-            for label in conditions.labels
-        }
-        return frozenset(label for label, count in counts.items() if self._session.scalar(count) == _MANY)
-
-    def _distinct(self, column: InstrumentedAttribute[str]) -> list[str]:
+    def _distinct(self, column: InstrumentedAttribute[str], *conditions: ColumnElement[bool]) -> list[str]:
         """Distinct values by a loose index scan, one step for each value."""
-        leaps = select(func.min(column).label("value")).cte("leaps", recursive=True)
-        next_one = select(func.min(column)).where(column > leaps.c.value).scalar_subquery()
-        leaps = leaps.union_all(select(next_one).where(leaps.c.value.is_not(None)))
+        first = select(func.min(column).label("value")).where(NO_TRIAL, *conditions)
+        leaps = first.cte("leaps", recursive=True)
+        next_one = select(func.min(column)).where(column > leaps.c.value, NO_TRIAL, *conditions)
+        leaps = leaps.union_all(select(next_one.scalar_subquery()).where(leaps.c.value.is_not(None)))
         return [value for value in self._session.scalars(select(leaps.c.value)) if value is not None]
 
 
@@ -297,6 +322,7 @@ _COLUMNS = select(
     JobRow.waiting,
     JobRow.position,
     JobRow.verdict,
+    JobRow.error_message,
     JobRow.retries_used,
 )
 
@@ -323,12 +349,6 @@ def _ordered(query: Select, order: Order, descending: bool) -> Select:  # type: 
     return query.order_by(*(column.desc() if descending else column for column in columns))
 
 
-def _labelled(name: str, value: str | None) -> Select[int]:
-    """The keys of the jobs with a label."""
-    labelled = select(JobLabelRow.job_key).where(JobLabelRow.name == name)
-    return labelled if value is None else labelled.where(JobLabelRow.value == value)
-
-
 def _where(
     query: Select,  # type: ignore[type-arg]
     conditions: JobQuery,
@@ -346,7 +366,7 @@ def _where(
     if with_states and conditions.states:
         query = query.where(JobRow.state.in_(conditions.states))
     for label in conditions.labels:
-        labelled = _labelled(*label)
+        labelled = jobs_labelled(*label)
         if label in common:
             query = query.where(labelled.where(JobLabelRow.job_key == JobRow.key).exists())
         else:
@@ -363,12 +383,12 @@ def _where(
 def _needs_attention(since: datetime) -> CompoundSelect[tuple[int]]:
     """Keys of the jobs that need attention. Each part begins with a selective index."""
     failed = select(JobRow.key).where(JobRow.ended_at >= since, JobRow.state == JobState.FAILED)
-    restarted = select(JobRow.key).where(JobRow.state.in_(_UNFINISHED), JobRow.retries_used > 0)
+    restarted = select(JobRow.key).where(JobRow.state.in_(UNFINISHED_JOBS), JobRow.retries_used > 0)
     unwell = (
         select(JobRow.key)
         .join(RunRow, RunRow.job_key == JobRow.key)
         .join(ReplicaRow, ReplicaRow.run_id == RunRow.run_id)
-        .where(JobRow.state.in_(_UNFINISHED), RunRow.state.in_(LIVE_RUNS), _replica_is_unwell())
+        .where(JobRow.state.in_(UNFINISHED_JOBS), RunRow.state.in_(LIVE_RUNS), _replica_is_unwell())
     )
     return union(failed, restarted, unwell)
 

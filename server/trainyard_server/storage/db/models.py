@@ -7,13 +7,26 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, BigInteger, DateTime, ForeignKey, Index, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
+from trainyard_server.domain.tuning.study import TrialPhase
 
 _E = TypeVar("_E", bound=StrEnum)
 
@@ -81,7 +94,19 @@ class Table(DeclarativeBase):
         RunState: Name(RunState),
         ReplicaState: Name(ReplicaState),
         Reason: Name(Reason),
+        TrialPhase: Name(TrialPhase),
     }
+
+
+_NO_TRIAL = text("study_key IS NULL")
+_LOG_REMOVED = text("log_removed_at IS NOT NULL")
+
+
+def _list_index(name: str, *columns: str) -> Index:
+    """An index that covers a list, so that only the jobs of one page are read from the table. It has no trials.
+
+    The migrations make it on PostgreSQL with the same condition; naming that here would load its dialect."""
+    return Index(name, *columns, "study_key", sqlite_where=_NO_TRIAL)
 
 
 def _lower_job_id(context: DefaultExecutionContext) -> str:
@@ -90,33 +115,40 @@ def _lower_job_id(context: DefaultExecutionContext) -> str:
 
 
 class JobRow(Table):
-    """A job. Ids are unique in a project for ever: see DeletedJobRow."""
+    """A job: of a user, a study among them, or a trial of a study. Ids are unique in a project for ever: see
+    DeletedJobRow."""
 
     __tablename__ = "jobs"
     __table_args__ = (
         UniqueConstraint("project", "job_id"),
         Index(None, "state"),
-        # Each covers a list, so that only the jobs of one page are read from the table.
-        Index("ix_jobs_by_created", "created_at", "key", "state", "name"),
-        Index("ix_jobs_by_project", "project", "created_at", "key", "state", "name"),
-        Index("ix_jobs_by_owner", "owner", "created_at", "key", "state", "name"),
-        Index("ix_jobs_by_state", "state", "created_at", "key", "name"),
-        Index("ix_jobs_by_name", "name", "created_at", "key", "state"),
-        Index("ix_jobs_by_start", "started_at", "created_at", "key", "state"),
-        Index("ix_jobs_by_state_and_end", "state", "ended_at", "key"),
-        Index("ix_jobs_by_end", "ended_at", "created_at", "key", "state"),
+        Index(None, "changed"),
+        _list_index("ix_jobs_by_created", "created_at", "key", "state", "name"),
+        _list_index("ix_jobs_by_project", "project", "created_at", "key", "state", "name"),
+        _list_index("ix_jobs_by_project_and_owner", "project", "owner"),
+        _list_index("ix_jobs_by_project_and_key", "project", "key", "state", "job_id", "created_at"),
+        _list_index("ix_jobs_by_project_and_state", "project", "state", "key"),
+        Index("ix_jobs_by_removed_log", "log_removed_at", "project", sqlite_where=_LOG_REMOVED),
+        _list_index("ix_jobs_by_owner", "owner", "created_at", "key", "state", "name"),
+        _list_index("ix_jobs_by_state", "state", "created_at", "key", "name"),
+        _list_index("ix_jobs_by_name", "name", "created_at", "key", "state"),
+        _list_index("ix_jobs_by_start", "started_at", "created_at", "key", "state"),
+        _list_index("ix_jobs_by_state_and_end", "state", "ended_at", "key"),
+        _list_index("ix_jobs_by_end", "ended_at", "created_at", "key", "state"),
     )
 
     key: Mapped[int] = mapped_column(primary_key=True)
     project: Mapped[str] = mapped_column(String(128))
     job_id: Mapped[str] = mapped_column(String(128))
-    name: Mapped[str] = mapped_column(
-        String(128), default=_lower_job_id
-    )  # the id in lower case, to search in
+    # The id in lower case, to search in.
+    name: Mapped[str] = mapped_column(String(128), default=_lower_job_id)
     owner: Mapped[str] = mapped_column(String(128), default="")  # who submitted it; "" if unknown
+    study_key: Mapped[int | None]  # of a trial: the key of its study
     state: Mapped[JobState]
     training_input: Mapped[dict[str, Any]]  # canonical: as it was sent
-    gang: Mapped[list[Any]]  # the replicas it requests, by the catalogue at its creation
+    gang: Mapped[
+        list[Any]
+    ]  # the replicas it requests, of a study each trial; by the catalogue at its creation
     priority: Mapped[int]
     labels: Mapped[dict[str, str]]
     revision: Mapped[int] = mapped_column(default=0)  # of the patchable fields; part of the etag
@@ -133,6 +165,37 @@ class JobRow(Table):
     position: Mapped[int] = mapped_column(default=0)
     verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     log_removed_at: Mapped[datetime | None]  # by the retention; its record stays
+    # Revision at which it, its run or its labels changed.
+    changed: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+class StudyRow(Table):
+    """A study: a job whose trials are jobs. It has no runs of its own."""
+
+    __tablename__ = "studies"
+
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), primary_key=True)
+    seed: Mapped[int]
+    failure: Mapped[str] = mapped_column(AnyText, default="")  # why it fails once its trials have ended
+    exhausted: Mapped[bool] = mapped_column(default=False)  # its space has no further trial
+    past: Mapped[list[Any]]  # [parameters, value] of the trials of the study that it resumes
+
+
+class TrialRow(Table):
+    """A trial of a study. Its state and times are those of its job, `STUDY.NUMBER`."""
+
+    __tablename__ = "trials"
+
+    study_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), unique=True)
+    parameters: Mapped[dict[str, str]]
+    logged: Mapped[TrialPhase]  # the last one in the study's log
+    stopped_early: Mapped[bool] = mapped_column(default=False)
+    from_file: Mapped[bool] = mapped_column(default=False)  # its program reports to the metric file
+    step: Mapped[int | None] = mapped_column(BigInteger)  # of its last measurement
+    value: Mapped[float | None]
+    measurements: Mapped[list[Any]] = mapped_column(deferred=True, deferred_raiseload=True)  # [step, value]
 
 
 class DeletedJobRow(Table):
@@ -161,11 +224,16 @@ class JobLabelRow(Table):
 
 class RunRow(Table):
     __tablename__ = "runs"
-    __table_args__ = (UniqueConstraint("job_key", "number"), Index(None, "agent_id", "state"))
+    __table_args__ = (
+        UniqueConstraint("job_key", "number"),
+        Index(None, "agent_id", "state"),
+        Index(None, "state"),
+    )
 
     run_id: Mapped[str] = mapped_column(String(32), primary_key=True)
     job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"))
     number: Mapped[int]
+    beside: Mapped[int | None]  # of a restarted evaluator alone: the number of its gang's run
     agent_id: Mapped[str] = mapped_column(ForeignKey("agents.agent_id"))
     state: Mapped[RunState]
     created_at: Mapped[datetime]
@@ -188,6 +256,9 @@ class ReplicaRow(Table):
     cpus: Mapped[list[Any]]
     gpus: Mapped[list[Any]]
     memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    vcpus: Mapped[int] = mapped_column(default=0)
+    accelerator_type: Mapped[str] = mapped_column(String(64), default="")
+    accelerator_count: Mapped[int] = mapped_column(default=0)
     address: Mapped[str] = mapped_column(String(255), default="")
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -195,6 +266,8 @@ class ReplicaRow(Table):
     reason: Mapped[Reason | None]
     message: Mapped[str] = mapped_column(AnyText, default="")
     after_stop: Mapped[bool] = mapped_column(default=False)
+    # Order of its end in the run; 0: the time is exact.
+    exit_order: Mapped[int] = mapped_column(BigInteger, default=0)
     log_complete: Mapped[bool] = mapped_column(default=False)
     log_lines: Mapped[int | None]  # how many its agent counted, once the log is complete
     log_sha256: Mapped[str] = mapped_column(String(64), default="")  # the agent's digest of them
@@ -206,6 +279,7 @@ class ReplicaRow(Table):
     durable_step: Mapped[int | None] = mapped_column(BigInteger)  # of its newest checkpoint
     durable_at: Mapped[datetime | None]
     stall: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    waits: Mapped[str] = mapped_column(AnyText, default="")  # why its engine has not started it yet
     stacks: Mapped[str] = mapped_column(AnyText, default="")  # stack dump of its program when the run stalled
     # A summary of its curves, some kilobytes: read by `Reader.digests`, not with the row.
     metrics: Mapped[dict[str, Any] | None] = mapped_column(
@@ -214,7 +288,8 @@ class ReplicaRow(Table):
 
 
 class EventRow(Table):
-    """One line of a job's history; `number` counts from 1 within the job."""
+    """One line of a job's history; `number` counts from 1 within the job. `actor` caused it: a person, `agent NAME`, or
+    the service; "" before that was recorded."""
 
     __tablename__ = "events"
 
@@ -227,6 +302,7 @@ class EventRow(Table):
     task: Mapped[str] = mapped_column(String(64), default="")
     before: Mapped[str] = mapped_column(String(32), default="")
     after: Mapped[str] = mapped_column(String(32), default="")
+    actor: Mapped[str] = mapped_column(String(128), default="", server_default="")
 
 
 class AgentRow(Table):
@@ -234,17 +310,33 @@ class AgentRow(Table):
 
     agent_id: Mapped[str] = mapped_column(String(128), primary_key=True)
     info: Mapped[dict[str, Any]]
+    key_sha256: Mapped[str] = mapped_column(String(64), default="")  # of its key; "" before the first
     first_seen: Mapped[datetime]
     last_seen: Mapped[datetime]
     lease_s: Mapped[float | None]  # how long it may be silent; None: no limit
-    heartbeats: Mapped[int] = mapped_column(
-        "heard", default=0
-    )  # an agent is silent while this does not change
+    # An agent is silent while this does not change.
+    heartbeats: Mapped[int] = mapped_column("heard", default=0)
     sent_version: Mapped[str] = mapped_column(String(32), default="")  # of the last answer to it
     sent_lease_s: Mapped[float | None]  # the lease in that answer
-    orphaned_runs: Mapped[list[Any]] = mapped_column(
-        "leftovers", default=list
-    )  # ended runs with live processes
+    # Ended runs with live processes.
+    orphaned_runs: Mapped[list[Any]] = mapped_column("leftovers", default=list)
+    draining: Mapped[bool] = mapped_column(default=False)  # it is given no new run
+    removed_at: Mapped[datetime | None]  # by an operator; its row stays, for its runs
+    # Revision at which more than its heartbeat changed.
+    changed: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+class RevisionRow(Table):
+    """Counts the transactions that change what the scheduler looks at; one row. What has changed since a revision is
+    read by `changed` of jobs and agents. `placed` and `noted`: the last revision at which a run was created, and the
+    last one at which reasons to wait were written."""
+
+    __tablename__ = "revisions"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    value: Mapped[int] = mapped_column(BigInteger)
+    placed: Mapped[int] = mapped_column(BigInteger)
+    noted: Mapped[int] = mapped_column(BigInteger)
 
 
 class LeaseRow(Table):
@@ -274,3 +366,89 @@ class UsedTokenRow(Table):
 
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
     until: Mapped[datetime]
+
+
+class TokenRow(Table):
+    """A token that was made while the server runs, by its digest. Rows of revoked and expired ones stay."""
+
+    __tablename__ = "tokens"
+    __table_args__ = (Index(None, "owner", "created_at"),)
+
+    token_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    owner: Mapped[str] = mapped_column(String(128))  # a person, or an agent
+    for_agent: Mapped[bool] = mapped_column(default=False)
+    description: Mapped[str] = mapped_column(String(256), default="")
+    created_at: Mapped[datetime]
+    created_by: Mapped[str] = mapped_column(String(128))
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]  # within a minute
+    revoked_at: Mapped[datetime | None]
+    revoked_by: Mapped[str] = mapped_column(String(128), default="")
+
+
+class MemberRow(Table):
+    """A person's role in a project, or in all: `*`."""
+
+    __tablename__ = "members"
+    __table_args__ = (Index(None, "name"),)
+
+    project: Mapped[str] = mapped_column(String(128), primary_key=True)
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    role: Mapped[str] = mapped_column(String(32))
+    since: Mapped[datetime]
+    given_by: Mapped[str] = mapped_column(String(128))
+
+
+class AuditRow(Table):
+    """A row of the audit: `trainyard_protocol.audit.AuditEntry`. Never changed but by the call itself."""
+
+    __tablename__ = "audit"
+    # Each list is the newest first, of all or of one project, actor or action.
+    __table_args__ = (
+        Index(None, "time"),
+        Index(None, "project", "id"),
+        Index(None, "actor", "id"),
+        Index(None, "action", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    time: Mapped[datetime]
+    actor: Mapped[str] = mapped_column(String(128))
+    credential: Mapped[str] = mapped_column(String(64))
+    role: Mapped[str] = mapped_column(String(32))
+    action: Mapped[str] = mapped_column(String(128))
+    project: Mapped[str] = mapped_column(String(128))
+    subject: Mapped[str] = mapped_column(String(256))
+    outcome: Mapped[str] = mapped_column(String(16))
+    status: Mapped[int]
+    address: Mapped[str] = mapped_column(String(64))
+    user_agent: Mapped[str] = mapped_column(String(200))
+    request_id: Mapped[str] = mapped_column(String(64))
+    count: Mapped[int]
+
+
+class BucketRow(Table):
+    """A bucket that was made here, and its project."""
+
+    __tablename__ = "buckets"
+    __table_args__ = (Index("ix_buckets_project", "project", "name"),)
+
+    name: Mapped[str] = mapped_column(String(222), primary_key=True)
+    project: Mapped[str] = mapped_column(String(128))
+    made_by: Mapped[str] = mapped_column(String(128))
+    made_at: Mapped[datetime]
+
+
+class SecretRow(Table):
+    """A secret of a project, its value encrypted."""
+
+    __tablename__ = "secrets"
+
+    project: Mapped[str] = mapped_column(String(128), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    ciphertext: Mapped[str] = mapped_column(Text)
+    set_by: Mapped[str] = mapped_column(String(128))
+    set_at: Mapped[datetime]
+    last_used_at: Mapped[datetime | None]  # when a run was last given it
+    last_used_by: Mapped[str] = mapped_column(String(128), default="")  # the job of that run

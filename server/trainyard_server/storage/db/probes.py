@@ -6,12 +6,11 @@ They use a connection of their own, so that probes and requests do not wait for 
 import time
 from dataclasses import dataclass
 
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, event, func, select, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from trainyard_server.storage.db.engine import migrations
+from trainyard_server.storage.db.engine import ACQUIRE_WRITE_LOCK, newest_schema
 from trainyard_server.storage.db.models import LeaseRow
 
 PATIENCE_S = 2.0
@@ -46,7 +45,9 @@ class DatabaseProbe:
         limits: dict[str, object] = {"timeout": PATIENCE_S}
         if not self._sqlite:
             milliseconds = int(PATIENCE_S * 1000)
-            limits = {"connect_timeout": int(PATIENCE_S), "options": f"-c statement_timeout={milliseconds}"}
+            # A lock is to be told from a slow query.
+            options = f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds * 3 // 4}"
+            limits = {"connect_timeout": int(PATIENCE_S), "options": options}
         self._engine = create_engine(
             url, pool_size=1, max_overflow=0, pool_timeout=PATIENCE_S, pool_pre_ping=True, connect_args=limits
         )
@@ -65,12 +66,15 @@ class DatabaseProbe:
             began = time.perf_counter()
             connection.execute(text("SELECT count(*) FROM leases"))
             took = time.perf_counter() - began
+            # The writers' lock proves it; nothing is written.
             if self._sqlite:
-                # The writers' lock proves it; nothing is written.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 connection.exec_driver_sql("ROLLBACK")
             elif connection.execute(text("SHOW transaction_read_only")).scalar_one() == "on":
                 raise Unwritable("the database is read-only")
+            else:
+                connection.exec_driver_sql(ACQUIRE_WRITE_LOCK)
+                connection.rollback()
             return took
 
     def facts(self) -> DatabaseFacts:
@@ -94,11 +98,6 @@ class DatabaseProbe:
             return int(connection.execute(size).scalar_one())
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         return int(pages) * int(connection.exec_driver_sql("PRAGMA page_size").scalar_one())
-
-
-def newest_schema() -> str:
-    """The newest schema revision of this program."""
-    return str(ScriptDirectory.from_config(migrations()).get_current_head())
 
 
 def _damage(connection: Connection) -> tuple[str, ...]:

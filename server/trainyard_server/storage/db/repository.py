@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, CursorResult, bindparam, delete, func, select, update
+from sqlalchemy import URL, CursorResult, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import Update
 
@@ -33,6 +33,7 @@ from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.resources import Assignment
 from trainyard_server.domain.scheduling.scheduler import Waiting
 from trainyard_server.storage.db import engine
+from trainyard_server.storage.db.audit_trail import AuditTrail, current_trail
 from trainyard_server.storage.db.job_inputs import JobInput, JobInputs
 from trainyard_server.storage.db.models import (
     AgentRow,
@@ -46,6 +47,12 @@ from trainyard_server.storage.db.models import (
     RunRow,
 )
 from trainyard_server.storage.db.reader import Reader
+from trainyard_server.storage.db.revisions import Changes
+
+SERVICE_ACTOR = "trainyard"
+"""The actor of the events that the service causes by itself."""
+
+_ACTOR_LENGTH = 128
 
 
 class ConcurrentUpdate(Exception):
@@ -60,6 +67,17 @@ class Event:
     message: str = ""
     run: int | None = None
     task: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A row that is to be added, its input, and its first events, which `actor` causes."""
+
+    row: JobRow
+    parsed: JobInput
+    events: Sequence[Event]
+    actor: str
+    now: datetime
 
 
 class Store:
@@ -96,52 +114,76 @@ class Store:
             yield Reader(session, self._inputs)
 
     @contextmanager
-    def write(self) -> Iterator["Writer"]:
-        """A transaction: committed when the block ends, rolled back when it raises."""
+    def write(self, actor: str = SERVICE_ACTOR) -> Iterator["Writer"]:
+        """A transaction: committed when the block ends, rolled back when it raises. `actor` causes its events. The
+        first one of a request that changes something also has the request's row of the audit."""
+        trail = current_trail()
+        with self.write_for([trail] if trail is not None else [], actor) as writer:
+            yield writer
+
+    @contextmanager
+    def write_for(self, trails: Sequence[AuditTrail], actor: str = SERVICE_ACTOR) -> Iterator["Writer"]:
+        """A transaction of several requests, with the audit rows of those whose trails are in `trails` at its end."""
         with (
             self._engine.connect().execution_options(**engine.WRITES) as connection,
             connection.begin(),
             Session(connection, autoflush=True, expire_on_commit=False) as session,
         ):
-            writer = Writer(session, self._inputs)
+            writer = Writer(session, self._inputs, actor)
             yield writer
+            audited = [(trail, trail.add_to(session)) for trail in trails]
             session.flush()
+            writer.changes.record(session)
         self._inputs.add(writer.new_inputs)
+        for trail, row in audited:
+            if row is not None:
+                trail.committed(row)
 
 
 class Writer(Reader):
-    def __init__(self, session: Session, inputs: JobInputs) -> None:
+    def __init__(self, session: Session, inputs: JobInputs, actor: str) -> None:
         super().__init__(session, inputs)
+        self._actor = actor
         self.new_inputs: dict[int, JobInput] = {}
+        self.changes = Changes()
 
-    def add_job(self, job: JobRow, parsed: JobInput, now: datetime, events: Iterable[Event]) -> None:
+    def add_job(self, job: JobRow, parsed: JobInput, now: datetime, events: Sequence[Event]) -> None:
         """Add a job in QUEUED; `parsed` is its input. The caller has checked that its id is free."""
+        self.add_jobs([NewJob(job, parsed, events, self._actor, now)])
+
+    def add_jobs(self, jobs: Sequence[NewJob]) -> None:
+        """Add jobs in QUEUED. The caller has checked that their ids are free, and differ."""
         if self._session.get_bind().dialect.name == "sqlite":
             # SQLite would give the key of the newest job again after that was deleted.
-            newest = [self._session.scalar(select(func.max(row.key))) or 0 for row in (JobRow, DeletedJobRow)]
-            job.key = max(newest) + 1
-        self._session.add(job)
+            newest = [select(func.max(row.key)).scalar_subquery() for row in (JobRow, DeletedJobRow)]
+            last = max(key or 0 for key in self._session.execute(select(*newest)).one())
+            for key, job in enumerate(jobs, start=last + 1):
+                job.row.key = key
+        self._session.add_all(job.row for job in jobs)
         self._session.flush()
-        self.new_inputs[job.key] = parsed
-        self._add_labels(job)
-        for one in events:
-            self.add_event(job.key, one, now)
+        for job in jobs:
+            self.new_inputs[job.row.key] = job.parsed
+            self.changes.jobs.add(job.row.key)
+        labels = [
+            {"job_key": job.row.key, "name": name, "value": value}
+            for job in jobs
+            for name, value in job.row.labels.items()
+        ]
+        if labels:
+            self._session.execute(insert(JobLabelRow), labels)
+        events = [
+            self._event_row(job.row.key, number, event, job.now, job.actor)
+            for job in jobs
+            for number, event in enumerate(job.events, start=1)
+        ]
+        if events:
+            self._session.execute(insert(EventRow), events)
 
     def add_run(
         self, job: JobRow, agent_id: str, assignments: Iterable[Assignment], now: datetime, message: str
     ) -> RunRow:
         """Add a run in PREPARING, and move the job to PREPARING."""
-        number = 1 + (self._session.scalar(select(func.max(RunRow.number)).filter_by(job_key=job.key)) or 0)
-        run = RunRow(
-            run_id=uuid.uuid4().hex,
-            job_key=job.key,
-            number=number,
-            agent_id=agent_id,
-            state=RunState.PREPARING,
-            created_at=now,
-        )
-        self._session.add(run)
-        self._session.flush()
+        run = self._new_run(job.key, agent_id, now)
         self._session.add_all(
             ReplicaRow(
                 run_id=run.run_id,
@@ -152,6 +194,9 @@ class Writer(Reader):
                 cpus=list(assignment.cpus),
                 gpus=list(assignment.gpus),
                 memory_bytes=assignment.memory_bytes,
+                vcpus=assignment.vcpus,
+                accelerator_type=assignment.accelerator_type,
+                accelerator_count=assignment.accelerator_count,
             )
             for position, assignment in enumerate(assignments)
         )
@@ -161,12 +206,51 @@ class Writer(Reader):
             JobState.PREPARING,
             now,
             message,
-            run=number,
+            run=run.number,
             waiting="",
             waiting_kind="",
             position=0,
             backoff_until=None,
         )
+        return run
+
+    def add_restart(self, gang: RunRow, task: str, message: str, now: datetime) -> None:
+        """Add a run in PREPARING of one replica alone, with what it has in the gang's run."""
+        run = self._new_run(gang.job_key, gang.agent_id, now, beside=gang.number)
+        known = self._session.get_one(ReplicaRow, (gang.run_id, task))
+        self._session.add(
+            ReplicaRow(
+                run_id=run.run_id,
+                task=task,
+                position=0,
+                state=ReplicaState.PENDING,
+                machine_type=known.machine_type,
+                cpus=known.cpus,
+                gpus=known.gpus,
+                memory_bytes=known.memory_bytes,
+                vcpus=known.vcpus,
+                accelerator_type=known.accelerator_type,
+                accelerator_count=known.accelerator_count,
+            )
+        )
+        self._session.flush()
+        self.add_event(gang.job_key, Event("restart", message, run.number, task), now)
+
+    def _new_run(self, job_key: int, agent_id: str, now: datetime, beside: int | None = None) -> RunRow:
+        last = self._session.scalar(select(func.max(RunRow.number)).filter_by(job_key=job_key))
+        run = RunRow(
+            run_id=uuid.uuid4().hex,
+            job_key=job_key,
+            number=1 + (last or 0),
+            beside=beside,
+            agent_id=agent_id,
+            state=RunState.PREPARING,
+            created_at=now,
+        )
+        self._session.add(run)
+        self._session.flush()
+        self.changes.jobs.add(job_key)
+        self.changes.placed = True
         return run
 
     def move_job(
@@ -183,6 +267,7 @@ class Writer(Reader):
         check_move(JOB_MOVES, before, after)
         guard = update(JobRow).where(JobRow.key == job.key, JobRow.state == before)
         self._guarded(guard.values(state=after, **values))
+        self.changes.jobs.add(job.key)
         self._session.refresh(job)
         self._add_event(job.key, now, "job", message, run, before=before, after=after)
 
@@ -191,6 +276,7 @@ class Writer(Reader):
         check_move(RUN_MOVES, before, after)
         guard = update(RunRow).where(RunRow.run_id == run.run_id, RunRow.state == before)
         self._guarded(guard.values(state=after, **values))
+        self.changes.jobs.add(run.job_key)
         self._session.refresh(run)
         self._add_event(run.job_key, now, "run", message, run.number, before=before, after=after)
 
@@ -203,6 +289,7 @@ class Writer(Reader):
             "state": change.after,
             "address": change.address,
             "started_at": change.started_at,
+            "waits": change.waits,
         }
         if change.exit is not None:
             values |= {
@@ -211,6 +298,7 @@ class Writer(Reader):
                 "reason": change.exit.reason,
                 "message": change.exit.message,
                 "after_stop": change.exit.after_stop,
+                "exit_order": change.exit.order,
             }
         self._guarded(
             update(ReplicaRow)
@@ -221,6 +309,7 @@ class Writer(Reader):
             )
             .values(**values)
         )
+        self.changes.jobs.add(run.job_key)
         if moves:
             self._add_event(
                 run.job_key,
@@ -257,6 +346,7 @@ class Writer(Reader):
             )
             .values(**values)
         )
+        self.changes.jobs.add(run.job_key)
         if _rows(result) and event is not None:
             self.add_event(run.job_key, event, now)
 
@@ -277,6 +367,7 @@ class Writer(Reader):
         values: dict[str, Any] = {"stall": stall.model_dump(mode="json") if stall else None}
         if stacks:
             values["stacks"] = stacks
+        self.changes.jobs.add(run.job_key)
         self._session.execute(
             update(ReplicaRow)
             .where(ReplicaRow.run_id == run.run_id, ReplicaRow.task == task)
@@ -301,8 +392,22 @@ class Writer(Reader):
             message = f"Its replicas run {describe_runtime(runtime, reason)}."
             self.add_event(run.job_key, Event("runtime", message, run.number), now)
 
-    def record_waiting(self, notes: Mapping[int, Waiting]) -> None:
-        """Record why queued jobs wait. It changes with every job ahead, so it is not an event."""
+    def set_draining(self, agent: AgentRow, draining: bool) -> None:
+        agent.draining = draining
+        self.changes.agents.add(agent.agent_id)
+
+    def remove_agent(self, agent: AgentRow, now: datetime) -> None:
+        agent.removed_at = now
+        self.changes.agents.add(agent.agent_id)
+
+    def record_waiting(
+        self, notes: Mapping[int, Waiting], events: Mapping[int, Event], now: datetime
+    ) -> None:
+        """Record why queued jobs wait. It changes with every job ahead, so that only some of the notes are events."""
+        queued = select(JobRow.key, JobRow.waiting_kind).where(
+            JobRow.key.in_(list(notes)), JobRow.state == JobState.QUEUED
+        )
+        still = {key: kind for key, kind in self._session.execute(queued)}  # noqa: C416 - rows are tuples by name
         statement = (
             update(JobRow.__table__)  # type: ignore[arg-type]
             .where(JobRow.key == bindparam("job_key"), JobRow.state == JobState.QUEUED)
@@ -315,9 +420,14 @@ class Writer(Reader):
         rows = [
             {"job_key": key, "kind": why.kind, "reason": why.reason, "queue_position": why.position}
             for key, why in notes.items()
+            if key in still
         ]
         if rows:
             self._session.connection().execute(statement, rows)
+            self.changes.noted = True
+        # Another process may have written the same.
+        new = {key: one for key, one in events.items() if key in still and still[key] != notes[key].kind}
+        self._add_events(new, now)
 
     def delete_job(self, job: JobRow, now: datetime, by: str) -> None:
         """Delete a job that has ended with everything that belongs to it. Its id and its key stay used."""
@@ -353,19 +463,25 @@ class Writer(Reader):
         """Replace the labels, if they have not changed since they were read."""
         guard = update(JobRow).where(JobRow.key == job.key, JobRow.revision == job.revision)
         self._guarded(guard.values(labels=labels, revision=job.revision + 1))
+        self.changes.jobs.add(job.key)
         self._session.refresh(job)
         self._session.execute(delete(JobLabelRow).where(JobLabelRow.job_key == job.key))
         self._add_labels(job)
         self.add_event(job.key, Event("labels"), now)
 
-    def save_agent(self, info: AgentInfo, orphaned_runs: Sequence[str], now: datetime) -> None:
-        """Store the agent with a heartbeat. `orphaned_runs`: ended runs whose processes still run there."""
+    def save_agent(
+        self, info: AgentInfo, key_sha256: str, orphaned_runs: Sequence[str], now: datetime
+    ) -> None:
+        """Store the agent with its key and a heartbeat. `orphaned_runs`: ended runs whose processes still run there."""
         row = self.agent(info.agent_id)
         if row is None:
             row = AgentRow(agent_id=info.agent_id, first_seen=now, heartbeats=0, sent_version="")
             self._session.add(row)
-        row.info = info.model_dump(mode="json")
-        row.orphaned_runs = list(orphaned_runs)
+        described, orphans = info.model_dump(mode="json"), list(orphaned_runs)
+        if (row.info, row.orphaned_runs) != (described, orphans):
+            row.info, row.orphaned_runs = described, orphans
+            self.changes.agents.add(row.agent_id)
+        row.key_sha256 = key_sha256
         row.heartbeats += 1
         row.last_seen = now
         self._session.flush()
@@ -407,6 +523,8 @@ class Writer(Reader):
 
     def _add_labels(self, job: JobRow) -> None:
         labels = job.labels.items()
+        if not labels:
+            return
         self._session.add_all(JobLabelRow(job_key=job.key, name=name, value=value) for name, value in labels)
         self._session.flush()
 
@@ -433,9 +551,36 @@ class Writer(Reader):
                 task=task,
                 before=before,
                 after=after,
+                actor=self._actor[:_ACTOR_LENGTH],
             )
         )
         self._session.flush()
+
+    def _add_events(self, events: Mapping[int, Event], now: datetime) -> None:
+        """An event without a run for each of these jobs, in two statements."""
+        if not events:
+            return
+        numbers = select(EventRow.job_key, func.max(EventRow.number)).where(
+            EventRow.job_key.in_(list(events))
+        )
+        rows_by_job = self._session.execute(numbers.group_by(EventRow.job_key))
+        last = {key: number for key, number in rows_by_job}  # noqa: C416 - rows are tuples by name
+        rows = [self._event_row(key, last.get(key, 0) + 1, one, now) for key, one in events.items()]
+        self._session.execute(insert(EventRow), rows)
+
+    def _event_row(
+        self, job_key: int, number: int, event: Event, now: datetime, actor: str | None = None
+    ) -> dict[str, Any]:
+        """The row of an event without a run."""
+        return {
+            "job_key": job_key,
+            "number": number,
+            "time": now,
+            "kind": event.kind,
+            "message": " ".join(event.message.split()),
+            "run": None,
+            "actor": (self._actor if actor is None else actor)[:_ACTOR_LENGTH],
+        }
 
     def _guarded(self, statement: Update) -> None:
         result = self._session.execute(statement.execution_options(synchronize_session=False))

@@ -17,7 +17,9 @@ Poll = Callable[[_T | None, frozenset[str]], Awaitable[_T]]
 
 logger = logging.getLogger(__name__)
 
-_PAUSE_S = 0.25  # from one poll to the next: what is published in between is read together
+PAUSE_S = 0.25
+"""From one poll to the next: what is published in between is read together."""
+
 _WOKEN_TOGETHER = 8  # subscribers: other work on the event loop has its turn before the next of them
 _CLOSING = "closing"  # never published: closing the notifier wakes every subscription
 
@@ -25,11 +27,15 @@ _CLOSING = "closing"  # never published: closing the notifier wakes every subscr
 class Broadcaster(Generic[_T]):
     """One channel for each key, from its first subscriber to its last. Event loops do not share channels."""
 
-    def __init__(self, notifier: Notifier, ping_s: float, failure: str) -> None:
-        """`failure` begins the log message about a failed poll: "A page cannot be updated"."""
+    def __init__(
+        self, notifier: Notifier, ping_s: float, failure: str, *, pause_each_s: float = PAUSE_S
+    ) -> None:
+        """`failure` begins the log message about a failed poll: "A page cannot be updated". `pause_each_s`: shorter
+        than PAUSE_S, the pause of one subscriber; it grows with their number up to PAUSE_S."""
         self._notifier = notifier
         self._ping_s = ping_s
         self._failure = failure
+        self._pause_each_s = pause_each_s
         self._failures = FailureLog(logger)
         self._channels: dict[Hashable, _Channel[_T]] = {}
 
@@ -44,7 +50,7 @@ class Broadcaster(Generic[_T]):
         where = (asyncio.get_running_loop(), key)
         channel = self._channels.get(where)
         if channel is None or channel.closed:
-            channel = self._channels[where] = _Channel()
+            channel = self._channels[where] = _Channel(self._pause_each_s)
             channel.start(self._poll(channel, poll, topics, every_s), self._close_with_server(channel))
         channel.subscribers += 1
         seen = 0
@@ -88,7 +94,8 @@ class Broadcaster(Generic[_T]):
 class _Channel(Generic[_T]):
     """One value. `version` counts its changes; 0 before the first poll."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause_each_s: float) -> None:
+        self._pause_each_s = pause_each_s
         self.value: _T | None = None
         self.version = 0
         self.subscribers = 0
@@ -116,10 +123,11 @@ class _Channel(Generic[_T]):
         if value != self.value:
             self.value, self.version = value, self.version + 1
             waiting = list(self._waiting)
+        pause_s = min(PAUSE_S, self._pause_each_s * self.subscribers)
         parts = max(1, -(-len(waiting) // _WOKEN_TOGETHER))
         for part in range(parts):
             _wake(waiting[part::parts])
-            await asyncio.sleep(_PAUSE_S / parts)
+            await asyncio.sleep(pause_s / parts)
 
     def close(self) -> None:
         self.closed = True

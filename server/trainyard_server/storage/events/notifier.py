@@ -108,8 +108,9 @@ class Subscription:
         return topics
 
     def _wake(self, topic: str) -> None:
+        is_woken = bool(self._pending)  # since its last wait
         self._pending.add(topic)
-        if not self._loop.is_closed():
+        if not is_woken and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._event.set)
 
 
@@ -146,6 +147,11 @@ def agent_topic(agent_id: str) -> str:
 def session_topic(nonce: str) -> str:
     """The session was ended."""
     return f"session:{nonce}"
+
+
+def person_topic(name: str) -> str:
+    """A token of the person was revoked, or a role of it changed."""
+    return f"person:{name}"
 
 
 USAGE_TOPIC = "usage"

@@ -32,19 +32,25 @@ class LocalTree:
             raise FailedPrecondition(
                 f"The job-dir {job_dir} is neither a gs:// address nor an absolute path, so it cannot be read."
             )
+        missing = FailedPrecondition(
+            f"There is no {job_dir} on the server's machine. It may not have been created yet, or be on the "
+            "agent's machine only."
+        )
         try:
-            self._base = Path(job_dir).resolve(strict=True)
+            self._base = Path(job_dir).resolve()
         except (OSError, RuntimeError, ValueError) as error:
-            raise FailedPrecondition(
-                f"There is no {job_dir} on the server's machine. It may not have been created yet, or be on the "
-                "agent's machine only."
-            ) from error
+            raise missing from error
         allowed = [root.resolve() for root in roots]
         root = next((root for root in allowed if self._base.is_relative_to(root)), None)
-        if root is None:
+        if root is None:  # whether it exists or not: that is nobody else's to know
             raise FailedPrecondition(
-                f"The job-dir {job_dir} is below no directory that this server may show (its --job-dir-root)."
+                f"The job-dir {job_dir} is below no directory that this server may show for its owner "
+                "(--job-dir-root of the server, and there PROJECT/OWNER)."
             )
+        try:
+            self._base.stat()
+        except OSError as error:
+            raise missing from error
         self._root = root
 
     def page(self, path: tuple[str, ...], after: str) -> FilePage:

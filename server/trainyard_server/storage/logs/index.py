@@ -21,9 +21,8 @@ from trainyard_server.storage.logs.records import NO_TIME, instant, microseconds
 from trainyard_server.storage.streams import SERVICE, Stream
 
 _KEY = struct.Struct("<IHB")  # run, index of the task, kind of the task
-_FIELDS = struct.Struct(
-    "<qQII7sBB"
-)  # time, offset, length, number, key, severity, whether it may report progress
+# Time, offset, length, number, key, severity, whether it may report progress.
+_FIELDS = struct.Struct("<qQII7sBB")
 _CRC = struct.Struct("<I")
 _SEVERITY_AT, _REPORT_AT = _FIELDS.size - 2, _FIELDS.size - 1
 _KEY_AT = slice(_SEVERITY_AT - _KEY.size, _SEVERITY_AT)

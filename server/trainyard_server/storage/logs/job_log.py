@@ -16,11 +16,21 @@ from typing import IO, NamedTuple
 from trainyard_protocol.severity import SEVERITIES, SeverityReader
 from trainyard_protocol.sync import LogDigest, LogEnd, LogLine
 from trainyard_protocol.views import LogEntry
-from trainyard_server.storage.files import size_of, truncate, write_at
+from trainyard_server.storage.files import LOCK, size_of, truncate, write_at
 from trainyard_server.storage.logs import index, legacy
+from trainyard_server.storage.logs.encoding import Position, encode_lines
 from trainyard_server.storage.logs.filter import LogFilter
 from trainyard_server.storage.logs.index import IndexDamaged, IndexEntry
-from trainyard_server.storage.logs.records import DAMAGED, decode, encode, entry_of, log_entry, time_text
+from trainyard_server.storage.logs.records import (
+    DAMAGED,
+    NO_TIME,
+    RecordReader,
+    array_of,
+    array_of_entry,
+    decode,
+    entry_of,
+    time_text,
+)
 from trainyard_server.storage.streams import SERVICE, Stream
 
 _SCAN = 20_000  # index entries that one read goes through
@@ -28,6 +38,9 @@ _READ_BYTES = 4 * 2**20  # bytes of records that one read goes through
 _RESULT_BYTES = 2**20  # bytes of records of the lines that one read returns, if there are several
 _REPORTS = 100  # damaged lines of a job that are logged
 _BLOCK = 10_000  # index entries that are read or written at once
+
+TIME_STEP = 1000
+"""Lines between two of `JobLog.latest`."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,22 +60,25 @@ class LogMismatch(Exception):
 
 class Appended(NamedTuple):
     """`next`: the number of the stream's next line; `new`: how many lines were added; `full`: the quota is used up and
-    lines were left out."""
+    lines were left out. `reports`: those of the added lines that may report progress."""
 
     next: int
     new: int
     full: bool = False
+    reports: Sequence[LogLine] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
     """Of the lines from cursor `first` to `last` those that pass a filter, the oldest first; `last` < `first`: of none.
-    `more`: there are lines behind `last`."""
+    `more`: there are lines behind `last`. `arrays`: the elements of each line as JSON, in place of entries where that
+    was asked for."""
 
     entries: tuple[LogEntry, ...]
     first: int
     last: int
     more: bool
+    arrays: tuple[bytes, ...] = ()
 
 
 @dataclass(slots=True)
@@ -72,7 +88,7 @@ class _StreamState:
 
     count: int = 0
     size: int = 0
-    digest: LogDigest = field(default_factory=LogDigest)
+    digest: LogDigest = field(default_factory=lambda: LogDigest(chain=None))
     severities: SeverityReader = field(default_factory=SeverityReader)
 
 
@@ -89,6 +105,9 @@ class JobLog:
         """Whether this process has compared the index with the segment."""
         self.total = 0
         """Number of lines, and the cursor of the last one."""
+        self.latest: list[int] = []
+        """The latest time of the first lines, in microseconds since 1970: of TIME_STEP lines, of twice as many, ..."""
+        self._latest = 0
         self._index = directory / "segment.index"
         self._end = 0  # where the next record begins in the segment
         self._streams: dict[Stream, _StreamState] = {}
@@ -101,7 +120,10 @@ class JobLog:
 
     def refresh(self) -> bool:
         """Read the entries that the index has gained. False if it is damaged or has become shorter."""
-        if size_of(self._index) // index.SIZE < self.total:
+        entries = size_of(self._index) // index.SIZE
+        if entries == self.total:
+            return True
+        if entries < self.total:
             self.reset()
             return False
         try:
@@ -115,10 +137,14 @@ class JobLog:
     def reset(self) -> None:
         """Forget everything that was read, so that the next refresh begins anew."""
         self.total, self._end, self.checked = 0, 0, False
+        self.latest, self._latest = [], 0
         self._streams.clear()
 
     def recover(self) -> None:
         """Bring index and segment into agreement: add missing entries, cut off what is torn or missing."""
+        if not self.checked and not self.total and [path.name for path in self.directory.iterdir()] == [LOCK]:
+            self.checked = True
+            return  # a new log
         if not self.checked:
             legacy.convert(self.directory)
         is_intact = self.refresh()
@@ -141,29 +167,23 @@ class JobLog:
         """See LogStore.append."""
         state = self._streams.get(stream) or _StreamState()
         fresh = lines[state.count - start :] if start <= state.count else ()
-        used = sum(other.size for owner, other in self._streams.items() if owner != SERVICE)
-        records, entries, added = bytearray(), bytearray(), 0
         severities = SeverityReader(state.count)
         if state.severities.count == state.count:
             severities.traceback = state.severities.traceback
-        for line in fresh:
-            entry = log_entry(self.total + added + 1, stream, state.count + added, line, severities)
-            raw = encode(entry)
-            if quota and stream != SERVICE and used + len(records) + len(raw) > quota:
-                break
-            entries += index.pack(index.index_entry(entry, self._end + len(records), len(raw)))
-            records += raw
-            added += 1
-        if added:
-            is_digest_complete = state.digest.count == state.count
-            write_at(self.segment, self._end, records)
-            write_at(self._index, self.total * index.SIZE, entries)
-            self.refresh()
+        room = None
+        if quota and stream != SERVICE:
+            room = quota - sum(other.size for owner, other in self._streams.items() if owner != SERVICE)
+        new = encode_lines(Position(stream, self.total, state.count, self._end), fresh, severities, room)
+        if new.entries:
+            write_at(self.segment, self._end, b"".join(new.records))
+            write_at(self._index, self.total * index.SIZE, b"".join(map(index.pack, new.entries)))
+            for entry in new.entries:
+                self._note(entry)
             state = self._streams[stream]
             state.severities = severities
-            for line in fresh[:added] if is_digest_complete else ():
-                state.digest.add(line.stream, line.text)
-        return Appended(state.count, added, added < len(fresh))
+            if state.digest.count == state.count - len(new.entries):
+                state.digest.extend((line.stream, line.text) for line in fresh[: len(new.entries)])
+        return Appended(state.count, len(new.entries), len(new.entries) < len(fresh), tuple(new.reports))
 
     def verify(self, stream: Stream, end: LogEnd) -> bool:
         """See LogStore.verify."""
@@ -172,8 +192,8 @@ class JobLog:
             return False
         if state.count > end.count:
             raise LogMismatch(state.count, end)
-        if state.digest.count < state.count:
-            digest, damaged = LogDigest(), 0
+        if state.digest.count < state.count or (state.digest.chain is None and not end.sha256):
+            digest, damaged = LogDigest(chain=None if end.sha256 else ""), 0
             log_filter = LogFilter(frozenset((stream.task,)), run=stream.run)
             for entry in all_entries(lambda after: self.read(log_filter, after)):
                 digest.add(entry.stream, entry.text)
@@ -181,9 +201,15 @@ class JobLog:
             if damaged or digest.count < state.count:
                 raise LogMismatch(state.count, end, damaged + state.count - digest.count)
             state.digest = digest
-        if state.digest.hexdigest() != end.sha256:
+        if (state.digest.hexdigest() if end.sha256 else state.digest.chain) != (end.sha256 or end.chain):
             raise LogMismatch(state.count, end)
         return True
+
+    def sha256(self, stream: Stream) -> str:
+        """The digest of a stream that was verified."""
+        return (
+            self._streams[stream].digest.hexdigest() if stream in self._streams else LogDigest().hexdigest()
+        )
 
     def read(
         self,
@@ -192,6 +218,7 @@ class JobLog:
         until: int | None = None,
         max_lines: int = 500,
         back: bool = False,
+        as_arrays: bool = False,
     ) -> ReadResult:
         """The first lines behind `after` and up to `until`, or the last ones with `back`. See LogStore.read. Raises
         IndexDamaged."""
@@ -205,23 +232,49 @@ class JobLog:
         if len(block) < (end - begin) * index.SIZE:
             raise IndexDamaged(f"The index of the log in {self.directory} has become shorter")
         entries: list[LogEntry] = []
-        size = read = 0
+        arrays: list[bytes] = []
+        size = read = count = 0
         with _opened(self.segment) as file:
+            records = RecordReader(file, is_forward=not back)
             for position, place in index.select(block, log_filter, keys, back):
                 cursor = begin + position + 1
-                is_over = bool(entries) and size + place.length > _RESULT_BYTES
-                if is_over or len(entries) >= max_lines or read > _READ_BYTES:
+                is_over = count > 0 and size + place.length > _RESULT_BYTES
+                if is_over or count >= max_lines or read > _READ_BYTES:
                     begin, end = (cursor, end) if back else (begin, cursor - 1)
                     break
-                raw = _record(file, place)
+                raw = records.record(place.offset, place.length)
                 read += place.length
-                entry = self._entry(cursor, place, raw) if log_filter.may_pass(raw) else None
-                if entry is not None and log_filter.passes_text(entry.text):
-                    entries.append(entry)
-                    size += place.length
-        return ReadResult(
-            tuple(reversed(entries) if back else entries), begin + 1, end, end < (total if back else limit)
-        )
+                if as_arrays and not log_filter.search:
+                    # A record is what readers get: an intact one is not parsed.
+                    arrays.append(array_of(raw, cursor) or array_of_entry(self._entry(cursor, place, raw)))
+                else:
+                    entry = self._entry(cursor, place, raw) if log_filter.may_pass(raw) else None
+                    if entry is None or not log_filter.passes_text(entry.text):
+                        continue
+                    if as_arrays:
+                        arrays.append(array_of_entry(entry))
+                    else:
+                        entries.append(entry)
+                count += 1
+                size += place.length
+        if back:
+            entries.reverse()
+            arrays.reverse()
+        more = end < (total if back else limit)
+        return ReadResult(tuple(entries), begin + 1, end, more, tuple(arrays))
+
+    def latest_in(self, step: int) -> list[int]:
+        """For each line of a step of TIME_STEP lines the latest time up to it, in microseconds since 1970. Raises
+        IndexDamaged."""
+        with self.view:
+            latest = max(self.latest[step - 1 : step], default=0)
+        block = index.read_block(self._index, step * TIME_STEP, TIME_STEP)
+        found = []
+        for position in range(len(block) // index.SIZE):
+            time = index.unpack(block, position).time
+            latest = latest if time == NO_TIME else max(latest, time)
+            found.append(latest)
+        return found
 
     def _entry(self, cursor: int, place: IndexEntry, raw: bytes) -> LogEntry:
         """The line of a record, or what readers get instead if it is damaged: what the index knows of it."""
@@ -240,6 +293,10 @@ class JobLog:
             raise IndexDamaged(f"Line {self.total + 1} of {self.directory} overlaps the one before it")
         self.total += 1
         self._end = entry.end
+        if entry.time != NO_TIME:
+            self._latest = max(self._latest, entry.time)
+        if self.total % TIME_STEP == 0:
+            self.latest.append(self._latest)
         if entry.key != index.LOST:
             stream = index.stream_of(entry.key)
             if (state := self._streams.get(stream)) is None:
@@ -292,7 +349,7 @@ class JobLog:
         with _opened(self.segment) as file:
             while total:
                 entry = index.unpack(index.read_block(self._index, total - 1, 1), 0)
-                raw = _record(file, entry)
+                raw = RecordReader(file).record(entry.offset, entry.length)
                 if entry.end <= size and (not raw or raw.strip(b"\0")):
                     break  # `not raw`: the disk has it, but cannot read it
                 total -= 1
@@ -322,14 +379,3 @@ def _opened(path: Path) -> Iterator[IO[bytes] | None]:
         return
     with file:
         yield file
-
-
-def _record(file: IO[bytes] | None, entry: IndexEntry) -> bytes:
-    """The bytes of a record, or as many of them as the disk has; none if it cannot read them."""
-    try:
-        if file is None:
-            return b""
-        file.seek(entry.offset)
-        return file.read(entry.length)
-    except OSError:
-        return b""

@@ -95,6 +95,6 @@ def _parse(raw: bytes) -> tuple[float, int, LogLine]:
     """Cursor (infinity if the line does not know it), number and line; number -1 if the line is damaged."""
     try:
         data = json.loads(raw) if raw.endswith(b"\n") else {}
-        return float(data.get("c", math.inf)), int(data["n"]), LogLine.model_validate(data)
+        return float(data.get("c", math.inf)), int(data["n"]), LogLine.parse(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return math.inf, -1, _DAMAGED

@@ -12,17 +12,36 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
-from trainyard_protocol.sync import LogEnd, LogLine
+from trainyard_protocol.sync import LogDigest, LogEnd, LogLine, LogPosition
 from trainyard_protocol.views import LogEntry
 from trainyard_server.storage.files import LockTimeout, job_directory, locked, remove_directory, sync
 from trainyard_server.storage.logs import legacy
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter
 from trainyard_server.storage.logs.index import IndexDamaged
-from trainyard_server.storage.logs.job_log import Appended, JobLog, LogMismatch, ReadResult, all_entries
+from trainyard_server.storage.logs.job_log import (
+    TIME_STEP,
+    Appended,
+    JobLog,
+    LogMismatch,
+    ReadResult,
+    all_entries,
+)
 from trainyard_server.storage.streams import SERVICE, Stream
 
-__all__ = ["SERVICE", "LockTimeout", "LogFilter", "LogMismatch", "LogStore", "ReadResult", "Stream"]
+__all__ = [
+    "SERVICE",
+    "TIME_STEP",
+    "LockTimeout",
+    "LogFilter",
+    "LogMismatch",
+    "LogStore",
+    "ReadResult",
+    "Stream",
+]
+
+_T = TypeVar("_T")
 
 _OPEN_JOBS = 512  # whose state is held in memory
 
@@ -74,6 +93,23 @@ class LogStore:
                 sync(log.segment)
         return is_complete
 
+    def sha256(self, project: str, job_id: str, stream: Stream) -> str:
+        """The digest of the lines of a stream that was verified."""
+        log = self._job(project, job_id)
+        with self._writing(log, self._write_wait_s):
+            return log.sha256(stream)
+
+    def position(self, project: str, job_id: str, stream: Stream) -> LogPosition:
+        """The end of a stream so far. Reads it whole."""
+        digest, last_time, same_time = LogDigest(), "", 0
+        for entry in self.entries(project, job_id, LogFilter(frozenset((stream.task,)), run=stream.run)):
+            digest.add(entry.stream, entry.text)
+            same_time = same_time + 1 if entry.time == last_time else 1
+            last_time = entry.time
+        return LogPosition(
+            next=digest.count, chain=digest.chain or "", last_time=last_time, same_time=same_time
+        )
+
     def size(self, project: str, job_id: str) -> int:
         """Bytes of the job's log on the disk; 0 without one."""
         try:
@@ -102,13 +138,16 @@ class LogStore:
         log_filter: LogFilter = EVERYTHING,
         until: int | None = None,
         max_lines: int = 500,
+        as_arrays: bool = False,
     ) -> ReadResult:
         """The lines after a cursor that pass the filter, up to the cursor `until` if it is given.
 
         One call does a bounded amount of work, so that a result may be empty and have more behind it. A damaged line
         says so. Waits for no writer. Raises OSError.
         """
-        return self._read(project, job_id, lambda log: log.read(log_filter, after, until, max_lines))
+        return self._read(
+            project, job_id, lambda log: log.read(log_filter, after, until, max_lines, as_arrays=as_arrays)
+        )
 
     def read_back(
         self,
@@ -160,7 +199,17 @@ class LogStore:
         with log.view:
             return log.counts, log.total
 
-    def _read(self, project: str, job_id: str, read: Callable[[JobLog], ReadResult]) -> ReadResult:
+    def latest_times(self, project: str, job_id: str) -> tuple[Sequence[int], int]:
+        """The latest times of the first TIME_STEP lines, of twice as many, ...; and the number of lines."""
+        log = self._refreshed(project, job_id)
+        with log.view:
+            return tuple(log.latest), log.total
+
+    def latest_in(self, project: str, job_id: str, step: int) -> Sequence[int]:
+        """For each of the TIME_STEP lines behind so many steps the latest time up to it. Raises OSError."""
+        return self._read(project, job_id, lambda log: log.latest_in(step))
+
+    def _read(self, project: str, job_id: str, read: Callable[[JobLog], _T]) -> _T:
         try:
             return read(self._refreshed(project, job_id))
         except IndexDamaged:
@@ -201,10 +250,12 @@ class LogStore:
             log.writing.release()
 
     def _job(self, project: str, job_id: str) -> JobLog:
-        directory = job_directory(self._directory, project, job_id)
+        key = project, job_id
         with self._lock:
-            log = self._jobs.setdefault((project, job_id), JobLog(directory))
-            self._jobs.move_to_end((project, job_id))
+            log = self._jobs.get(key)
+            if log is None:
+                log = self._jobs[key] = JobLog(job_directory(self._directory, project, job_id))
+            self._jobs.move_to_end(key)
             if len(self._jobs) > _OPEN_JOBS:
                 self._jobs.popitem(last=False)  # a thread that still uses it has the lock on the disk
         return log

@@ -1,8 +1,11 @@
-"""The permission table of docs/access.md: it has every route, and is right for every role."""
+"""The access table: it has every route, docs/access.md has the same, and it is right for every caller."""
 
+import hashlib
+import itertools
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +13,80 @@ import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from integration.api.api_support import TOKENS, Clock, server
+from integration.api.api_support import (
+    ADMIN as OPERATOR,
+)
+from integration.api.api_support import (
+    AGENT,
+    ALICE,
+    BOB,
+    TOKENS,
+    Clock,
+    ScriptedAgent,
+    Server,
+    package_job,
+    server,
+)
+from trainyard_protocol.sync import AGENT_KEY
+from trainyard_server.api import v1
 from trainyard_server.api.authentication import Authentication
-from trainyard_server.domain.permissions import Caller, Role
+from trainyard_server.domain.agent_keys import AgentKey
+from trainyard_server.domain.permissions import ALL_PROJECTS, Role, Token
+from trainyard_server.domain.route_access import ROUTES, Access, Route
 from trainyard_server.domain.sessions import Sessions
-from trainyard_server.services.sign_in import RevokedSessions
+from trainyard_server.services.guess_limits import GuessLimits
+from trainyard_server.services.principals import Principals, RevokedSessions
+from trainyard_server.storage.db import people
+from trainyard_server.storage.db.models import TokenRow
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.events.notifier import Notifier
 
 DOCS = Path(__file__).parents[4] / "docs" / "access.md"
-ROW = re.compile(r"^\| `([A-Z]+) (/[^`]*)` \| (\w+) \|", re.MULTILINE)
-TABLE = {(method, path): role for method, path, role in ROW.findall(DOCS.read_text(encoding="utf-8"))}
+ROW = re.compile(r"^\| `([A-Z]+) (/[^`]*)` \| (\w+) \| (.*) \|$", re.MULTILINE)
 NOW = datetime(2026, 11, 21, 15, 0, tzinfo=UTC)
-PEOPLE = [token for token in TOKENS if token.role is not Role.AGENT]
+PROJECT = "p"
+
+VIEWER = {Access.NOBODY, Access.PERSON, Access.VIEWER}
+SUBMITTER = VIEWER | {Access.SUBMITTER}
+ADMIN = SUBMITTER | {Access.ADMIN}
+EVERYWHERE = {
+    Role.VIEWER: VIEWER,
+    Role.SUBMITTER: SUBMITTER,
+    Role.ADMIN: ADMIN | {Access.OPERATOR},
+    Role.AGENT: {Access.NOBODY, Access.AGENT},
+}
+
+
+@dataclass(frozen=True)
+class Person:
+    """A person with a token that was made while the server ran. `may`: the accesses in PROJECT."""
+
+    name: str
+    roles: dict[str, Role]
+    may: set[Access]
+    expires_at: datetime | None = None
+    revoked: bool = False
+    for_agent: bool = False
+
+    @property
+    def secret(self) -> str:
+        return f"trainyard_{self.name}"
+
+
+NOBODY = {Access.NOBODY}
+MADE = (
+    Person("without-role", {}, {Access.NOBODY, Access.PERSON}),
+    Person("viewer", {PROJECT: Role.VIEWER}, VIEWER),
+    Person("submitter", {PROJECT: Role.SUBMITTER}, SUBMITTER),
+    Person("admin-here", {PROJECT: Role.ADMIN}, ADMIN),
+    Person("admin-elsewhere", {"other": Role.ADMIN}, {Access.NOBODY, Access.PERSON}),
+    Person("operator", {ALL_PROJECTS: Role.ADMIN}, EVERYWHERE[Role.ADMIN]),
+    Person("valid", {PROJECT: Role.VIEWER}, VIEWER, expires_at=NOW + timedelta(seconds=1)),
+    Person("expired", {PROJECT: Role.ADMIN}, NOBODY, expires_at=NOW),
+    Person("revoked", {ALL_PROJECTS: Role.ADMIN}, NOBODY, revoked=True),
+    Person("made-agent", {}, EVERYWHERE[Role.AGENT], for_agent=True),
+    Person("made-agent-with-role", {PROJECT: Role.ADMIN}, EVERYWHERE[Role.AGENT], for_agent=True),
+)
 
 
 def test_table_has_exactly_the_routes(tmp_path: Path) -> None:
@@ -33,7 +97,14 @@ def test_table_has_exactly_the_routes(tmp_path: Path) -> None:
             path = context.path or ""
             page = (path.removeprefix("/live") or "/") if path.startswith("/live/") else path
             found |= {(method, page) for method in context.methods or ()}
-    assert set(TABLE) == found
+        assert v1.router.routes[0] in api.app.routes, "each route is made once"
+    assert {(route.method, route.path) for route in ROUTES} == found
+    assert len(ROUTES) == len(found)
+
+
+def test_docs_have_the_table() -> None:
+    rows = ROW.findall(DOCS.read_text(encoding="utf-8"))
+    assert rows == [(route.method, route.path, route.access.value, route.what) for route in ROUTES]
 
 
 async def _inside(scope: Any, receive: Any, send: Any) -> None:
@@ -42,83 +113,135 @@ async def _inside(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-@pytest.fixture(scope="module")
-def sessions() -> Sessions:
-    return Sessions(TOKENS)
+@dataclass(frozen=True)
+class Gate:
+    """The authentication before an application that answers 204."""
+
+    app: Authentication
+    sessions: Sessions
+
+    async def status(self, route: Route, headers: dict[str, str]) -> int:
+        """The answer to the call; for a page also the answer to the call for its changes, which must be the same."""
+        concrete = re.sub(r"\{project\}", PROJECT, route.path)
+        concrete = re.sub(r"\{[^}]*\}", "x", concrete)
+        paths = [concrete, f"/live{concrete}"] if route.is_page else [concrete]
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app), base_url="http://server", headers=headers
+        ) as client:
+            answers = {(await client.request(route.method, one)).status_code for one in paths}
+        return answers.pop() if len(answers) == 1 else 0
+
+    async def mistakes(
+        self, who: str, headers: dict[str, str], may: set[Access], changes: bool = True
+    ) -> list[str]:
+        """Every route that these headers open although they must not, or do not open although they must. Without
+        `changes` only routes that change nothing, and those for all, are to open."""
+        wrong = []
+        for route in ROUTES:
+            answer = await self.status(route, headers)
+            right = route.access in may and (
+                changes or route.method == "GET" or route.access is Access.NOBODY
+            )
+            if answer not in ({204} if right else {401, 403}):
+                wrong.append(f"{who}: {route.method} {route.path} gives {answer}")
+        return wrong
 
 
 @pytest.fixture(scope="module")
-def gate(sessions: Sessions, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authentication]:
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     store = Store.at(tmp_path_factory.mktemp("gate"), durable=False)
-    yield Authentication(_inside, sessions, RevokedSessions(store, Notifier(), lambda: NOW), lambda: NOW)
+    with store.write() as writer:
+        for person in MADE:
+            _add(writer, person)
+    revoked = RevokedSessions(store, Notifier(), lambda: NOW)
+    principals = Principals(store, TOKENS, revoked, Notifier(), lambda: NOW)
+    sessions = Sessions(b"key")
+    guesses = GuessLimits(itertools.count(step=60.0).__next__)  # none is one too many
+    yield Gate(Authentication(_inside, sessions, principals, guesses, lambda: NOW), sessions)
     store.close()
 
 
-async def status(gate: Authentication, method: str, path: str, headers: dict[str, str]) -> int:
-    """The answer to the call; for a page also the answer to the call for its changes, which must be the same."""
-    concrete = re.sub(r"\{[^}]*\}", "x", path)
-    paths = [concrete, f"/live{concrete}"] if is_page(method, path) else [concrete]
-    transport = httpx.ASGITransport(gate)
-    async with httpx.AsyncClient(transport=transport, base_url="http://server", headers=headers) as client:
-        answers = {(await client.request(method, one)).status_code for one in paths}
-    return answers.pop() if len(answers) == 1 else 0
+def _add(writer: Any, person: Person) -> None:
+    row = TokenRow(
+        token_id=person.name,
+        digest=people.digest_of(person.secret),
+        owner=person.name,
+        for_agent=person.for_agent,
+        created_at=NOW,
+        created_by="admin",
+        expires_at=person.expires_at,
+        revoked_at=NOW if person.revoked else None,
+    )
+    people.add_token(writer, row)
+    for project, role in person.roles.items():
+        people.set_role(writer, project, person.name, role, "admin", NOW)
 
 
-async def mistakes(
-    gate: Authentication, caller: str, headers: dict[str, str], allowed: set[tuple[str, str]]
-) -> list[str]:
-    """Every route of the table that these headers open although it is not allowed, or do not open although it is."""
-    wrong = []
-    for method, path in TABLE:
-        answer = await status(gate, method, path, headers)
-        if answer not in ({204} if (method, path) in allowed else {401, 403}):
-            wrong.append(f"{caller}: {method} {path} gives {answer}")
-    return wrong
-
-
-def is_page(method: str, path: str) -> bool:
-    areas = ("/v1/", "/trainyard/", "/upload/", "/agent/", "/static/", "/healthz", "/sign-in")
-    return method == "GET" and not path.startswith(areas)
-
-
-def expected(role: str, caller: Caller | None) -> bool:
-    order = ["viewer", "submitter", "admin"]
-    if role == "nothing":
-        return True
-    if caller is None:
-        return False
-    if role == "agent" or caller.role is Role.AGENT:
-        return role == caller.role
-    return order.index(caller.role) >= order.index(role)
-
-
-def allowed_to(caller: Caller | None) -> set[tuple[str, str]]:
-    return {route for route, role in TABLE.items() if expected(role, caller)}
-
-
-async def test_token_has_the_permissions_of_the_table(gate: Authentication) -> None:
-    wrong = await mistakes(gate, "nobody", {}, allowed_to(None))
-    for token in TOKENS:
-        headers = {"Authorization": f"Bearer {token.secret}"}
-        wrong += await mistakes(gate, token.name, headers, allowed_to(token.caller))
+async def test_token_has_the_permissions_of_the_table(gate: Gate) -> None:
+    wrong = await gate.mistakes("nobody", {}, NOBODY)
+    for secret in ("wrong", "trainyard_wrong"):
+        wrong += await gate.mistakes(secret, {"Authorization": f"Bearer {secret}"}, NOBODY)
+    callers = [(token.name, token.secret, EVERYWHERE[token.role]) for token in TOKENS]
+    callers += [(person.name, person.secret, person.may) for person in MADE]
+    for name, secret, may in callers:
+        wrong += await gate.mistakes(name, {"Authorization": f"Bearer {secret}"}, may)
     assert not wrong, "\n".join(wrong)
 
 
-async def test_session_has_the_permissions_of_its_token_and_needs_csrf_for_changes(
-    gate: Authentication, sessions: Sessions
-) -> None:
+async def test_session_has_the_permissions_of_its_token_and_needs_csrf_for_changes(gate: Gate) -> None:
     wrong = []
-    for token in PEOPLE:
-        session = sessions.open(token, NOW)
+    callers = [
+        (token.name, token.credential, EVERYWHERE[token.role])
+        for token in TOKENS
+        if token.role is not Role.AGENT
+    ]
+    callers += [(person.name, f"made:{person.name}", person.may) for person in MADE]
+    for name, credential, may in callers:
+        session = gate.sessions.open(credential, NOW)
         cookie = {"Cookie": f"trainyard-80={session.value}"}
-        right = allowed_to(token.caller)
-        without_page = {route for route in right if route[0] == "GET" or TABLE[route] == "nothing"}
-        wrong += await mistakes(gate, token.name, {**cookie, "X-CSRF-Token": session.csrf}, right)
-        wrong += await mistakes(gate, f"{token.name} without the page", cookie, without_page)
+        wrong += await gate.mistakes(name, {**cookie, "X-CSRF-Token": session.csrf}, may)
+        wrong += await gate.mistakes(f"{name} without the page", cookie, may, changes=False)
     assert not wrong, "\n".join(wrong)
 
 
-async def test_wrong_token_is_refused_on_every_route(gate: Authentication) -> None:
-    headers = {"Authorization": "Bearer wrong"}
-    wrong = await mistakes(gate, "wrong token", headers, allowed_to(None))
-    assert not wrong, "\n".join(wrong)
+async def test_changed_token_ends_its_session(gate: Gate) -> None:
+    changed = Token(Role.ADMIN, "admin", "another-secret")
+    session = gate.sessions.open(changed.credential, NOW)
+    assert not await gate.mistakes("changed", {"Cookie": f"trainyard-80={session.value}"}, NOBODY)
+
+
+def test_what_is_anothers_is_refused(api: Server) -> None:
+    """Rows of `own`: the same calls by the owner of a job and the agent of a run, and by another of the role."""
+    to = "/upload/trainyard/v1/projects/p/packages/x-1.tar.gz"
+    package = api.client.post(to, content=b"package", headers=ALICE).json()["uri"]
+    job = {"jobId": "job", "trainingInput": package_job(packageUris=[package])}
+    assert api.client.post("/v1/projects/p/jobs", json=job, headers=ALICE).status_code == 200
+    agent = ScriptedAgent(api)
+    agent.sync()
+    api.tick()
+    agent.sync()
+    agent.start()
+    names = {
+        "project": "p",
+        "job_id": "job",
+        "run_id": agent.run.run_id,
+        "task": "master-replica-0",
+        "sha256": hashlib.sha256(b"package").hexdigest(),
+        "filename": "x-1.tar.gz",
+    }
+    another = AGENT | {AGENT_KEY: AgentKey("1" * 64).secret}
+    bodies = {"PATCH": {"labels": {}}, "POST": {"start": 0, "lines": []}}
+    answers = {}
+    for route in (route for route in ROUTES if route.own):
+        people = (ALICE, BOB, OPERATOR) if route.access is Access.SUBMITTER else (AGENT, another)
+        path = route.path.format_map(names)
+        body = bodies.get(route.method) if not path.endswith(":cancel") else None
+        params = {"updateMask": "labels"} if route.method == "PATCH" else {}
+        calls = [
+            api.client.request(route.method, path, params=params, json=body, headers=who) for who in people
+        ]
+        answers[f"{route.method} {route.path}"] = [call.status_code for call in calls]
+    assert len(answers) >= 5
+    for call, (owners, others, *operators) in answers.items():
+        assert others in (403, 404), (call, others)
+        assert {owners, *operators} <= {200, 400}, (call, owners, operators)  # 400: the job has not ended

@@ -17,7 +17,7 @@ BY_NAME: dict[str, Token] = {token.name: token for token in TOKENS}
 
 
 def signed_in(api: Server, name: str) -> Session:
-    return api.use_cases.sessions.open(BY_NAME[name], api.clock())
+    return api.use_cases.sessions.open(BY_NAME[name].credential, api.clock())
 
 
 def call(
@@ -118,6 +118,19 @@ def test_csrf_field_counts_in_forms_only(api: Server, kind: str) -> None:
     assert answer.status_code == 403
 
 
+@pytest.mark.parametrize("path", ["/", "/sign-in", JOBS, "/healthz", "/static/x/base.css", "/nothing"])
+def test_request_to_a_foreign_host_name_is_refused_whoever_makes_it(api: Server, path: str) -> None:
+    """As a page does whose name leads to this machine: DNS rebinding."""
+    for headers in (PAGE, ADMIN):
+        refused = api.client.get(path, headers={"Host": "evil.example:8470", **headers})
+        assert refused.status_code == 421
+        assert "--allowed-host" in refused.text
+        assert refused.headers["x-content-type-options"] == "nosniff"
+        assert (
+            api.client.get(path, headers={"Host": "trainyard.localhost:8470", **headers}).status_code != 421
+        )
+
+
 @pytest.mark.parametrize(
     "headers",
     [
@@ -151,6 +164,18 @@ def test_same_origin_change_is_allowed(api: Server, headers: dict[str, str]) -> 
     api.create()
     admin = signed_in(api, "admin")
     assert call(api, "POST", CANCEL, admin, csrf(admin) | headers).status_code == 200
+
+
+def test_page_of_the_http_address_changes_nothing_over_https(api: Server) -> None:
+    admin = signed_in(api, "admin")
+    answers = [
+        api.client.post(
+            "https://server/sign-out",
+            headers={"Cookie": f"__Host-trainyard-443={admin.value}", "Origin": origin},
+        )
+        for origin in ("http://server", "https://server")
+    ]
+    assert ["Cross-site" in answer.text for answer in answers] == [True, False]
 
 
 @pytest.mark.parametrize(

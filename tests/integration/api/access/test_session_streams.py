@@ -13,7 +13,7 @@ from databases import on_every_database
 from integration.api.api_support import ADMIN, TOKENS, Server, eventually, running_agent, serving
 from trainyard_server.domain.permissions import Token
 from trainyard_server.domain.sessions import LIFETIME, LONGEST, Session, cookie_name
-from trainyard_server.services.sign_in import RevokedSessions
+from trainyard_server.services.principals import RevokedSessions
 
 LOGS = "/trainyard/v1/projects/p/jobs/job/logs?follow=true"
 STREAMS = ["/live/", LOGS]
@@ -73,7 +73,7 @@ def followed(api: Server) -> Iterator[str]:
 
 
 def opened(api: Server, token: Token = TOKENS[0]) -> Session:
-    return api.use_cases.sessions.open(token, api.clock())
+    return api.use_cases.sessions.open(token.credential, api.clock())
 
 
 @pytest.mark.parametrize("path", STREAMS)
@@ -95,7 +95,7 @@ def test_sign_out_ends_the_streams_of_the_session_only(api: Server, path: str) -
 def test_stream_ends_when_the_session_expires(api: Server, path: str) -> None:
     """One that cannot get more time any more."""
     session: Session | None = api.use_cases.sessions.open(
-        TOKENS[0], api.clock() - LONGEST + timedelta(seconds=1)
+        TOKENS[0].credential, api.clock() - LONGEST + timedelta(seconds=1)
     )
     while session is not None:
         last = session
@@ -107,7 +107,7 @@ def test_stream_ends_when_the_session_expires(api: Server, path: str) -> None:
 
 def test_stream_ends_early_so_that_its_reader_renews_the_session(api: Server) -> None:
     half = api.clock() - LIFETIME / 2
-    session = api.use_cases.sessions.open(TOKENS[0], half + timedelta(seconds=1))
+    session = api.use_cases.sessions.open(TOKENS[0].credential, half + timedelta(seconds=1))
     with followed(api) as url:
         assert Follower(url, "/live/", cookie(url, session)).end().endswith("event: over\ndata:\n\n")
         api.clock.advance(1)
@@ -159,8 +159,8 @@ def _away(*_: object) -> bool:
 def test_running_download_completes_after_sign_out(api: Server) -> None:
     session = opened(api)
     agent = running_agent(api)
-    for begin in range(0, 1500, 500):
-        agent.log(*(f"line {number} {'x' * 10_000}" for number in range(begin, begin + 500)))
+    for begin in range(0, 1500, 150):
+        agent.log(*(f"line {number} {'x' * 10_000}" for number in range(begin, begin + 150)))
     path = "/trainyard/v1/projects/p/jobs/job/logs/download"
     with serving(api.app) as url:
         whole = httpx.get(url + path, headers=ADMIN, trust_env=False).text

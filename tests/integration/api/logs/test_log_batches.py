@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from databases import on_every_database
 from integration.api.api_support import (
     ADMIN,
+    KEY,
     Clock,
     ScriptedAgent,
     Server,
@@ -101,6 +102,13 @@ def test_batches_have_the_lines_of_the_stream_and_resume_at_every_cursor(
             assert int(ident) >= (data[-1][0] if data else cursor), "the id goes with the batch"
 
 
+def test_long_log_is_an_event_for_each_500_lines(api: Server, agent: ScriptedAgent) -> None:
+    agent.log(*["line"] * 2000)
+    sizes = [len(data) for data, _ in batches(api)]
+    assert sum(sizes) > 2000
+    assert sizes[:-1] == [500] * (len(sizes) - 1)
+
+
 def test_batch_may_be_empty_for_the_sake_of_its_id(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +159,7 @@ def test_followers_at_all_places_get_what_each_would_get_alone_while_lines_come(
 
         def ship(start: int, end: int) -> None:
             chunk = LogChunk(start=start, lines=tuple(map(line, texts[start:end])))
-            cases.agent_sync.append_logs(run_id, "master-replica-0", chunk)
+            cases.agent_sync.append_logs(run_id, "master-replica-0", chunk, KEY)
 
         async def reader(after: int, log_filter: LogFilter, slow: bool, late_s: float) -> list[list[Any]]:
             await asyncio.sleep(late_s)

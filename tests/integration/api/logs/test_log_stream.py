@@ -18,6 +18,7 @@ from integration.api.api_support import (
     ADMIN,
     AGENT,
     BOSS,
+    KEY,
     Clock,
     ScriptedAgent,
     Server,
@@ -202,7 +203,7 @@ def test_lines_that_say_anything_come_as_they_were_sent(api: Server, agent: Scri
         " ",
         '"',
     ]
-    partial = [line("x" * 2**20).model_copy(update={"partial": True}), line("the rest")]
+    partial = [line("x" * 2**20)._replace(partial=True), line("the rest")]
     lines = (*map(line, texts_sent), *partial)
     end = LogEnd(count=len(lines), sha256=digest(lines))
     receipt = agent.ship("master-replica-0", LogChunk(start=0, lines=lines, end=end), agent.run)
@@ -236,7 +237,9 @@ def test_burst_of_lines_reaches_readers_alike_and_costs_a_slow_one_nothing(
             before = 0
             for start in range(0, count, 2000):
                 lines = tuple(line(f"line {n}") for n in range(start, start + 2000))
-                cases.agent_sync.append_logs(run_id, "master-replica-0", LogChunk(start=start, lines=lines))
+                cases.agent_sync.append_logs(
+                    run_id, "master-replica-0", LogChunk(start=start, lines=lines), KEY
+                )
                 if start == 2000:
                     tracemalloc.start()
                     before = tracemalloc.get_traced_memory()[0]
@@ -400,15 +403,15 @@ def request(agent: ScriptedAgent, wait_s: float, seen: str = "") -> SyncRequest:
 async def test_sync_with_something_to_say_does_not_wait(api: Server) -> None:
     agent = ScriptedAgent(api)
     async with asyncio.timeout(10):
-        answer = await api.use_cases.agent_sync.sync(request(agent, wait_s=1000))
+        answer = await api.use_cases.agent_sync.sync(request(agent, wait_s=1000), KEY)
     assert answer.runs == ()
 
 
 async def test_sync_with_nothing_to_say_is_held_until_there_is(api: Server) -> None:
     agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
     async with asyncio.timeout(10):
-        first = await syncing.sync(request(agent, wait_s=0))
-        held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version)))
+        first = await syncing.sync(request(agent, wait_s=0), KEY)
+        held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version), KEY))
         await asyncio.sleep(0.05)
         assert not held.done()
         await asyncio.to_thread(api.use_cases.jobs.create, BOSS, "p", {"jobId": "j", "trainingInput": BASIC})
@@ -421,8 +424,8 @@ async def test_sync_with_nothing_to_say_is_held_until_there_is(api: Server) -> N
 async def test_sync_with_nothing_to_say_answers_when_the_wait_is_over(api: Server) -> None:
     agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
     async with asyncio.timeout(10):
-        first = await syncing.sync(request(agent, wait_s=0))
-        again = await syncing.sync(request(agent, wait_s=0.05, seen=first.version))
+        first = await syncing.sync(request(agent, wait_s=0), KEY)
+        again = await syncing.sync(request(agent, wait_s=0.05, seen=first.version), KEY)
     assert again == first
 
 
@@ -435,11 +438,13 @@ async def test_sync_that_is_newer_ends_the_older_and_two_agents_of_one_name_are_
 
     agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
     async with asyncio.timeout(10):
-        first = await syncing.sync(request(agent, wait_s=0))
-        held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version), listens))
+        first = await syncing.sync(request(agent, wait_s=0), KEY)
+        held = asyncio.create_task(
+            syncing.sync(request(agent, wait_s=1000, seen=first.version), KEY, listens)
+        )
         await asyncio.sleep(0.05)
         with caplog.at_level(logging.WARNING):
-            newer = await syncing.sync(request(agent, wait_s=0, seen=first.version))
+            newer = await syncing.sync(request(agent, wait_s=0, seen=first.version), KEY)
             assert await held == newer
     assert "Two agents use the id id-of-laptop" in caplog.text
 
@@ -447,8 +452,8 @@ async def test_sync_that_is_newer_ends_the_older_and_two_agents_of_one_name_are_
 async def test_sync_is_let_go_when_the_server_stops(api: Server) -> None:
     agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
     async with asyncio.timeout(10):
-        first = await syncing.sync(request(agent, wait_s=0))
-        held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version)))
+        first = await syncing.sync(request(agent, wait_s=0), KEY)
+        held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version), KEY))
         await asyncio.sleep(0.05)
         api.use_cases.backend.notifier.close()
         assert await held == first

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, GB, START, Clock, ScriptedAgent, Server, server
+from integration.api.api_support import ADMIN, AGENT, GB, KEY, START, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.states import JobState
 from trainyard_protocol.sync import RunReport, SyncRequest
 from trainyard_protocol.usage import UsageBatch, UsageSample
@@ -21,7 +21,7 @@ def api(tmp_path: Path) -> Iterator[Server]:
 
 
 def page_of(api: Server, page: int = 1) -> ClusterView:
-    return api.use_cases.cluster.page(page)
+    return api.use_cases.cluster.page(None, page)
 
 
 @on_every_database
@@ -87,7 +87,7 @@ def test_what_is_left_of_a_run_that_is_over_is_told(api: Server) -> None:
     agent.exit()
     api.tick()
     late = SyncRequest(agent=agent.info, runs=(RunReport(run_id=run.run_id, replicas=before[0].replicas),))
-    api.use_cases.agent_sync.record(late)
+    api.use_cases.agent_sync.record(late, KEY)
     (line,) = page_of(api).agents
     (held,) = line.runs
     assert (held.orphaned, held.job_id) == (True, "job")

@@ -11,7 +11,7 @@ from integration.api.api_support import ADMIN, AGENT, ScriptedAgent, Server, pac
 from trainyard_protocol.health import Check, CheckStatus, Finding, ServerHealth, sized, worst
 from trainyard_protocol.sync import RuntimeOffer
 from trainyard_server.services.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
-from trainyard_server.storage.db.probes import newest_schema
+from trainyard_server.storage.db.engine import newest_schema
 
 HEALTH = "/trainyard/v1/health"
 
@@ -161,7 +161,9 @@ def test_packages_that_nobody_has_used_for_long_are_removed_on_request(
 
     (mended,) = looked(api, "POST", f"{HEALTH}:mend").findings
     assert mended.status == "fixed"
-    assert sorted(path.name for path in staging.iterdir()) == sorted([used["sha256"], fresh["sha256"]])
+    assert sorted(path.name for path in staging.iterdir() if path.is_file()) == sorted(
+        [used["sha256"], fresh["sha256"]]
+    )
     assert problems(api) == []
     assert looked(api, "POST", f"{HEALTH}:mend").findings == ()
 

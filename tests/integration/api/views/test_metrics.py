@@ -222,7 +222,7 @@ def test_event_files_in_the_job_dir_are_curves_unless_their_metrics_are_printed(
 
     job_dir = tmp_path / "job"
     (job_dir / "logs").mkdir(parents=True)
-    with server(tmp_path / "server", Clock(), job_dir_roots=(tmp_path,)) as api:
+    with server(tmp_path / "server", Clock(), job_dir_roots=(tmp_path,), one_user=True) as api:
         agent = ScriptedAgent(api)
         agent.sync()
         api.create("job", jobDir=str(job_dir))
@@ -231,11 +231,8 @@ def test_event_files_in_the_job_dir_are_curves_unless_their_metrics_are_printed(
         agent.start()
         begin = api.clock.now.timestamp()
         with (job_dir / "logs" / "events.out.tfevents.1.host").open("wb") as file:
-            for step, time in (
-                (1, begin - 3600),
-                (2, begin),
-                (3, begin + 1),
-            ):  # the first is of an earlier job
+            # The first is of an earlier job.
+            for step, time in ((1, begin - 3600), (2, begin), (3, begin + 1)):
                 event = Event(wall_time=time, step=step)
                 for tag in ("Loss", "val/accuracy"):
                     event.summary.value.add(tag=tag, simple_value=step / 4)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, GB, START, Clock, ScriptedAgent, Server, server
+from integration.api.api_support import ADMIN, AGENT, GB, KEY, START, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import Gpu
 from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
@@ -213,7 +213,7 @@ def test_reports_wake_those_who_look_at_the_job(api: Server) -> None:
     async def wait() -> frozenset[str]:
         with backend.notifier.subscribe(usage_topic(key), usage_topic(key + 1), USAGE_TOPIC) as events:
             batch = UsageBatch(samples=(sample(agent.run.run_id),))
-            await asyncio.to_thread(api.use_cases.usage.record, batch)
+            await asyncio.to_thread(api.use_cases.usage.record, batch, KEY)
             return await events.wait(30)
 
     assert asyncio.run(wait()) == {usage_topic(key), USAGE_TOPIC}

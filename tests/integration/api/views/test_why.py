@@ -8,7 +8,7 @@ import pytest
 from databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import RuntimeOffer
+from trainyard_protocol.sync import CLUSTER, Capacity, Pool, RuntimeOffer
 from trainyard_protocol.views import QueueExplanationView
 
 
@@ -111,6 +111,22 @@ def test_image_waits_for_the_engine_and_runs_as_soon_as_it_answers(one: Server) 
     ]
     both_kinds(one, "").sync()
     assert one.detail("image")["state"] == "PREPARING"
+
+
+def test_job_waits_for_the_cluster_whose_controller_is_away(one: Server) -> None:
+    agent = ScriptedAgent(one)
+    away = "Slurm does not answer: sinfo: Unable to contact slurm controller"
+    offer = RuntimeOffer(name="slurm", about="slurm-wlm 22.05", problem=away)
+    nodes = Capacity.of_pools(Pool(nodes=3, vcpus=4, memory_bytes=1 << 33))
+    slurm = {"kind": CLUSTER, "runtime": "slurm", "runtimes": (offer,), "capacity": nodes}
+    agent.info = agent.info.model_copy(update=slurm)
+    agent.sync()
+    one.create()
+    one.tick()
+    answer = why(one)
+    assert answer.summary == f"It waits: needs an engine that answers: on agent laptop {away}."
+    assert answer.agents[0].lacks == away
+    assert [change.message for change in answer.changes] == ["an answer of the engine of agent laptop"]
 
 
 def test_where_a_run_is_and_why_is_told_by_describe_explain_and_the_log(one: Server) -> None:

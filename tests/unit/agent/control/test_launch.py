@@ -1,6 +1,9 @@
 """From an order and what was staged for it to what a runtime starts."""
 
+import pytest
+
 from trainyard_agent.control.launch import launches
+from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.staging.base import Staging
 from unit.agent.stub_server import run_order
 
@@ -22,10 +25,11 @@ def test_package_job_runs_its_module_in_the_staged_environment() -> None:
 
 def test_directory_that_the_service_chose_is_no_argument_and_mounted() -> None:
     order = run_order(RUN, MASTER).model_copy(update={"job_dir": "/state/jobs/p/j"})
-    (made,) = launches(order, {MASTER: "m:2222"}, Staging("ready", job_dir="/real/jobs/p/j"), {})
+    staging = Staging("ready", job_dir="/real/jobs/p", job_dir_target="/state/jobs/p")
+    (made,) = launches(order, {MASTER: "m:2222"}, staging, {})
     assert made.command == ("", "-m", "trainer.task")
     assert made.environment["TRAINYARD_JOB_DIR"] == "/state/jobs/p/j"
-    assert (made.job_dir, made.job_dir_source) == ("/state/jobs/p/j", "/real/jobs/p/j")
+    assert (made.job_dir, made.job_dir_source) == ("/state/jobs/p", "/real/jobs/p")
 
 
 def test_image_job_follows_entry_point_and_arguments_of_each_task() -> None:
@@ -40,12 +44,16 @@ def test_image_job_follows_entry_point_and_arguments_of_each_task() -> None:
         workerConfig={"imageUri": "team/b:1", "containerCommand": ["run"], "containerArgs": ["x"]},
     )
     images = {"team/a:1": "sha256:a", "team/b:1": "sha256:b"}
-    staging = Staging("ready", images=images, job_dir="/real/job")
+    user = ProgramUser(1, 2, "u")
+    staging = Staging(
+        "ready", images=images, users={"team/b:1": user}, job_dir="/real/job", job_dir_target="/data/job"
+    )
     master, worker = launches(order, ADDRESSES, staging, {})
     assert (master.image, master.entrypoint) == ("sha256:a", ())
     assert master.command == ("--lr", "1", "--job-dir", "/data/job")
     assert (worker.image, worker.entrypoint, worker.command) == ("sha256:b", ("run",), ("x",))
     assert (worker.job_dir, worker.job_dir_source) == ("/data/job", "/real/job")
+    assert (master.user, worker.user) == (None, user)
 
 
 def test_image_of_a_worker_defaults_to_the_masters() -> None:
@@ -62,7 +70,40 @@ def test_service_wins_over_what_the_agent_adds() -> None:
     assert made.environment["MORE"] == "1"
 
 
+@pytest.mark.parametrize(("address", "masked"), [("http://front/{job}", ["its-token"]), ("http://gs/s", [])])
+def test_token_of_the_run_is_in_an_address_that_asks_for_it_and_masked(
+    address: str, masked: list[str]
+) -> None:
+    order = run_order(RUN, MASTER).model_copy(update={"storage_token": "its-token"})
+    (made,) = launches(order, ADDRESSES, Staging("ready"), {"STORAGE_EMULATOR_HOST": address})
+    assert made.environment["STORAGE_EMULATOR_HOST"] == address.replace("{job}", "its-token")
+    assert made.secret_values == masked
+
+
+@pytest.mark.parametrize(
+    ("cpus", "given", "threads"),
+    [((0,), {}, "4"), ((0,), {"TF_NUM_INTEROP_THREADS": "1"}, "1"), ((0, 1, 2, 3), {}, None)],
+)
+def test_tensorflow_has_threads_to_wait_for_each_other_on_few_cpus_unless_told_otherwise(
+    cpus: tuple[int, ...], given: dict[str, str], threads: str | None
+) -> None:
+    order = run_order(RUN, MASTER)
+    replicas = tuple(one.model_copy(update={"cpus": cpus}) for one in order.replicas)
+    (made,) = launches(
+        order.model_copy(update={"replicas": replicas}), {MASTER: "m:2222"}, Staging("ready"), given
+    )
+    assert made.environment.get("TF_NUM_INTEROP_THREADS") == threads
+
+
 def test_log_quota_is_each_replicas() -> None:
     order = run_order(RUN, MASTER, WORKER).model_copy(update={"log_quota_bytes": 7})
     made = launches(order, ADDRESSES, Staging("ready"), {})
     assert [launch.log_quota_bytes for launch in made] == [7, 7]
+
+
+def test_tpu_is_no_gpu_of_its_replica() -> None:
+    order = run_order(RUN, MASTER, WORKER)
+    tpu = {"gpus": ("tpu-0", "tpu-1"), "accelerator_type": "TPU_V3", "accelerator_count": 2}
+    replicas = (order.replicas[0], order.replicas[1].model_copy(update=tpu))
+    made = launches(order.model_copy(update={"replicas": replicas}), ADDRESSES, Staging("ready"), {})
+    assert [(one.gpus, one.uses_tpus) for one in made] == [((), False), ((), True)]

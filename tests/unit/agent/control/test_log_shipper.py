@@ -3,11 +3,12 @@
 import contextlib
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from trainyard_agent.control.log_shipper import MAX_CHUNKS, LogShipper
+from trainyard_agent.control.log_shipper import MAX_CHUNKS, SILENT_EVERY, SILENT_ROUNDS, LogShipper
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.runtimes.base import Launch, LogSlice
 from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Print, Script
@@ -94,6 +95,81 @@ async def test_ship_follows_a_growing_log() -> None:
     assert server.complete == {KEY}
 
 
+async def test_end_of_a_log_that_was_sent_from_its_beginning_reads_no_line_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, replica = StubServer(), Replica(10)
+    reads: list[int] = []
+    read = replica.runtime.read_log
+
+    def counted(run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+        found = read(run_id, task, start, max_lines, max_bytes)
+        reads.extend(range(start, start + len(found.lines)) if max_lines > 1 else ())
+        return found
+
+    monkeypatch.setattr(replica.runtime, "read_log", counted)
+    async with server.client() as client:
+        shipper = LogShipper(client, replica.runtime)
+        for _ in range(12):
+            await shipper.ship([KEY])
+            replica.clock.advance(1)
+    assert shipper.is_complete(KEY)
+    assert reads == list(range(10))
+
+
+async def test_ship_looks_less_often_at_a_silent_log_until_it_grows_or_a_change_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, replica = StubServer(), Replica(2)
+    replica.runtime.traits = replace(replica.runtime.traits, tells_changes=True)
+    read, looks = replica.runtime.read_log, 0
+
+    def counted(run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+        nonlocal looks
+        looks += 1
+        return read(run_id, task, start, max_lines, max_bytes)
+
+    async with server.client() as client:
+        shipper = LogShipper(client, replica.runtime)
+
+        async def looks_in(rounds: int) -> int:
+            before = looks
+            for _ in range(rounds):
+                await shipper.ship([KEY])
+            return looks - before
+
+        await looks_in(SILENT_ROUNDS + 2)
+        monkeypatch.setattr(replica.runtime, "read_log", counted)
+        assert await looks_in(10 * SILENT_EVERY) == 10
+
+        replica.clock.advance(1)
+        await looks_in(SILENT_EVERY)
+        assert server.texts(*KEY) == replica.expected
+        assert await looks_in(SILENT_ROUNDS - SILENT_EVERY) == SILENT_ROUNDS - SILENT_EVERY
+
+        await looks_in(2 * SILENT_EVERY)
+        replica.clock.advance(1)
+        await shipper.ship([KEY], woken=True)
+    assert server.complete == {KEY}
+
+
+async def test_lines_that_are_written_while_few_are_sent_are_sent_together_with_the_next_round() -> None:
+    server, replica = StubServer(), Replica(10)
+    async with server.client() as client:
+        shipper = LogShipper(client, replica.runtime)
+        await shipper.ship([KEY])
+        sent = len(server.chunks)
+
+        def one_more(*_: object) -> None:
+            replica.clock.advance(1)
+
+        shipper = LogShipper(client, replica.runtime, watch=one_more)
+        for _ in range(3):
+            replica.clock.advance(1)
+            assert not await shipper.ship([KEY])
+    assert [len(chunk.lines) for chunk in server.chunks[sent:]] == [0, 1, 2, 2]
+
+
 @pytest.mark.parametrize(("max_lines", "max_bytes", "chunks"), [(3, 1 << 20, 4), (100, 14, 5), (100, 1, 10)])
 async def test_ship_keeps_chunks_within_their_limits(max_lines: int, max_bytes: int, chunks: int) -> None:
     server, replica = StubServer(), Replica(10)
@@ -135,7 +211,7 @@ async def test_ship_of_more_loud_replicas_than_slots_sends_of_each_in_one_round(
     keys = [(RUN, f"worker-replica-{n}") for n in range(20)]
 
     async with server.client() as client:
-        assert await LogShipper(client, runtime).ship(keys)
+        assert await LogShipper(client, runtime, max_lines=1).ship(keys)
 
     assert all(server.texts(*key) for key in keys)
 

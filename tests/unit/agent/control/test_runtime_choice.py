@@ -27,6 +27,7 @@ BOTH: frozenset[RuntimeName] = frozenset({"process", "docker"})
 MACHINE = Machine(BOTH, TABLE, has_engine=True, images=EVERY_IMAGE)
 PROCESSES = replace(MACHINE, offered=frozenset({"process"}))
 CONTAINERS = replace(MACHINE, offered=frozenset({"docker"}))
+MANY_USERS = replace(CONTAINERS, no_processes="it may not")
 NO_ENGINE = replace(MACHINE, has_engine=False, images=frozenset())
 NOT_BUILT = replace(MACHINE, images=frozenset())
 BY_OPERATOR = replace(MACHINE, runtimes=replace(TABLE, package_jobs="container"))
@@ -52,6 +53,7 @@ MISSING = "the image of its runtimeVersion 3.0, built:3, was not built on this m
         (BY_OPERATOR, "", Choice("docker", "the runtimes file has `packageJobs: container`")),
         (CONTAINERS, "", Choice("docker")),
         (PROCESSES, "3.0", Choice("process")),
+        (MANY_USERS, "", Choice("docker", "it may not")),
     ],
 )
 def test_package_job_moves_to_containers_only_where_somebody_asked_for_it(

@@ -11,21 +11,31 @@ from pathlib import Path
 import pytest
 
 from contract.runtimes.runtime_labs import Driver
-from trainyard_agent.doctor import examine
+from run_ids import unique_run
+from trainyard_agent.doctor import examine, firewall
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import try_lock, write_json
 from trainyard_agent.main import main
+from trainyard_agent.runtimes.docker.firewall import Firewall
 from trainyard_protocol.health import Finding
 from unit.agent.shells import RUN, TASK, start
 
-OTHER = "2" * 32
+OTHER = unique_run("2")
 
 Start = Callable[[Path, str], subprocess.Popen[bytes]]
+
+
+class NoRules(Firewall):
+    """A machine without firewall rules. The real one may have those of a test beside this one."""
+
+    def survey(self) -> tuple[set[str], set[str]]:
+        return set(), set()
 
 
 @pytest.fixture(autouse=True)
 def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
+    monkeypatch.setattr(firewall, "Firewall", NoRules)
 
 
 @pytest.fixture
@@ -38,9 +48,8 @@ def left() -> Iterator[Start]:
         environment = {**os.environ, "TMPDIR": str(temporary), **process_tags.tag(run_id, TASK)}
         process = subprocess.Popen(["sleep", "1000"], env=environment)
         processes.append(process)
-        while not process_tags.tagged(
-            run_id, TASK
-        ):  # execve closes Popen's pipe before /proc shows the environment
+        # execve closes Popen's pipe before /proc shows the environment.
+        while not process_tags.tagged(run_id, TASK):
             time.sleep(0.001)
         return process
 
@@ -120,7 +129,7 @@ def test_supervisor_whose_directory_was_removed_goes_with_its_replica(
 
 def test_leftover_directories_are_found_and_removed_and_the_rest_is_kept(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    live, over = "a" * 32, "b" * 32
+    live, over = unique_run("a"), unique_run("b")
     for name in (f"runs/.removed-{over}", f"containers/{over}", f"environments/{over}", f"staging/{over}"):
         (state / name).mkdir(parents=True)
         (state / name / "something").write_text("x" * 9999)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trainyard_agent.host import files
 from trainyard_agent.host.files import read_json, remove_tree, write_json
 
 
@@ -62,24 +63,35 @@ def test_write_json_by_two_threads_at_once_leaves_one_of_the_two_and_fails_for_n
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_remove_tree_removes_what_somebody_else_is_removing_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remove_tree_removes_directories_deeper_than_python_follows(tmp_path: Path) -> None:
     tree = tmp_path / "run"
-    for name in ("a/b", "a/c", "d", "e"):
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        (tree / name).touch()
-    unlink = os.unlink
-    faster: list[str] = []
+    tree.mkdir()
+    at = os.open(tree, os.O_RDONLY)
+    for _ in range(2000):  # the whole path is longer than the kernel takes
+        os.mkdir("deep", dir_fd=at)
+        below = os.open("deep", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
 
-    def removed_by_another(name: str, *, dir_fd: int | None = None) -> None:
-        if len(faster) < 3:
-            faster.append(name)
-            unlink(name, dir_fd=dir_fd)
-        unlink(name, dir_fd=dir_fd)
-
-    monkeypatch.setattr(os, "unlink", removed_by_another)
     remove_tree(tree)
-    assert len(faster) == 3
+
     assert list(tmp_path.iterdir()) == []
     remove_tree(tree)
+
+
+def test_remove_tree_of_root_changes_no_modes_in_a_tree_that_others_change_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`chmod -R` follows a link that is put in the place of a file between its two looks at it."""
+    programs: list[str] = []
+
+    def fail(command: list[str]) -> str:
+        programs.append(command[0])
+        return "Directory not empty"
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(files, "run", fail)
+    with pytest.raises(OSError, match="Directory not empty"):
+        remove_tree(tmp_path)
+    assert programs == ["rm"]

@@ -226,6 +226,14 @@ async def test_each_replica_that_runs_is_measured_and_told(lab: Lab) -> None:
     assert first[0].time == lab.clock.now().replace(second=5)
 
 
+async def test_cores_that_an_engine_measures_are_told_as_they_are(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab.runtime, "usage", lambda *_: ReplicaUse(0.0, 5, 0.25))
+    lab.start(RUN, master=())
+    assert [(s.cpu, s.memory_bytes) for s in await lab.measure()] == [(0.25, 5)]
+
+
 async def test_gpus_are_those_of_the_replica_and_the_driver_is_asked_once_a_round(lab: Lab) -> None:
     lab.start(RUN, master=("GPU-b",), worker=("GPU-a", "GPU-c"))
     samples = {s.task: [gpu.id for gpu in s.gpus] for s in await lab.measure()}

@@ -2,10 +2,13 @@
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from trainyard_agent.runtimes import start_supervisor, supervisor
 from trainyard_agent.runtimes.supervisor import (
     MAX_LINE_BYTES,
     OVERWRITTEN,
@@ -13,6 +16,7 @@ from trainyard_agent.runtimes.supervisor import (
     PROGRESS_BYTES,
     WHOLE,
     LineSplitter,
+    SteadyPrinting,
     SupervisorLog,
     rfc3339,
 )
@@ -146,3 +150,74 @@ def test_log_that_is_cut_keeps_no_later_line_though_it_were_shorter(tmp_path: Pa
     log = log_of(tmp_path / "log.jsonl", 200, "a\n", "b" * 200 + "\n", "c\n")
     assert log.is_cut
     assert log.count == 1
+
+
+def test_lines_gather_of_a_stream_that_is_printed_to_without_a_pause() -> None:
+    printing = SteadyPrinting()
+    gathers = []
+    for number, (stream, size, pause) in enumerate(
+        [*[(5, 80, 0.0005)] * 100, (5, 30_000, 0.0005), (5, 80, 0.0005), (7, 80, 0.0005), (5, 80, 1.0)]
+    ):
+        printing.add(stream, size, number + pause if pause == 1.0 else number * pause)
+        gathers.append(printing.stream)
+    assert gathers[:10] == [-1] * 10, "a few lines are read as they come"
+    assert gathers[50:] == [5] * 50 + [-1, 5, -1, -1], "much at once; again; the other stream; after a pause"
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.01])
+def test_lines_of_two_streams_in_turn_never_gather(pause_s: float) -> None:
+    printing = SteadyPrinting()
+    for number in range(100):
+        printing.add(5 + number % 2, 80, number * pause_s)
+        assert printing.stream == -1
+
+
+def test_supervisor_loads_a_compiled_module_and_little_else() -> None:
+    """Each replica has one, and a launch waits for it."""
+    package = str(Path(supervisor.__file__).parents[2])
+    program = f"import sys; sys.path.append({package!r}); import {supervisor.__name__}; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-I", "-S", "-c", program], text=True).split()
+    slow = {
+        "asyncio",
+        "dataclasses",
+        "inspect",
+        "logging",
+        "pathlib",
+        "pydantic",
+        "subprocess",
+        "threading",
+        "typing",
+    }
+    assert not slow & set(loaded)
+    assert Path(start_supervisor.__file__).stat().st_size < 1000, "a script is compiled at each start"
+
+
+OF_ANOTHER_USER = """
+import os, sys
+from trainyard_agent.runtimes import supervisor
+from trainyard_agent.runtimes.masking import Mask
+
+kill, left = os.kill, [5]
+
+def refuse(pid, number):
+    left[0] -= 1
+    if left[0] > 0:
+        raise PermissionError(1, "Operation not permitted")
+    kill(pid, number)
+
+supervisor.os.kill = refuse
+supervisor.adopt_orphans()
+command = ["/bin/sh", "-c", "sleep 1000 & echo up"]
+launch = {"command": command, "environment": {"PATH": os.defpath}, "directory": "/", "cpus": []}
+supervisor.Supervisor(sys.argv[1], launch, Mask()).run()
+"""
+
+
+def test_process_that_cannot_be_killed_is_logged_once_and_waited_for(tmp_path: Path) -> None:
+    """One of another user, such as of sudo, where the agent is not root."""
+    ended = subprocess.run(
+        [sys.executable, "-c", OF_ANOTHER_USER, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+
+    assert ended.stderr.count("cannot be killed") == 1
+    assert (tmp_path / "done.json").exists()

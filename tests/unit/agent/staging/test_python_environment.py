@@ -3,26 +3,33 @@
 import asyncio
 import gzip
 import hashlib
+import os
 import subprocess
 import sys
 import tarfile
+import threading
+import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from run_ids import unique_run
 from trainyard_agent.host import process_tags
-from trainyard_agent.staging import python_environment
+from trainyard_agent.runtimes.pip_output import error_excerpt
+from trainyard_agent.staging import installer_process
 from trainyard_agent.staging.base import Staging
+from trainyard_agent.staging.kept_environments import KeptEnvironments
 from trainyard_agent.staging.package_fetcher import PackageFetcher
-from trainyard_agent.staging.pip_output import error_excerpt
 from trainyard_agent.staging.python_environment import PackageStager
+from trainyard_protocol.runtimes import RuntimeImage, Runtimes, RuntimeVersion
 from trainyard_protocol.states import Reason
 from unit.agent.children import children_with
 from unit.agent.stub_server import StubServer, run_order
 
-RUN, OTHER = "1" * 32, "2" * 32
+RUN, OTHER = unique_run("1"), unique_run("2")
 SETUP = """
 from setuptools import setup
 setup(name={name!r}, version="0.0.0", py_modules=[{module!r}], install_requires={needs})
@@ -47,6 +54,7 @@ class Staged:
     def __init__(self, root: Path, python: str = sys.executable) -> None:
         self.root = root
         self.python = python
+        self.runtimes: Runtimes | None = None
         self.server = StubServer()
         self.activities: list[str] = []
 
@@ -63,6 +71,7 @@ class Staged:
                 self.root / "environments",
                 PackageFetcher(client, environment.get("STORAGE_EMULATOR_HOST", "")),
                 self.python,
+                runtimes=self.runtimes,
             )
             try:
                 yield stager
@@ -76,10 +85,10 @@ class Staged:
                 await asyncio.sleep(0.02)
         return stager.status()[run_id]
 
-    async def prepare(self, *uris: str) -> Staging:
+    async def prepare(self, *uris: str, run_id: str = RUN, **training_input: Any) -> Staging:
         async with self.stager() as stager:
-            stager.begin(run_order(RUN, packageUris=uris))
-            return await self.finish(stager)
+            stager.begin(run_order(run_id, packageUris=uris, **training_input))
+            return await self.finish(stager, run_id)
 
 
 @pytest.fixture
@@ -121,17 +130,184 @@ async def test_program_can_report_its_metrics_where_the_base_has_no_trainyard(
 
 
 async def test_package_that_the_base_has_in_another_version_is_replaced_for_the_run(
-    staged: Staged, tmp_path: Path
+    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what it depends on: the base has that, so nothing is fetched and nothing is replaced."""
+    """With what it depends on: the base has that, so nothing is fetched and nothing is replaced, and pip is started
+    once, where uv cannot do it."""
     setup = SETUP.format(name="httpx", module="httpx", needs=["psutil"])
     uri = staged.upload(package(tmp_path, "WHO = 'mine'\n", name="httpx", setup=setup))
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text("#!/bin/sh\nexit 1\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:{os.environ['PATH']}")
 
     ready = await staged.prepare(uri)
 
     assert ready.phase == "ready", ready.message
     assert run(ready.python, "import httpx, psutil; print(httpx.WHO)") == "mine"
+    log = (staged.root / "environments" / RUN / "install.log").read_text()
+    started = [line.split()[1] for line in log.splitlines() if line.startswith("$ ") and " install " in line]
+    assert started == [str(uv), ready.python]
     assert run(sys.executable, "import httpx; print(hasattr(httpx, 'WHO'))") == "False"
+
+
+async def test_environment_is_kept_for_the_next_run_of_the_same_packages(
+    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = SETUP.replace(
+        "py_modules", "entry_points={{'console_scripts': ['tiny=tinytrainer:main']}}, py_modules"
+    )
+    source = "def main():\n    import trainyard; print(__file__)\n"
+    setup = setup.format(name="tinytrainer", module="tinytrainer", needs=[])
+    uri = staged.upload(package(tmp_path, source, setup=setup))
+    commands: list[str] = []
+    run = installer_process.InstallerProcess.run
+
+    async def counted(self: Any, command: list[str], *arguments: Any) -> Any:
+        commands.append(" ".join(command))
+        return await run(self, command, *arguments)
+
+    monkeypatch.setattr(installer_process.InstallerProcess, "run", counted)
+    async with staged.stager() as stager:
+        stager.begin(run_order(RUN, packageUris=[uri]))
+        first = Path((await staged.finish(stager)).python)
+        made = len(commands)
+        await stager.discard(RUN)
+        assert not first.exists()
+
+        stager.begin(run_order(OTHER, packageUris=[uri]))
+        second = Path((await staged.finish(stager, OTHER)).python)
+        assert len(commands) == made
+        printed = subprocess.check_output([second.with_name("tiny")], text=True).strip()
+        assert Path(printed).is_relative_to(second.parent.parent)
+
+        third = unique_run("3")
+        stager.begin(run_order(third, packageUris=[uri]).model_copy(update={"project": "q"}))
+        await staged.finish(stager, third)
+        assert len(commands) > made
+
+
+async def test_package_that_brings_a_framework_sees_nothing_of_the_base(
+    staged: Staged, tmp_path: Path
+) -> None:
+    needing = staged.upload(package(tmp_path, "import torch\n", needs=("torch",)))
+    framework = staged.upload(package(tmp_path, "WHO = 'mine'\n", name="torch"))
+
+    ready = await staged.prepare(framework, needing)
+
+    assert ready.phase == "ready", ready.message
+    assert run(ready.python, "import tinytrainer, torch, trainyard; print(torch.WHO)") == "mine"
+    failed = subprocess.run([ready.python, "-c", "import httpx"], capture_output=True, check=False)
+    assert failed.returncode == 1
+    other = await staged.prepare(staged.upload(package(tmp_path, "", name="other")), run_id=OTHER)
+    assert run(other.python, "import httpx, other; print('sees it')") == "sees it"
+
+
+def test_kept_environment_leads_nowhere_else(tmp_path: Path) -> None:
+    """Packages may leave links and pipes in an environment, and the agent, which may be root, changes files in it."""
+    made, elsewhere = tmp_path / "made", tmp_path / "elsewhere"
+    site_packages = made / "venv" / "lib" / "python3" / "site-packages"
+    for directory in (elsewhere, site_packages):
+        directory.mkdir(parents=True)
+    for name in ("a.pth", "script"):
+        (elsewhere / name).write_text(str(made))
+    (made / "venv" / "bin").symlink_to(elsewhere)
+    (made / "venv" / "pyvenv.cfg").write_text(str(made))
+    (site_packages / "a.pth").symlink_to(elsewhere / "a.pth")
+    os.mkfifo(site_packages / "pipe.pth")
+    kept = KeptEnvironments(tmp_path / "kept")
+    kept.keep("name", made)
+    assert kept.restore("name", tmp_path / "next")
+    found = tmp_path / "next" / "venv"
+    assert (found / "pyvenv.cfg").read_text() == str(tmp_path / "next")
+    assert (found / "lib" / "python3" / "site-packages" / "a.pth").is_symlink()
+    assert (elsewhere / "script").read_text() == str(made)
+
+
+async def test_kept_environments_are_used_by_one_run_at_a_time_and_to_the_end(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+    restored: list[str] = []
+    whole: list[bool] = []
+
+    def restore(_kept: Any, _name: str, directory: Path, **_how: bool) -> bool:
+        restored.append(directory.name)
+        return False
+
+    def keep(_kept: Any, _name: str, directory: Path, **_how: bool) -> None:
+        begun.set()
+        assert go.wait(60)
+        whole.append((directory / "venv" / "pyvenv.cfg").exists())
+
+    monkeypatch.setattr(KeptEnvironments, "restore", restore)
+    monkeypatch.setattr(KeptEnvironments, "keep", keep)
+    async with staged.stager() as stager:
+        stager.begin(run_order(RUN))
+        assert await asyncio.to_thread(begun.wait, 60)
+        stager.begin(run_order(OTHER))
+        discard = asyncio.create_task(stager.discard(RUN))
+        await asyncio.wait({discard}, timeout=0.5)
+        assert restored == [RUN]
+        go.set()
+        await discard
+        assert (await staged.finish(stager, OTHER)).phase == "ready"
+
+    assert whole == [True, True]
+    assert not (staged.root / "environments" / RUN).exists()
+
+
+def framework(name: str) -> Runtimes:
+    image = RuntimeImage(image="f:1", framework=name, packages=[name])
+    return Runtimes(images={"f": image}, versions={"9.9": RuntimeVersion(cpu="f")})
+
+
+async def test_runtime_version_has_an_environment_with_its_framework_made_once(
+    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tinyframe", "setuptools", "wheel"):
+        with zipfile.ZipFile(tmp_path / f"{name}-1-py3-none-any.whl", "w") as wheel:
+            about, tag = (
+                f"{name}-1.dist-info",
+                "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            )
+            wheel.writestr(f"{name}.py", "")
+            wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+            wheel.writestr(f"{about}/WHEEL", tag)
+            wheel.writestr(f"{about}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    staged.runtimes = framework("tinyframe")
+
+    first = await staged.prepare(runtimeVersion="9.9")
+    making = [
+        activity for activity in staged.activities if "environment of its runtimeVersion 9.9" in activity
+    ]
+    staged.activities.clear()
+    second = await staged.prepare(run_id=OTHER, runtimeVersion="9.9")
+
+    assert (first.phase, second.phase) == ("ready", "ready"), first.message
+    assert making
+    assert not any("runtimeVersion" in activity for activity in staged.activities)
+    assert run(second.python, "import tinyframe, trainyard") == ""
+    assert subprocess.run([second.python, "-c", "import httpx"], capture_output=True, check=False).returncode
+
+
+async def test_runtime_version_whose_framework_the_base_has_or_whose_packages_are_nowhere(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    staged.runtimes = framework("httpx")
+    ready = await staged.prepare(runtimeVersion="9.9")
+    assert run(ready.python, "import httpx, trainyard_protocol") == ""
+    staged.runtimes = framework("tinyframe")
+    failed = await staged.prepare(run_id=OTHER, runtimeVersion="9.9")
+    assert failed.phase == "failed"
+    assert failed.message.startswith(
+        "The environment of its runtimeVersion 9.9 cannot be made with Python 3."
+    )
+    assert failed.message.endswith("--python that has tinyframe, or run the job without a runtimeVersion.")
 
 
 async def test_run_without_packages_gets_an_environment_that_sees_the_base(staged: Staged) -> None:
@@ -162,6 +338,19 @@ async def test_package_that_does_not_build_fails_with_its_own_words(staged: Stag
 
     assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
     assert "RuntimeError: the wheel fell off" in failed.message
+
+
+async def test_package_that_ends_its_interpreter_fails_with_a_reason(staged: Staged, tmp_path: Path) -> None:
+    site_packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    setup = f"""
+from setuptools import setup
+open("quiet.pth", "w").write("import os; os._exit(0)\\n")
+setup(name="tinytrainer", version="0.0.0", data_files=[({site_packages!r}, ["quiet.pth"])], install_requires=["six"])
+"""
+    failed = await staged.prepare(staged.upload(package(tmp_path, "", setup=setup)))
+
+    assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
+    assert "The metadata of the installed packages cannot be read" in failed.message
 
 
 @pytest.mark.parametrize(
@@ -323,5 +512,5 @@ async def test_output_without_end_is_kept_at_its_ends() -> None:
     stream = asyncio.StreamReader()
     stream.feed_data(b"first" + bytes(5 << 20) + b"last")
     stream.feed_eof()
-    kept = await python_environment._bounded(stream)
+    kept = await installer_process.bounded(stream)
     assert (kept[:5], kept[-4:], len(kept)) == (b"first", b"last", 2 << 20)

@@ -134,12 +134,12 @@ def test_disk_lists_the_largest_parts(state: LocalState, monkeypatch: pytest.Mon
 def test_findings_of_the_agent_are_passed_on_and_fixed(state: LocalState) -> None:
     environment = state.root / "agent" / "environments" / ("a" * 32)
     environment.mkdir(parents=True)
-    assert problems(local_checks.agent(state, ["b" * 32], fix=False)) == [
-        f"{environment} belongs to no existing run: 4.1 kB."
-    ]
+    # The machine may have others, such as firewall rules of networks that another test has just removed.
+    found = problems(local_checks.agent(state, ["b" * 32], fix=False))
+    assert f"{environment} belongs to no existing run: 4.1 kB." in found
     assert environment.exists()
     fixed = [one.check for one in local_checks.agent(state, (), fix=True) if one.status == "fixed"]
-    assert fixed == ["directories"]
+    assert "directories" in fixed
     assert not environment.exists()
 
 

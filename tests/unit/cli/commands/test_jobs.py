@@ -1,5 +1,6 @@
 """The verbs as a user types them, against the real server on a real port."""
 
+import gzip
 import io
 import json
 import re
@@ -24,7 +25,7 @@ from integration.api.api_support import (
     server,
     serving,
 )
-from trainyard_cli.commands import jobs, tree
+from trainyard_cli.commands import jobs, jobs_tree, tree
 from trainyard_cli.commands.delete import own_directory
 from trainyard_cli.commands.shell_init import guess_shell
 from trainyard_cli.main import run
@@ -85,10 +86,10 @@ def typed(
 
 
 def staged(app: Server) -> list[Path]:
+    """The uploaded packages, without the notes of whose they are."""
+    staging = app.use_cases.backend.settings.data_dir / "staging"
     return [
-        path
-        for path in app.use_cases.backend.settings.data_dir.joinpath("staging").rglob("*")
-        if path.is_file()
+        path for path in staging.rglob("*") if path.is_file() and staging / "projects" not in path.parents
     ]
 
 
@@ -111,6 +112,15 @@ def test_submit_prints_id_and_state_on_stdout_and_the_rest_on_stderr(typed: Type
         "region": "here",
     }
     assert app.job("first")["labels"] == {"team": "vision"}
+
+
+def test_commands_in_messages_have_the_flags_that_select_the_job(typed: Type, app: Server) -> None:
+    printed = typed("jobs submit training nightly --project q --config config.yaml")
+    assert "$ jobs describe nightly --project q\n" in printed.err
+    printed = typed("jobs describe nightly --project q")
+    assert printed.err.endswith("jobs stream-logs nightly --project q\n")
+    printed = typed("jobs wait nightly --project q --timeout 0s")
+    assert printed.err.endswith("jobs cancel nightly --project q\n")
 
 
 def test_submit_config_from_standard_input_is_the_same_job(
@@ -177,7 +187,7 @@ def test_submit_of_a_name_that_exists_is_refused_before_anything_is_uploaded(
     app.create("taken")
     printed = typed("jobs submit training taken --config config.yaml")
     assert printed.code == 1
-    assert "A job with this id already exists." in printed.err
+    assert "A job with this id already exists.\nGive the job another name." in printed.err
     assert staged(app) == []
 
 
@@ -252,7 +262,7 @@ def test_submit_of_machine_types_that_are_the_servers_business_is_asked_there(ty
 
 
 def test_submit_with_packages_uploads_those_and_builds_none(typed: Type, app: Server, tmp_path: Path) -> None:
-    (tmp_path / "mine-1.0.tar.gz").write_bytes(b"an archive")
+    (tmp_path / "mine-1.0.tar.gz").write_bytes(gzip.compress(b"an archive"))
     packages = f"{tmp_path}/mine-1.0.tar.gz,gs://b/other.whl"
     printed = typed(f"jobs submit training j --config config.yaml --packages {packages}")
     assert printed.code == 0
@@ -266,12 +276,14 @@ def test_validate_shows_the_gang_and_submits_nothing(typed: Type, app: Server) -
     printed = typed("jobs validate --config config.yaml --worker-count 2 --worker-machine-type local-2")
     assert printed.code == 0
     assert "Nothing was submitted." in printed.out
+    message = typed("jobs validate --config config.yaml --runtime-version 2.11").err
+    assert "runtimeVersion 2.11 was TensorFlow 2.11" in message
     assert app.get("/v1/projects/p/jobs") == {}
     assert staged(app) == []
 
 
 def test_validate_of_a_bad_config_exits_1(typed: Type) -> None:
-    assert typed("jobs validate --config config.yaml --scale-tier basic").code == 1
+    assert typed("jobs validate --config config.yaml --scale-tier BASIC_GPU").code == 1
 
 
 def test_list_prints_the_columns_of_gcloud(typed: Type, app: Server) -> None:
@@ -289,6 +301,15 @@ def test_list_filters_limits_sorts_and_formats(typed: Type, app: Server) -> None
     assert typed("jobs list --format value(jobId) --filter jobId:cnn*").out == "cnn\n"
     assert len(json.loads(typed("jobs list -o json").out)) == 3
     assert typed("jobs list --uri --filter jobId:cnn*").out.endswith("/v1/projects/p/jobs/cnn\n")
+
+
+def test_flags_of_gcloud_stand_before_the_verb_too(typed: Type, app: Server) -> None:
+    app.create("a")
+    assert typed("--project p jobs -q --verbosity debug --format=value(jobId) list").out == "a\n"
+    assert typed("--project q jobs --no-user-output-enabled list --format value(jobId)").out == ""
+    assert "Submit and manage training jobs." in typed("jobs --quiet --help").out
+    assert typed("jobs --flatten trainingInput.args[] describe a").out.count("jobId: a") == 1
+    assert "No such option" in typed("jobs --quite list").err
 
 
 def test_list_of_nothing_is_reported_on_stderr(typed: Type) -> None:
@@ -363,6 +384,12 @@ def test_cancel_is_silent_and_harmless_when_repeated(typed: Type, app: Server) -
     assert app.job("j")["state"] == "CANCELLED"
 
 
+def test_describe_of_a_cancelled_job_says_so(typed: Type, app: Server) -> None:
+    app.create("j")
+    typed("jobs cancel j")
+    assert "\nThe job was cancelled by the user.\n" in typed("jobs describe j").err
+
+
 def test_cancel_unknown_job_exits_1(typed: Type) -> None:
     assert typed("jobs cancel none").code == 1
 
@@ -403,15 +430,23 @@ def test_explain_of_an_invalid_replica_name_shows_a_valid_one(typed: Type, app: 
     assert "is not a replica name such as worker-replica-0" in typed("jobs explain j worker-one").err
 
 
+def test_list_and_describe_give_the_exit_code_of_a_program_that_said_no_cause(
+    typed: Type, app: Server
+) -> None:
+    agent = running_agent(app, "j")
+    agent.log("epoch 1")
+    agent.exit(code=3)
+    app.tick()
+    _, row = typed("jobs list").out.splitlines()
+    assert row.split(None, 3)[3] == "The replica master 0 exited with a non-zero status of 3."
+    summary = typed("jobs describe j --summarize").out
+    assert "PROGRAM_ERROR).\nThe replica master 0 exited with a non-zero status of 3.\n" in summary
+
+
 def test_stream_logs_of_a_job_that_ended_prints_its_log_and_exits_with_its_code(
     typed: Type, app: Server
 ) -> None:
-    app.create("j")
-    agent = ScriptedAgent(app)
-    agent.sync()
-    app.tick()
-    agent.sync()
-    agent.start()
+    agent = running_agent(app, "j")
     agent.log("one", "two", "Traceback (most recent call last):", "ValueError: \x1b[31mno data")
     agent.exit(code=3)
     app.tick()
@@ -459,7 +494,7 @@ def test_stream_logs_shows_the_lines_that_filters_leave(typed: Type, app: Server
 def test_stream_logs_with_a_bad_filter_lists_what_is_allowed(typed: Type, app: Server) -> None:
     app.create("j")
     printed = typed("jobs stream-logs j --severity LOUD --since yesterday")
-    assert printed.code != 0
+    assert printed.code == 2
     assert (
         "--severity must be one of DEBUG, INFO, NOTICE, WARNING, ERROR, CRITICAL, not 'LOUD'." in printed.err
     )
@@ -563,13 +598,13 @@ def test_shell_init_without_a_shell_speaks_that_of_whoever_called(
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "dash", "sh"])
 def test_shell_init_names_every_verb_of_the_tree(shell: str) -> None:
     text = CliRunner().invoke(tree.trainyard, ["shell-init", shell]).output
-    for verb in tree.jobs_group.commands:
+    for verb in jobs_tree.jobs_group.commands:
         assert verb in text
 
 
 def test_metrics_as_a_table_and_as_json(typed: Type, app: Server) -> None:
     agent = running_agent(app)
-    assert typed("jobs metrics job").err == "The job has no such metrics so far.\n"
+    assert typed("jobs metrics job").err.startswith("The job has reported no metrics.")
     values = [("0.5", "0.1"), ("0.9", "0.2"), ("NaN", "0.3")]
     agent.log(
         *(
@@ -596,6 +631,8 @@ def test_metrics_as_a_table_and_as_json(typed: Type, app: Server) -> None:
         "values": [0.5, 0.9, "NaN"],
     }
     assert typed("jobs metrics job --name rate --format", "value(name,value)").out == "rate\t0.3\n"
+    unknown = typed("jobs metrics job --name los")
+    assert unknown.err == "The job has no such metrics. It has loss, rate of master-replica-0.\n"
     assert typed("jobs metrics nothing").code == 1
 
 
@@ -748,8 +785,9 @@ def test_explanation_at_the_local_service_has_the_secret_of_its_storage() -> Non
     assert (
         filled.reproduce == "env 'STORAGE_EMULATOR_HOST=http://host.docker.internal:8471/s3cret' A='/***' c"
     )
-    elsewhere = explanation.model_copy(update={"environment": {"STORAGE_EMULATOR_HOST": "http://gcs"}})
-    assert jobs.with_storage(elsewhere, "http://127.0.0.1:8471/s3cret") == elsewhere
+    for other in ("http://gcs", "http://127.0.0.1:8479/***"):
+        elsewhere = explanation.model_copy(update={"environment": {"STORAGE_EMULATOR_HOST": other}})
+        assert jobs.with_storage(elsewhere, "http://127.0.0.1:8471/s3cret") == elsewhere
 
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b1A\x1b]52;c;Y2F0\x1b\\\r\x7fkept"

@@ -24,6 +24,8 @@ from trainyard_protocol.runtimes import load_runtimes
 ROOT = Path(__file__).parents[4]
 CPU = "trainyard/runtime-jax-cpu:0.1"
 
+TENSORFLOW = "1.15, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 2.10, 2.11, 2.15"
+
 FINE = (
     {"stream": "Step 1/2 : FROM ${BASE_IMAGE}"},
     {"status": "Downloading", "id": "0a1b", "progress": "[==>  ]", "progressDetail": {}},
@@ -98,19 +100,26 @@ def site(tmp_path: Path, text: str) -> str:
 # list
 
 
+def built_by_name(name: str) -> list[str]:
+    return [name, f"trainyard/runtime-{name}:0.1", f"no: trainyard runtimes build {name}"]
+
+
 def test_list_shows_each_version_with_its_images_and_which_exist(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = ScriptedEngine([CPU])
     use(monkeypatch, engine)
-    table = site(tmp_path, 'images: {torch: {image: "torch:2"}}\nversions: {"2.11": {cpu: torch}}')
+    table = site(tmp_path, 'images: {mine: {image: "torch:2"}}\nversions: {"3.0": {cpu: mine}}')
     assert trainyard("list", "--runtimes", table) == 0
     printed = capsys.readouterr()
     assert [re.split("  +", line) for line in printed.out.splitlines()] == [
         ["VERSION", "DEVICES", "NAME", "IMAGE", "HERE"],
         ["*", "CPU", "jax-cpu", CPU, "1.23 GB"],
         ["*", "GPU", "jax-cuda", "trainyard/runtime-jax-cuda:0.1", "no: trainyard runtimes build jax-cuda"],
-        ["2.11", "any", "torch", "torch:2", "no: pulled when needed"],
+        [TENSORFLOW, "CPU", *built_by_name("tensorflow-cpu")],
+        [TENSORFLOW, "GPU", *built_by_name("tensorflow-cuda")],
+        ["torch", "any", *built_by_name("torch")],
+        ["3.0", "any", "mine", "torch:2", "no: pulled when needed"],
     ]
     assert printed.err == ""
     assert engine.closed
@@ -121,7 +130,7 @@ def test_list_for_scripts_has_the_same(
 ) -> None:
     use(monkeypatch, ScriptedEngine([CPU]))
     assert trainyard("list", "-o", "json") == 0
-    cpu, cuda = json.loads(capsys.readouterr().out)
+    cpu, cuda, *_ = json.loads(capsys.readouterr().out)
     assert cpu == {
         "version": "*",
         "devices": "CPU",
@@ -139,7 +148,7 @@ def test_list_without_an_engine_shows_the_table_and_the_reason_on_stderr(
     use(monkeypatch, DockerException("Error while fetching server API version: refused"))
     assert trainyard("list", "--format", "value(name,here)") == 0
     printed = capsys.readouterr()
-    assert printed.out == "jax-cpu\t\njax-cuda\t\n"
+    assert printed.out.startswith("jax-cpu\t\njax-cuda\t\ntensorflow-cpu\t\n")
     assert printed.err.startswith(
         "Cannot tell which images this machine has: No container engine answers at unix:///var/run/docker.sock (Error"
     )
@@ -198,10 +207,13 @@ def test_build_says_which_jobs_run_in_the_image(
 def test_build_context_is_the_dockerfile_and_what_it_installs(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ScriptedEngine()
     use(monkeypatch, engine)
-    assert trainyard("build", "jax-cpu", "jax-cuda", "jax-cpu") == 0
-    assert [build["tag"] for build in engine.builds] == [CPU, "trainyard/runtime-jax-cuda:0.1"]
-    cpu, cuda = engine.files(0), engine.files(1)
-    assert cpu["Dockerfile"] == (ROOT / "configs/runtimes/jax.Dockerfile").read_text()
+    assert trainyard("build", "jax-cpu", "jax-cuda", "jax-cpu", "torch") == 0
+    torch = "trainyard/runtime-torch:0.1"
+    assert [build["tag"] for build in engine.builds] == [CPU, "trainyard/runtime-jax-cuda:0.1", torch]
+    cpu, cuda, framework = engine.files(0), engine.files(1), engine.files(2)
+    assert framework["requirements.txt"].splitlines()[:3] == ["pip", "setuptools", "torch==2.13.0"]
+    assert framework["constraints.txt"] == ""
+    assert cpu["Dockerfile"] == (ROOT / "configs/runtimes/python.Dockerfile").read_text()
     assert cpu["constraints.txt"] == (ROOT / "constraints.txt").read_text()
     assert cpu["ca-bundle.crt"] == ""
     assert "jax[cuda12]" not in cpu["requirements.txt"].splitlines()
@@ -268,7 +280,11 @@ def test_build_wrong_usage_exits_2(
 @pytest.mark.parametrize(
     ("table", "name", "message"),
     [
-        ("{}", "jax", "Unknown runtime image 'jax'; known: jax-cpu, jax-cuda."),
+        (
+            "{}",
+            "jax",
+            "Unknown runtime image 'jax'; known: jax-cpu, jax-cuda, tensorflow-cpu, tensorflow-cuda, torch.",
+        ),
         (
             "images: {t: {image: 'torch:2'}}",
             "t",

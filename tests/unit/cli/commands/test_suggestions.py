@@ -23,6 +23,8 @@ TYPED = {
     "jobs submit --config c -- --epochs 5": (
         "No such option: --config. Did you mean:\n  trainyard jobs submit training --config c -- --epochs 5\n"
     ),
+    # Flags before the verb
+    "jobs --quiet descrbe x": "Did you mean:\n  trainyard jobs describe --quiet x\n",
     # Flags
     "up --runtim docker": "'--runtime'",
     "jobs submit training --confg c": (
@@ -31,6 +33,7 @@ TYPED = {
     "jobs submit training x --config c --epochs 5": (
         f"No such option: --epochs. {AFTER_DASHES}trainyard jobs submit training x --config c -- --epochs 5\n"
     ),
+    "jobs submit training x epochs 5": "(epochs 5). Arguments of the training program go after --.\n",
     "jobs validate --epochs=5 --config c": (
         f"No such option: --epochs. {AFTER_DASHES}trainyard jobs validate --config c -- --epochs=5\n"
     ),

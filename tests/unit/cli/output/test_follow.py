@@ -1,7 +1,7 @@
 import io
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -206,7 +206,7 @@ def test_stream_of_an_unknown_job_is_refused_and_not_tried_again(script: Scripte
 
 def test_stream_that_is_interrupted_prints_how_to_resume_and_exits_130(script: ScriptedServer) -> None:
     class Interrupting(PlainScreen):
-        def line(self, entry: LogEntry) -> None:
+        def lines(self, entries: Sequence[LogEntry]) -> None:
             raise KeyboardInterrupt
 
     script.answers = [events(line(1))]
@@ -248,9 +248,9 @@ class _Interrupted(PlainScreen):
         super().__init__(io.StringIO(), self.err)
         self._at = at
 
-    def line(self, entry: LogEntry) -> None:
-        super().line(entry)
-        if entry.text in self._at:
+    def lines(self, entries: Sequence[LogEntry]) -> None:
+        super().lines(entries)
+        for _ in self._at.intersection(entry.text for entry in entries):
             signal.raise_signal(signal.SIGINT)
             for thread in threading.enumerate():
                 if thread.name == "cancel":

@@ -68,7 +68,7 @@ def test_plain_screen_keeps_the_text_as_it_is() -> None:
 def test_line_cannot_play_tricks_with_a_terminal(make: Callable[[Terminal], log_screen.Screen]) -> None:
     out = Terminal()
     screen = make(out)
-    screen.line(entry("a\x1b]0;owned\x07b\x1b[31mred\x1b[2Jc\x00\x08\x1bPq\x1b\\d"))
+    screen.lines([entry("a\x1b]0;owned\x07b\x1b[31mred\x1b[2Jc\x00\x08\x1bPq\x1b\\d")])
     screen.note("    last\x1b]52;c;xx\x1b\\ line")
     screen.close()
     shown = out.getvalue()

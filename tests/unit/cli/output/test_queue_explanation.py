@@ -75,6 +75,12 @@ def test_text_without_a_change_that_helps_gives_the_reason() -> None:
     assert printed.endswith("\n\nNothing short of x.")
 
 
+def test_holders_of_other_projects_are_counted() -> None:
+    assert "  and 2 jobs of other projects" in text(WAITS.model_copy(update={"hidden_holders": 2}), "p", NOW)
+    hidden = text(WAITS.model_copy(update={"hidden_holders": 1, "holders": ()}), "p", NOW)
+    assert "\nHeld by 1 job of other projects.\n" in hidden
+
+
 def test_job_that_does_not_wait_is_one_line() -> None:
     runs = QueueExplanationView(
         project="p", job_id="j", state=JobState.RUNNING, priority=0, summary="It does not wait."

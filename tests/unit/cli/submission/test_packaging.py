@@ -1,3 +1,6 @@
+import errno
+import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +130,17 @@ def test_build_without_init_has_one_in_the_archive_and_the_requirements(package:
     assert not (package / "__init__.py").exists()
 
 
+def test_build_with_a_file_that_cannot_be_read_names_it(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(source: os.PathLike[str], *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(source))
+
+    monkeypatch.setattr(shutil, "copyfile", refused)
+    message = refusal(lambda: build(package))
+    assert message.startswith(f"{package} cannot be packaged: Permission denied: '{package}/")
+
+
 def test_build_of_no_directory_is_refused(tmp_path: Path) -> None:
     assert "is not a valid directory" in refusal(lambda: build(tmp_path / "none"))
 
@@ -144,3 +158,9 @@ def test_check_archive_of_another_kind_lists_what_is_allowed(tmp_path: Path) -> 
 
 def test_check_archive_that_is_missing_is_refused(tmp_path: Path) -> None:
     assert "No such file" in refusal(lambda: packaging.check_archive(tmp_path / "a.tar.gz"))
+
+
+@pytest.mark.parametrize("name", ["trainer-1.0.tar.gz", "trainer-1.0.whl"])
+def test_check_archive_of_something_else_by_that_name_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert "is no archive, whatever its name." in refusal(lambda: packaging.check_archive(tmp_path / name))

@@ -75,6 +75,13 @@ def test_merge_labels_replaces_all_labels() -> None:
     assert merged({"labels": {"a": "1"}}, labels=({"b": "2"}, {"c": "3"}))["labels"] == {"b": "2", "c": "3"}
 
 
+def test_merge_secrets_replaces_all_secrets() -> None:
+    before = {"trainingInput": {"secrets": [{"name": "OLD"}]}}
+    assert merged(before, set_secrets=({"HF_TOKEN": "HF", "/run/key": "key"}, {"A": "A"}))[
+        "trainingInput"
+    ] == {"secrets": [{"name": "HF", "env": "HF_TOKEN"}, {"name": "key", "file": "/run/key"}, {"name": "A"}]}
+
+
 def test_merge_accelerator_without_a_count_means_one() -> None:
     result = merged({}, worker_accelerator={"type": "nvidia-tesla-t4"})
     assert result["trainingInput"]["workerConfig"]["acceleratorConfig"] == {
@@ -183,6 +190,19 @@ def test_check_locally_bad_values_name_flag_and_line(tmp_path: Path) -> None:
     assert "--worker-machine-type: 'local-8' is not a machine type of this service." in message
 
 
+def test_check_locally_wrong_secrets_name_flag_or_line(tmp_path: Path) -> None:
+    text = CUSTOM + "  secrets:\n  - name: A\n  - name: B\n    env: A\n"
+    assert "config.yaml:9: secrets[1].env: A is the variable of another secret" in refusal(
+        draft(tmp_path, text)
+    )
+    text = CUSTOM + "  secrets:\n  - {name: A}\n  - {nam: B}\n"
+    assert 'config.yaml:8: "nam" is not a field of trainingInput.secrets[1]. Did you mean "name"?' in refusal(
+        draft(tmp_path, text)
+    )
+    message = refusal(draft(tmp_path, CUSTOM, set_secrets=({"run/key": "key"},)))
+    assert "--set-secrets: 'run/key' cannot be the name of a variable." in message
+
+
 def test_check_locally_fields_outside_training_input_are_refused_with_advice(tmp_path: Path) -> None:
     message = refusal(draft(tmp_path, "scaleTier: BASIC\n"))
     assert 'config.yaml:1: "scaleTier" is not a field of a job. It belongs under trainingInput.' in message
@@ -225,3 +245,31 @@ def test_job_names_come_from_config_or_module_and_the_time(
 def test_job_names_of_a_job_with_a_name_are_that_name_alone(tmp_path: Path) -> None:
     assert list(submit.job_names(draft(tmp_path, CUSTOM, name="mine"))) == ["mine"]
     assert list(submit.job_names(draft(tmp_path, "jobId: theirs\n" + CUSTOM))) == ["theirs"]
+
+
+def test_faults_of_a_study_are_one_message_each_with_file_and_line(tmp_path: Path) -> None:
+    text = """\
+trainingInput:
+  scaleTier: BASIC
+  pythonModule: trainer.task
+  hyperparameters:
+    maxTrials: 0
+    hyperparameterMetricTag: ""
+    params:
+    - parameterName: optimizer
+      type: CATEGORICAL
+      categoricalValues: [adam, momentum]
+      childParameterSpecs:
+      - parameterName: optimizer
+        type: DISCRETE
+        discreteValues: [1]
+        parentCategoricalValues:
+          values: [adam, sgd]
+"""
+    lines = refusal(draft(tmp_path, text)).splitlines()[1:]
+    messages = [line.removeprefix(f"{tmp_path}/config.yaml:") for line in lines if str(tmp_path) in line]
+    assert [message.partition(": ")[0] for message in messages] == ["5", "6", "12", "16"]
+    wrong = text.replace("type: DISCRETE", "type: DOUBLE\n        minValue: 3\n        maxValue: 2")
+    lines = refusal(draft(tmp_path, wrong)).splitlines()[1:]
+    assert lines[0].startswith(f"{tmp_path}/config.yaml:12: ")
+    assert lines[0].endswith("has a minValue (3.0) above its maxValue (2.0).")

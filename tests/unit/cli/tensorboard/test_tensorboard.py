@@ -20,8 +20,8 @@ import psutil
 import pytest
 from gcp_storage_emulator.server import create_server
 
+from addresses import free_ports
 from trainyard_cli.commands import tree
-from trainyard_cli.local.state import free_port
 from trainyard_cli.main import run
 from trainyard_cli.submission.upload import cloud_storage
 from trainyard_cli.tensorboard import server as tensorboard
@@ -97,7 +97,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[str]:
-    port = free_port()
+    (port,) = free_ports(1)
     server = create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
     server.start()
     yield f"http://127.0.0.1:{port}"
@@ -208,7 +208,7 @@ def test_exit_code_of_tensorboard_is_passed_on_and_its_noise_is_not(
     job_dir = tmp_path / "job"
     job_dir.mkdir()
     script.answers = [answer(job_dir)]
-    port = free_port()
+    (port,) = free_ports(1)
     printed = typed("--port", str(port))
     assert (printed.code, printed.out) == (code, "")
     assert printed.err.splitlines() == [
@@ -288,7 +288,7 @@ class Shown:
     """`jobs tensorboard j` as a process of its own, once it has printed its address."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         command = [
             sys.executable,
             "-m",

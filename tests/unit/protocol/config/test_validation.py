@@ -10,12 +10,32 @@ from trainyard_protocol.training_input import parse_training_input
 PACKAGE = {"pythonModule": "trainer.task"}
 CUSTOM = {**PACKAGE, "scaleTier": "CUSTOM", "masterType": "n1-standard-8"}
 IMAGE = {"scaleTier": "CUSTOM", "masterType": "n1-standard-8", "masterConfig": {"imageUri": "i"}}
+TPU = {
+    "workerType": "cloud_tpu",
+    "workerCount": "1",
+    "workerConfig": {"acceleratorConfig": {"count": "8", "type": "TPU_V3"}},
+}
 
 
 @pytest.mark.parametrize(
     "accepted",
     [
         PACKAGE,
+        {**CUSTOM, **TPU},
+        {  # as tensorflow_cloud sends it
+            **IMAGE,
+            "masterConfig": {
+                "imageUri": "i",
+                "acceleratorConfig": {"count": "0", "type": "ACCELERATOR_TYPE_UNSPECIFIED"},
+            },
+            **TPU,
+            "workerConfig": {
+                "imageUri": "i",
+                "acceleratorConfig": {"count": "8", "type": "TPU_V2"},
+                "tpuTfVersion": "2.1",
+            },
+            "use_chief_in_tf_config": True,
+        },
         CUSTOM,
         IMAGE,
         {**CUSTOM, "workerType": "local-1", "workerCount": 1},
@@ -24,6 +44,7 @@ IMAGE = {"scaleTier": "CUSTOM", "masterType": "n1-standard-8", "masterConfig": {
         {**IMAGE, "masterConfig": {"imageUri": "i", "containerCommand": ["a"], "containerArgs": ["b"]}},
         {**IMAGE, "workerType": "n1-standard-8", "workerCount": 1, "workerConfig": {"containerArgs": ["b"]}},
         {**PACKAGE, "scaleTier": "STANDARD_1", "jobDir": "gs://bucket/dir"},
+        {**PACKAGE, "secrets": [{"name": "A"}, {"name": "A", "file": "/a"}, {"name": "B", "file": "/ab"}]},
     ],
 )
 def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) -> None:
@@ -47,6 +68,16 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
             "cannot be installed into a custom image",
         ),
         ({**PACKAGE, "jobDir": "gs://"}, "job_dir", "names no bucket"),
+        (
+            {**PACKAGE, "secrets": [{"name": "A"}, {"name": "A"}]},
+            "secrets[1].env",
+            "of another secret already",
+        ),
+        (
+            {**PACKAGE, "secrets": [{"name": "A", "file": "/a/b"}, {"name": "B", "file": "/a"}]},
+            "secrets[1].file",
+            "in the way of /a/b",
+        ),
         ({**PACKAGE, "scaleTier": "CUSTOM"}, "master_type", "is required when scale_tier is CUSTOM."),
         (
             {**PACKAGE, "workerCount": 2},
@@ -112,20 +143,32 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
             "master_config.container_args",
             "mutually exclusive",
         ),
+        ({**CUSTOM, "masterType": "cloud_tpu"}, "master_type", "cloud_tpu can only be the worker_type."),
+        ({**CUSTOM, **TPU, "workerCount": 2}, "worker_count", "must be 1 with a worker_type of cloud_tpu"),
+        (
+            {**CUSTOM, **TPU, "workerConfig": {"acceleratorConfig": {"count": 4, "type": "TPU_V3"}}},
+            "worker_config.accelerator_config.count",
+            "4 x TPU_V3 cannot be attached to cloud_tpu; allowed: 8.",
+        ),
+        (
+            {**CUSTOM, **TPU, "workerType": "n1-standard-8"},
+            "worker_config.accelerator_config.type",
+            "TPU_V3 cannot be attached to n1-standard-8",
+        ),
+        (
+            {**IMAGE, **TPU},
+            "worker_config.tpu_tf_version",
+            "is required for a TPU worker with a custom image",
+        ),
+        (
+            {**CUSTOM, "masterConfig": {"tpuTfVersion": "2.1"}},
+            "master_config.tpu_tf_version",
+            "can only be set with a worker_type of cloud_tpu",
+        ),
         (
             {**CUSTOM, "workerType": "n1-standard-8", "workerCount": 1, "workerConfig": {"imageUri": "i"}},
             "worker_config.image_uri",
             "needs master_config.image_uri",
-        ),
-        (
-            {
-                **PACKAGE,
-                "hyperparameters": {
-                    "params": [{"parameterName": "r", "type": "CATEGORICAL", "categoricalValues": ["a"]}]
-                },
-            },
-            "hyperparameters",
-            "not supported yet",
         ),
     ],
 )

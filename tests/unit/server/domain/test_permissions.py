@@ -1,16 +1,9 @@
-"""Roles, what each call needs, and where somebody who has signed in may be sent."""
+"""Roles of callers, in one project and in all; tokens of files."""
 
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.domain.permissions import (
-    Caller,
-    Role,
-    Token,
-    check_tokens,
-    local_path,
-    needed,
-)
+from trainyard_server.domain.permissions import ALL_PROJECTS, Caller, Need, Role, Token, check_tokens
 
 ROLES = list(Role)
 
@@ -25,7 +18,9 @@ ROLES = list(Role)
     ],
 )
 def test_role_includes_those_below_it_and_agents_are_apart(role: Role, may: set[Role]) -> None:
-    assert {role_needed for role_needed in Role if Caller(role, "x").may(role_needed)} == may
+    caller = Caller.everywhere(role, "x")
+    assert {needed for needed in Role if caller.may(needed, "p")} == may
+    assert {needed for needed in Role if caller.may(needed, ALL_PROJECTS)} == may
 
 
 @pytest.mark.parametrize(
@@ -41,70 +36,9 @@ def test_role_includes_those_below_it_and_agents_are_apart(role: Role, may: set[
     ],
 )
 def test_job_is_changed_by_its_owner_and_by_admins(role: Role, name: str, owner: str, may: bool) -> None:
-    assert Caller(role, name).may_change(owner) is may
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "role"),
-    [
-        ("GET", "/healthz", None),
-        ("GET", "/sign-in", None),
-        ("POST", "/sign-in", None),
-        ("GET", "/static/app.js", None),
-        ("GET", "/sign-in/x", Role.VIEWER),
-        ("GET", "/staticx", Role.VIEWER),
-        ("GET", "/", Role.VIEWER),
-        ("HEAD", "/v1/projects/p/jobs", Role.VIEWER),
-        ("POST", "/v1/projects/p/jobs", Role.SUBMITTER),
-        ("OPTIONS", "/v1/projects/p/jobs", Role.SUBMITTER),
-        ("POST", "/trainyard/v1/health:mend", Role.ADMIN),
-        ("POST", "/trainyard/v1/sign-in-codes", Role.VIEWER),
-        ("POST", "/sign-out", Role.VIEWER),
-        ("POST", "/trainyard/v1/projects/p/configs:check", Role.VIEWER),
-        ("POST", "/trainyard/v1/projects/p/jobs/configs:check", Role.SUBMITTER),
-        ("POST", "/trainyard/v1/projects/p/configs:checks", Role.SUBMITTER),
-        ("GET", "/agent/v1/staging/a/b", Role.AGENT),
-        ("POST", "/agent/v1/sync", Role.AGENT),
-        ("GET", "/nobody/thought/of/this", Role.VIEWER),
-        ("DELETE", "/nobody/thought/of/this", Role.SUBMITTER),
-    ],
-)
-def test_call_needs_a_role(method: str, path: str, role: Role | None) -> None:
-    assert needed(method, path) is role
-
-
-@pytest.mark.parametrize(
-    "path", ["/", "/projects/p/jobs/j?tab=logs#x", "/?state=FAILED&label=a%3Db", "/%2F%2Fevil"]
-)
-def test_path_of_this_server_may_follow_a_sign_in(path: str) -> None:
-    assert local_path(path) == path
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "",
-        "jobs",
-        "//evil.example",
-        "/\\evil.example",
-        "\\\\evil.example",
-        "https://evil.example",
-        "javascript:alert(1)",
-        "/\t/evil.example",
-        "/\n/evil.example",
-        "\t//evil.example",
-        " //evil.example",
-        "/ok\r\nSet-Cookie: a=b",
-        "/jobs\u2028",
-        "/" + "a" * 3000,
-        "/sign-in",
-        "/sign-in?next=/",
-        "/v1/projects/p/jobs",
-        "/live/",
-    ],
-)
-def test_no_other_place_follows_a_sign_in(path: str) -> None:
-    assert local_path(path) == "/"
+    assert Caller.everywhere(role, name).may_change("p", owner) is may
+    assert Caller(name, {"p": role}).may_change("p", owner) is (may and role is not Role.AGENT)
+    assert not Caller(name, {"p": role}).may_change("q", owner)
 
 
 def test_two_callers_cannot_have_one_secret_but_one_caller_may_have_two() -> None:
@@ -117,3 +51,36 @@ def test_two_callers_cannot_have_one_secret_but_one_caller_may_have_two() -> Non
 def test_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgument, match="cannot be the name of a viewer token"):
         check_tokens([Token(Role.VIEWER, name, "s")])
+
+
+CARL = Caller("carl", {"p": Role.ADMIN, "q": Role.VIEWER})
+NINA = Caller("nina", {})
+OPS = Caller("ops", {ALL_PROJECTS: Role.VIEWER, "p": Role.ADMIN})
+
+
+def test_role_holds_in_its_project() -> None:
+    roles = [CARL.role_in(project) for project in ("p", "q", "r", ALL_PROJECTS)]
+    assert roles == [Role.ADMIN, Role.VIEWER, None, None]
+    assert [OPS.role_in(project) for project in ("p", "q")] == [Role.ADMIN, Role.VIEWER]
+    assert not OPS.is_operator
+    assert [CARL.role, NINA.role, OPS.role] == [Role.ADMIN, None, Role.VIEWER]
+
+
+def test_caller_sees_the_projects_of_its_roles() -> None:
+    assert (CARL.visible, NINA.visible, OPS.visible) == (frozenset("pq"), frozenset(), None)
+    assert [CARL.sees("p"), CARL.sees("r"), NINA.sees("p"), OPS.sees("r")] == [True, False, False, True]
+
+
+def test_person_without_a_role_meets_only_the_need_of_a_person() -> None:
+    assert NINA.meets(Need(None))
+    assert not NINA.meets(Need(Role.VIEWER, "p"))
+    assert not NINA.may_anywhere(Role.VIEWER)
+    assert not Caller.everywhere(Role.AGENT, "agent").meets(Need(None))
+
+
+def test_caller_is_described_with_its_role_there() -> None:
+    assert [CARL.described_in("q"), CARL.described_in("r"), str(OPS)] == [
+        "carl (viewer of q)",
+        "carl",
+        "ops (viewer)",
+    ]

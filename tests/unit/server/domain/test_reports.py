@@ -120,6 +120,14 @@ def test_report_as_an_agent_writes_it_stays_as_it_is() -> None:
     assert reports.bounded_sync(request, NOW) == request
 
 
+def test_words_of_an_engine_become_one_short_line() -> None:
+    waiting = REPLICA | {"waits": "0/8 nodes\r\n\x1b[31m are\u202e  available" + "x" * 5000}
+    request = SyncRequest.model_validate(SYNC | {"runs": [RUN | {"replicas": [waiting]}]})
+    (replica,) = reports.bounded_sync(request, NOW).runs[0].replicas
+    assert replica.waits.startswith("0/8 nodes [31m are available")
+    assert len(replica.waits) == reports.MAX_WAITS
+
+
 def test_exit_code_that_is_none_is_no_success() -> None:
     exits = [REPLICA | {"exit": {**REPLICA["exit"], "code": code}} for code in (-9, 2**40, 137, None)]  # type: ignore[dict-item]
     request = SyncRequest.model_validate(SYNC | {"runs": [RUN | {"replicas": exits}]})
@@ -142,6 +150,13 @@ def test_report_with_too_many_of_anything_is_refused() -> None:
     line = {"time": "", "stream": "stdout", "text": ""}
     with pytest.raises(InvalidArgument, match="may have 10000 elements"):
         reports.checked_chunk(LogChunk.model_validate({"start": 0, "lines": [line] * 10_001}))
+    long = line | {"text": "x" * 2**20}
+    with pytest.raises(InvalidArgument, match="may have 2097152 characters in all; these have 3145728"):
+        reports.checked_chunk(LogChunk.model_validate({"start": 0, "lines": [long] * 3}))
+    environment = {f"V{n}": "x" * 1000 for n in range(300)}
+    large = SyncRequest.model_validate(SYNC | {"agent": AGENT | {"replica_environment": environment}})
+    with pytest.raises(InvalidArgument, match="may take 262144 bytes of JSON"):
+        reports.bounded_sync(large, NOW)
     end = LogEnd(count=2**80, sha256="\0" + "x" * 500)
     assert reports.checked_chunk(LogChunk(start=0, lines=(), end=end)).end == LogEnd(
         count=2**31 - 1, sha256="x" * 64

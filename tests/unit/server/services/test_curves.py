@@ -47,7 +47,7 @@ CHUNKS = st.lists(
 
 def line(text: str, stream: str = "stdout", partial: bool = False, at: float = 0) -> LogLine:
     time = (T0 + timedelta(seconds=at)).isoformat()
-    return LogLine.model_validate({"time": time, "stream": stream, "text": text, "partial": partial})
+    return LogLine.parse({"time": time, "stream": stream, "text": text, "partial": partial})
 
 
 def progress(step: int, **values: object) -> str:

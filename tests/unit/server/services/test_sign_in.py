@@ -1,24 +1,24 @@
-"""Revoked sessions, on every server of a database; the rate limit for failed sign-ins."""
+"""Revoked sessions, on every server of a database."""
 
 import asyncio
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
 from trainyard_server.domain.permissions import Role, Token
-from trainyard_server.domain.sessions import LIFETIME, LONGEST, Sessions
-from trainyard_server.services import sign_in
-from trainyard_server.services.sign_in import RevokedSessions, SignInRateLimit
+from trainyard_server.domain.sessions import LIFETIME, LONGEST, Session, Sessions
+from trainyard_server.services import principals
+from trainyard_server.services.principals import Principals, RevokedSessions
 from trainyard_server.storage.db.models import UsedTokenRow
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.events.notifier import Notifier
 
 NOW = datetime(2026, 11, 21, 15, 0, tzinfo=UTC)
 ALICE = Token(Role.SUBMITTER, "alice", "alices-secret")
-SESSIONS = Sessions([ALICE])
+SESSIONS = Sessions(b"key")
 
 
 @pytest.fixture
@@ -32,8 +32,16 @@ def server(store: Store, notifier: Notifier | None = None) -> RevokedSessions:
     return RevokedSessions(store, notifier or Notifier(), lambda: NOW)
 
 
+def waiting_for(session: Session, store: Store, notifier: Notifier) -> asyncio.Task[bool]:
+    """The wait of a stream of the session."""
+    known = Principals(store, [ALICE], server(store, notifier), notifier, lambda: NOW)
+    principal = known.of_session(session)
+    assert principal is not None
+    return asyncio.create_task(known.wait_until_changed(principal, session))
+
+
 def test_revoke_ends_every_cookie_of_the_session_and_no_other(store: Store) -> None:
-    session, other = SESSIONS.open(ALICE, NOW), SESSIONS.open(ALICE, NOW)
+    session, other = SESSIONS.open(ALICE.credential, NOW), SESSIONS.open(ALICE.credential, NOW)
     renewed = SESSIONS.renewed(session, NOW + LIFETIME / 2)
     assert renewed is not None
     first, second = server(store), server(store)
@@ -47,11 +55,11 @@ def test_revoke_ends_every_cookie_of_the_session_and_no_other(store: Store) -> N
 
 
 async def test_waiting_ends_with_the_notification(store: Store) -> None:
-    session, revoked = SESSIONS.open(ALICE, NOW), server(store)
-    waiting = asyncio.create_task(revoked.wait_until_revoked(session))
+    session, notifier = SESSIONS.open(ALICE.credential, NOW), Notifier()
+    waiting = waiting_for(session, store, notifier)
     await asyncio.sleep(0.01)
     assert not waiting.done()
-    await asyncio.to_thread(revoked.revoke, session)
+    await asyncio.to_thread(server(store, notifier).revoke, session)
     async with asyncio.timeout(30):
         assert await waiting
 
@@ -59,9 +67,9 @@ async def test_waiting_ends_with_the_notification(store: Store) -> None:
 async def test_waiting_ends_when_the_notification_is_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sign_in, "_REVOCATION_POLL_S", 0.01)
-    session = SESSIONS.open(ALICE, NOW)
-    waiting = asyncio.create_task(server(store).wait_until_revoked(session))
+    monkeypatch.setattr(principals, "_POLL_S", 0.01)
+    session = SESSIONS.open(ALICE.credential, NOW)
+    waiting = waiting_for(session, store, Notifier())
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await asyncio.to_thread(server(store).revoke, session)  # by a server without notifications to this one
@@ -70,29 +78,10 @@ async def test_waiting_ends_when_the_notification_is_lost(
 
 
 async def test_waiting_ends_without_a_revocation_when_the_server_closes(store: Store) -> None:
-    session, notifier = SESSIONS.open(ALICE, NOW), Notifier()
-    waiting = asyncio.create_task(server(store, notifier).wait_until_revoked(session))
+    session, notifier = SESSIONS.open(ALICE.credential, NOW), Notifier()
+    waiting = waiting_for(session, store, notifier)
     await asyncio.sleep(0.01)
     notifier.close()
     async with asyncio.timeout(30):
         assert not await waiting
     assert not notifier._subscriptions
-
-
-def test_rate_limit_makes_a_client_wait_until_its_first_failure_is_a_minute_old() -> None:
-    rate_limit = SignInRateLimit(limit=3)
-    for second in range(3):
-        assert rate_limit.wait_s("a", NOW + timedelta(seconds=second)) == 0
-        rate_limit.record_failure("a", NOW + timedelta(seconds=second))
-    assert rate_limit.wait_s("a", NOW + timedelta(seconds=2)) == 58
-    assert rate_limit.wait_s("b", NOW + timedelta(seconds=2)) == 0
-    assert rate_limit.wait_s("a", NOW + timedelta(seconds=60)) == 0
-    rate_limit.record_failure("a", NOW + timedelta(seconds=60))
-    assert rate_limit.wait_s("a", NOW + timedelta(seconds=60)) == 1
-
-
-def test_rate_limit_remembers_a_limited_number_of_clients() -> None:
-    rate_limit = SignInRateLimit(limit=1, clients=2)
-    for client in ("a", "b", "a", "c"):
-        rate_limit.record_failure(client, NOW)
-    assert {client for client in "abc" if rate_limit.wait_s(client, NOW)} == {"a", "c"}

@@ -1,4 +1,5 @@
 import hashlib
+import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from trainyard_server.storage.uploads import UploadStore
 
 
 def upload(staging: UploadStore, *parts: bytes, filename: str = "trainer-0.0.0.tar.gz") -> Staged:
-    with staging.receive(filename) as one:
+    with staging.receive("p", filename) as one:
         for part in parts:
             one.write(part)
         return one.finish()
@@ -22,8 +23,18 @@ def test_upload_is_stored_by_its_content(tmp_path: Path) -> None:
     assert first == Staged(uri=f"staging://{sha256}/trainer-0.0.0.tar.gz", sha256=sha256, size=3)
     assert upload(staging, b"abc") == first
     assert staging.path(sha256, "trainer-0.0.0.tar.gz").read_bytes() == b"abc"
-    assert staging.has(first.uri)
-    assert len(list(tmp_path.iterdir())) == 1
+    assert [path.name for path in staging.older_than(math.inf)] == [sha256]
+
+
+def test_upload_is_its_projects(tmp_path: Path) -> None:
+    """The hash alone gives nobody the package of another project."""
+    staging = UploadStore(tmp_path, limit=100)
+    uri = upload(staging, b"abc").uri
+    seen = {None: True, frozenset("pq"): True, frozenset("q"): False, frozenset[str](): False}
+    assert {visible: staging.has(visible, uri) for visible in seen} == seen
+    (package,) = staging.older_than(math.inf)
+    staging.remove(package)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_upload_that_is_too_large_leaves_nothing(tmp_path: Path) -> None:
@@ -31,12 +42,14 @@ def test_upload_that_is_too_large_leaves_nothing(tmp_path: Path) -> None:
     assert upload(staging, b"12345").size == 5
     with pytest.raises(TooLarge, match="larger than the limit of 5 bytes"):
         upload(staging, b"123", b"456")
-    assert len(list(tmp_path.iterdir())) == 1
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [
+        hashlib.sha256(b"12345").hexdigest()
+    ]
 
 
 def test_aborted_upload_leaves_nothing(tmp_path: Path) -> None:
     staging = UploadStore(tmp_path, limit=5)
-    with staging.receive("a.whl") as one:
+    with staging.receive("p", "a.whl") as one:
         one.write(b"1")
     assert list(tmp_path.iterdir()) == []
 
@@ -57,7 +70,7 @@ def test_incomplete_upload_of_a_killed_server_is_removed(tmp_path: Path) -> None
 )
 def test_upload_with_an_invalid_file_name_is_refused(tmp_path: Path, filename: str) -> None:
     with pytest.raises(InvalidArgument, match="not a package's file name"):
-        UploadStore(tmp_path, limit=5).receive(filename)
+        UploadStore(tmp_path, limit=5).receive("p", filename)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +84,6 @@ def test_upload_with_an_invalid_file_name_is_refused(tmp_path: Path, filename: s
     ],
 )
 def test_unknown_uri_is_not_found(tmp_path: Path, uri: str) -> None:
-    assert not UploadStore(tmp_path, limit=5).has(uri)
+    assert not UploadStore(tmp_path, limit=5).has(None, uri)
     with pytest.raises(NotFound):
         UploadStore(tmp_path, limit=5).path("..", "x.whl")

@@ -1,4 +1,4 @@
-"""Client of the container engine, over Docker's SDK.
+"""Client of the container engine, over Docker's SDK, which is loaded once there is an engine to ask.
 
 Every call blocks, is thread-safe, and fails with one of two errors: EngineDown (no answer, or not in time: whether it
 was done is unknown) or EngineRefused (an error status).
@@ -6,25 +6,25 @@ was done is unknown) or EngineRefused (an error status).
 
 import base64
 import contextlib
+import io
 import json
 import logging
 import os
 import socket
 import struct
+import tarfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import docker
-import docker.auth
-import docker.errors
-import docker.utils
 import psutil
-import requests
-import urllib3
+
+if TYPE_CHECKING:
+    import docker
+    import requests
 
 CALL_S = 60.0
 """Timeout of a request to the engine."""
@@ -32,6 +32,7 @@ CALL_S = 60.0
 STATS_S = 5.0
 """Timeout of a request for a container's usage."""
 
+_BLOCK = 64 * 1024
 _POOL = 64  # connections: following a log holds one for as long as its container lives
 _DIRECTORY, _SYMLINK, _EXECUTABLE = 1 << 31, 1 << 27, 0o111  # Go's file modes
 
@@ -84,17 +85,22 @@ class EngineInfo:
     cpus: int
     memory_bytes: int
     live_restore: bool
+    user_namespace: bool = False
+    """Root of a container is another user of the host (rootless, userns-remap)."""
 
 
 class LogStream:
     """A container's output, as the engine's frames of bytes. To be closed by its reader."""
 
-    def __init__(self, response: requests.Response) -> None:
+    def __init__(self, response: "requests.Response") -> None:
         self._response = response
         self._interrupted = False
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield chunks as the engine sends them. Raises EngineDown when the connection breaks."""
+        import requests
+        import urllib3
+
         try:
             yield from self._response.iter_content(chunk_size=None)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
@@ -139,6 +145,10 @@ class Engine:
             cpus=int(info["NCPU"]),
             memory_bytes=int(info["MemTotal"]),
             live_restore=bool(info.get("LiveRestoreEnabled")),
+            user_namespace=any(
+                option.startswith(("name=rootless", "name=userns"))
+                for option in info.get("SecurityOptions") or ()
+            ),
         )
 
     def ping(self) -> None:
@@ -196,6 +206,20 @@ class Engine:
             stats: dict[str, Any] = response.json()
             return stats
 
+    def disk_bytes(self, container: str) -> int:
+        """The size of a container's writable layer and of the volumes that its image declares; 0 if there is no such
+        container."""
+        with self._call() as api:
+            response = api.get(
+                self._url(api, f"/containers/{container}/json"), params={"size": 1}, timeout=CALL_S
+            )
+            if response.status_code == 404:
+                return 0
+            _check(response)
+            inspection = response.json()
+        volumes = {mount.get("Name") for mount in inspection["Mounts"] if mount["Type"] == "volume"}
+        return int(inspection.get("SizeRw") or 0) + (self._volume_bytes(volumes) if volumes else 0)
+
     def program_error(self, container: str, program: str, path: str, directory: str) -> str:
         """The reason why a created container cannot execute `program`, looked up in `path`, or in its working
         `directory` if it is relative; "" if it probably can. The engine does not check this if there is an init."""
@@ -219,6 +243,37 @@ class Engine:
             else:
                 return ""
         return error
+
+    def mode(self, container: str, path: str) -> int | None:
+        """The permissions of a directory of a created container; None if there is none, or a link in its place."""
+        mode = self._mode(container, path)
+        return mode & 0o7777 if mode is not None and mode & _DIRECTORY else None
+
+    def extract(self, container: str, tar: bytes) -> None:
+        """Extract a tar archive at the root of a created container."""
+        with self._call() as api:
+            api.put_archive(container, "/", tar)
+
+    def read_file(self, container: str, path: str, most_bytes: int) -> bytes:
+        """A regular file of a container, running or not; b"" if there is none, or anything else, or a larger one. The
+        engine looks for it in the container alone, whatever links are there."""
+        with self._call() as api:
+            response = api.get(
+                self._url(api, f"/containers/{container}/archive"),
+                params={"path": path},
+                timeout=CALL_S,
+                stream=True,
+            )
+            with contextlib.closing(response):
+                if response.status_code == 404:
+                    return b""
+                _check(response)
+                content = bytearray()
+                for part in response.iter_content(_BLOCK):
+                    content += part
+                    if len(content) > most_bytes + _BLOCK:
+                        return b""
+        return _only_file(bytes(content))
 
     def start(self, container: str) -> None:
         with self._call() as api:
@@ -314,8 +369,10 @@ class Engine:
         `progress` gets the engine's progress events. Raises EngineRefused with the registry's message, EngineTimeout
         after `silence_s` without an event.
         """
-        repository, tag = docker.utils.parse_repository_tag(name)
         with self._call() as api:
+            from docker.utils import parse_repository_tag
+
+            repository, tag = parse_repository_tag(name)
             response = api.post(
                 self._url(api, "/images/create"),
                 params={"fromImage": repository, "tag": tag or "latest"},
@@ -331,6 +388,16 @@ class Engine:
                         raise EngineRefused(int(detail.get("code") or 500), str(event["error"]))
                     progress(event)
 
+    def _volume_bytes(self, names: Collection[str]) -> int:
+        with self._call() as api:
+            response = api.get(self._url(api, "/system/df"), params={"type": "volume"}, timeout=CALL_S)
+            if response.status_code == 409:  # somebody else measures now
+                response.close()
+                return 0
+            _check(response)
+            volumes = response.json().get("Volumes") or ()
+        return sum(max(0, volume["UsageData"]["Size"]) for volume in volumes if volume["Name"] in names)
+
     def _mode(self, container: str, path: str) -> int | None:
         with self._call() as api:
             response = api.head(
@@ -341,7 +408,7 @@ class Engine:
         stat = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
         return int(stat["mode"])
 
-    def _inspect(self, ask: Callable[[docker.APIClient], dict[str, Any]]) -> dict[str, Any] | None:
+    def _inspect(self, ask: Callable[["docker.APIClient"], dict[str, Any]]) -> dict[str, Any] | None:
         """The result of an inspection; None for 404."""
         try:
             with self._call() as api:
@@ -355,11 +422,16 @@ class Engine:
         return EngineDown(f"the container engine at {self.url} does not answer ({cause})", cause)
 
     @contextmanager
-    def _call(self) -> Iterator[docker.APIClient]:
+    def _call(self) -> Iterator["docker.APIClient"]:
         """Translate the SDK's errors into ours."""
+        self._find_socket()
+        import requests
+        import urllib3
+        from docker.errors import APIError, DockerException
+
         try:
             yield self._api()
-        except docker.errors.APIError as error:
+        except APIError as error:
             status = error.status_code or 500
             raise EngineRefused(status, str(error.explanation or error)) from error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
@@ -367,11 +439,20 @@ class Engine:
                 message = f"the container engine at {self.url} does not answer in time"
                 raise EngineTimeout(message, "timed out") from error
             raise self._down(_cause(error)) from error
-        except docker.errors.DockerException as error:
+        except DockerException as error:
             raise self._down(_cause(error)) from error
 
+    def _find_socket(self) -> None:
+        """Raises EngineDown where no socket is. Many machines have no engine, and the SDK takes a sixth of a start."""
+        scheme, _, path = self.url.partition("://")
+        if scheme == "unix" and self._connected is None:
+            try:
+                Path(path).stat()
+            except OSError as error:
+                raise self._down(_cause(error)) from error
+
     @contextmanager
-    def _call_ignoring_gone(self) -> Iterator[docker.APIClient]:
+    def _call_ignoring_gone(self) -> Iterator["docker.APIClient"]:
         try:
             with self._call() as api:
                 yield api
@@ -380,8 +461,10 @@ class Engine:
             if refused.status not in (304, 404, 409):
                 raise
 
-    def _api(self) -> docker.APIClient:
+    def _api(self) -> "docker.APIClient":
         """The SDK's client, connected by the first successful call: the agent may start before the engine."""
+        import docker
+
         with self._lock:
             if self._connected is None:
                 self._connected = docker.APIClient(
@@ -390,8 +473,19 @@ class Engine:
             return self._connected
 
     @staticmethod
-    def _url(api: docker.APIClient, path: str) -> str:
+    def _url(api: "docker.APIClient", path: str) -> str:
         return f"{api.base_url}/v{api.api_version}{path}"
+
+
+def _only_file(archive: bytes) -> bytes:
+    """The content of the file that a tar archive consists of; b"" if it is anything else."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            member = tar.next()
+            file = tar.extractfile(member) if member is not None and member.isreg() else None
+            return file.read() if file is not None else b""
+    except tarfile.TarError:
+        return b""
 
 
 def _find_dockerd() -> int:
@@ -414,7 +508,7 @@ def _listener(path: str) -> int:
     return int(pid)
 
 
-def _check(response: requests.Response) -> None:
+def _check(response: "requests.Response") -> None:
     """Raise EngineRefused for an error status. (The SDK's own methods do so themselves.)"""
     if response.status_code < 400:
         return
@@ -428,16 +522,19 @@ def _check(response: requests.Response) -> None:
 
 def _credentials(repository: str) -> dict[str, str]:
     """The registry's authentication header, from the current Docker configuration."""
-    registry, _ = docker.auth.resolve_repository_name(repository)
+    from docker import auth
+    from docker.errors import DockerException
+
+    registry, _ = auth.resolve_repository_name(repository)
     try:
-        config = docker.auth.resolve_authconfig(docker.auth.load_config(), registry)
-    except docker.errors.DockerException as error:
+        config = auth.resolve_authconfig(auth.load_config(), registry)
+    except DockerException as error:
         message = f"unauthorized: the credentials for {registry} cannot be read ({_cause(error)})"
         raise EngineRefused(401, message) from error
-    return {"X-Registry-Auth": docker.auth.encode_header(config).decode("ascii")} if config else {}
+    return {"X-Registry-Auth": auth.encode_header(config).decode("ascii")} if config else {}
 
 
-def _json_stream(response: requests.Response) -> Iterator[dict[str, Any]]:
+def _json_stream(response: "requests.Response") -> Iterator[dict[str, Any]]:
     for line in response.iter_lines():
         if line.strip():
             yield json.loads(line)

@@ -9,13 +9,14 @@ import contextlib
 import logging
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from trainyard_agent.host.files import write_json
 from trainyard_agent.runtimes.docker.engine import Engine, EngineError, LogStream
 from trainyard_agent.runtimes.log_file import truncate_torn_line
+from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.supervisor import CUT, LineSplitter, entries, fitting
 from trainyard_protocol.sync import Stream
 
@@ -34,12 +35,15 @@ class LineReader:
     Source: Docker Engine API, "Attach to a container", stream format.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mask: Mask | None = None) -> None:
         self._rest = b""
-        self._splitters: dict[Stream, LineSplitter] = {stream: LineSplitter() for stream in _STREAMS.values()}
+        self._splitters: dict[Stream, LineSplitter] = {
+            stream: LineSplitter(mask=mask) for stream in _STREAMS.values()
+        }
         self._times: dict[Stream, str] = {}
 
     def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that are complete. Raises EngineError where the engine writes an error of its own (stream 3)."""
         lines: list[bytes] = []
         data, at = self._rest + chunk, 0
         while len(data) - at >= _HEADER.size:
@@ -47,7 +51,10 @@ class LineReader:
             end = at + _HEADER.size + length
             if len(data) < end:
                 break
-            time, _, output = data[at + _HEADER.size : end].partition(b" ")
+            payload = data[at + _HEADER.size : end]
+            if number not in _STREAMS:
+                raise EngineError(f"the engine broke it off: {payload.decode('utf-8', 'replace').strip()}")
+            time, _, output = payload.partition(b" ")
             stream = _STREAMS[number]
             self._times[stream] = f"{time[:_MICROSECONDS].decode('ascii')}Z"
             lines += self._entries(stream, self._splitters[stream].feed(output))
@@ -68,12 +75,19 @@ class LineReader:
 class LogCopier(threading.Thread):
     """Copies one container's log to `directory`/log.jsonl while it grows, and writes done.json when it is complete.
 
-    `has_ended` returns whether the container has ended or was removed, or raises EngineError if that is unknown. The
-    thread ends with the container, or by `close`; then another one may continue.
+    `has_ended` returns whether the container has ended or was removed, or raises EngineError if that is unknown.
+    `secrets` returns the values to mask, the same each time, or raises EngineError or OSError; without them nothing is
+    copied. The thread ends with the container, or by `close`; then another one may continue.
     """
 
     def __init__(
-        self, engine: Engine, container: str, directory: Path, has_ended: Callable[[], bool], quota: int = 0
+        self,
+        engine: Engine,
+        container: str,
+        directory: Path,
+        has_ended: Callable[[], bool],
+        quota: int = 0,
+        secrets: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         super().__init__(name=f"log of {container[:12]}", daemon=True)
         self._engine = engine
@@ -81,6 +95,7 @@ class LogCopier(threading.Thread):
         self._directory = directory
         self._has_ended = has_ended
         self._quota = quota
+        self._secrets = secrets
         self._closing = threading.Event()
         self._stream: LogStream | None = None
 
@@ -113,12 +128,13 @@ class LogCopier(threading.Thread):
         """Append the lines that we lack, unless the log is cut."""
         if (self._directory / CUT).exists():
             return
+        mask = Mask(self._secrets())
         self._stream = stream = self._engine.log(self._container, follow)
         if stream is None:
             return
         if self._closing.is_set():  # `close` did not see this stream
             stream.interrupt()
-        reader = LineReader()
+        reader = LineReader(mask)
         path = self._directory / "log.jsonl"
         stored = truncate_torn_line(path)
         with contextlib.closing(stream), path.open("ab", buffering=0) as file:

@@ -4,7 +4,9 @@ One directory for each run:
 
     run.json             the handle and the order; `launched` once all containers are created and may be started
     stop.json            the stop: its reason, and the time of SIGKILL
+    secrets/             the secrets that containers get as files (`secret_files`)
     TASK/log.jsonl       the lines; TASK/done.json: the log is complete
+    TASK/killed.json     why we killed it
     TASK/exit.json       the last report, which never changes
 
 They are cached in memory: no other process writes them.
@@ -34,12 +36,15 @@ Key = tuple[str, str]
 
 class ContainerRunRecord(Handle):
     """run.json. `memory` are the limits in bytes by task; `host` is the boot and the engine's process of the last
-    observation of the run alive."""
+    observation of the run alive; `job_dir` is the host's directory that is mounted, "": none; `users` by task are those
+    that are not the image's own."""
 
     runtime: RuntimeName = "docker"
     order: RunOrder
     memory: dict[str, int] = Field(default_factory=dict)
     host: str = ""
+    job_dir: str = ""
+    users: dict[str, str] = Field(default_factory=dict)
 
 
 class StopRecord(BaseModel):
@@ -48,6 +53,13 @@ class StopRecord(BaseModel):
     reason: Reason
     tasks: tuple[str, ...]
     kill_at: float
+
+
+class KillRecord(BaseModel):
+    """killed.json. Not a stop: the replica exceeded a limit, and its run fails."""
+
+    reason: Reason
+    message: str
 
 
 class RunFiles:
@@ -91,6 +103,10 @@ class RunFiles:
     def directory(self, run_id: str, task: str) -> Path:
         return self._root / run_id / task
 
+    def secrets(self, run_id: str) -> Path:
+        """The directory of the run's secrets."""
+        return self._root / run_id / "secrets"
+
     def stop(self, run_id: str) -> StopRecord | None:
         return self._stops.get(run_id)
 
@@ -108,6 +124,15 @@ class RunFiles:
             write_json(self._root / run_id / "stop.json", stop.model_dump(mode="json"))
         except OSError as error:
             _log.warning("stop.json of run %s cannot be written; it is stopped without: %s", run_id, error)
+
+    def kill(self, run_id: str, task: str) -> KillRecord | None:
+        value = read_json(self.directory(run_id, task) / "killed.json")
+        return None if value is None else KillRecord.model_validate(value)
+
+    def save_kill(self, run_id: str, task: str, reason: Reason, message: str) -> None:
+        """Save why a replica is about to be killed. Raises OSError."""
+        record = KillRecord(reason=reason, message=message)
+        write_json(self.directory(run_id, task) / "killed.json", record.model_dump(mode="json"))
 
     def report(self, run_id: str, task: str) -> ReplicaReport | None:
         """The saved exit of a replica."""

@@ -12,12 +12,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainyard_agent.host import procfs
-from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
+from trainyard_agent.host import procfs, tpus
+from trainyard_agent.host.metric_file import METRIC_BYTES
+from trainyard_agent.host.subscribers import Subscribers
+from trainyard_agent.runtimes.base import (
+    HOST,
+    STOPPED,
+    Handle,
+    Launch,
+    LogSlice,
+    StartFailed,
+    metric_tag,
+)
+from trainyard_agent.runtimes.docker import job_dir_mounts, secret_files
 from trainyard_agent.runtimes.docker import spec as docker_spec
+from trainyard_agent.runtimes.docker.disk_limit import DiskLimit
 from trainyard_agent.runtimes.docker.engine import (
     Container,
     Engine,
@@ -26,13 +39,15 @@ from trainyard_agent.runtimes.docker.engine import (
     EngineRefused,
 )
 from trainyard_agent.runtimes.docker.log_copier import LogCopier
+from trainyard_agent.runtimes.docker.networks import Networks
 from trainyard_agent.runtimes.docker.probe import EngineProbe
 from trainyard_agent.runtimes.docker.run_files import ContainerRunRecord, Key, RunFiles
 from trainyard_agent.runtimes.docker.spec import ImageInfo, Owner
+from trainyard_agent.runtimes.docker.users import home_archive
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import ExitReport, ReplicaReport, RunOrder
+from trainyard_protocol.sync import ExitReport, LogPosition, ReplicaReport, RunOrder
 
 PIDS_LIMIT = 4096
 """Processes and threads that a replica may have, unless --pids-limit is given."""
@@ -41,10 +56,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DIRECTORY = "containers"
 _AT_ONCE = 16  # concurrent calls to the engine
 _REFRESH_S = 1.0  # between two listings of containers, without a known change
-_SUBNETS_TRIED = 5  # another user of the engine may get one first
+_REPAIR_S = 10.0  # between two checks of the rules of networks
 _REMOVE_TIMEOUT_S = 10.0  # for containers and networks of a run
 _PAUSE_S = 0.05
 _GONE = "Its container was removed, and not by Trainyard."
+_OTHER_USER = "It ran as user {}, not as its image's (docs/containers.md, User)."
 _SHUT_DOWN = "The container engine, or its machine, was shut down while it ran."
 
 _log = logging.getLogger(__name__)
@@ -64,6 +80,8 @@ class DockerRuntime:
     """`probe`: while it reports a problem, the last known states are observed without asking the engine, which may
     hang."""
 
+    traits = HOST
+
     def __init__(
         self,
         state_dir: Path,
@@ -71,22 +89,34 @@ class DockerRuntime:
         owner: Owner,
         pids_limit: int = PIDS_LIMIT,
         probe: EngineProbe | None = None,
+        networks: Networks | None = None,
+        disk_bytes: int = 0,
+        storage_roots: str = "",
     ) -> None:
         self._probe = probe
         self._files = RunFiles(state_dir / _DIRECTORY)
         self._engine = engine
         self._owner = owner
         self._pids_limit = pids_limit
+        self._storage_roots = storage_roots
         self._lock = threading.RLock()
-        self._networks = threading.Lock()
+        self._mounting = threading.Lock()
+        """Held from the choice of what is mounted for a job-dir until it is mounted."""
+        self._networks = networks or Networks(engine, owner)
+        self._disk_limit = DiskLimit(engine, self._files, disk_bytes)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="engine")
         self._snapshot = _Snapshot()
         self._next_refresh = 0.0
+        self._next_repair = 0.0
         self._last_error = ""
         self._resumed: set[str] = set()
         self._stopping: set[Key] = set()
         self._copiers: dict[Key, LogCopier] = {}
         self._started_at: dict[Key, datetime | None] = {}
+        self._subscribers = Subscribers()
+        self._found: set[tuple[str, str, str, str, bool]] = set()
+        """Programs that are in their images, which never change: their `image` is an id."""
+        self._modes: dict[tuple[str, str], int | None] = {}
 
     @staticmethod
     def has_runs(state_dir: Path) -> bool:
@@ -109,10 +139,14 @@ class DockerRuntime:
             self._refresh(now=True)
             mine = self._engine.networks(f"{docker_spec.AGENT}={self._owner.agent_id}")
             self._remove_orphans({labels.get(docker_spec.RUN, "") for labels in mine.values()})
+            self._networks.repair()
         except (EngineError, OSError) as error:
             if self._files.records():  # else no container of ours can be missed
                 self._log_error(error)  # every observation tries again
         return [record for record in self._files.records() if record.launched]
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._subscribers.add(changed)
 
     def place(self, order: RunOrder) -> Handle:
         existing = self._files.record(order.run_id)
@@ -123,6 +157,7 @@ class DockerRuntime:
                 run_id=order.run_id,
                 addresses=docker_spec.addresses(order),
                 grace_s=order.grace_s,
+                metric_tag=metric_tag(order),
                 order=order,
             )
             self._files.create(record)
@@ -138,7 +173,11 @@ class DockerRuntime:
         if record.launched:
             return record
         try:
-            return self._launch(record, launches)
+            if not launches[0].job_dir_source:
+                return self._launch(record, launches)
+            with self._mounting:
+                mounted = self._mounted(run_id)
+                return self._launch(record, [job_dir_mounts.through(one, mounted) for one in launches])
         except (StartFailed, EngineError, OSError, ValueError) as error:
             self._undo(run_id)
             if isinstance(error, StartFailed):
@@ -157,6 +196,16 @@ class DockerRuntime:
 
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         return self._files.read_log(run_id, task, start, max_lines, max_bytes)
+
+    def resume_log(self, run_id: str, task: str, position: LogPosition) -> None:
+        pass
+
+    def read_metrics(self, run_id: str, task: str) -> bytes:
+        record = self._files.record(run_id)
+        if record is None or task not in record.addresses or not record.launched:
+            return b""
+        container = docker_spec.container_name(record.order, task)
+        return self._engine.read_file(container, docker_spec.METRICS, METRIC_BYTES)
 
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:
         record = self._files.record(run_id)
@@ -218,9 +267,10 @@ class DockerRuntime:
         """Create all containers, then start them. If the agent dies in between, the next one starts the rest."""
         order = record.order
         self._clear(record.run_id)  # of an attempt whose answer was lost
-        addresses = self._make_network(order)
+        addresses = self._networks.create(order)
         images = {name: self._image(name, launches) for name in {launch.image for launch in launches}}
         gateway = self._engine.gateway()
+        secret_files.write(self._files.secrets(record.run_id), launches[0].secret_files)
         ids = self._each(
             launches, lambda launch: self._create(order, launch, images[launch.image], addresses, gateway)
         )
@@ -229,40 +279,21 @@ class DockerRuntime:
                 "launched": True,
                 "host": self._host(),
                 "memory": {launch.task: launch.memory_bytes for launch in launches},
+                "job_dir": launches[0].job_dir_source,
+                "users": {launch.task: launch.user.ids for launch in launches if launch.user},
             }
         )
         with self._lock:
             self._resumed.add(record.run_id)  # `_resume` must not start it too
         self._files.save(launched)
-        self._each(list(zip(launches, ids, strict=True)), lambda pair: self._start(pair[0].task, pair[1]))
+        self._each(
+            list(zip(launches, ids, strict=True)), lambda pair: self._start(launched, pair[0].task, pair[1])
+        )
         with self._lock:
             self._next_refresh = 0.0
             for launch, container in zip(launches, ids, strict=True):
                 self._follow(record.run_id, launch.task, container)
         return launched
-
-    def _make_network(self, order: RunOrder) -> dict[str, str]:
-        """Create the run's network. Returns the addresses of its replicas, which a lone replica does not need. Fixed
-        addresses require an explicit subnet, and the engine knows a free one: so a network is created and removed for
-        its subnet, and created again."""
-        any_subnet = docker_spec.network_spec(self._owner, order)
-        if len(order.replicas) == 1:
-            self._engine.create_network(any_subnet)
-            return {}
-        for attempt in range(1, _SUBNETS_TRIED + 1):
-            with self._networks:  # no other run of ours gets it in between
-                network = self._engine.create_network(any_subnet)
-                subnet = self._engine.subnet(network)
-                addresses = docker_spec.ip_addresses(order, subnet)
-                self._engine.remove_network(network)
-                try:
-                    self._engine.create_network(docker_spec.network_spec(self._owner, order, subnet))
-                except EngineRefused:
-                    if attempt == _SUBNETS_TRIED:
-                        raise
-                else:
-                    return addresses
-        raise AssertionError("unreachable")
 
     def _image(self, name: str, launches: Sequence[Launch]) -> ImageInfo:
         inspection = self._engine.image(name)
@@ -277,6 +308,10 @@ class DockerRuntime:
         program = image.program(launch)
         if not program:
             raise StartFailed(launch.task, "Its image names no program, and the job gives none.")
+        secrets = self._files.secrets(order.run_id)
+        sources = {
+            one.path: str(secret_files.source(secrets, one.name, one.path)) for one in launch.secret_files
+        }
         spec = docker_spec.container_spec(
             self._owner,
             order,
@@ -284,25 +319,48 @@ class DockerRuntime:
             image,
             addresses=addresses,
             gateway=gateway,
+            dns=self._networks.dns,
             pids_limit=self._pids_limit,
+            secret_sources=sources,
+            tpus=tpus.device_files() if launch.uses_tpus else (),
+            storage_roots=self._storage_roots,
         )
         try:
             container = self._engine.create(docker_spec.container_name(order, launch.task), spec)
+            if launch.user is not None:
+                mode = partial(self._mode, image, container)
+                home = home_archive(mode, launch.user, image.directory, launch.job_dir)
+                self._engine.extract(container, home)
             path = launch.environment.get("PATH", image.path)
-            message = self._engine.program_error(container, program, path, image.directory)
+            place = (launch.image, program, path, image.directory, bool(launch.packages))
+            message = ""
+            if place not in self._found:
+                message = self._engine.program_error(container, program, path, image.directory)
         except EngineError as error:
             raise StartFailed(launch.task, f"{error}.", Reason.HOST_FAILED) from error
         if message:
             raise StartFailed(launch.task, f"{message[0].upper()}{message[1:]}.")
+        self._found.add(place)
         return container
 
-    def _start(self, task: str, container: str) -> None:
+    def _mode(self, image: ImageInfo, container: str, path: str) -> int | None:
+        """The permissions of a directory of the image, which is looked into once, in a created container."""
+        if (image.id, path) not in self._modes:
+            self._modes[image.id, path] = self._engine.mode(container, path)
+        return self._modes[image.id, path]
+
+    def _start(self, record: ContainerRunRecord, task: str, container: str) -> None:
+        job_dir_mounts.require_in_place(task, record.job_dir, self._mounted(record.run_id))
         try:
             self._engine.start(container)
         except EngineRefused as refused:
             raise StartFailed(task, *docker_spec.refused_start(refused.status, refused.message)) from refused
         except EngineDown as down:
             raise StartFailed(task, f"{down}.", Reason.HOST_FAILED) from down
+
+    def _mounted(self, besides: str) -> list[str]:
+        """The job-dirs that containers of other runs may have mounted."""
+        return [one.job_dir for one in self._files.records() if one.launched and one.run_id != besides]
 
     def _undo(self, run_id: str) -> None:
         """Remove the run; what cannot be removed now is removed as an orphan once the engine answers."""
@@ -332,7 +390,7 @@ class DockerRuntime:
                 networks = self._engine.networks(*labels)
                 if not left:  # the engine may have refused to remove the network
                     self._each(list(networks), self._engine.release_network)
-                self._each(list(networks), self._engine.remove_network)
+                self._each(networks.items(), lambda network: self._networks.remove(*network))
                 if not left and not networks:
                     return
             except EngineRefused as refused:  # a network or a container that is being removed
@@ -353,7 +411,7 @@ class DockerRuntime:
                 continue
             if container.state == "created":
                 try:
-                    self._start(task, container.id)
+                    self._start(record, task, container.id)
                 except StartFailed as failure:
                     how = never_ran(failure.reason, failure.message, datetime.now(UTC))
                     self._finish(record, task, None, how)
@@ -389,6 +447,10 @@ class DockerRuntime:
                     if record.run_id not in self._resumed:
                         self._resume(record)
                     self._enforce(record)
+            if time.monotonic() >= self._next_repair:
+                self._next_repair = time.monotonic() + _REPAIR_S
+                self._networks.repair()
+            self._disk_limit.check({key: one.id for key, one in containers.items() if one.state == "running"})
 
     def _remove_orphans(self, listed: set[str]) -> None:
         """Remove the containers and networks with our label whose run was removed without the engine, or by hand."""
@@ -457,8 +519,13 @@ class DockerRuntime:
         stop = self._files.stop(record.run_id)
         if stop is not None and task in stop.tasks:
             return stopped_exit(how.code, stop.reason, how.finished_at)
+        killed = self._files.kill(record.run_id, task)
+        if killed is not None and how.code != 0:  # else it completed before the signal reached it
+            return how.model_copy(update={"reason": killed.reason, "message": killed.message})
         if record.host != self._snapshot.host and not self._survived(record):
             return how.model_copy(update={"reason": Reason.HOST_SHUTDOWN, "message": _SHUT_DOWN})
+        if how.reason is Reason.PROGRAM_ERROR and (user := record.users.get(task)):
+            return how.model_copy(update={"message": f"{how.message} {_OTHER_USER.format(user)}"})
         return how
 
     def _survived(self, record: ContainerRunRecord) -> bool:
@@ -527,11 +594,24 @@ class DockerRuntime:
         def has_ended() -> bool:
             seen = self._engine.inspect(container)
             self._next_refresh = 0.0
+            self._subscribers.call()
             return seen is None or docker_spec.STATES[seen["State"]["Status"]] is ReplicaState.EXITED
 
         record = self._files.record(run_id)
         quota = record.order.log_quota_bytes if record else 0
-        copier = LogCopier(self._engine, container, self._files.directory(run_id, task), has_ended, quota)
+
+        def secrets() -> list[str]:
+            if record is None:
+                return []
+            token = [record.order.storage_token] if record.order.storage_token else []
+            seen = self._engine.inspect(container) if record.order.training_input.secrets else None
+            if seen is None:
+                return token
+            directory = self._files.secrets(run_id)
+            return [*secret_files.values(directory, record.order, seen["Config"]), *token]
+
+        directory = self._files.directory(run_id, task)
+        copier = LogCopier(self._engine, container, directory, has_ended, quota, secrets)
         self._copiers[(run_id, task)] = copier
         copier.start()
 

@@ -8,20 +8,28 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import IPv4Network
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
-from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.runtimes.base import METRIC_FILE, Launch
+from trainyard_agent.runtimes.docker.network_policy import NetworkPolicy, bridge_name
 from trainyard_agent.runtimes.exits import message_of_code
+from trainyard_agent.runtimes.installing import PACKAGES, SOURCE
 from trainyard_agent.runtimes.use import ReplicaUse
-from trainyard_protocol.cluster import PRIMARY, Task
+from trainyard_protocol.cluster import INTEROP_THREADS, PRIMARY, Task
 from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
 from trainyard_protocol.sync import ExitReport, RunOrder
 
 PORT = 2222
 """The port of every replica, as in the real service."""
 
-PACKAGES = "/opt/trainyard/environment"
 """Path of the run's Python environment in every container of a package job."""
+
+METRICS = "/tmp/hypertune/output.metrics"  # noqa: S108 - inside the container
+"""The metric file of a trial, where cloudml-hypertune writes it by default."""
+
+HOME = "/home/trainyard"
+"""Home directory, in its container, of a user that is not the image's own."""
 
 STATES: Mapping[str, ReplicaState] = {
     "created": ReplicaState.STARTING,
@@ -34,15 +42,19 @@ STATES: Mapping[str, ReplicaState] = {
 }
 """Replica states by the engine's container states."""
 
+STORAGE_ROOTS = "/opt/trainyard/storage-roots.pem"
+"""Path of the authorities for TensorFlow's own gs:// in the containers that have its variables."""
+
 HOST = "host.docker.internal"
 """The host's name inside its containers."""
 
 AGENT, ROLE, RUN = "trainyard.agent", "trainyard.role", "trainyard.run"
 SERVER, JOB, ATTEMPT, TASK = "trainyard.server", "trainyard.job", "trainyard.attempt", "trainyard.task"
 STATE_DIR, HOST_NAME = "trainyard.state-dir", "trainyard.host"
+POLICY, BRIDGE = "trainyard.network-policy", "trainyard.bridge"
 """Labels. Only containers and networks with our AGENT label are ever touched."""
 
-REPLICA, STAGING, NETWORK = "replica", "staging", "network"
+REPLICA, STAGING, NETWORK, STAGING_NETWORK = "replica", "staging", "network", "staging-network"
 """Values of ROLE."""
 
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
@@ -91,6 +103,7 @@ class ImageInfo:
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     directory: str = "/"
+    user: str = ""
 
     @classmethod
     def of(cls, inspection: Mapping[str, Any]) -> "ImageInfo":
@@ -101,7 +114,17 @@ class ImageInfo:
             entrypoint=tuple(config.get("Entrypoint") or ()),
             command=tuple(config.get("Cmd") or ()),
             directory=config.get("WorkingDir") or "/",
+            user=config.get("User") or "",
         )
+
+    @property
+    def is_roots(self) -> bool:
+        """Whether the image's own user is root, by name or number."""
+        name = self.user.partition(":")[0]
+        try:
+            return int(name or 0) == 0
+        except ValueError:
+            return name == "root"
 
     def program(self, launch: Launch) -> str:
         """The program that a container executes; "" if there is none."""
@@ -113,10 +136,13 @@ class ImageInfo:
         return () if launch.entrypoint else self.command
 
     @property
+    def variables(self) -> dict[str, str]:
+        return dict(pair.partition("=")[::2] for pair in self.environment)
+
+    @property
     def path(self) -> str:
         """PATH inside the image, or the engine's default."""
-        given = dict(pair.partition("=")[::2] for pair in self.environment)
-        return given.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        return self.variables.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def addresses(order: RunOrder) -> dict[str, str]:
@@ -137,6 +163,11 @@ def host_name(run_id: str, task: Task) -> str:
 
 def network_name(order: RunOrder) -> str:
     return f"trainyard-{order.job_id[:40]}-{order.run_id[:12]}"
+
+
+def staging_name(order: RunOrder) -> str:
+    """Name of the container that installs the run's packages, and of its network."""
+    return f"{network_name(order)}-staging"
 
 
 def container_name(order: RunOrder, task: str) -> str:
@@ -161,11 +192,16 @@ def container_spec(
     addresses: Mapping[str, str],
     gateway: str,
     pids_limit: int,
+    dns: Sequence[str] = (),
+    secret_sources: Mapping[str, str] = MappingProxyType({}),
+    tpus: Sequence[str] = (),
+    storage_roots: str = "",
 ) -> dict[str, Any]:
-    """The body of `POST /containers/create` for one replica.
+    """The body of `POST /containers/create` for one replica. `tpus` are the device files of the machine's TPU.
 
     `addresses` are the `ip_addresses` of its run, given as extra hosts: the engine's DNS knows a name only once its
-    container has started. `gateway` is the host's address.
+    container has started. `gateway` is the host's address. `secret_sources` are the host's files of its secrets, by
+    their paths in the container, and `storage_roots` that of STORAGE_ROOTS.
     """
     task = Task.parse(launch.task)
     host = host_name(order.run_id, task)
@@ -182,33 +218,55 @@ def container_spec(
         "Cmd": list(launch.command) or None,
         "Env": [f"{name}={value}" for name, value in _environment(launch, image).items()],
         "Labels": {**owner.labels(REPLICA, order), TASK: launch.task},
+        **({"User": launch.user.ids} if launch.user else {}),
+        **({"WorkingDir": HOME} if launch.user and not order.training_input.image_uri else {}),
         "StopSignal": "SIGTERM",
         "Healthcheck": {"Test": ["NONE"]},  # disables the image's own, which nothing reads
         "HostConfig": {
             "NetworkMode": network_name(order),
+            "Dns": list(dns),
             "ExtraHosts": [*_host(gateway), *(f"{peer}:{ip}" for peer, ip in peers.items())],
             "LogConfig": _log_config(launch.log_quota_bytes),
             "RestartPolicy": {"Name": "no"},
             "Init": True,  # a program as process 1 would ignore SIGTERM and leave zombies
             **_limits(launch, pids_limit),
-            **_confinement(),
-            "Mounts": _mounts(launch),
+            **_confinement(as_root=launch.user is None and image.is_roots),
+            "Mounts": [
+                *_mounts(launch, storage_roots),
+                *(_mount(source, path, read_only=True) for path, source in secret_sources.items()),
+            ],
             "DeviceRequests": _devices(launch.gpus),
+            "Devices": [
+                {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in tpus
+            ],
         },
         "NetworkingConfig": {"EndpointsConfig": {network_name(order): endpoint}},
     }
 
 
-def network_spec(owner: Owner, order: RunOrder, subnet: str = "") -> dict[str, Any]:
+def network_spec(
+    owner: Owner, order: RunOrder, subnet: str = "", policy: NetworkPolicy = "all", role: str = NETWORK
+) -> dict[str, Any]:
     """The body of `POST /networks/create`: a bridge for this run alone. Without a `subnet` the engine selects a free
     one; it accepts fixed addresses only on an explicit subnet."""
+    name = network_name(order) if role == NETWORK else staging_name(order)
+    bridge = policy_bridge(owner, name, policy)
     return {
-        "Name": network_name(order),
+        "Name": name,
         "Driver": "bridge",
         "CheckDuplicate": True,
-        "Labels": owner.labels(NETWORK, order),
+        "Labels": {**owner.labels(role, order), **bridge["Labels"]},
+        "Options": bridge["Options"],
         **({"IPAM": {"Config": [{"Subnet": subnet}]}} if subnet else {}),
     }
+
+
+def policy_bridge(owner: Owner, network: str, policy: NetworkPolicy) -> dict[str, dict[str, str]]:
+    """The labels and options of a network: a policy other than all has rules for a bridge of a known name."""
+    if policy == "all":
+        return {"Labels": {}, "Options": {}}
+    name = bridge_name(owner.agent_id, network)
+    return {"Labels": {POLICY: policy, BRIDGE: name}, "Options": {"com.docker.network.bridge.name": name}}
 
 
 def staging_spec(
@@ -222,11 +280,15 @@ def staging_spec(
     directory: str,
     source: str,
     user: str,
+    network: str,
+    memory_bytes: int,
+    cpus: float,
 ) -> dict[str, Any]:
     """The container that installs a run's Python environment.
 
     The host's `directory` is mounted at PACKAGES, and `source`, with the fetched packages, read-only beside it. It runs
-    as `user`, is confined like a replica, and is on the engine's default bridge, which no replica uses.
+    as `user`, is confined like a replica, and is on `network`, or without one on the engine's default bridge, which no
+    replica uses.
     """
     return {
         "Image": image.id,
@@ -238,13 +300,17 @@ def staging_spec(
         "WorkingDir": "/tmp",  # noqa: S108 - inside the container
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
+            "NetworkMode": network or "default",
             "ExtraHosts": _host(gateway),
             "LogConfig": _LOG,
             "RestartPolicy": {"Name": "no"},
             "Init": True,
             "PidsLimit": 1024,
-            **_confinement(),
-            "Mounts": [_mount(directory, PACKAGES), _mount(source, f"{PACKAGES}-source", read_only=True)],
+            "Memory": memory_bytes,
+            "MemorySwap": memory_bytes,
+            "NanoCpus": int(cpus * 1e9),
+            **_confinement(as_root=False),
+            "Mounts": [_mount(directory, PACKAGES), _mount(source, SOURCE, read_only=True)],
         },
     }
 
@@ -308,13 +374,21 @@ def _log_config(quota: int) -> dict[str, Any]:
 
 def _environment(launch: Launch, image: ImageInfo) -> dict[str, str]:
     extra = {"PYTHONUNBUFFERED": "1"}  # so that a line is in the log when it is printed
+    if launch.user:
+        extra |= {"HOME": HOME, "USER": launch.user.name, "LOGNAME": launch.user.name}
     if launch.packages:
         extra["PATH"] = f"{PACKAGES}/bin:{image.path}"
         extra["VIRTUAL_ENV"] = PACKAGES
     if not launch.gpus:
         # With NVIDIA's runtime as the engine's default, images that request all devices would get them.
         extra["NVIDIA_VISIBLE_DEVICES"] = "void"
-    return {**extra, **launch.environment}
+    if launch.writes_metrics:
+        extra[METRIC_FILE] = METRICS
+    paths = {file.variable: file.path for file in launch.secret_files}
+    ours = dict(launch.environment)
+    if INTEROP_THREADS in image.variables:
+        ours.pop(INTEROP_THREADS, None)
+    return {**extra, **ours, **launch.secrets, **paths}
 
 
 def _host(gateway: str) -> list[str]:
@@ -330,27 +404,29 @@ def _limits(launch: Launch, pids_limit: int) -> dict[str, Any]:
         memory = max(launch.memory_bytes, _MIN_MEMORY)
         # No swap. Half of it for /dev/shm, which data loaders and NCCL use.
         limits |= {"Memory": memory, "MemorySwap": memory, "ShmSize": memory // 2}
-    if launch.gpus:  # pinned memory
+    if launch.gpus or launch.uses_tpus:  # pinned memory
         limits["Ulimits"] = [{"Name": "memlock", "Soft": -1, "Hard": -1}]
     return limits
 
 
-def _confinement() -> dict[str, Any]:
+def _confinement(as_root: bool) -> dict[str, Any]:
     return {
         "Privileged": False,
         "CapDrop": ["ALL"],
-        "CapAdd": list(_CAPABILITIES),
+        "CapAdd": list(_CAPABILITIES) if as_root else [],
         "SecurityOpt": ["no-new-privileges"],
         "IpcMode": "private",
     }
 
 
-def _mounts(launch: Launch) -> list[dict[str, Any]]:
+def _mounts(launch: Launch, storage_roots: str) -> list[dict[str, Any]]:
     mounts = []
     if launch.packages:
         mounts.append(_mount(launch.packages, PACKAGES, read_only=True))
-    if launch.job_dir:
+    if launch.job_dir_source:
         mounts.append(_mount(launch.job_dir_source, launch.job_dir))
+    if storage_roots and STORAGE_ROOTS in launch.environment.values():
+        mounts.append(_mount(storage_roots, STORAGE_ROOTS, read_only=True))
     return mounts
 
 

@@ -3,10 +3,15 @@
 All state is in `runs/RUN/` of the agent's state directory: run.json is the handle, and is replaced atomically with
 `launched` set when the run starts; the supervisors write the rest. A supervisor lives as long as its `alive` file is
 locked, so nothing depends on process ids, which the kernel may reuse.
+
+Where the agent is root, the programs of a run have a user of their own (`host/job_users.py`). To it alone belong the
+directories `work` and `tmp` of its replicas; it may pass through those above, and neither read nor change what
+the agent and the supervisors keep there.
 """
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import re
@@ -15,44 +20,51 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import AwareDatetime, BaseModel, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, Field
 
-from trainyard_agent.host import process_tags, procfs
+from trainyard_agent.host import environment as job_environment
+from trainyard_agent.host import process_tags, procfs, unix_users, wake_pipe
 from trainyard_agent.host.files import (
-    DamagedFile,
     is_locked,
-    read_json,
     remove_tree,
     try_lock,
     write_json,
+    write_private,
 )
+from trainyard_agent.host.job_users import JobUsers
+from trainyard_agent.host.metric_file import read_metric_file
+from trainyard_agent.runtimes import ports, start_supervisor
 from trainyard_agent.runtimes import supervisor as supervisor_program
-from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed
+from trainyard_agent.runtimes.base import (
+    HOST,
+    METRIC_FILE,
+    STOPPED,
+    Handle,
+    Launch,
+    LogSlice,
+    SecretFile,
+    StartFailed,
+    metric_tag,
+)
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
-from trainyard_agent.runtimes.log_file import LogFile
-from trainyard_agent.runtimes.process import ports
+from trainyard_agent.runtimes.log_file import RunLogs
+from trainyard_agent.runtimes.record_files import RecordFiles
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import ReplicaReport, RunOrder, RuntimeName
+from trainyard_protocol.sync import LogPosition, ReplicaReport, RunOrder, RuntimeName
 
-PASSED_ON = (
-    *("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
-    *("LD_LIBRARY_PATH", "CUDA_HOME"),  # how frameworks find the machine's devices
-    *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"),  # gs:// at Google, as the agent's user
-    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
-)
-"""The variables that a replica inherits from the agent; no others, so no token of ours."""
+PROCESSES = 4096
+"""Processes and threads of a replica whose run has a user of its own."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _REMOVED = ".removed-"
-_LOCK_FD = 3
+_LOCK_FD, _SECRETS_FD = 3, 4
+_SECRETS = "secrets"
 _KILL_TIMEOUT_S = 10.0  # for a supervisor to kill everything
 _KILL_ORPHANS_S = 1.0  # for orphans of a killed supervisor to die, in one observation
 _PAUSE_S = 0.005
@@ -90,20 +102,24 @@ class _Ended(BaseModel):
     failure: str = ""
 
 
-_Kind = TypeVar("_Kind", bound=BaseModel)
-
-
 class ProcessRuntime:
-    def __init__(self, state_dir: Path) -> None:
+    traits = HOST
+
+    def __init__(self, state_dir: Path, users: JobUsers | None = None, processes: int = PROCESSES) -> None:
+        """Without `users` new runs have the agent's user, and those that have another keep it."""
+        self._users = users or JobUsers(state_dir)
+        self._processes = processes
         self._runs = state_dir / "runs"
         self._runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._changes = state_dir / supervisor_program.CHANGES
         self._lock = threading.RLock()
         self._children: set[int] = set()
-        self._logs: dict[tuple[str, str], LogFile] = {}
+        self._logs = RunLogs(self._runs)
         self._final: dict[tuple[str, str], ReplicaReport] = {}
+        self._starts: dict[tuple[str, str], _Started] = {}
         self._stops: dict[str, _Stop] = {}
         """Stops that a full disk refused. They are lost with this agent."""
-        self._warned: set[str] = set()
+        self._files = RecordFiles(_log)
 
     @staticmethod
     def has_runs(state_dir: Path) -> bool:
@@ -120,8 +136,11 @@ class ProcessRuntime:
                     elif not self._launched(path.name):
                         self.remove(path.name)
                 except (OSError, process_tags.StillAlive) as error:  # the other runs are not affected
-                    self._warn_once(f"{path} cannot be removed; the next agent tries again: {error}")
+                    self._files.warn_once(f"{path} cannot be removed; the next agent tries again: {error}")
             return [record for record in self._records() if record.launched]
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return wake_pipe.listen(self._changes, changed)
 
     def place(self, order: RunOrder) -> Handle:
         run_id, replicas = order.run_id, order.replicas
@@ -135,13 +154,12 @@ class ProcessRuntime:
             used = {_port(address) for other in self._records() for address in other.addresses.values()}
             try:
                 free = ports.free_ports(len(replicas), used)
-                for replica in replicas:
-                    directory = self._runs / run_id / Task.parse(replica.task).name
-                    for name in ("work", "tmp"):
-                        (directory / name).mkdir(mode=0o700, parents=True)
+                self._make_directories(run_id, [Task.parse(replica.task).name for replica in replicas])
                 (self._runs / run_id / "gate").touch(mode=0o600)
                 addresses = {r.task: f"127.0.0.1:{port}" for r, port in zip(replicas, free, strict=True)}
-                record = _Record(run_id=run_id, addresses=addresses, grace_s=order.grace_s)
+                record = _Record(
+                    run_id=run_id, addresses=addresses, grace_s=order.grace_s, metric_tag=metric_tag(order)
+                )
                 self._write(record)
             except (OSError, ports.NoFreePort, ValueError) as error:
                 self.remove(run_id)
@@ -172,20 +190,25 @@ class ProcessRuntime:
             return tuple(self._observe(record, task) for task in record.addresses)
 
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
-        directory = self._runs / run_id / task
-        if not directory.is_dir():
-            return LogSlice((), complete=True)
-        log = self._logs.setdefault((run_id, task), LogFile(directory / "log.jsonl"))
-        return log.slice(start, max_lines, max_bytes, directory / "done.json")
+        return self._logs.read(run_id, task, start, max_lines, max_bytes)
+
+    def resume_log(self, run_id: str, task: str, position: LogPosition) -> None:
+        pass
+
+    def read_metrics(self, run_id: str, task: str) -> bytes:
+        record = self._record(run_id)
+        if record is None or task not in record.addresses:
+            return b""
+        return read_metric_file(_metric_file(self._runs / run_id / task))
 
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:
         directory = self._runs / run_id / task
-        started = self._read(directory / "started.json", _Started)
+        started = self._started(run_id, task)
         # The supervisor reaps the program only after it has written exit.json, so until then the pid is valid.
         if started is None or not self._alive(run_id, task) or (directory / "exit.json").exists():
             return ()
         tree = procfs.tree(started.pid)
-        return (*tree, *sorted(set(process_tags.tagged(run_id, task)) - set(tree)))
+        return (*tree, *sorted(set(process_tags.tagged(run_id, task, self._users.of(run_id))) - set(tree)))
 
     def usage(self, run_id: str, task: str) -> ReplicaUse | None:
         record = self._record(run_id)
@@ -215,29 +238,37 @@ class ProcessRuntime:
                 self._stops.pop(run_id, None)
             except OSError as error:  # the signal alone stops it too, with the supervisor's default grace
                 self._stops[run_id] = order
-                self._warn_once(
+                self._files.warn_once(
                     f"stop.json of run {run_id} cannot be written; it is stopped without: {error}"
                 )
             for task in alive:
                 with contextlib.suppress(ProcessLookupError):  # it ended in between
                     os.kill(record.pids[task], signal.SIGTERM)
+                    os.kill(record.pids[task], signal.SIGCONT)  # its program may have suspended it
 
     def remove(self, run_id: str) -> None:
         with self._lock:
             path = self._runs / run_id
-            if not _RUN_ID.fullmatch(run_id) or not path.exists():
+            if not _RUN_ID.fullmatch(run_id):
+                return
+            if not path.exists():
+                # Somebody removed the directory of a run that goes on.
+                process_tags.kill_tagged(run_id, user=self._users.of(run_id))
                 return
             self._kill_all(run_id)
             # A new name each time: an earlier removal may have failed.
             removed = self._runs / f"{_REMOVED}{run_id}.{time.time_ns()}"
+            path.chmod(0o700)
             path.rename(removed)  # atomic for readers of a log
             try:
                 remove_tree(removed)
             except OSError as error:
-                self._warn_once(f"{removed} cannot be removed; the next agent tries again: {error}")
+                self._files.warn_once(f"{removed} cannot be removed; the next agent tries again: {error}")
+            self._users.release(run_id)
             self._stops.pop(run_id, None)
-            self._logs = {key: log for key, log in self._logs.items() if key[0] != run_id}
+            self._logs.forget(run_id)
             self._final = {key: report for key, report in self._final.items() if key[0] != run_id}
+            self._starts = {key: started for key, started in self._starts.items() if key[0] != run_id}
             self._reap()
 
     def has_ended(self, run_id: str) -> bool:
@@ -257,11 +288,15 @@ class ProcessRuntime:
         with (run / "gate").open("r+b") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
             pids: dict[str, int] = {}
+            user = self._users.of(record.run_id)
             for launch in launches:
-                write_json(run / launch.task / "launch.json", _spec(record.run_id, launch, run / launch.task))
+                spec = _spec(record.run_id, launch, run / launch.task, user)
+                spec["processes"] = self._processes * len(launches)
+                write_private(run / launch.task / "launch.json", json.dumps(spec))
+                _write_secret_files(launch, run / launch.task / _SECRETS, user)
             for launch in launches:
                 try:
-                    pids[launch.task] = self._spawn(run / launch.task)
+                    pids[launch.task] = self._spawn(run / launch.task, launch)
                 except OSError as error:
                     for pid in pids.values():  # our children, not reaped: the pids are valid
                         os.kill(pid, signal.SIGKILL)
@@ -271,11 +306,24 @@ class ProcessRuntime:
             self._write(launched)
         return launched
 
-    def _spawn(self, directory: Path) -> int:
+    def _make_directories(self, run_id: str, tasks: Sequence[str]) -> None:
+        user = self._users.assign(run_id)
+        run = self._runs / run_id
+        unix_users.make_passage(run, user)
+        for task in tasks:
+            unix_users.make_passage(run / task, user)
+            for name in ("work", "tmp"):
+                unix_users.make_private(run / task / name, user)
+
+    def _spawn(self, directory: Path, launch: Launch) -> int:
         lock = try_lock(directory / "alive")
         if lock is None:
             raise OSError(0, "another supervisor holds its directory")
-        command = [sys.executable, "-I", "-S", supervisor_program.__file__, str(directory), str(_LOCK_FD)]
+        command = [sys.executable, "-I", "-S", start_supervisor.__file__, str(directory), str(_LOCK_FD)]
+        secrets: list[int] = []
+        if launch.secret_values:
+            secrets.append(_secrets_in_memory(launch))
+            command.append(str(_SECRETS_FD))
         errors = os.open(directory / "supervisor.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDWR)
         try:
@@ -288,13 +336,14 @@ class ProcessRuntime:
                     (os.POSIX_SPAWN_DUP2, nothing, 1),
                     (os.POSIX_SPAWN_DUP2, errors, 2),
                     (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
+                    *((os.POSIX_SPAWN_DUP2, fd, _SECRETS_FD) for fd in secrets),
                 ],
                 setsid=True,
                 setsigmask=[signal.SIGTERM],  # until it has handlers: see supervisor_program.main
                 setsigdef=[signal.SIGPIPE],
             )
         finally:
-            for fd in (lock, errors, nothing):
+            for fd in (lock, errors, nothing, *secrets):
                 os.close(fd)
         self._children.add(pid)
         return pid
@@ -308,7 +357,7 @@ class ProcessRuntime:
             return ReplicaReport(task=task, state=ReplicaState.PENDING, address=address)
         directory = self._runs / record.run_id / task
         alive = self._alive(record.run_id, task)  # checked first: a supervisor writes before it exits
-        ended = self._read(directory / "exit.json", _Ended)
+        ended = self._files.read(directory / "exit.json", _Ended)
         closed = (directory / "done.json").exists()
         if not alive and not (ended and closed):
             try:
@@ -317,8 +366,10 @@ class ProcessRuntime:
                 OSError,
                 process_tags.StillAlive,
             ) as error:  # reported as alive until a later attempt succeeds
-                self._warn_once(f"the exit of {task} of run {record.run_id} cannot be recorded yet: {error}")
-        started = self._read(directory / "started.json", _Started)
+                self._files.warn_once(
+                    f"the exit of {task} of run {record.run_id} cannot be recorded yet: {error}"
+                )
+        started = self._started(record.run_id, task)
         report = ReplicaReport(
             task=task,
             state=ReplicaState.RUNNING if started else ReplicaState.STARTING,
@@ -341,10 +392,11 @@ class ProcessRuntime:
         return report
 
     def _record_vanished(self, run_id: str, task: str, ended: _Ended | None) -> _Ended:
-        """Record the exit of a replica whose supervisor was killed: kill its orphans, close its log. Raises OSError or
-        StillAlive if that cannot be done now."""
-        process_tags.kill_tagged(run_id, task, _KILL_ORPHANS_S)
+        """Record the exit of a replica whose supervisor was killed, or has lost its directory: kill its orphans, close
+        its log. Raises OSError or StillAlive if that cannot be done now."""
+        process_tags.kill_tagged(run_id, task, _KILL_ORPHANS_S, user=self._users.of(run_id))
         directory = self._runs / run_id / task
+        directory.mkdir(mode=0o700, exist_ok=True)  # its program may have removed it
         (directory / supervisor_program.RESERVE).unlink(missing_ok=True)  # disk space for these files
         if ended is None:
             vanished = {"time": supervisor_program.rfc3339(time.time_ns()), "monotonic": time.monotonic()}
@@ -353,8 +405,16 @@ class ProcessRuntime:
         write_json(directory / "done.json", {"supervisor": "killed"})
         return ended
 
+    def _started(self, run_id: str, task: str) -> _Started | None:
+        started = self._starts.get((run_id, task))
+        if started is None:
+            started = self._files.read(self._runs / run_id / task / "started.json", _Started)
+            if started is not None:
+                self._starts[run_id, task] = started
+        return started
+
     def _stop(self, run_id: str) -> _Stop | None:
-        return self._read(self._runs / run_id / "stop.json", _Stop) or self._stops.get(run_id)
+        return self._files.read(self._runs / run_id / "stop.json", _Stop) or self._stops.get(run_id)
 
     def _kill_all(self, run_id: str) -> None:
         """Kill every process of the run. Raises StillAlive."""
@@ -362,7 +422,7 @@ class ProcessRuntime:
         tasks = list(record.addresses) if record else [path.name for path in (self._runs / run_id).glob("*/")]
         self.stop(run_id, 0.0)
         if record is None:  # run.json is damaged: a supervisor exits after its program
-            process_tags.kill_tagged(run_id)
+            process_tags.kill_tagged(run_id, user=self._users.of(run_id))
         deadline = time.monotonic() + _KILL_TIMEOUT_S
         while tasks := [task for task in tasks if self._alive(run_id, task)]:
             late = time.monotonic() - deadline
@@ -376,7 +436,8 @@ class ProcessRuntime:
                         os.kill(record.pids[task], signal.SIGKILL)
             self._reap()
             time.sleep(_PAUSE_S)
-        process_tags.kill_tagged(run_id)
+        self._users.kill_processes(run_id)
+        process_tags.kill_tagged(run_id, user=self._users.of(run_id))
 
     def _alive(self, run_id: str, task: str) -> bool:
         return is_locked(self._runs / run_id / task / "alive")
@@ -393,7 +454,7 @@ class ProcessRuntime:
             try:
                 record = self._record(path.name)
             except OSError as error:
-                self._warn_once(f"{path} cannot be read: {error}")
+                self._files.warn_once(f"{path} cannot be read: {error}")
             else:
                 records += [record] if record else []
         return records
@@ -401,50 +462,44 @@ class ProcessRuntime:
     def _record(self, run_id: str) -> _Record | None:
         if not _RUN_ID.fullmatch(run_id):
             return None
-        return self._read(self._runs / run_id / "run.json", _Record)
+        return self._files.read(self._runs / run_id / "run.json", _Record)
 
     def _launched(self, run_id: str) -> bool:
         record = self._record(run_id)
         return record is not None and record.launched
 
     def _write(self, record: _Record) -> None:
-        write_json(self._runs / record.run_id / "run.json", record.model_dump(mode="json"))
-
-    def _read(self, path: Path, kind: type[_Kind]) -> _Kind | None:
-        """The content of a file; None for a missing or damaged one."""
-        try:
-            value = read_json(path)
-            return None if value is None else kind.model_validate(value)
-        except (DamagedFile, ValidationError) as error:
-            self._warn_once(f"{path} is ignored: {error}")
-            return None
-
-    def _warn_once(self, message: str) -> None:
-        """Log a warning, the same message only once."""
-        if message not in self._warned:
-            _log.warning("%s", message)
-        self._warned.add(message)
+        # A run that was not launched is removed after a crash, whatever its record says.
+        path = self._runs / record.run_id / "run.json"
+        write_json(path, record.model_dump(mode="json"), durable=record.launched)
 
 
 def replica_environment(
-    run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str]
+    run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str], user: int | None = None
 ) -> dict[str, str]:
-    """All variables of one replica. `inherited` is the agent's environment, of which PASSED_ON is used."""
+    """All variables of one replica. `inherited` is the agent's environment, of which a part is used."""
     path = inherited.get("PATH", os.defpath)
     return {
-        **{name: inherited[name] for name in PASSED_ON if name in inherited},
+        **job_environment.of_replica(inherited, user, directory / "work"),
         "PATH": f"{Path(launch.command[0]).parent}{os.pathsep}{path}",
         "PYTHONUNBUFFERED": "1",  # so that a line is in the log when it is printed
         "TMPDIR": str(directory / "tmp"),
+        **({METRIC_FILE: str(_metric_file(directory))} if launch.writes_metrics else {}),
         **launch.environment,
+        **{file.variable: str(_place(file, directory / _SECRETS)) for file in launch.secret_files},
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
         **process_tags.tag(run_id, launch.task),
     }
 
 
-def _spec(run_id: str, launch: Launch, directory: Path) -> dict[str, object]:
+def _metric_file(directory: Path) -> Path:
+    """In a directory of the program's own."""
+    return directory / "tmp" / "hypertune.metrics"
+
+
+def _spec(run_id: str, launch: Launch, directory: Path, user: int | None) -> dict[str, object]:
     """The content of launch.json. Raises StartFailed if there is no such program on this machine."""
-    environment = replica_environment(run_id, launch, directory, os.environ)
+    environment = replica_environment(run_id, launch, directory, os.environ, user)
     program = shutil.which(launch.command[0], path=environment["PATH"])
     if program is None:
         raise StartFailed(launch.task, f"There is no program {launch.command[0]!r} on this machine.")
@@ -452,9 +507,41 @@ def _spec(run_id: str, launch: Launch, directory: Path) -> dict[str, object]:
         "command": [program, *launch.command[1:]],
         "environment": environment,
         "directory": str(directory / "work"),
+        "user": user,
         "cpus": list(launch.cpus),
         "log_quota": launch.log_quota_bytes,
     }
+
+
+def _write_secret_files(launch: Launch, directory: Path, user: int | None) -> None:
+    """Write the secrets that the replica gets as files, for its user alone. Raises OSError."""
+    if not launch.secret_files:
+        return
+    directory.mkdir(mode=0o700)
+    for file in launch.secret_files:
+        path = _place(file, directory)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_private(path, file.value)
+    if user is not None:  # the last step, so that nobody is in there before
+        unix_users.give(directory, user)
+
+
+def _place(file: SecretFile, directory: Path) -> Path:
+    return directory / file.name / file.path.rpartition("/")[2]
+
+
+def _secrets_in_memory(launch: Launch) -> int:
+    """A file that is on no disk, for the supervisor: what it reads at its start."""
+    content = {"environment": dict(launch.secrets), "values": launch.secret_values}
+    fd = os.memfd_create("secrets")
+    try:
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(json.dumps(content).encode())
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _port(address: str) -> int:

@@ -99,6 +99,19 @@ def test_copier_writes_every_line_once_however_often_the_connection_breaks(tmp_p
     assert (tmp_path / "done.json").exists()
 
 
+def test_copier_reads_again_after_an_error_that_the_engine_writes_into_the_log(tmp_path: Path) -> None:
+    class Failing(TapeEngine):
+        def log(self, container: str, follow: bool) -> Tape:
+            error = b"Error grabbing logs: invalid character"
+            written = struct.pack(">BxxxL", 3, len(error)) + error if not self.readings else b""
+            self.readings += 1
+            return Tape((self.frames[0] + written, *self.frames[1:]), None)
+
+    engine = Failing(frame(b"one\n"), frame(b"two\n"))
+    assert copied(engine, tmp_path) == ["one", "two"]
+    assert engine.readings > 1
+
+
 def test_copier_goes_on_where_another_agent_died_in_the_middle_of_a_line(tmp_path: Path) -> None:
     frames = [frame(f"line {n}\n".encode()) for n in range(5)]
     assert len(copied(TapeEngine(*frames), tmp_path)) == 5

@@ -1,5 +1,7 @@
 """An engine that starts later is found, and one that goes away is missed."""
 
+import subprocess
+import sys
 from typing import Any
 
 from trainyard_agent.runtimes.docker.engine import EngineDown, EngineInfo, EngineRefused
@@ -51,3 +53,16 @@ def test_engine_that_comes_and_goes_is_followed() -> None:
 
     engine.error, engine.info = None, NEWER
     assert probe.poll() == EngineState(NEWER, here.images)
+
+
+def test_machine_without_an_engine_never_loads_the_sdk() -> None:
+    program = (
+        "import sys, trainyard_agent.main\n"
+        "from trainyard_agent.runtimes.docker.engine import Engine\n"
+        "from trainyard_agent.runtimes.docker.probe import EngineProbe\n"
+        "print(EngineProbe(Engine('unix:///nowhere/docker.sock')).poll().problem)\n"
+        "print([name for name in ('docker', 'requests', 'urllib3', 'kubernetes') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    away = "no Docker engine answers at unix:///nowhere/docker.sock (No such file or directory)"
+    assert done.stdout.splitlines() == [away, "[]"]

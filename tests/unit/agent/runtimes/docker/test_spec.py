@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.runtimes.base import Launch, ProgramUser
 from trainyard_agent.runtimes.docker import spec as docker_spec
 from trainyard_agent.runtimes.docker.spec import ImageInfo, Owner
+from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason
 from unit.agent.stub_server import run_order
@@ -109,13 +110,27 @@ def test_spec_gives_no_privilege_and_no_place_of_the_host() -> None:
     assert host["IpcMode"] == "private"
 
 
+def test_spec_gives_another_user_a_home_and_no_capability() -> None:
+    made = spec(launch(user=ProgramUser(1000, 7, "ann"), environment={"USER": "mine"}))
+    assert (made["User"], made["WorkingDir"]) == ("1000:7", docker_spec.HOME)
+    assert {f"HOME={docker_spec.HOME}", "USER=mine", "LOGNAME=ann"} < set(made["Env"])
+    assert made["HostConfig"]["CapAdd"] == []
+    assert "User" not in spec(launch())
+    assert spec(launch())["HostConfig"]["CapAdd"]
+    order, kept = run_order(RUN, MASTER, WORKER), ImageInfo("sha256:abc", user="trainer")
+    of_image = docker_spec.container_spec(
+        Owner("a1"), order, launch(), kept, addresses={}, gateway="", pids_limit=1
+    )
+    assert of_image["HostConfig"]["CapAdd"] == []
+
+
 def test_spec_mounts_the_runs_packages_read_only_and_its_job_dir() -> None:
     made = spec(launch(packages="/state/env", job_dir="/data/link/out", job_dir_source="/data/real/out"))
     assert made["HostConfig"]["Mounts"] == [
-        {"Type": "bind", "Source": "/state/env", "Target": docker_spec.PACKAGES, "ReadOnly": True},
+        {"Type": "bind", "Source": "/state/env", "Target": PACKAGES, "ReadOnly": True},
         {"Type": "bind", "Source": "/data/real/out", "Target": "/data/link/out", "ReadOnly": False},
     ]
-    assert f"PATH={docker_spec.PACKAGES}/bin:/opt/bin:/bin" in made["Env"]
+    assert f"PATH={PACKAGES}/bin:/opt/bin:/bin" in made["Env"]
 
 
 def test_spec_asks_for_gpus_by_the_drivers_ids() -> None:

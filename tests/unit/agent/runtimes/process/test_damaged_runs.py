@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from contract.runtimes.runtime_labs import Driver
+from run_ids import unique_run
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import read_json, remove_tree
 from trainyard_agent.main import main
+from trainyard_agent.runtimes import record_files
 from trainyard_agent.runtimes.process import runtime
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_protocol.states import Reason, ReplicaState
 from unit.agent.shells import RUN, TASK, start
 
-OTHER = "2" * 32
+OTHER = unique_run("2")
 DAMAGES = [
     pytest.param("", id="empty"),
     pytest.param("\0\0\0", id="zeros"),
@@ -138,7 +140,7 @@ def test_recover_with_one_unreadable_run_finds_the_others_and_keeps_it(
         return read_json(path)
 
     with monkeypatch.context() as broken:
-        broken.setattr(runtime, "read_json", fail)
+        broken.setattr(record_files, "read_json", fail)
         assert [handle.run_id for handle in driver.lab.reopen().recover()] == [OTHER]
 
     assert [handle.run_id for handle in driver.lab.reopen().recover()] == [RUN, OTHER]
@@ -164,10 +166,10 @@ def test_recover_with_processes_that_hang_in_the_kernel_finds_the_others(
     start(driver, "exec sleep 1000", OTHER)
     kill_tagged = process_tags.kill_tagged
 
-    def hang(run_id: str, *rest: Any) -> None:
+    def hang(run_id: str, *rest: Any, **options: Any) -> None:
         if run_id == RUN:
             raise process_tags.StillAlive("processes 1 cannot be killed")
-        kill_tagged(run_id, *rest)
+        kill_tagged(run_id, *rest, **options)
 
     with monkeypatch.context() as hanging:
         hanging.setattr(process_tags, "kill_tagged", hang)
@@ -192,6 +194,28 @@ def test_remove_that_leaves_files_forgets_the_run_and_recover_tries_again(
     driver.lab.reopen().recover()
 
     assert names(runs) == []
+
+
+def test_program_that_removes_its_directory_is_ended_and_counts_as_vanished(
+    driver: Driver, runs: Path
+) -> None:
+    start(driver, 'echo up; rm -rf "${PWD%/work}"; sleep 1000')
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+
+    assert ended is not None
+    assert (ended.code, ended.reason) == (None, Reason.VANISHED)
+    driver.until(lambda: not process_tags.tagged(RUN))
+
+
+def test_remove_of_a_run_whose_directory_was_removed_ends_its_processes(driver: Driver, runs: Path) -> None:
+    start(driver, "echo up; setsid sleep 1000 & sleep 1000")
+    driver.until(lambda: up(driver, RUN) and len(process_tags.tagged(RUN)) > 1)
+    remove_tree(runs / RUN)
+
+    driver.runtime.remove(RUN)
+
+    assert not process_tags.tagged(RUN)
 
 
 def test_stop_all_with_one_damaged_run_that_cannot_be_removed_ends_the_others(

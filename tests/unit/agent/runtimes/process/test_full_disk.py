@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from contract.runtimes.runtime_labs import Driver
+from run_ids import unique_run
 from trainyard_agent.host import process_tags
-from trainyard_agent.host.files import read_json, try_lock
-from trainyard_agent.host.files import write_json as write_record
+from trainyard_agent.host.files import read_json, try_lock, write_json, write_private
 from trainyard_agent.runtimes import supervisor
-from trainyard_agent.runtimes.base import StartFailed
+from trainyard_agent.runtimes.base import Launch, StartFailed
 from trainyard_agent.runtimes.process import runtime
 from trainyard_protocol.states import Reason, ReplicaState
 from unit.agent.shells import RUN, TASK, start
 
-OTHER = "2" * 32
+OTHER = unique_run("2")
 
 
 class FullDisk:
@@ -29,12 +29,12 @@ class FullDisk:
         self._runs = runs
         spawn = driver.runtime._spawn  # type: ignore[attr-defined]
 
-        def spawn_without_room(directory: Path) -> int:
+        def spawn_without_room(directory: Path, launch: Launch) -> int:
             (directory / "supervisor.err").symlink_to("/dev/full")
             soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
             try:
-                return int(spawn(directory))
+                return int(spawn(directory, launch))
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
@@ -58,12 +58,16 @@ def running(driver: Driver, run_id: str) -> bool:
 def refuse(monkeypatch: pytest.MonkeyPatch, refuses: Callable[[Path], bool]) -> None:
     """A full disk for the agent's own writes to paths that `refuses` selects."""
 
-    def write_json(path: Path, value: object) -> None:
-        if refuses(path):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write_record(path, value)
+    def unless_full(write: Callable[..., None]) -> Callable[..., None]:
+        def write_if_allowed(path: Path, *arguments: object, **options: object) -> None:
+            if refuses(path):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write(path, *arguments, **options)
 
-    monkeypatch.setattr(runtime, "write_json", write_json)
+        return write_if_allowed
+
+    for write in (write_json, write_private):
+        monkeypatch.setattr(runtime, write.__name__, unless_full(write))
 
 
 def lock_when_free(driver: Driver, path: Path) -> int:

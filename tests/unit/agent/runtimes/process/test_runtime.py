@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from contract.runtimes.runtime_labs import Driver
-from trainyard_agent.host import process_tags
+from run_ids import unique_run
+from trainyard_agent.host import process_tags, procfs
 from trainyard_agent.runtimes.base import Launch, StartFailed
-from trainyard_agent.runtimes.process.runtime import replica_environment
+from trainyard_agent.runtimes.process.runtime import ProcessRuntime, replica_environment
 from trainyard_protocol.states import Reason, ReplicaState
 
-RUN, TASK, WORKER = "1" * 32, "master-replica-0", "worker-replica-0"
+RUN, TASK, WORKER = unique_run("1"), "master-replica-0", "worker-replica-0"
 
 
 def start(driver: Driver, *command: str, **options: Any) -> None:
@@ -53,7 +54,7 @@ def test_replica_sees_a_clean_environment_of_its_own(
     assert seen["cwd"] == str(directory / "work")
     assert seen["PATH"].startswith(f"{Path(sys.executable).parent}{os.pathsep}")
     assert "SOMETHING_ELSE" not in seen
-    assert "secret" not in line
+    assert '"secret"' not in line
 
 
 def test_environment_hides_devices_that_were_not_granted() -> None:
@@ -145,7 +146,7 @@ def test_supervisor_terminated_by_a_stranger_ends_its_program(driver: Driver) ->
     driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
     (program,) = process_tags.tagged(RUN)
 
-    os.kill(int(Path(f"/proc/{program}/stat").read_text().split()[3]), signal.SIGTERM)
+    os.kill(_parent(program), signal.SIGTERM)
 
     ended = driver.wait_for_exits(RUN)[TASK].exit
     assert ended is not None
@@ -167,6 +168,21 @@ def test_stop_reaches_what_tried_to_escape(driver: Driver, tmp_path: Path, escap
     driver.wait_for_log(RUN, TASK)
 
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_stop_reaches_a_program_that_suspended_its_supervisor(driver: Driver) -> None:
+    start(driver, "/bin/sh", "-c", "kill -STOP $PPID; exec sleep 1000")
+    driver.until(lambda: any(procfs.is_stopped(_parent(pid)) for pid in process_tags.tagged(RUN)))
+
+    driver.runtime.stop(RUN, 0.1)
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+    assert ended is not None
+    assert ended.reason is Reason.STOPPED
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().split()[3])
 
 
 def test_sigterm_reaches_a_program_that_saves_and_exits_cleanly(driver: Driver) -> None:
@@ -208,7 +224,7 @@ def test_launch_that_an_agent_left_half_done_starts_no_program(driver: Driver, t
     (run / TASK / "launch.json").write_text(json.dumps(launch))
     with (run / "gate").open("r+b") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
-        runtime._spawn(run / TASK)  # type: ignore[attr-defined]
+        runtime._spawn(run / TASK, Launch(TASK, (), {}, (), 0))  # type: ignore[attr-defined]
 
     assert driver.lab.reopen().recover() == []
     assert not run.exists()
@@ -222,10 +238,10 @@ def test_start_without_a_supervisor_for_one_replica_undoes_the_others(
     driver.place(RUN, TASK, WORKER)
     spawn = driver.lab.runtime._spawn  # type: ignore[attr-defined]
 
-    def fail_for_worker(directory: Path) -> int:
+    def fail_for_worker(directory: Path, launch: Launch) -> int:
         if directory.name == WORKER:
             raise OSError(11, "Resource temporarily unavailable")
-        return int(spawn(directory))
+        return int(spawn(directory, launch))
 
     monkeypatch.setattr(driver.runtime, "_spawn", fail_for_worker)
     launches = [Launch(t, ("/bin/touch", str(marker)), {}, (), 0) for t in (TASK, WORKER)]
@@ -265,4 +281,5 @@ def test_replica_that_the_kernel_still_starts_is_starting(driver: Driver, tmp_pa
     start(driver, "/bin/sleep", "1000")
     driver.until(lambda: driver.reports(RUN)[TASK].state is ReplicaState.RUNNING)
     (tmp_path / "state" / "runs" / RUN / TASK / "started.json").unlink()
-    assert driver.reports(RUN)[TASK].state is ReplicaState.STARTING
+    (report,) = ProcessRuntime(tmp_path / "state").observe(RUN)  # the first one knows that it has started
+    assert report.state is ReplicaState.STARTING

@@ -15,6 +15,7 @@ from trainyard_protocol.states import (
 from trainyard_protocol.sync import ExitReport, ReplicaReport, RunReport, Stall
 from trainyard_protocol.training_input import parse_training_input
 from trainyard_server.domain.lifecycle import decisions, messages
+from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.lifecycle.decisions import (
     RetryPolicy,
     decider,
@@ -41,9 +42,15 @@ def ended(
     at: float = 1,
     after_stop: bool = False,
     log: bool = True,
+    order: int = 0,
 ) -> ReplicaSnapshot:
     report = ExitReport(
-        code=code, reason=reason, message="why.", finished_at=after(at), after_stop=after_stop
+        code=code,
+        reason=reason,
+        message="why.",
+        finished_at=after(at),
+        after_stop=after_stop,
+        order=order,
     )
     return ReplicaSnapshot(task, ReplicaState.EXITED, started_at=T0, exit=report, log_complete=log)
 
@@ -56,8 +63,8 @@ def done(task: str, at: float = 1) -> ReplicaSnapshot:
     return ended(task, Reason.COMPLETED, 0, at)
 
 
-def crashed(task: str, code: int = 1, at: float = 1) -> ReplicaSnapshot:
-    return ended(task, Reason.PROGRAM_ERROR, code, at)
+def crashed(task: str, code: int = 1, at: float = 1, order: int = 0) -> ReplicaSnapshot:
+    return ended(task, Reason.PROGRAM_ERROR, code, at, order=order)
 
 
 def stopped(task: str, at: float = 2) -> ReplicaSnapshot:
@@ -117,7 +124,7 @@ def test_step_runs_only_once_all_replicas_have_been_up() -> None:
         ((up(MASTER), done(WORKER)), False),
         ((up(MASTER), crashed(WORKER)), True),
         ((up(MASTER), done(EVALUATOR)), False),
-        ((up(MASTER), crashed(EVALUATOR)), True),
+        ((up(MASTER), crashed(EVALUATOR)), False),
         ((up(MASTER), done(PS)), False),
         ((up(MASTER), stopped(WORKER)), False),
         ((up(MASTER), ended(WORKER, Reason.HOST_SHUTDOWN, after_stop=True)), True),
@@ -153,6 +160,20 @@ def test_step_does_not_end_a_run_that_still_lives_or_logs(replicas: tuple[Replic
         ((crashed(MASTER, 1, 2), crashed(WORKER, 3, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, WORKER, 3),
         ((crashed(MASTER, 1, 1), crashed(WORKER, 3, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, MASTER, 1),
         ((done(WORKER, 0), crashed(MASTER, 5, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, MASTER, 5),
+        (  # within one second of a coarse clock
+            (crashed(MASTER, 1, 1.1, order=2), crashed(WORKER, 3, 1.9, order=1)),
+            Outcome.FAILED,
+            Reason.PROGRAM_ERROR,
+            WORKER,
+            3,
+        ),
+        (
+            (crashed(MASTER, 1, 1.9, order=2), crashed(WORKER, 3, 2, order=1)),
+            Outcome.FAILED,
+            Reason.PROGRAM_ERROR,
+            MASTER,
+            1,
+        ),
         (
             (ended(MASTER, Reason.START_FAILED, None), stopped(WORKER)),
             Outcome.FAILED,
@@ -174,6 +195,55 @@ def test_step_does_not_end_a_run_that_still_lives_or_logs(replicas: tuple[Replic
             MASTER,
             1,
         ),
+        (  # the worker lost its peer to the preemption, and ended first
+            (ended(MASTER, Reason.PREEMPTED, 143, 9), crashed(WORKER, 3, 1)),
+            Outcome.FAILED,
+            Reason.PREEMPTED,
+            MASTER,
+            143,
+        ),
+        (  # the worker was killed, and its peer failed of that and ended first
+            (crashed(MASTER, 1, 1.0), ended(WORKER, Reason.KILLED_BY_SIGNAL, 137, 1.01)),
+            Outcome.FAILED,
+            Reason.KILLED_BY_SIGNAL,
+            WORKER,
+            137,
+        ),
+        (  # the runtime orders the ends itself
+            (crashed(MASTER, 1, 1, order=1), ended(WORKER, Reason.KILLED_BY_SIGNAL, 137, 1, order=2)),
+            Outcome.FAILED,
+            Reason.PROGRAM_ERROR,
+            MASTER,
+            1,
+        ),
+        (  # killed much later: a consequence
+            (crashed(MASTER, 1, 1), ended(WORKER, Reason.KILLED_BY_SIGNAL, 137, 3)),
+            Outcome.FAILED,
+            Reason.PROGRAM_ERROR,
+            MASTER,
+            1,
+        ),
+        (  # an abort may be a consequence
+            (crashed(MASTER, 1, 1), ended(WORKER, Reason.KILLED_BY_SIGNAL, 134, 1.01)),
+            Outcome.FAILED,
+            Reason.PROGRAM_ERROR,
+            MASTER,
+            1,
+        ),
+        (
+            (done(MASTER, 1), ended(WORKER, Reason.PREEMPTED, 143, 2)),
+            Outcome.SUCCEEDED,
+            Reason.COMPLETED,
+            MASTER,
+            0,
+        ),
+        (
+            (ended(MASTER, Reason.PREEMPTED, 143, 2, after_stop=True), crashed(WORKER, 3, 1)),
+            Outcome.FAILED,
+            Reason.PROGRAM_ERROR,
+            WORKER,
+            3,
+        ),
         (
             (done(MASTER, 1), ended(WORKER, Reason.HOST_SHUTDOWN, 143, 2, after_stop=True)),
             Outcome.SUCCEEDED,
@@ -194,6 +264,20 @@ def test_verdict_is_the_first_deciding_exit_by_the_replicas_clocks(
         replica,
         exit_code,
     )
+
+
+def test_verdict_of_a_denied_permission_says_whom_the_program_ran_as() -> None:
+    report = crashed(MASTER).exit
+    assert report is not None
+    of_container = report.model_copy(update={"message": "It exited with 1. It ran as user 7:7. (User)"})
+    replica = replace(crashed(MASTER), exit=of_container)
+    for text, hint in (
+        ("[Errno 13] Permission denied: '/opt'", " It ran as user 7:7. (User)"),
+        ("no data", ""),
+    ):
+        verdict = verdict_of(job(replica), (), Cause(text))
+        start = "The replica master 0 exited with a non-zero status of 1."
+        assert (verdict.message, verdict.cause) == (f"{start}{hint} {text}", text)
 
 
 @pytest.mark.parametrize(
@@ -240,11 +324,12 @@ def test_infrastructure_failure_without_budget_fails_the_job() -> None:
     taken = step(replace(job(ended(MASTER, Reason.VANISHED)), retries_used=2), T0, POLICY, ("x",))
     assert taken is not None
     assert taken.job is JobState.FAILED
-    assert taken.error_message == "The replica master 0 vanished without an exit status. why. x"
+    assert taken.error_message == "The replica master 0 vanished without an exit status. why.\nx"
 
 
-def test_operators_stop_gets_a_new_run_always_and_at_once() -> None:
-    taken = step(replace(job(ended(MASTER, Reason.HOST_SHUTDOWN)), retries_used=99), T0, POLICY)
+@pytest.mark.parametrize("reason", [Reason.HOST_SHUTDOWN, Reason.PREEMPTED])
+def test_operators_stop_gets_a_new_run_always_and_at_once(reason: Reason) -> None:
+    taken = step(replace(job(ended(MASTER, reason)), retries_used=99), T0, POLICY)
     assert taken is not None
     assert (taken.job, taken.backoff_until, taken.retries_used) == (JobState.QUEUED, None, None)
 

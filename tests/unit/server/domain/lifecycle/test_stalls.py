@@ -128,6 +128,20 @@ def test_where_nothing_tells_them_apart_it_says_so_and_names_the_primary(
     assert "Which replica holds it up cannot be told" in diagnosis.message
 
 
+def test_silent_run_has_the_replica_that_does_something_else_or_the_primary() -> None:
+    stall = Stall(step=0, since=NOW, limit_s=300, for_s=312, silent=True)
+    lone = diagnose([StalledReplica(CHIEF, stall, LOADS)])
+    assert lone is not None
+    assert lone.message == (
+        "master-replica-0 has printed nothing and used no CPU for 312 s. It is in trainer/data.py:88 load."
+    )
+    gang = [StalledReplica(CHIEF, stall, WAITS), StalledReplica(WORKER_0, stall, WAITS)]
+    named = diagnose([*gang, StalledReplica(WORKER_1, stall, LOADS), StalledReplica(PS)])
+    assert named is not None
+    assert named.task == WORKER_1
+    assert "used no CPU for 312 s, nor has another replica. It is in" in named.message
+
+
 def test_lone_replica_is_the_one() -> None:
     diagnosis = diagnose([stands(CHIEF, stacks=LOADS, longest_s=0)])
     assert diagnosis is not None

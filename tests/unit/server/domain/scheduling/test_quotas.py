@@ -4,6 +4,7 @@ import pytest
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_server.config.quota_file import load_quotas
+from trainyard_server.domain.images import AllowedImages
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import Gang
 from trainyard_server.domain.scheduling.scheduler import beyond_quota, plan
@@ -113,19 +114,38 @@ def test_file_lays_a_projects_limits_over_the_default(tmp_path: Path) -> None:
         "default: {vcpus: 64, runningJobs: 20, accelerators: {nvidia_t4: 2}}\n"
         "projects:\n  vision: {vcpus: 128, runningJobs: null, gpus: 4, accelerators: {NVIDIA_P4: 0}}\n"
     )
-    quotas = load_quotas(file)
+    quotas, _ = load_quotas(file)
     assert quotas.of("anybody") == {"vcpus": 64, "jobs": 20, "NVIDIA_T4": 2}
     assert quotas.of("vision") == {"vcpus": 128, "gpus": 4, "NVIDIA_T4": 2, "NVIDIA_P4": 0}
     file.write_text("")
-    assert load_quotas(file).of("vision") == load_quotas(None).of("vision") == {}
+    assert load_quotas(file) == load_quotas(None) == (Quotas(), AllowedImages())
+
+
+def test_file_has_the_images_of_a_project_instead_of_the_default_ones(tmp_path: Path) -> None:
+    file = tmp_path / "quotas.yaml"
+    file.write_text(
+        "default: {images: [a/*]}\nprojects: {p: {images: [b/*]}, q: {vcpus: 1}, r: {images: null}, s: {images: []}}\n"
+    )
+    _, images = load_quotas(file)
+    refused = {
+        (project, name) for project in "pqrs" for name in ("a/x", "b/x") if images.refusal(project, name)
+    }
+    assert refused == {("p", "a/x"), ("q", "b/x"), ("s", "a/x"), ("s", "b/x")}
+    assert images.refusal("other", "b/x") == (
+        "b/x is not an image that jobs of project other may bring; allowed are a/*."
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("default: {vcpus: 1}\nprojects:\n  a: {vcpus: 2}\n  b:\n    gpus: -1\n", ":5: projects.b.gpus: "),
-        ("default:\n  cpus: 4\n", ":2: default.cpus: Extra inputs are not permitted."),
+        (
+            "default:\n  cpus: 4\n",
+            ":2: default.cpus: there is no such entry; allowed are runningJobs, vcpus, ",
+        ),
         ("projects:\n  a: {accelerators: {T4: many}}\n", ":2: projects.a.accelerators.T4: "),
+        ("default:\n  images: [a b]\n", ":2: default.images.0: String should match pattern"),
         ("- 1\n", ":1: the file: "),
         ("a: 1\nb: [", ":2: is not YAML: expected the node content, but found '<stream end>'."),
     ],

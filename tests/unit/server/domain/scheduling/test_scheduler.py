@@ -137,8 +137,12 @@ def test_image_waits_for_an_engine_that_is_away_and_holds_back_nobody() -> None:
 
 
 def test_packages_wait_where_everything_runs_in_containers_that_have_no_engine() -> None:
-    away = agent("a", 1, runs_packages=False, engine_problem=AWAY)
-    assert plan([queued(1)], [away], NOW).waiting[1].kind == "no-engine"
+    away = agent("a", 1, runs_packages=False, engine_problem=AWAY, no_processes="it may not")
+    waiting = plan([queued(1)], [away], NOW).waiting[1]
+    assert (waiting.kind, waiting.reason) == (
+        "no-engine",
+        f"needs a container engine: on agent a {AWAY}, and it may not",
+    )
 
 
 def test_fit_scales_a_gang_down_to_the_machine() -> None:
@@ -181,6 +185,23 @@ def test_fit_without_any_gpu_gives_none() -> None:
     placement = only(plan([queued(1, gpus=8)], [agent(mode="fit")], NOW))
     assert placement.assignments[0].gpus == ()
     assert "asked for 1 vCPU, 2.0 GB and 8 x NVIDIA_TESLA_T4 and gets 1 vCPU and 2.0 GB" in placement.scaled
+
+
+@pytest.mark.parametrize("mode", ["fit", "strict"])
+def test_tpus_are_waited_for_and_never_scaled_down(mode: str) -> None:
+    jobs = [waiting(1, [request(0, 4), request(1, 4, gpus=8, kind="TPU_V2")])]
+    small = agent(cpus=4, gb=64, gpus=("NVIDIA_TESLA_T4", "TPU_V3"), mode=mode)
+    result = plan(jobs, [small], NOW)
+    assert result.placements == ()
+    assert result.waiting[1].reason == (
+        "needs an agent with 8 x TPU_V2 (`--tpus` of the agent), and there is none"
+    )
+    with_tpu = agent("tpu", cpus=8, gb=64, gpus=("TPU_V2",) * 8, mode=mode)
+    placement = only(plan(jobs, [small, with_tpu], NOW))
+    assert [len(one.gpus) for one in placement.assignments] == [0, 8]
+    # A gang without TPUs that asks for GPUs gets none of its cores.
+    scaled_down = only(plan([queued(2, gpus=1)], [agent("tpu", gpus=("TPU_V2",) * 8, mode="fit")], NOW))
+    assert scaled_down.assignments[0].gpus == ()
 
 
 def test_fit_waits_for_room_with_a_gang_that_fits_the_empty_machine() -> None:

@@ -50,9 +50,8 @@ def test_priority_above_those_that_are_ahead() -> None:
     host = agent(cpus=4, gangs=(held(0, 1),))
     assert messages(of_types(1, "local-1"), [host], ahead)[0] == "a priority above 5 (it has 0)"
     highest = queued(2, cpus=4, priority=1000)
-    assert (
-        messages(of_types(1, "local-1"), [host], (highest,)) == []
-    )  # and the end of the other helps that one alone
+    # And the end of the other helps that one alone.
+    assert messages(of_types(1, "local-1"), [host], (highest,)) == []
 
 
 def test_all_types_at_once_where_one_is_not_enough() -> None:

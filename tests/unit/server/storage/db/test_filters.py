@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.storage.db.filters import And, Not, Or, Term, _matches, parse, to_sql
+from trainyard_server.domain.filter_syntax import And, Not, Or, Term
+from trainyard_server.storage.db.filters import _matches, parse, to_sql
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,8 @@ from trainyard_server.storage.db.filters import And, Not, Or, Term, _matches, pa
         ("labels.team=vision", Term("labels.team", "=", "vision")),
         ("labels.a-b:*", Term("labels.a-b", ":", "*")),
         ('jobId="a b"', Term("jobId", "=", "a b")),
+        (r"jobId='a \'b\"'", Term("jobId", "=", "a 'b\"")),
+        ("errorMessage:don't", Term("errorMessage", ":", "don't")),
         (r'jobId="a\"b"', Term("jobId", "=", 'a"b')),
         ("createTime>2026-11-20T10:00:00Z", Term("createTime", ">", "2026-11-20T10:00:00Z")),
         ('createTime >= "2026-11-20T10:00:00Z"', Term("createTime", ">=", "2026-11-20T10:00:00Z")),
@@ -55,6 +58,7 @@ def test_filter_that_is_good_is_read(text: str, expected: object) -> None:
         ("jobId>a", 6, "compares times"),
         ("createTime>yesterday", 12, "is not a time"),
         ("jobId:a ! b", 9, "is not understood"),
+        ("jobId:'a b", 7, "is not understood"),
         ("AND", 1, "a field's name is expected"),
         ("labels.:x", 1, "labels.KEY"),
         ("jobId:(", 7, "a value is expected"),

@@ -9,7 +9,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from trainyard_server.services.diagnosis import of_database
-from trainyard_server.storage.db.probes import DatabaseProbe, newest_schema
+from trainyard_server.storage.db.engine import newest_schema
+from trainyard_server.storage.db.probes import DatabaseProbe
 from trainyard_server.storage.db.repository import Store
 
 

@@ -44,7 +44,7 @@ INFO = AgentInfo(
 def one_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store = Store.at(tmp_path_factory.mktemp("moves"))
     with store.write() as writer:
-        writer.save_agent(INFO, (), NOW)
+        writer.save_agent(INFO, "", (), NOW)
         job = JobRow(
             project="p",
             job_id="j",

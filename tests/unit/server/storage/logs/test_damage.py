@@ -11,9 +11,8 @@ import pytest
 
 from trainyard_protocol.sync import LogEnd, digest
 from trainyard_server.storage.files import LockTimeout, locked
-from trainyard_server.storage.logs import job_log
 from trainyard_server.storage.logs.index import SIZE
-from trainyard_server.storage.logs.records import DAMAGED
+from trainyard_server.storage.logs.records import DAMAGED, RecordReader
 from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogMismatch, LogStore
 from unit.server.storage.logs.test_store import MASTER, WORKER, everything, lines, shown
 
@@ -188,7 +187,7 @@ def test_segment_that_is_gone_is_filled_again(tmp_path: Path) -> None:
     running = LogStore(tmp_path)
     shown(running)
     (tmp_path / SEGMENT).unlink()
-    assert running.append("p", "j", MASTER, 5, lines("a")) == (0, 0, False)
+    assert running.append("p", "j", MASTER, 5, lines("a")) == (0, 0, False, ())
     assert_agents_complete(tmp_path, before)
 
 
@@ -259,7 +258,7 @@ def test_segment_that_cannot_be_opened_or_read_is_left_as_it_is(
     with pytest.raises(OSError, match="Too many"):
         store.append("p", "j", MASTER, 0, lines("a"))
     monkeypatch.undo()
-    monkeypatch.setattr(job_log, "_record", lambda *_: b"")  # a disk that fails to read
+    monkeypatch.setattr(RecordReader, "_read", lambda *_: b"")  # a disk that fails to read
     assert {text for *_, text in shown(LogStore(tmp_path))} == {DAMAGED}
     monkeypatch.undo()
     assert {path: (tmp_path / path).read_bytes() for path in whole} == whole

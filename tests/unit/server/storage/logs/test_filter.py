@@ -138,7 +138,7 @@ def test_filter_that_finds_nothing_looks_at_a_bounded_number_of_lines_at_a_time(
         if not batch.more:
             break
     assert (after, reads) == (50_000, 3)
-    long = line.model_copy(update={"text": "y" * 2**20})
+    long = line._replace(text="y" * 2**20)
     store.append("p", "j", WORKER, 0, [long] * 12)
     assert store.read("p", "j", after, LogFilter(search="needle")).last - after <= 5
     back = store.read_back("p", "j", None, LogFilter(search="needle"))
@@ -153,8 +153,8 @@ def test_filters_by_severity_replica_and_time_decode_only_the_lines_that_they_pa
 ) -> None:
     store = LogStore(tmp_path)
     plain = LogLine(time="2026-11-20T12:00:00Z", stream="stdout", text="x" * 100)
-    later = plain.model_copy(update={"time": "2026-11-20T13:00:00Z"})
-    error = plain.model_copy(update={"text": "ERROR: it broke"})
+    later = plain._replace(time="2026-11-20T13:00:00Z")
+    error = plain._replace(text="ERROR: it broke")
     for start in range(0, 50_000, 5000):
         store.append("p", "j", MASTER, start, [plain] * 5000)
     store.append("p", "j", WORKER, 0, [error, later, plain])

@@ -56,7 +56,7 @@ def test_old_log_is_converted_when_it_is_opened_and_goes_on(tmp_path: Path, chec
     assert [entry.cursor for entry in everything(store) if entry.partial] == [3]
     assert everything(store)[4].time == "2026-11-20T12:00:05Z"
     sent = lines(*[text for _, task, _, text in before if task == MASTER.task], "new")
-    assert store.append("p", "j", MASTER, 0, sent) == (5, 1, False)
+    assert store.append("p", "j", MASTER, 0, sent) == (5, 1, False, ())
     assert store.verify("p", "j", MASTER, LogEnd(count=5, sha256=digest(sent)))
     assert shown(LogStore(tmp_path)) == [*before, (10, MASTER.task, 4, "new")]
     assert sorted(path.name for path in (tmp_path / JOB).iterdir()) == ["lock", "segment", "segment.index"]

@@ -53,16 +53,16 @@ def test_lines_of_all_streams_have_one_order(tmp_path: Path) -> None:
 
 def test_chunk_that_overlaps_is_added_from_where_it_continues(tmp_path: Path) -> None:
     store = LogStore(tmp_path)
-    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 2, False)
-    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 0, False)
-    assert store.append("p", "j", MASTER, 1, lines("1", "2", "3")) == (4, 2, False)
+    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 2, False, ())
+    assert store.append("p", "j", MASTER, 0, lines("0", "1")) == (2, 0, False, ())
+    assert store.append("p", "j", MASTER, 1, lines("1", "2", "3")) == (4, 2, False, ())
     assert [e.text for e in everything(store)] == ["0", "1", "2", "3"]
 
 
 def test_chunk_that_leaves_a_gap_is_skipped(tmp_path: Path) -> None:
     store = LogStore(tmp_path)
     store.append("p", "j", MASTER, 0, lines("0"))
-    assert store.append("p", "j", MASTER, 2, lines("2")) == (1, 0, False)
+    assert store.append("p", "j", MASTER, 2, lines("2")) == (1, 0, False, ())
     assert [e.text for e in everything(store)] == ["0"]
 
 
@@ -183,9 +183,11 @@ def test_quota_counts_records_and_never_cuts_the_service(tmp_path: Path) -> None
     assert appended.full
     assert 0 < appended.new < 20
     assert (tmp_path / "p" / "j" / "segment").stat().st_size <= 1000
-    assert store.append("p", "j", MASTER, 0, lines(*texts), 1000) == (appended.next, 0, True)
-    assert store.append("p", "j", WORKER, 0, lines("y" * 100), 1000) == (0, 0, True), "one quota for the job"
-    assert store.append("p", "j", SERVICE, 0, lines("z" * 2000), 1000) == (1, 1, False)
+    assert store.append("p", "j", MASTER, 0, lines(*texts), 1000) == (appended.next, 0, True, ())
+    assert store.append("p", "j", WORKER, 0, lines("y" * 100), 1000) == (0, 0, True, ()), (
+        "one quota for the job"
+    )
+    assert store.append("p", "j", SERVICE, 0, lines("z" * 2000), 1000) == (1, 1, False, ())
     assert len(everything(store)) == appended.new + 1
 
 
@@ -218,7 +220,7 @@ def test_any_chunks_in_any_order_make_each_stream_a_prefix_without_gaps(
     for step, (stream, start, count) in enumerate(chunks):
         texts = [f"{stream.task} {n}" for n in range(start, start + count)]
         before = have[stream]
-        have[stream], new, _ = store.append("p", "j", stream, start, lines(*texts))
+        have[stream], new, *_ = store.append("p", "j", stream, start, lines(*texts))
         assert have[stream] == (max(before, start + count) if start <= before else before)
         assert new == have[stream] - before
         if step % reopen_every == 0:

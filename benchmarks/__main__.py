@@ -1,0 +1,74 @@
+"""Run the rows of the table: `python -m benchmarks [--quick] [--only NAME]`."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.control_plane import ROWS as CONTROL_PLANE
+from benchmarks.idle import ROWS as IDLE
+from benchmarks.jobs import ROWS as JOBS
+from benchmarks.rows import LeftOut, Row, Samples
+from benchmarks.streams import ROWS as STREAMS
+from benchmarks.training.rows import ROWS as TRAINING
+
+ROWS: tuple[Row, ...] = (*JOBS, *CONTROL_PLANE, *STREAMS, *IDLE, *TRAINING)
+"""All rows, in the order of the table."""
+
+_ROOT = Path(__file__).parent.parent
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="what fits into five minutes; writes into build/"
+    )
+    parser.add_argument("--only", action="append", metavar="NAME", help=", ".join(row.name for row in ROWS))
+    parser.add_argument("--busy", action="store_true", help="write although others use the machine")
+    options = parser.parse_args()
+    unknown = set(options.only or ()) - {row.name for row in ROWS}
+    if unknown:
+        parser.error(
+            f"there is no row {', '.join(sorted(unknown))}; rows are {', '.join(row.name for row in ROWS)}"
+        )
+    chosen = [
+        row
+        for row in ROWS
+        if (row.name in options.only if options.only else row.in_quick or not options.quick)
+    ]
+    was_busy = report.is_busy()
+    results: list[tuple[Row, Samples]] = []
+    left_out: list[tuple[Row, str]] = []
+    for row in chosen:
+        began = time.monotonic()
+        try:
+            samples = row.run(options.quick)
+        except LeftOut as missing:
+            left_out.append((row, str(missing)))
+            print(f"{row.name:24} left out: {missing}", flush=True)
+            continue
+        results.append((row, samples))
+        low, high = samples.spread
+        print(
+            f"{row.name:24} {samples.text(samples.figure):>8} ({samples.text(low)} to {samples.text(high)}), "
+            f"reach {row.reach:g}"
+            f"{'' if row.is_reached(samples) else ': missed'}  [{time.monotonic() - began:.0f} s]",
+            flush=True,
+        )
+    print("\n" + "\n".join(report.table(results)))
+    if options.only or (was_busy and not options.busy):
+        reason = (
+            "only some rows ran" if options.only else "others use this machine (--busy writes nevertheless)"
+        )
+        print(f"\nNothing is written: {reason}.")
+        return 0
+    text = _ROOT / ("build/performance.md" if options.quick else "docs/performance.md")
+    data = _ROOT / ("build/performance.json" if options.quick else "benchmarks/results/performance.json")
+    report.write(results, text, data, options.quick, left_out)
+    print(f"\nWritten: {text.relative_to(_ROOT)}, {data.relative_to(_ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

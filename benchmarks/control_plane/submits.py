@@ -1,0 +1,247 @@
+"""Submissions by several clients at once, beside queues of different lengths, against bare inserts and Ray Jobs."""
+
+import http.client
+import json
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import psycopg
+
+from benchmarks.control_plane.queue import TRAINING_INPUT, queue_in, settle
+from benchmarks.databases import postgresql
+from benchmarks.filled import TOKEN, started
+from benchmarks.jobs.ray_cluster import ray
+from benchmarks.rows import Row, Samples, interleaved
+
+_CLIENTS = 8
+_PATIENCE_S = 120.0
+_TABLE = "CREATE TABLE bare_jobs (key {kind} PRIMARY KEY, job_id TEXT UNIQUE, body TEXT)"
+_numbers = count()
+
+Submit = Callable[[int], None]
+"""One submission of the client with that number."""
+
+
+def _together(submit: Submit, seconds: float) -> float:
+    """Submissions per second of all clients."""
+    calls = [0] * _CLIENTS
+    began = time.perf_counter()
+
+    def client(number: int) -> None:
+        while time.perf_counter() < began + seconds:
+            submit(number)
+            calls[number] += 1
+
+    _in_threads(client)
+    return sum(calls) / (time.perf_counter() - began)
+
+
+def _in_threads(client: Callable[[int], None]) -> None:
+    """Raises the error of a client."""
+    with ThreadPoolExecutor(_CLIENTS) as pool:
+        list(pool.map(client, range(_CLIENTS)))
+
+
+def _compared(one: Submit, other: Submit, quick: bool, warm_up: int = 1) -> Samples:
+    seconds, rounds = (1.0, 3) if quick else (1.5, 4)
+    sides = [partial(_together, side, seconds) for side in (one, other)]
+    return interleaved(sides[0], sides[1], rounds, "jobs/s", warm_up)
+
+
+def _against_bare(queued: int, quick: bool) -> Samples:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server = _server(stack, directory / "server", queued)
+        return _compared(server, _bare_sqlite(stack, directory / "bare.db"), quick)
+
+
+def _against_bare_postgresql(queued: int, quick: bool) -> Samples:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        databases = stack.enter_context(postgresql(durable=True))
+        server = _server(stack, directory / "server", queued, databases.create())
+        return _compared(server, _bare_postgresql(stack, databases.create(migrated=False)), quick)
+
+
+def _long_queue(quick: bool) -> Samples:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        long, empty = (_server(stack, directory / str(queued), queued) for queued in (10_000, 0))
+        return _compared(long, empty, quick, warm_up=2)  # a new server looks at each queued job
+
+
+def _against_ray(quick: bool) -> Samples:
+    """Ray starts a process for each job: it gets one of each client, and ends them before the next round."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        client = stack.enter_context(ray())
+
+        def submit(_number: int) -> None:
+            client.post("/api/jobs/", json={"entrypoint": "true"}).raise_for_status()
+
+        def of_ray() -> float:
+            began = time.perf_counter()
+            _in_threads(submit)
+            rate = _CLIENTS / (time.perf_counter() - began)
+            until = time.monotonic() + _PATIENCE_S
+            while any(one["status"] in ("PENDING", "RUNNING") for one in client.get("/api/jobs/").json()):
+                if time.monotonic() > until:
+                    raise RuntimeError("Ray's jobs do not end")
+                time.sleep(0.5)
+            return rate
+
+        of_server = partial(_together, _server(stack, directory / "server", 0), 1.0)
+        return interleaved(of_server, of_ray, 1 if quick else 2, "jobs/s")
+
+
+def _server(stack: ExitStack, directory: Path, queued: int, database: str = "") -> Submit:
+    data = directory / "data"
+    directory.mkdir()
+    with queue_in(data, queued, database, agents=1) as use_cases:
+        if queued:
+            settle(use_cases)
+    options = [
+        "--queued-jobs",
+        "0",
+        "--requests-per-second",
+        "0",
+        *(["--database", database] if database else []),
+    ]
+    url = stack.enter_context(started(data, directory, options=options)).client.base_url
+    connections = [http.client.HTTPConnection(url.host, url.port, timeout=60) for _ in range(_CLIENTS)]
+    for connection in connections:
+        stack.callback(connection.close)
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+
+    def submit(number: int) -> None:
+        body = {"jobId": f"job_{number}_{next(_numbers)}", "trainingInput": TRAINING_INPUT}
+        connections[number].request("POST", "/v1/projects/p/jobs", json.dumps(body), headers)
+        answer = connections[number].getresponse()
+        text = answer.read()
+        if answer.status != http.HTTPStatus.OK:
+            raise RuntimeError(f"{answer.status}: {text.decode()}")
+
+    return submit
+
+
+def _bare_sqlite(stack: ExitStack, path: Path) -> Submit:
+    """One row and one commit, with the settings of the server's database."""
+    opened = []
+    for _ in range(_CLIENTS):
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=60)
+        stack.callback(connection.close)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        opened.append(connection)
+    opened[0].execute(_TABLE.format(kind="INTEGER"))
+
+    def submit(number: int) -> None:
+        connection = opened[number]
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO bare_jobs (job_id, body) VALUES (?, ?)", _row(number))
+        connection.execute("COMMIT")
+
+    return submit
+
+
+def _bare_postgresql(stack: ExitStack, url: str) -> Submit:
+    address = url.replace("postgresql+psycopg://", "postgresql://", 1)
+    opened = [stack.enter_context(psycopg.connect(address)) for _ in range(_CLIENTS)]
+    opened[0].execute(_TABLE.format(kind="SERIAL"))
+    opened[0].commit()
+
+    def submit(number: int) -> None:
+        opened[number].execute("INSERT INTO bare_jobs (job_id, body) VALUES (%s, %s)", _row(number))
+        opened[number].commit()
+
+    return submit
+
+
+def _row(number: int) -> tuple[str, str]:
+    return f"job_{number}_{next(_numbers)}", json.dumps(TRAINING_INPUT)
+
+
+_BARE = "bare insert and commit by 8 threads"
+_SUBMISSIONS = "submissions by 8 clients, durable"
+_BOUND = (
+    "Python: 2.5 ms of CPU for a request (HTTP, routing and threads 1.3, its share of a transaction 0.5, its log and "
+    "its place in the queue 0.7), against 0.1 ms for a bare insert. Tried: one transaction for all that wait, "
+    "dependencies without threads, statements for many rows, one write of a new log; a parser in C would save 0.1, "
+    "another event loop 0.02"
+)
+
+ROWS = (
+    Row("submits", f"{_SUBMISSIONS}, SQLite", _BARE, 0.5, partial(_against_bare, 0), _BOUND, is_rate=True),
+    Row(
+        "submits-1000",
+        f"{_SUBMISSIONS}, SQLite, 1,000 queued",
+        _BARE,
+        0.5,
+        partial(_against_bare, 1000),
+        "as with an empty queue",
+        is_rate=True,
+        in_quick=False,
+    ),
+    Row(
+        "submits-10000",
+        f"{_SUBMISSIONS}, SQLite, 10,000 queued",
+        _BARE,
+        0.5,
+        partial(_against_bare, 10_000),
+        "as with an empty queue, and the rounds of the scheduler, which take a third of the server's CPU at most",
+        is_rate=True,
+        in_quick=False,
+    ),
+    Row(
+        "submits-long-queue",
+        f"{_SUBMISSIONS}, SQLite, 10,000 queued",
+        "with an empty queue",
+        0.9,
+        _long_queue,
+        (
+            "rounds of the scheduler, which plan the new jobs behind the others. Tried: plans outside of "
+            "transactions, with pauses of three times their length"
+        ),
+        is_rate=True,
+    ),
+    Row(
+        "submits-postgresql",
+        f"{_SUBMISSIONS}, PostgreSQL",
+        _BARE,
+        0.5,
+        partial(_against_bare_postgresql, 0),
+        _BOUND,
+        is_rate=True,
+        in_quick=False,
+    ),
+    Row(
+        "submits-postgresql-10000",
+        f"{_SUBMISSIONS}, PostgreSQL, 10,000 queued",
+        _BARE,
+        0.5,
+        partial(_against_bare_postgresql, 10_000),
+        "as with an empty queue",
+        is_rate=True,
+        in_quick=False,
+    ),
+    Row(
+        "submits-ray",
+        f"{_SUBMISSIONS}, SQLite",
+        "Ray Jobs, answered submissions of 8 clients, not durable",
+        10,
+        _against_ray,
+        (
+            "Ray answers once a job is noted in memory, and starts it later; here it is checked, audited "
+            "and on the disk. Tried: as above"
+        ),
+        is_rate=True,
+        in_quick=False,
+    ),
+)

@@ -1,0 +1,102 @@
+"""Rows about a service that has nothing to do: 100,000 finished jobs, and 50 replicas that sleep."""
+
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import cache, partial
+from pathlib import Path
+
+import psutil
+
+from benchmarks.filled import fill
+from benchmarks.local_service import LocalService, local_service
+from benchmarks.rows import Row, Samples
+
+_JOBS, _QUICK_JOBS = 100_000, 5_000
+_REPLICAS = 50
+_SETTLE_S, _QUIET_S = 8.0, 10.0
+_MODULES = Path(__file__).parent
+_UNITS = {"server": "% of a core", "agent": "% of a core", "memory": "MB"}
+
+
+@cache
+def _measured(quick: bool) -> Mapping[str, Samples]:
+    """Samples of all rows: of the busy service, and of one without jobs in the same seconds."""
+    samples = {name: Samples([], [], unit) for name, unit in _UNITS.items()}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        directories = [Path(name) / "full", Path(name) / "empty"]
+        for directory in directories:
+            directory.mkdir()
+        fill(directories[0] / "data", _QUICK_JOBS if quick else _JOBS, queued=0)
+        services = [stack.enter_context(local_service(directory, _MODULES)) for directory in directories]
+        services[0].submit("sleeping", "sleeper", (), _REPLICAS)
+        time.sleep(_SETTLE_S)
+        for _ in range(1 if quick else 2):
+            for name, figures in _quiet_figures(services).items():
+                samples[name].measured.append(figures[0])
+                samples[name].against.append(figures[1])
+    return samples
+
+
+def _quiet_figures(services: list[LocalService]) -> dict[str, list[float]]:
+    """The figures of each service, of the same seconds."""
+    processes = [process for service in services for process in (service.server, service.agent)]
+    before = [sum(process.cpu_times()[:2]) for process in processes]
+    time.sleep(_QUIET_S)
+    used = [
+        100 * max(sum(process.cpu_times()[:2]) - start, 0.01) / _QUIET_S
+        for process, start in zip(processes, before, strict=True)
+    ]
+    memory = [_megabytes(service.server) + _megabytes(service.agent) for service in services]
+    return {"server": used[::2], "agent": used[1::2], "memory": memory}
+
+
+def _megabytes(process: psutil.Process) -> float:
+    """The memory of a process; pages that it shares are divided by the number of those that share them."""
+    return float(process.memory_full_info().pss) / 10**6
+
+
+def _figures(name: str, quick: bool) -> Samples:
+    return _measured(quick)[name]
+
+
+_EMPTY = "the same without jobs"
+
+ROWS = (
+    Row(
+        "idle-server",
+        "an idle server, 100,000 finished jobs, 50 sleeping replicas: CPU",
+        _EMPTY,
+        1.0,
+        partial(_figures, "server"),
+        bound=(
+            "the rounds of the scheduler, the syncs of the agent, and the web server's own clock of ten "
+            "a second. Tried: rounds and syncs read only what has changed"
+        ),
+        is_figure=True,
+        in_quick=False,
+    ),
+    Row(
+        "idle-agent",
+        "an idle agent, 50 sleeping replicas: CPU",
+        _EMPTY,
+        2.0,
+        partial(_figures, "agent"),
+        bound=(
+            "loops that turn ten times a second, looks at each replica once a second, at silent logs "
+            "three times. Tried: ends, logs and pods wake the agent, so that it looks less often"
+        ),
+        is_figure=True,
+        in_quick=False,
+    ),
+    Row(
+        "idle-memory",
+        "memory of both together",
+        _EMPTY,
+        200,
+        partial(_figures, "memory"),
+        is_figure=True,
+        in_quick=False,
+    ),
+)

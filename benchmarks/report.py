@@ -1,0 +1,129 @@
+"""Report of a run of the benchmarks: `docs/performance.md` and its JSON."""
+
+import json
+import os
+import platform
+import sqlite3
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rows import Row, Samples
+
+Results = Sequence[tuple[Row, Samples]]
+LeftOutRows = Sequence[tuple[Row, str]]
+"""Rows that could not run, each with the reason, a sentence."""
+
+_LIBRARIES = ("fastapi", "sqlalchemy", "pydantic", "httpx", "uvicorn")
+
+
+def machine() -> dict[str, str]:
+    """The machine and the versions, without names of hosts and people."""
+    cpu = next(
+        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.machine(),
+    )
+    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if "MemTotal" in line), 0)
+    return {
+        "CPU": f"{cpu}, {os.cpu_count()} cores",
+        "memory": f"{memory / 2**20:.0f} GB",
+        "system": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "SQLite": sqlite3.sqlite_version,
+        **{name: version(name) for name in _LIBRARIES},
+    }
+
+
+_QUICK = (
+    "This is the quick form: fewer rounds, 20,000 jobs in place of 100,000, and 100,000 lines of a log in place of\n"
+    "1,000,000."
+)
+
+
+def is_busy() -> bool:
+    """Whether others use so much of the machine that figures would mean little."""
+    return os.getloadavg()[0] > (os.cpu_count() or 1) / 2
+
+
+def table(results: Results) -> list[str]:
+    lines = [
+        "| what | against | figure | spread | reach | medians | bounded by |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row, samples in results:
+        low, high = samples.spread
+        reach = f"{'at least' if row.is_rate else 'at most'} {row.reach:g}"
+        reach += f" {samples.unit}" if samples.is_difference or row.is_figure else ""
+        figure, spread = samples.text(samples.figure), f"{samples.text(low)} to {samples.text(high)}"
+        if row.is_figure:
+            figure = f"{_figure(statistics.median(samples.measured))} {samples.unit}"
+            spread = f"{_figure(min(samples.measured))} to {_figure(max(samples.measured))}"
+        medians = " : ".join(_figure(statistics.median(one)) for one in (samples.measured, samples.against))
+        lines.append(
+            f"| {row.what} | {row.against} | {figure} | {spread} | "
+            f"{reach}{'' if row.is_reached(samples) else ': **missed**'} | {medians} {samples.unit} | {row.bound} |"
+        )
+    return lines
+
+
+def page(results: Results, quick: bool = False, left_out: LeftOutRows = ()) -> str:
+    """The text of docs/performance.md."""
+    shorter = _QUICK if quick else ""
+    facts = "\n".join(f"| {name} | {value} |" for name, value in machine().items())
+    return "\n".join(
+        [
+            "# Performance",
+            "",
+            "Written by `make bench` ([benchmarks](../benchmarks/README.md)). Each row starts both sides itself,",
+            "and takes them by turns. The figure is the median of the rounds' ratios, of their differences (+), or,",
+            "where it has a unit, of what was measured. The spread leaves out a tenth of the rounds at both ends.",
+            "Compare ratios alone: the medians belong to this machine.",
+            "",
+            *([*shorter.splitlines(), ""] if shorter else []),
+            *table(results),
+            "",
+            *(f"- Left out: {row.what}. {reason}" for row, reason in left_out),
+            *([""] if left_out else []),
+            "| machine | |",
+            "|---|---|",
+            facts,
+            "",
+        ]
+    )
+
+
+def write(results: Results, text: Path, data: Path, quick: bool = False, left_out: LeftOutRows = ()) -> None:
+    for path in (text, data):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    text.write_text(page(results, quick, left_out), encoding="utf-8")
+    data.write_text(json.dumps(as_json(results), indent=1) + "\n", encoding="utf-8")
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    rows = {
+        row.name: {
+            "what": row.what,
+            "beside": row.against,
+            "reach": row.reach,
+            "figure": samples.figure,
+            "spread": samples.spread,
+            "reached": row.is_reached(samples),
+            **asdict(samples),
+        }
+        for row, samples in results
+    }
+    return {"machine": machine(), "rows": rows}
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

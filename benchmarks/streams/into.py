@@ -1,0 +1,89 @@
+"""Lines that come in: CPU and rate, against Docker's json log and `docker logs -f`."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from benchmarks.rows import Row, Samples, interleaved
+from benchmarks.streams.rounds import PrintingContainers, PrintingJob, printing_containers, printing_job
+
+_LINES = 100_000
+
+
+@contextmanager
+def _both(count: int) -> Iterator[tuple[PrintingJob, PrintingContainers]]:
+    with printing_containers(count) as containers, printing_job(count) as job:
+        yield job, containers
+
+
+def _cpu(quick: bool) -> Samples:
+    """CPU seconds for _LINES, of everything but the program."""
+    with _both(1) as (job, containers):
+
+        def ours() -> float:
+            before = job.service.cpu_s()
+            job.print_lines(_LINES)
+            return job.service.cpu_s() - before
+
+        def docker() -> float:
+            before = containers.cpu_s()
+            containers.print_lines(_LINES)
+            return containers.cpu_s() - before
+
+        return interleaved(ours, docker, 2 if quick else 5, "s of CPU")
+
+
+def _rate(count: int, quick: bool) -> Samples:
+    """Lines per second: until the server has them, and until `docker logs -f` has written them to a file."""
+    lines = (50_000 if quick else 200_000) // count
+    with _both(count) as (job, containers), ExitStack() as stack:
+        files = [containers.rounds.directory.parent / f"{name}.log" for name in containers.names]
+        for name, path in zip(containers.names, files, strict=True):
+            _follow(stack, containers, name, path)
+        return interleaved(
+            lambda: lines * count / job.print_lines(lines),
+            lambda: lines * count / containers.print_lines(lines, files),
+            2 if quick else 3,
+            "lines/s",
+        )
+
+
+def _follow(stack: ExitStack, containers: PrintingContainers, name: str, path: Path) -> None:
+    file = stack.enter_context(path.open("wb"))
+    process = subprocess.Popen(containers.command("logs", "-f", name), stdout=file, stderr=file)
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+
+
+ROWS = (
+    Row(
+        "logs-in",
+        "100,000 lines of one replica: CPU of supervisor, agent and server",
+        "dockerd's json log: CPU",
+        5.0,
+        _cpu,
+        bound=(
+            "Python: two thirds in the server (record, CRC, index entry, severity, digest), a third in "
+            "the agent. Tried: lines are read, parsed, sent, encoded and stored in blocks, a digest is "
+            "computed for many together"
+        ),
+    ),
+    *(
+        Row(
+            f"logs-in-rate{'' if count == 1 else f'-{count}'}",
+            f"lines per second of {count} replica{'s' * (count > 1)} into the server's log",
+            "`docker logs -f` into a file",
+            0.7,
+            partial(_rate, count),
+            bound=(
+                "Python: the CPU of server and agent for each line (as above), on the cores of the "
+                "programs; the agent waits for each answer. Tried: larger chunks, reads of 2 ms together"
+            ),
+            is_rate=True,
+            in_quick=False,
+        )
+        for count in (1, 64)
+    ),
+)

@@ -1,0 +1,99 @@
+"""A whole log that goes out: `jobs stream-logs` against `docker logs`, CPU of both ends."""
+
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+
+from benchmarks.filled import TOKEN, fill, started
+from benchmarks.local_service import PROJECT, BenchmarkError
+from benchmarks.rows import Row, Samples, interleaved
+from benchmarks.streams.printer import line
+from benchmarks.streams.rounds import printing_containers
+from trainyard_protocol.config.fields import rfc3339
+from trainyard_protocol.sync import LogLine
+from trainyard_server.storage.logs.store import LogStore, Stream
+
+_JOB = "job_0000000"
+_CHUNK = 1000
+
+
+@contextmanager
+def _server(lines: int) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """A server with an ended job that has printed so many lines, a hundred at the same time; variables for a client."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        directory = Path(name)
+        fill(directory / "data", 1, queued=0)
+        logs = LogStore(directory / "data" / "logs", durable=False)
+        begin, task = datetime.now(UTC) - timedelta(hours=1), Stream(1, "master-replica-0")
+        for start in range(0, lines, _CHUNK):
+            times = [
+                rfc3339(begin + timedelta(milliseconds=start + 100 * part)) for part in range(_CHUNK // 100)
+            ]
+            chunk = [
+                LogLine(time=times[number // 100], stream="stdout", text=line(start + number))
+                for number in range(_CHUNK)
+            ]
+            logs.append(PROJECT, _JOB, task, start, chunk)
+        server = stack.enter_context(started(directory / "data", directory))
+        variables = {
+            "TRAINYARD_SERVER": str(server.client.base_url),
+            "TRAINYARD_TOKEN": TOKEN,
+            "TRAINYARD_PROJECT": PROJECT,
+            "HOME": name,
+        }
+        yield psutil.Process(server.pid), variables
+
+
+def _whole_log(quick: bool) -> Samples:
+    lines = 100_000 if quick else 1_000_000
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        containers = stack.enter_context(printing_containers())
+        server, variables = stack.enter_context(_server(lines))
+        containers.print_lines(lines)
+        output = Path(name) / "output"
+
+        def ours() -> float:
+            before = sum(server.cpu_times()[:2])
+            command = [sys.executable, "-m", "trainyard_cli", "jobs", "stream-logs", _JOB]
+            used = _cpu_of(command, output, lines, variables)
+            return used + sum(server.cpu_times()[:2]) - before
+
+        def docker() -> float:
+            before = containers.cpu_s()
+            used = _cpu_of(containers.command("logs", containers.names[0]), output, lines)
+            return used + containers.cpu_s() - before
+
+        return interleaved(ours, docker, 2, "s of CPU", warm_up=0)
+
+
+def _cpu_of(
+    command: Sequence[str], output: Path, lines: int, variables: Mapping[str, str] | None = None
+) -> float:
+    """CPU seconds of a command that writes so many lines to a file, or a few more."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with output.open("wb") as file:
+        subprocess.run(command, stdout=file, stderr=subprocess.DEVNULL, env=variables, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with output.open("rb") as file:
+        if not lines <= sum(1 for _ in file) <= lines + 10:
+            raise BenchmarkError(f"{command} has not shown all lines.")
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+ROWS = (
+    Row(
+        "logs-out",
+        "a whole log of 1,000,000 lines by `stream-logs`: CPU of server and command",
+        "`docker logs`: CPU of dockerd and command",
+        2.0,
+        _whole_log,
+        bound="the command: an object and a digest for each line",
+    ),
+)

@@ -1,0 +1,84 @@
+"""List of jobs. It loads no models: see `v1_client`."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from trainyard_cli.local.connect import notify
+from trainyard_cli.output import formats
+from trainyard_cli.output.formats import Output
+from trainyard_cli.output.safe import printable
+from trainyard_cli.v1_client import V1Client
+from trainyard_protocol.states import JobState
+
+_EXITED = re.compile(
+    r"The replica \w+ \d+ (?:exited with a non-zero status of \d+|was killed by signal \d+(?: \(\w+\))?)\. ?"
+)
+_CAUSE_WIDTH = 100
+
+
+def list_jobs(
+    client: V1Client,
+    output: Output,
+    *,
+    filter_: str,
+    limit: int | None,
+    sort_by: str,
+    uri: bool,
+) -> str:
+    """List jobs as `JOB_ID STATUS CREATED` or in `output`'s format. `limit` applies after sorting."""
+    jobs: Iterable[dict[str, Any]] = client.list_jobs(filter_, None if sort_by else limit)
+    if sort_by:
+        jobs = sort(jobs, sort_by)[:limit]
+    jobs = list(jobs)
+    if uri:
+        base = f"{client.server.url}/v1/projects/{client.project}/jobs"
+        return "\n".join(f"{base}/{job['jobId']}" for job in jobs)
+    if not output.for_people:
+        return formats.render(output, jobs)
+    if not jobs:
+        notify("Listed 0 items.")
+        return ""
+    causes = [_cause(job) for job in jobs]
+    headers = ["JOB_ID", "STATUS", "CREATED", *(["CAUSE"] if any(causes) else [])]
+    rows = [
+        [job["jobId"], job["state"], _created(job), cause] for job, cause in zip(jobs, causes, strict=True)
+    ]
+    return formats.table(headers, [row[: len(headers)] for row in rows])
+
+
+def _cause(job: Mapping[str, Any]) -> str:
+    """The cause of a failed job: the first line of its errorMessage, without the sentence before the cause."""
+    if job["state"] != JobState.FAILED:
+        return ""
+    line = printable(str(job.get("errorMessage", "")).partition("\n")[0])
+    cause = _EXITED.sub("", line) or line
+    return cause if len(cause) <= _CAUSE_WIDTH else f"{cause[: _CAUSE_WIDTH - 1]}…"
+
+
+def sort(jobs: Iterable[Mapping[str, Any]], sort_by: str) -> list[Any]:
+    """Sort by `KEY,~KEY`: `~` is descending; jobs without the key come last."""
+    ordered = list(jobs)
+    for key in reversed([part.strip() for part in sort_by.split(",") if part.strip()]):
+        name = key.removeprefix("~")
+        with_key = [job for job in ordered if formats.value_at(job, name) is not None]
+        without = [job for job in ordered if formats.value_at(job, name) is None]
+        with_key.sort(key=_sort_key(name), reverse=key.startswith("~"))
+        ordered = with_key + without
+    return ordered
+
+
+def _sort_key(key: str) -> Callable[[Mapping[str, Any]], tuple[int, float, str]]:
+    """Numbers, also as strings (int64 in JSON), by value and before other text."""
+
+    def value_of(job: Mapping[str, Any]) -> tuple[int, float, str]:
+        text = str(formats.value_at(job, key))
+        return (0, float(text), "") if re.fullmatch(r"-?\d+(\.\d+)?", text) else (1, 0.0, text)
+
+    return value_of
+
+
+def _created(job: Mapping[str, Any]) -> str:
+    created = job.get("createTime")
+    return datetime.fromisoformat(created).astimezone().strftime("%Y-%m-%dT%H:%M:%S") if created else ""

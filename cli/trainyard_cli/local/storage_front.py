@@ -1,0 +1,186 @@
+"""gs:// for the jobs of a joined agent: the storage of its server, at an address of this machine.
+
+The secret in the address is the token of a run, which goes to the server with each call: the front itself may nothing.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+
+import httpx
+
+from trainyard_cli.local.object_files import Draft
+from trainyard_cli.local.storage_emulator import serve_containers
+from trainyard_cli.local.storage_http import StorageServer
+from trainyard_cli.local.storage_messages import Answer, Call, FilePart, Refused
+from trainyard_cli.local.tensorflow_front import Reach, TensorFlowFront
+from trainyard_cli.settings import Server, default_state_dir
+from trainyard_protocol.errors import FailedPrecondition
+from trainyard_protocol.storage_calls import AREAS
+from trainyard_protocol.trust import client_context
+
+_OF_ROOT = Path("/var/lib/trainyard-storage")
+_LOOPBACK = "127.0.0.1"
+_PLAIN = "/storage/plain"
+_FREE_BYTES = 1 << 62  # a full disk ends the call that fills it
+_MAX_JSON = 1 << 26
+_TIMEOUTS = httpx.Timeout(300.0, connect=10.0, pool=60.0)
+_SENT = frozenset(
+    {
+        *("content-type", "content-range", "content-encoding", "content-md5"),
+        *("range", "if-match", "if-none-match", "x-upload-content-type", "x-upload-content-length"),
+    }
+)
+_NOT_ANSWERED = frozenset(
+    {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """Bodies that are being received, as files of a directory."""
+
+    directory: Path
+
+    def draft(self) -> Draft:
+        return Draft(self.directory)
+
+    def free_bytes(self) -> int:
+        return _FREE_BYTES
+
+
+class RemoteApi:
+    """The storage of a server. `answer` is for several threads."""
+
+    def __init__(self, server: Server, directory: Path) -> None:
+        """`server` without a token. Raises InvalidArgument for its CA file."""
+        self.store = Drafts(directory)
+        self._url = server.url
+        is_secure = server.url.startswith("https://")
+        verify = client_context(server.ca_file) if is_secure else False
+        self._client = httpx.Client(verify=verify, timeout=_TIMEOUTS, trust_env=False)
+
+    def answer(self, call: Call) -> Answer:
+        """The server's answer, with links below the address that the caller knows. Raises Refused."""
+        target = call.target if call.path.startswith((*AREAS, "/batch/")) else f"{_PLAIN}{call.target}"
+        headers = {
+            name: value for name, value in call.headers.items() if name in _SENT or name.startswith("x-goog-")
+        }
+        headers |= {"authorization": f"Bearer {call.secret}", "accept-encoding": "identity"}
+        if call.method not in ("GET", "HEAD", "DELETE"):
+            headers["content-length"] = str(call.body.size)
+        try:
+            with self._client.stream(
+                call.method, f"{self._url}{target}", headers=headers, content=_blocks(call)
+            ) as response:
+                return self._answer(call, response)
+        except httpx.HTTPError as error:
+            _log.warning("%s does not answer: %s", self._url, error)
+            raise Refused(
+                HTTPStatus.SERVICE_UNAVAILABLE, f"The server {self._url} does not answer: try again."
+            ) from error
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _answer(self, call: Call, response: httpx.Response) -> Answer:
+        kept = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in response.headers.raw
+            if name.decode("latin-1").lower() not in _NOT_ANSWERED
+        ]
+        headers = tuple((name, value.replace(self._url, call.base)) for name, value in kept)
+        length = response.headers.get("content-length")
+        if call.method == "HEAD" or response.status_code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+            given = (("Content-Length", length),) if length is not None else ()
+            return Answer(response.status_code, (*headers, *given, ("Connection", "close")))
+        body = self._body(call, response)
+        size = len(body) if isinstance(body, bytes) else body.length
+        framing = (("Content-Length", str(size)), ("Connection", "close"))
+        return Answer(response.status_code, (*headers, *framing), body)
+
+    def _body(self, call: Call, response: httpx.Response) -> bytes | FilePart:
+        is_json = response.headers.get("content-type", "").startswith("application/json")
+        if is_json and "alt=media" not in call.target and call.path.startswith(AREAS):
+            text = bytearray()
+            for part in response.iter_raw():
+                text += part
+                if len(text) > _MAX_JSON:
+                    raise Refused(
+                        HTTPStatus.BAD_GATEWAY, "The server answers more than a page of objects has."
+                    )
+            return bytes(text).replace(self._url.encode(), call.base.encode())
+        file = tempfile.TemporaryFile(dir=self.store.directory)  # noqa: SIM115 - the sender closes it
+        try:
+            for part in response.iter_raw():
+                file.write(part)
+            file.flush()
+        except BaseException:
+            file.close()
+            raise
+        return FilePart(file, 0, file.tell())
+
+
+def default_directory() -> Path:
+    """For root one that users of jobs can pass through, else in the user's state directory."""
+    return _OF_ROOT if os.geteuid() == 0 else default_state_dir() / "storage-front"
+
+
+def run(server: Server, directory: Path, port: int, *, containers: bool, reach: Reach) -> int:
+    """Serve until SIGTERM or Ctrl-C. Returns an exit code. Raises FailedPrecondition, InvalidArgument."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for name in ("httpx", "httpcore"):  # they log addresses
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o711)  # users of jobs read the authorities in it
+        front = TensorFlowFront(directory, None, reach)
+        (directory / "drafts").mkdir(mode=0o700, exist_ok=True)
+        for left in (directory / "drafts").iterdir():
+            left.unlink()
+    except (OSError, ValueError) as error:
+        raise FailedPrecondition(f"The directory {directory} cannot be used: {error}.") from error
+    storage = StorageServer(RemoteApi(server, directory / "drafts"), None, front=front)
+    return asyncio.run(_serve(storage, server, front, port, containers))
+
+
+async def _serve(
+    storage: StorageServer, server: Server, front: TensorFlowFront, port: int, containers: bool
+) -> int:
+    try:
+        listener = await asyncio.start_server(storage.serve, _LOOPBACK, port)
+    except OSError as error:
+        await storage.close()
+        raise FailedPrecondition(f"Port {port} cannot be used: {error.strerror}.") from error
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    _log.info(
+        "gs:// of %s is at http://%s:%d/{job}, its authorities in %s",
+        server.url,
+        _LOOPBACK,
+        port,
+        front.roots,
+    )
+    bridge = asyncio.create_task(serve_containers(storage, port)) if containers else None
+    await stop.wait()
+    listener.close()
+    if bridge is not None:
+        bridge.cancel()
+    await storage.close()
+    return 0
+
+
+def _blocks(call: Call) -> Iterator[bytes] | None:
+    if call.method in ("GET", "HEAD", "DELETE"):
+        return None
+    return call.body.blocks(0, call.body.size)

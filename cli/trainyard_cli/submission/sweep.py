@@ -1,0 +1,84 @@
+"""`--sweep NAME=VALUE,...`: a study of GRID_SEARCH without a config."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+MAX_AT_ONCE = 16
+"""Trials of a sweep at a time, where nothing else is asked for."""
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class SweptFlag:
+    """A flag of the program and the values that it is to have."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def parameter(self) -> dict[str, Any]:
+        """The parameter of the study: DISCRETE if all values are numbers, from the lowest; else CATEGORICAL."""
+        if all(map(_NUMBER.fullmatch, self.values)):
+            numbers = sorted(map(float, self.values))
+            return {"parameterName": self.name, "type": "DISCRETE", "discreteValues": numbers}
+        return {"parameterName": self.name, "type": "CATEGORICAL", "categoricalValues": list(self.values)}
+
+
+class Sweep(click.ParamType[SweptFlag]):
+    """Parameter type of --sweep."""
+
+    name = "NAME=VALUE,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> SweptFlag:
+        if isinstance(value, SweptFlag):
+            return value
+        name, equals, text = str(value).partition("=")
+        name = name.removeprefix("--")
+        if not (name and equals):
+            self.fail(f"{value!r} must look like NAME=VALUE,VALUE,...: a flag of your program.", param, ctx)
+        try:
+            return swept(name, [one.strip() for one in text.split(",")])
+        except ValueError as error:
+            self.fail(f"{value!r} {error}.", param, ctx)
+
+
+def swept(name: str, values: Sequence[str]) -> SweptFlag:
+    """A flag with its values. Raises ValueError, with the end of a sentence."""
+    if not values or "" in values:
+        raise ValueError("has an empty value")
+    keys = [float(one) if _NUMBER.fullmatch(one) else one for one in values]
+    twice = next((one for one, key in zip(values, keys, strict=True) if keys.count(key) > 1), "")
+    if twice:
+        raise ValueError(f"has {twice} twice")
+    if any(isinstance(key, float) and math.isinf(key) for key in keys):
+        raise ValueError("has a number that is too large")
+    return SweptFlag(name, tuple(values))
+
+
+def fields(swept: Sequence[SweptFlag], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `hyperparameters` of a sweep. `given`: those of the config, of which goal, metric and the trials at
+    a time stay. Raises InvalidArgument."""
+    from trainyard_protocol.config.tuning_rules import MAX_TRIALS
+    from trainyard_protocol.errors import InvalidArgument
+
+    names = Counter(flag.name for flag in swept)
+    name, count = names.most_common(1)[0]
+    if count > 1:
+        raise InvalidArgument(f"--sweep: {name} is given {count} times. List all its values in one.")
+    trials = math.prod(len(flag.values) for flag in swept)
+    if trials > MAX_TRIALS:
+        raise InvalidArgument(f"--sweep: makes {trials} trials; a study has at most {MAX_TRIALS}.")
+    has_limit = "maxParallelTrials" in given or "max_parallel_trials" in given
+    return {
+        "params": [flag.parameter for flag in swept],
+        "algorithm": "GRID_SEARCH",
+        "maxTrials": trials,
+        **({} if has_limit else {"maxParallelTrials": min(trials, MAX_AT_ONCE)}),
+    }

@@ -1,0 +1,235 @@
+"""HTTP client of the v1 API: jobs as JSON, errors as `TrainyardError`. It loads no models: short commands start sooner.
+
+A call that the server does not answer, or refuses as Unavailable or TooManyRequests, is retried.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+from trainyard_cli.settings import Server
+from trainyard_protocol.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    Internal,
+    NotFound,
+    ResourceExhausted,
+    TooManyRequests,
+    TrainyardError,
+    Unauthenticated,
+    Unavailable,
+    from_body,
+)
+from trainyard_protocol.trust import client_context, tls_failure
+
+RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
+"""Seconds between the attempts of one call."""
+
+NO_RETRIES: tuple[float, ...] = ()
+LONGEST_RETRY_AFTER_S = 60.0
+PAGE_SIZE = 100
+
+TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+
+
+class V1Client:
+    """Close it, or use it as a context manager. `notify` gets one line when a call is retried. `flags` select the same
+    server and project in a command, for messages that name one."""
+
+    def __init__(
+        self,
+        server: Server,
+        project: str,
+        *,
+        retry_delays: Sequence[float] = RETRY_DELAYS,
+        notify: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], None] = time.sleep,
+        timeout: httpx.Timeout | float = TIMEOUT,
+        flags: str = "",
+    ) -> None:
+        self.server = server
+        self.project = project
+        self.flags = flags
+        self._retry_delays = tuple(retry_delays)
+        self._notify = notify
+        self._sleep = sleep
+        self._timeout = timeout
+        self._http = httpx.Client(
+            base_url=server.url,
+            headers={"Authorization": f"Bearer {server.token}"},
+            timeout=timeout,
+            trust_env=not server.local,  # no proxy for loopback
+            # Loading the certificates takes 50 ms.
+            verify=client_context(server.ca_file) if server.url.startswith("https://") else False,
+        )
+        project_path = quote(project, safe="")
+        self._jobs = f"/v1/projects/{project_path}/jobs"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def validate_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the job that `create_job` would create, without creating it."""
+        return _mapping(self._call("POST", self._jobs, params={"validateOnly": "true"}, json=job))
+
+    def create_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Submit a job. Raises AlreadyExists; after a retry only when the existing job has another training input."""
+        lost: list[TrainyardError] = []
+        try:
+            return _mapping(self._call("POST", self._jobs, json=job, retried=lost.append))
+        except AlreadyExists:
+            if not lost:
+                raise
+            existing = self.get_job(str(job["jobId"]))
+            from trainyard_protocol.training_input import parse_job
+
+            if existing.get("trainingInput") != parse_job(job).canonical()["trainingInput"]:
+                raise
+            return existing
+
+    def get_job(self, job: str) -> dict[str, Any]:
+        return _mapping(self._call("GET", f"{self._jobs}/{quote(job, safe='')}"))
+
+    def list_jobs(self, filter_: str = "", limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Iterate over the jobs that match, page by page, in the server's order."""
+        token, remaining = "", limit
+        while remaining is None or remaining > 0:
+            size = PAGE_SIZE if remaining is None else min(remaining, PAGE_SIZE)
+            params = {"filter": filter_, "pageSize": str(size), "pageToken": token}
+            page = _mapping(
+                self._call("GET", self._jobs, params={name: value for name, value in params.items() if value})
+            )
+            jobs = page.get("jobs", [])
+            yield from jobs
+            token = page.get("nextPageToken", "")
+            if not token:
+                return
+            remaining = None if remaining is None else remaining - len(jobs)
+
+    def patch_labels(self, job: str, labels: Mapping[str, str], etag: str) -> dict[str, Any]:
+        """Replace all labels. Raises Aborted when the job has changed since `etag` was read."""
+        return _mapping(
+            self._call(
+                "PATCH",
+                f"{self._jobs}/{quote(job, safe='')}",
+                params={"updateMask": "labels,etag" if etag else "labels"},
+                json={"labels": dict(labels), **({"etag": etag} if etag else {})},
+            )
+        )
+
+    def cancel_job(self, job: str) -> None:
+        self._call("POST", f"{self._jobs}/{quote(job, safe='')}:cancel", json={})
+
+    def _delete(self, path: str) -> None:
+        lost: list[TrainyardError] = []
+        try:
+            self._call("DELETE", path, retried=lost.append)
+        except NotFound:
+            if not lost:
+                raise
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | list[str]] | None = None,
+        json: Any = None,
+        content: Callable[[], Iterator[bytes]] | None = None,
+        retried: Callable[[TrainyardError], None] = lambda _: None,
+        retry: bool = True,
+    ) -> Any:
+        """`retried` gets each failure after which the server may have done what was asked."""
+        for attempt, pause in enumerate((*(self._retry_delays if retry else NO_RETRIES), None)):
+            try:
+                response = self._http.request(
+                    method, path, params=params, json=json, content=content() if content else None
+                )
+                if response.is_success:
+                    return _decoded(response, self.server.url)
+                failure, refused = error_of(response), True
+            except httpx.TransportError as error:
+                self._check_tls(error)
+                refused = False
+                failure = Unavailable(
+                    f"The server at {self.server.url} does not answer: {reason_of(error)}. {self._advice()}"
+                )
+            if pause is None or not isinstance(failure, Unavailable | TooManyRequests):
+                raise failure
+            limited = isinstance(failure, TooManyRequests)
+            if attempt == (1 if limited else 0):  # the first wait for a limit is short
+                reason = failure.message if refused else f"The server at {self.server.url} does not answer."
+                self._notify(f"{reason} Trying again...")
+            if not limited:
+                retried(failure)
+            self._sleep(max(pause, wait_after(failure)))
+        raise AssertionError  # the last pause is None
+
+    def _check_tls(self, error: httpx.TransportError) -> None:
+        """Raises FailedPrecondition if it is about TLS, which trying again does not mend."""
+        if failure := tls_failure(error, self.server.url, self.server.ca_file):
+            raise FailedPrecondition(failure) from error
+
+    def _advice(self) -> str:
+        if self.server.local:
+            return "`trainyard doctor` shows what is wrong; `trainyard up` starts what does not run."
+        return "Check --server (or TRAINYARD_SERVER)."
+
+
+def _decoded(response: httpx.Response, url: str) -> Any:
+    try:
+        return response.json()
+    except ValueError as error:
+        raise foreign(url) from error
+
+
+def _mapping(answer: Any) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        raise Internal("The server's answer is not a JSON object.")
+    return answer
+
+
+def error_of(response: httpx.Response) -> TrainyardError:
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    error = from_body(response.status_code, body)
+    if isinstance(error, ResourceExhausted) and "WWW-Authenticate" in response.headers:
+        return Unauthenticated(error.message)  # too many wrong tokens; this one was wrong, too
+    if (
+        isinstance(error, ResourceExhausted)
+        and (after := response.headers.get("Retry-After", "")).isdecimal()
+    ):
+        return TooManyRequests(error.message, int(after))
+    if body is None and isinstance(error, NotFound):
+        return foreign(str(response.url.join("/")))
+    return error
+
+
+def wait_after(error: TrainyardError) -> float:
+    """Seconds that the server asks to wait; 0 if it does not say."""
+    return min(error.retry_after_s, LONGEST_RETRY_AFTER_S) if isinstance(error, TooManyRequests) else 0.0
+
+
+def foreign(url: str) -> Internal:
+    return Internal(f"The server at {url} is not a Trainyard server. Check the address.")
+
+
+def reason_of(error: httpx.TransportError) -> str:
+    match error:
+        case httpx.ConnectError():
+            return "nothing accepts connections there"
+        case httpx.TimeoutException():
+            return "it took too long"
+        case _:
+            return "the connection was cut"

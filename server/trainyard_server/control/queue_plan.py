@@ -1,0 +1,73 @@
+"""Plan of the queue: made anew when something has changed, continued for jobs that come behind all others."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from trainyard_server.control.workload import QueueChanges
+from trainyard_server.domain.scheduling.quotas import Quotas
+from trainyard_server.domain.scheduling.resources import AgentSnapshot
+from trainyard_server.domain.scheduling.scheduler import Placement, Plan, Planner, in_order, queue_order
+from trainyard_server.domain.snapshots import JobSnapshot
+
+
+class QueuePlan:
+    """Not safe for threads: its owner holds a lock."""
+
+    def __init__(self) -> None:
+        self._planner: Planner | None = None
+        self._limits = Quotas()
+        self._last: tuple[int, datetime, int] | None = None
+        self._pause: tuple[datetime, datetime] | None = None
+        """From the plan to the end of the first backoff in it."""
+
+    def forget(self) -> None:
+        """Let the next `update` plan everything."""
+        self._planner = None
+
+    def update(
+        self,
+        queue: Iterable[JobSnapshot],
+        agents: Iterable[AgentSnapshot],
+        changes: QueueChanges,
+        now: datetime,
+        limits: Quotas,
+    ) -> Plan | None:
+        """Plan what has changed: the whole queue, or the jobs that came behind it; None where nothing has.
+
+        A plan with placements is made once: the next one starts with the runs that were created.
+        """
+        planner, queue = self._planner, list(queue)
+        if not queue:
+            self.forget()
+            return None
+        if planner is None or limits is not self._limits or self._is_over(changes, now):
+            planner, jobs = Planner(agents, now, limits), in_order(queue)
+            self._limits, self._last, self._pause = limits, None, None
+        else:
+            jobs = in_order(changes.added.values())
+        if not jobs:
+            self._planner = planner
+            return None
+        placements, waiting = [], {}
+        for job in jobs:
+            answer = planner.add(job)
+            if isinstance(answer, Placement):
+                placements.append(answer)
+            else:
+                waiting[job.key] = answer
+            if job.backoff_until is not None and job.backs_off(now):
+                end = job.backoff_until if self._pause is None else min(job.backoff_until, self._pause[1])
+                self._pause = now, end
+        self._last = queue_order(jobs[-1])
+        self._planner = None if placements else planner
+        return Plan(tuple(placements), waiting)
+
+    def _is_over(self, changes: QueueChanges, now: datetime) -> bool:
+        """Whether the plan does not hold any more for the jobs that it has."""
+        added = changes.added.values()
+        return (
+            changes.other
+            or (self._pause is not None and not self._pause[0] <= now < self._pause[1])
+            or any(job.backoff_until is not None for job in added)
+            or (self._last is not None and any(queue_order(job) < self._last for job in added))
+        )

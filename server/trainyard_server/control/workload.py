@@ -1,0 +1,229 @@
+"""Workload: the jobs that have not ended and the agents, in memory. A refresh reads what has changed since the last."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from trainyard_protocol.machines import ReplicaRequest
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_server.control.snapshots import (
+    agent_snapshot,
+    gang_of,
+    restarts_of,
+    run_snapshot,
+    snapshot_of,
+)
+from trainyard_server.domain.lifecycle import decisions
+from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
+from trainyard_server.domain.snapshots import JobSnapshot, RunSnapshot
+from trainyard_server.storage.agent_liveness import AgentLiveness
+from trainyard_server.storage.db import revisions
+from trainyard_server.storage.db.models import AgentRow
+from trainyard_server.storage.db.reader import Reader
+from trainyard_server.storage.db.revisions import AgentHeartbeat, ChangedJob, Revision, WaitingNote
+
+logger = logging.getLogger(__name__)
+
+_GANGS = 10_000
+"""Most different gangs of which equal ones are one object."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldGang:
+    """The gang of a live run on its agent. They sort by the creation of the run."""
+
+    order: tuple[datetime, str]
+    agent_id: str
+    gang: Gang
+
+
+@dataclass(slots=True)
+class QueueChanges:
+    """Changes of the scheduler's input since they were last claimed. `added` jobs are new in the queue; `other`: a
+    queued job has changed or is gone, or an agent has changed."""
+
+    added: dict[int, JobSnapshot]
+    other: bool
+
+
+class Workload:
+    """Not safe for threads: its owner holds a lock."""
+
+    def __init__(self, liveness: AgentLiveness) -> None:
+        self._liveness = liveness
+        self.revision: Revision | None = None
+        self.jobs: dict[int, JobSnapshot] = {}
+        self.queue: dict[int, JobSnapshot] = {}
+        self.studies: set[int] = set()
+        self.notes: dict[int, WaitingNote] = {}
+        self.agents: dict[str, AgentSnapshot] = {}
+        self.heartbeats: list[AgentHeartbeat] = []
+        self._gangs: dict[int, _HeldGang] = {}
+        self._on_agent: dict[str, set[int]] = {}
+        self._orphans: dict[str, tuple[Gang, ...]] = {}
+        self._unreadable: set[int] = set()
+        self._interned: dict[tuple[ReplicaRequest, ...], tuple[ReplicaRequest, ...]] = {}
+        self._deadlines: dict[int, datetime] = {}
+        self._restless: set[int] = set()
+        self._unseen: set[int] = set()
+        self._changes = QueueChanges({}, other=True)
+
+    @property
+    def busy(self) -> set[str]:
+        """The agents with live runs."""
+        return {agent_id for agent_id, keys in self._on_agent.items() if keys}
+
+    @property
+    def unfinished(self) -> set[int]:
+        """The keys of all jobs that have not ended, studies among them."""
+        return self.jobs.keys() | self.studies
+
+    def refresh(self, reader: Reader) -> None:
+        """Read what has changed."""
+        revision = revisions.current(reader)
+        before = self.revision
+        self.heartbeats = list(revisions.heartbeats(reader))
+        if before is None or before.value != revision.value:
+            self._read(reader, None if before is None else before.value)
+            if revisions.unfinished_count(reader) != len(self.jobs) + len(self.studies) + len(
+                self._unreadable
+            ):
+                self._read(reader, None)  # a job ended and was deleted between two refreshes
+        if before is not None and before.noted != revision.noted:
+            self.notes = revisions.waiting_notes(reader)
+        for heartbeat in self.heartbeats:
+            agent, alive = self.agents.get(heartbeat.agent_id), self._liveness.is_alive(heartbeat)
+            if agent is not None and agent.alive != alive:
+                self._set_agent(replace(agent, alive=alive))
+        self.revision = revision
+
+    def claim_due(self, now: datetime) -> set[int]:
+        """The jobs that have changed since the last call, and those that time may move."""
+        due = {key for key, at in self._deadlines.items() if at <= now}
+        due |= self._unseen | self._restless
+        self._unseen = set()
+        return due & self.jobs.keys()
+
+    def see_again(self, key: int) -> None:
+        """Let the next `claim_due` have the job."""
+        self._unseen.add(key)
+
+    def claim_changes(self) -> QueueChanges:
+        changes, self._changes = self._changes, QueueChanges({}, other=False)
+        return changes
+
+    def noted(self, notes: Iterable[tuple[int, WaitingNote]], revision: Revision | None) -> None:
+        """Remember notes that were written in this revision."""
+        self.notes.update(notes)
+        if revision is not None and self.revision is not None and revision.noted == self.revision.noted + 1:
+            self.revision = self.revision._replace(noted=revision.noted)
+
+    def _read(self, reader: Reader, since: int | None) -> None:
+        """Read what has changed since a revision, or everything. Without a revision a read that fails is done again as
+        a whole."""
+        self.revision = None
+        if since is None:
+            self._forget()
+        if len(self._interned) > _GANGS:
+            self._interned.clear()
+        touched: set[str] = set()
+        changed = revisions.changed_jobs(reader, since)
+        restarts = restarts_of(reader, [one.run for one in changed if one.run is not None])
+        for one in changed:
+            touched |= self._replace(reader, one, restarts.get(one.job.key, ()))
+        for row in revisions.changed_agents(reader, since):
+            touched.discard(row.agent_id)
+            if row.removed_at is not None:
+                self._changes.other |= self.agents.pop(row.agent_id, None) is not None
+                continue
+            self._orphans[row.agent_id] = _orphans_of(reader, row)
+            agent = agent_snapshot(row, (), self._liveness.is_alive(row))
+            self._set_agent(replace(agent, gangs=self._gangs_on(agent)))
+        for agent in [self.agents[agent_id] for agent_id in touched & self.agents.keys()]:
+            self._set_agent(replace(agent, gangs=self._gangs_on(agent)))
+
+    def _forget(self) -> None:
+        """Forget everything that was read."""
+        maps: tuple[dict[Any, Any], ...] = (
+            self.jobs,
+            self.queue,
+            self._gangs,
+            self._on_agent,
+            self._deadlines,
+        )
+        for known in (*maps, self.notes, self.agents, self._orphans, self._interned):
+            known.clear()
+        for keys in (self.studies, self._restless, self._unreadable, self._unseen):
+            keys.clear()
+        self._changes = QueueChanges({}, other=True)
+
+    def _replace(self, reader: Reader, one: ChangedJob, restarts: tuple[RunSnapshot, ...]) -> set[str]:
+        """Take over a job; the agents on which its gang has changed."""
+        key, before = one.job.key, self._gangs.pop(one.job.key, None)
+        if before is not None:
+            self._on_agent[before.agent_id].discard(key)
+        maps: tuple[dict[int, Any], ...] = (self.jobs, self._deadlines, self.notes)
+        for known in maps:
+            known.pop(key, None)
+        for keys in (self.studies, self._restless, self._unreadable, self._unseen):
+            keys.discard(key)
+        was_queued = self.queue.pop(key, None) is not None
+        self._changes.added.pop(key, None)
+        held = None
+        if one.run is not None:
+            gang = gang_of(one.run, one.gang, one.job.project)
+            held = _HeldGang((one.run.created_at, one.run.run_id), one.run.agent_id, gang)
+            self._gangs[key] = held
+            self._on_agent.setdefault(held.agent_id, set()).add(key)
+        if one.is_study and one.job.state not in FINAL_JOB_STATES:
+            self.studies.add(key)
+        elif one.job.state not in FINAL_JOB_STATES:
+            self._add_unfinished(reader, one, restarts)
+        is_queued = key in self.queue
+        if was_queued:
+            self._changes.other = True
+        elif is_queued:
+            self._changes.added[key] = self.queue[key]
+        if before == held:
+            return set()
+        return {one.agent_id for one in (before, held) if one is not None}
+
+    def _add_unfinished(self, reader: Reader, one: ChangedJob, restarts: tuple[RunSnapshot, ...]) -> None:
+        row, key = one.job, one.job.key
+        try:
+            run = run_snapshot(one.run, one.gang) if one.run is not None else None
+            training_input, gang = reader.job_input(row)
+            job = snapshot_of(row, (training_input, self._interned.setdefault(gang, gang)), run, restarts)
+        except Exception:
+            logger.exception("Job %s of %s cannot be read", row.job_id, row.project)
+            self._unreadable.add(key)
+            return
+        self.jobs[key] = job
+        self._unseen.add(key)
+        if job.state is JobState.QUEUED:
+            self.queue[key] = job
+            self.notes[key] = WaitingNote(row.waiting_kind, row.waiting, row.position)
+        if (at := decisions.deadline(job)) is not None:
+            self._deadlines[key] = at
+        if decisions.is_restless(job):
+            self._restless.add(key)
+
+    def _gangs_on(self, agent: AgentSnapshot) -> tuple[Gang, ...]:
+        keys = self._on_agent.get(agent.agent_id, ())
+        held = sorted((self._gangs[key] for key in keys), key=lambda one: one.order)
+        gangs = [*(one.gang for one in held), *self._orphans.get(agent.agent_id, ())]
+        # Whether a run has started matters only in the queue of an engine.
+        return tuple(gangs if agent.in_flight else (replace(gang, waits=False) for gang in gangs))
+
+    def _set_agent(self, agent: AgentSnapshot) -> None:
+        if self.agents.get(agent.agent_id) != agent:
+            self._changes.other = True
+        self.agents[agent.agent_id] = agent
+
+
+def _orphans_of(reader: Reader, row: AgentRow) -> tuple[Gang, ...]:
+    """Of ended runs whose processes still run there."""
+    runs = [run for run in map(reader.run, row.orphaned_runs) if run is not None]
+    return tuple(gang_of(run, reader.replicas([run.run_id])) for run in runs)

@@ -1,0 +1,71 @@
+"""Single sign-on: to the issuer's sign-in page, and back with a session."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+
+from trainyard_protocol.errors import NotFound, TrainyardError, Unauthenticated
+from trainyard_server.api.csrf import address_of, name_of_cookie, session_cookie
+from trainyard_server.api.dependencies import Cases, UseCases
+from trainyard_server.dashboard.pages.sign_in import sign_in_answer
+from trainyard_server.dashboard.views import Pages
+from trainyard_server.domain.oidc import ATTEMPT_LIFETIME
+from trainyard_server.domain.route_access import OIDC, OIDC_CALLBACK, SIGN_IN, local_path
+from trainyard_server.domain.sessions import set_cookie
+from trainyard_server.services.single_sign_on import SingleSignOn
+
+router = APIRouter()
+
+_LONGEST_ANSWER = 4096
+
+
+@router.get(OIDC)
+def begin(request: Request, pages: Pages, cases: Cases, next: str = "/") -> Response:  # noqa: A002 - the query
+    """Go to the issuer. Another site's link leads to the sign-in page instead: the person decides."""
+    single_sign_on = _offered(cases)
+    path = local_path(next)
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return RedirectResponse(SIGN_IN, 303)
+    try:
+        begun = single_sign_on.begin(path)
+    except TrainyardError as error:
+        return sign_in_answer(request, pages, cases, path, error)
+    return _with_attempt(request, RedirectResponse(begun.url, 303), begun.cookie)
+
+
+@router.get(OIDC_CALLBACK)
+def finish(
+    request: Request, pages: Pages, cases: Cases, state: str = "", code: str = "", error: str = ""
+) -> Response:
+    """Open a session for the person whom the issuer names; the attempt ends with its first answer."""
+    single_sign_on = _offered(cases)
+    cookie = request.cookies.get(_cookie_name(request), "")
+    answer: Response
+    if max(map(len, (state, code, error))) > _LONGEST_ANSWER:
+        error, code = "too long", ""
+    try:
+        session, path = single_sign_on.finish(cookie, state, code, error, request.state.session)
+    except TrainyardError as problem:
+        if isinstance(problem, Unauthenticated):
+            problem = cases.guesses.wrong(address_of(request), problem)
+        answer = sign_in_answer(request, pages, cases, "/", problem)
+    else:
+        answer = RedirectResponse(path, 303)
+        answer.headers.append("Set-Cookie", session_cookie(request, session, cases.backend.clock()))
+    return _with_attempt(request, answer, "")
+
+
+def _offered(cases: UseCases) -> SingleSignOn:
+    if cases.single_sign_on is None:
+        raise NotFound("This server has no single sign-on: its operator gives it an --oidc-issuer.")
+    return cases.single_sign_on
+
+
+def _with_attempt(request: Request, answer: Response, value: str) -> Response:
+    age_s = int(ATTEMPT_LIFETIME.total_seconds()) if value else 0
+    line = set_cookie(request.url.scheme, _cookie_name(request), value, age_s)
+    answer.headers.append("Set-Cookie", line)
+    return answer
+
+
+def _cookie_name(request: Request) -> str:
+    return f"{name_of_cookie(request)}-oidc"

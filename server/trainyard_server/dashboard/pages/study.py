@@ -1,0 +1,67 @@
+"""Overview page of a study: its best trial, what runs now, and its events. study.js draws the charts and the table of
+the trials from the API when `version` changes."""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+
+from trainyard_protocol.states import FINAL_JOB_STATES
+from trainyard_protocol.tuning import StudyCharts, TrialPoint
+from trainyard_protocol.views import JobDetail
+from trainyard_server.api.dependencies import UseCases
+from trainyard_server.dashboard.pages.job_header import SHOWN_EVENTS, job_view, shown_events
+from trainyard_server.dashboard.views import View
+
+_SHOWN_LIVE = 20
+
+
+def study_view(request: Request, cases: UseCases, project: str, job_id: str) -> View:
+    final: list[
+        StudyCharts
+    ] = []  # those of a study that has ended: reading 10,000 trials takes half a second
+
+    def more(detail: JobDetail) -> Mapping[str, Any]:
+        charts = final[0] if final else cases.studies.charts(project, job_id)
+        if charts.state in FINAL_JOB_STATES and not final:
+            final.append(charts)
+        live = [trial for trial in charts.trials if trial.state not in FINAL_JOB_STATES]
+        return {
+            "best": _best(charts),
+            "charts": charts,
+            "commands": _commands(project, job_id),
+            "dropped_events": max(0, len(detail.events) - SHOWN_EVENTS),
+            "ended": sum(count for state, count in charts.counts.items() if state in FINAL_JOB_STATES),
+            "events": shown_events(detail),
+            "importances": sorted(
+                (one for one in charts.parameters if one.importance is not None),
+                key=lambda one: one.importance or 0.0,
+                reverse=True,
+            ),
+            "is_final": charts.state in FINAL_JOB_STATES,
+            "live": live[:_SHOWN_LIVE],
+            "live_count": sum(
+                count for state, count in charts.counts.items() if state not in FINAL_JOB_STATES
+            ),
+            "shape": cases.job_search.shape(project, job_id),
+            "version": zlib.crc32(charts.model_dump_json().encode()),
+        }
+
+    return job_view(
+        request, cases, project, job_id, tab="", template="job/study.html", more=more, with_events=True
+    )
+
+
+def _best(charts: StudyCharts) -> TrialPoint | None:
+    return next((trial for trial in charts.trials if trial.number == charts.best), None)
+
+
+def _commands(project: str, job_id: str) -> Mapping[str, str]:
+    """Commands for a terminal, by title."""
+    jobs = "trainyard jobs"
+    return {
+        "Train with the best": f"{jobs} submit training --from-trial {job_id} --project {project}",
+        "List the trials": f"{jobs} trials {job_id} --project {project}",
+        "Stream its log": f"{jobs} stream-logs {job_id} --project {project}",
+    }

@@ -1,0 +1,193 @@
+"""Syntax of filters, as in Google's list methods: `jobId:rnn* AND (state:FAILED OR labels.team=vision) AND NOT a=b`.
+
+Pure. AND binds tighter than OR, and terms side by side are joined by AND; NOT or `-` negates. Values may be in quotes,
+double or single. The fields, and what they take, are the caller's, which makes each term.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainyard_protocol.errors import InvalidArgument, Violation
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<open>\()|(?P<close>\))|(?P<op><=|>=|!=|=~|[:=<>~])|(?P<minus>-(?=[A-Za-z(]))
+    |"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^'\\]|\\.)*)'|(?P<word>(?!')[^\s()"=:<>!~]+))""",
+    re.X,
+)
+_MAX_TERMS = 200
+_MAX_LENGTH = 4000  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """`field op value`."""
+
+    field: str
+    op: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    part: "Expression"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    parts: tuple["Expression", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    parts: tuple["Expression", ...]
+
+
+Expression = Term | Not | And | Or
+
+
+@dataclass(frozen=True, slots=True)
+class FilterToken:
+    kind: str
+    text: str
+    column: int
+
+
+class FilterError(Exception):
+    """A filter that is wrong at a column, counted from 0."""
+
+    def __init__(self, column: int, message: str) -> None:
+        super().__init__(message)
+        self.column, self.message = column, message.strip()
+
+
+MakeTerm = Callable[[FilterToken, FilterToken, FilterToken], Term]
+"""Makes the term of a field, an operator and a value. Raises FilterError."""
+
+
+def parse(text: str, make_term: MakeTerm, operators: str) -> Expression | None:
+    """None for an empty filter. `operators` are those of messages. Raises InvalidArgument that shows the column where
+    it went wrong."""
+    if len(text) > _MAX_LENGTH:
+        message = f"may have {_MAX_LENGTH} characters; this has {len(text)}."
+        raise InvalidArgument(Violation("filter", message))
+    if not text.strip():
+        return None
+    try:
+        parser = _Parser(text, make_term, operators)
+        expression = parser.any_of()
+        parser.expect_end()
+    except FilterError as error:
+        shown = f"{text}\n{' ' * error.column}^"
+        message = f"column {error.column + 1}: {error.message}\n{shown}"
+        raise InvalidArgument(Violation("filter", message)) from error
+    return expression
+
+
+class _Parser:
+    """Recursive descent over the tokens of one filter."""
+
+    def __init__(self, text: str, make_term: MakeTerm, operators: str) -> None:
+        self._text, self._make_term, self._operators = text, make_term, operators
+        self._tokens = list(self._scan())
+        self._at = 0
+        self._terms = 0
+
+    def any_of(self) -> Expression:
+        parts = [self._all_of()]
+        while self._skip_word("OR"):
+            parts.append(self._all_of())
+        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+
+    def expect_end(self) -> None:
+        if token := self._peek():
+            raise FilterError(token.column, f"{token.text!r} does not belong here.")
+
+    def _all_of(self) -> Expression:
+        parts = [self._one()]
+        while (token := self._peek()) and token.kind != "close" and not self._is_word("OR"):
+            self._skip_word("AND")
+            parts.append(self._one())
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+    def _one(self) -> Expression:
+        token = self._next("a condition such as state:FAILED")
+        self._terms += 1
+        if self._terms > _MAX_TERMS:
+            raise FilterError(
+                token.column,
+                f"a filter may have at most {_MAX_TERMS} terms; NOT and parentheses count as terms.",
+            )
+        if token.kind == "minus" or (token.kind == "word" and token.text == "NOT"):
+            return Not(self._one())
+        if token.kind == "open":
+            inside = self.any_of()
+            closing = self._next("a closing parenthesis")
+            if closing.kind != "close":
+                raise FilterError(closing.column, "a closing parenthesis is missing.")
+            return inside
+        if token.kind != "word" or token.text in ("AND", "OR"):
+            raise FilterError(token.column, f"a field's name is expected; this is {token.text!r}.")
+        return self._term(token)
+
+    def _term(self, name: FilterToken) -> Term:
+        op = self._next(f"one of {self._operators}")
+        if op.kind != "op":
+            raise FilterError(op.column, f"one of {self._operators} is expected after {name.text}.")
+        return self._make_term(name, op, self._value())
+
+    def _value(self) -> FilterToken:
+        """One value. A time has colons of its own, so words and colons that touch belong together."""
+        first = self._next("a value")
+        if first.kind == "minus":
+            number = self._value()
+            return FilterToken("word", f"-{number.text}", first.column)
+        if first.kind not in ("word", "quoted"):
+            raise FilterError(first.column, f"a value is expected; this is {first.text!r}.")
+        text, end = first.text, first.column + len(first.text)
+        while first.kind == "word" and (token := self._peek()) and token.column == end and token.text == ":":
+            colon = self._next("")
+            after = self._peek()
+            text += colon.text
+            end += 1
+            if after and after.kind == "word" and after.column == end:
+                text += self._next("").text
+                end += len(after.text)
+        return FilterToken(first.kind, text, first.column)
+
+    def _scan(self) -> list[FilterToken]:
+        tokens, at = [], 0
+        end = len(self._text.rstrip())
+        while at < end:
+            match = _TOKEN.match(self._text, at)
+            if match is None:
+                column = at + len(self._text[at:]) - len(self._text[at:].lstrip())
+                raise FilterError(column, f"{self._text[column]!r} is not understood.")
+            kind = match.lastgroup or ""
+            text = match[kind]
+            column = match.start(kind)
+            if kind in ("double", "single"):
+                kind, text = "quoted", re.sub(r"\\(.)", r"\1", text)
+            tokens.append(FilterToken(kind, text, column))
+            at = match.end()
+        return tokens
+
+    def _peek(self) -> FilterToken | None:
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def _next(self, expected: str) -> FilterToken:
+        token = self._peek()
+        if token is None:
+            raise FilterError(len(self._text.rstrip()), f"it ends where {expected} is expected.")
+        self._at += 1
+        return token
+
+    def _is_word(self, word: str) -> bool:
+        token = self._peek()
+        return token is not None and token.kind == "word" and token.text == word
+
+    def _skip_word(self, word: str) -> bool:
+        if self._is_word(word):
+            self._at += 1
+            return True
+        return False

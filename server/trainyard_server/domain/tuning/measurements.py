@@ -1,0 +1,51 @@
+"""Measurements of trials: how reports are joined, and which trials are stopped early. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+Measurement = tuple[int, float]
+"""A step and the metric there."""
+
+MAX_MEASUREMENTS = 1000
+"""Of a trial: those of the highest steps are stored."""
+
+STARTUP_TRIALS = 3
+"""Trials that must have completed before one is stopped early."""
+
+
+def merged(stored: Sequence[Measurement], reported: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """The measurements by step. Of two of one step the later report counts: a program that resumed from a checkpoint
+    trains some steps again."""
+    by_step = dict(stored) | dict(reported)
+    return tuple(sorted(by_step.items()))[-MAX_MEASUREMENTS:]
+
+
+def of_curves(summaries: Iterable[Mapping[str, Any]], tag: str) -> list[Measurement]:
+    """The curve of that name, in any case, from the summaries (`CurveSummary.json`) of a job's primary, run by run."""
+    points: list[Measurement] = []
+    for summary in summaries:
+        for curve in summary.get("metrics", ()):
+            if str(curve["name"]).casefold() == tag.casefold():
+                newest = (curve["step"], curve["value"])
+                # A value that is not finite is a text there.
+                points += [
+                    (step, float(v)) for step, v in (*curve["points"], newest) if not isinstance(v, str)
+                ]
+    return points
+
+
+def is_below_median(
+    own: Sequence[Measurement], completed: Iterable[Sequence[Measurement]], *, maximize: bool
+) -> bool:
+    """The median rule of Vizier: whether the best value so far is worse than the median of the averages that the
+    completed trials had at the same step. False until STARTUP_TRIALS of those have values there."""
+    if not own:
+        return False
+    last = own[-1][0]
+    earlier = ([value for step, value in other if step <= last] for other in completed)
+    averages = [sum(values) / len(values) for values in earlier if values]
+    if len(averages) < STARTUP_TRIALS:
+        return False
+    values = [value for _, value in own]
+    return max(values) < median(averages) if maximize else min(values) > median(averages)

@@ -1,0 +1,34 @@
+"""The training input of a trial. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard_protocol.training_input import TrainingInput, parse_training_input
+
+_CONFIGS = ("masterConfig", "workerConfig", "parameterServerConfig", "evaluatorConfig")
+
+
+def trial_id(study_id: str, number: int) -> str:
+    """The id of a trial's job. No user can create it: an id has no point."""
+    return f"{study_id}.{number}"
+
+
+def trial_input(study: TrainingInput, number: int, parameters: Mapping[str, str]) -> TrainingInput:
+    """The study's training input with the parameters as further arguments, and a jobDir of its own: anybody can submit
+    it as a job that trains the same."""
+    flags = [word for name, value in parameters.items() for word in _flag(name, value)]
+    fields = study.canonical()
+    fields.pop("hyperparameters", None)
+    fields["args"] = [*study.args, *flags]
+    for name in _CONFIGS:
+        config: dict[str, Any] = fields.get(name, {})
+        if config.get("containerArgs"):  # they replace the job's arguments
+            fields[name] = config | {"containerArgs": [*config["containerArgs"], *flags]}
+    if study.job_dir:
+        fields["jobDir"] = f"{study.job_dir.rstrip('/')}/{number}"
+    return parse_training_input(fields)
+
+
+def _flag(name: str, value: str) -> list[str]:
+    """Two words, as AI Platform passes them; one for a value that a parser could take for a flag."""
+    return [f"--{name}={value}"] if value.startswith("-") else [f"--{name}", value]

@@ -1,0 +1,41 @@
+"""Objects of gs:// that the server can read, looked at one after the other within a time limit."""
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+
+from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
+from trainyard_protocol.gcs import CloudStorage, split_url
+
+_TIMEOUT_S = 8.0  # of each request
+_ALL_S = 20.0
+
+
+def unreadable(urls: Iterable[str], emulator: str) -> Mapping[str, str]:
+    """The objects that the server cannot read, each with the reason. `emulator` is the storage's address; "": Google's
+    service, with the credentials of the server's environment. Raises Unavailable."""
+    storage = CloudStorage("The server", emulator)
+    ends = time.monotonic() + _ALL_S
+    found: dict[str, str] = {}
+    try:
+        client = storage.client()
+    except FailedPrecondition as error:
+        return dict.fromkeys(urls, error.message)
+    with closing(client):
+        for url in urls:
+            left_s = ends - time.monotonic()
+            if left_s <= 0:
+                raise Unavailable(f"Google Cloud Storage did not answer within {_ALL_S:.0f} s: try again.")
+            bucket, name = split_url(url)
+            if not bucket or not name:
+                found[url] = f"{url} names no object: gs://BUCKET/OBJECT."
+                continue
+            try:
+                with storage.errors(url):
+                    blob = client.bucket(bucket).get_blob(name, timeout=min(_TIMEOUT_S, left_s), retry=None)
+            except (FailedPrecondition, NotFound) as error:
+                found[url] = error.message
+            else:
+                if blob is None:
+                    found[url] = f"{url} does not exist."
+    return found

@@ -1,0 +1,27 @@
+"""The page of the HTTP API: open without a token, a call's details, and the messages that it names."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.browser_support import DashboardServer, Viewport, axe
+
+
+@pytest.mark.parametrize("viewport", Viewport)
+def test_calls_lead_to_their_messages(
+    dashboard: DashboardServer,
+    open_page: Callable[..., Page],
+    shot: Callable[..., object],
+    viewport: Viewport,
+) -> None:
+    page = open_page("/docs", role="", viewport=viewport)
+    call = page.locator("details.call").filter(has_text="Submit a job")
+    call.locator("summary").click()
+    expect(call).to_contain_text("validateOnly")
+    call.get_by_role("link", name="Job", exact=True).first.click()
+    message = page.locator("#GoogleCloudMlV1__Job")
+    expect(message).to_be_visible()
+    expect(message).to_contain_text("trainingInput")
+    assert axe(page, viewport) == []
+    shot(page, f"api-{viewport.name.lower()}", full_page=False)

@@ -1,0 +1,35 @@
+"""The page of one's own tokens in the browser."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.browser_support import DashboardServer, Viewport, axe
+
+
+@pytest.mark.parametrize("viewport", Viewport)
+def test_token_is_made_shown_once_and_revoked(
+    dashboard: DashboardServer,
+    open_page: Callable[..., Page],
+    shot: Callable[..., Path],
+    viewport: Viewport,
+) -> None:
+    page = open_page("/tokens", viewport=viewport)
+    page.get_by_label("What it is for").fill("<b>laptop</b>")
+    page.get_by_role("button", name="Make a token").click()
+    secret = page.locator("#secret")
+    expect(secret).to_contain_text("trainyard_")
+    mine = {"Authorization": f"Bearer {secret.inner_text()}"}
+    assert dashboard.api.client.get("/trainyard/v1/me", headers=mine).status_code == 200
+    row = page.get_by_role("row").filter(has_text="<b>laptop</b>").filter(has_text="valid")
+    expect(row).to_have_count(1)
+    shot(page, f"tokens-{viewport.name.lower()}")
+    assert axe(page, viewport) == []
+    page.on("dialog", lambda dialog: dialog.accept())
+    row.get_by_role("button").click()
+    expect(row).to_have_count(0)
+    assert dashboard.api.client.get("/trainyard/v1/me", headers=mine).status_code == 401
+    page.reload()
+    expect(secret).to_have_text("")

@@ -1,0 +1,116 @@
+"""The capacity of a real cluster, beside other people's pods, and its devices."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from contract.runtimes.runtime_labs import FOREVER, Driver, KubernetesLab, order
+from kubernetes_bed.bed import BASE_IMAGE, Bed
+from kubernetes_bed.kube_api import KubeApi
+from run_ids import unique_run
+from trainyard_agent.runtimes.kubernetes import objects
+from trainyard_agent.runtimes.kubernetes.access import CAPACITY_RULES
+from trainyard_agent.runtimes.kubernetes.capacity_reader import NoCapacity, read_capacity
+from trainyard_agent.runtimes.kubernetes.client import KubeClient
+from trainyard_agent.runtimes.kubernetes.connection import connect
+from trainyard_protocol.sync import PodSettings
+
+CHIEF = "master-replica-0"
+GPU, LABEL = "nvidia.com/gpu", "nvidia.com/gpu.product"
+
+
+@contextmanager
+def made(api: KubeApi, path: str, body: dict[str, Any]) -> Iterator[None]:
+    api.create(path, body)
+    try:
+        yield
+    finally:
+        api.delete(f"{path}/{body['metadata']['name']}", gracePeriodSeconds="0")
+
+
+@contextmanager
+def with_gpus(api: KubeApi, node: str, count: int) -> Iterator[None]:
+    """A node that says of itself that it has devices, and keeps others off, as GPU nodes do."""
+    path, taint = f"/api/v1/nodes/{node}", {"key": GPU, "value": "present", "effect": "NoSchedule"}
+    api.patch(path, {"metadata": {"labels": {LABEL: "Tesla-T4"}}, "spec": {"taints": [taint]}})
+    api.patch(f"{path}/status", {"status": {"capacity": {GPU: str(count)}}})
+    try:
+        yield
+    finally:
+        api.patch(path, {"metadata": {"labels": {LABEL: None}}, "spec": {"taints": None}})
+        api.patch(f"{path}/status", {"status": {"capacity": {GPU: None}, "allocatable": {GPU: None}}})
+
+
+def test_capacity_is_room_on_nodes_or_else_in_the_quota_of_the_namespace(
+    kubernetes: Bed, kubernetes_lab: KubernetesLab
+) -> None:
+    client, driver = kubernetes_lab.client, Driver(kubernetes_lab)
+    namespace, group = client.namespace, "rbac.authorization.k8s.io"
+    here, roles = f"/api/v1/namespaces/{namespace}", f"/apis/{group}/v1"
+    limits = {"cpu": "1", "memory": "64Mi"}
+    container = {
+        "name": "c",
+        "image": BASE_IMAGE,
+        "command": ["sleep", "1000"],
+        "resources": {"limits": limits},
+    }
+    other = {"metadata": {"name": "other"}, "spec": {"containers": [container]}}
+    hard = {"requests.cpu": "8", "requests.memory": "10G"}
+    quota = {"metadata": {"name": "all"}, "spec": {"hard": hard}}
+    role = {"metadata": {"name": namespace}, "rules": CAPACITY_RULES}
+    binding = {
+        "metadata": {"name": namespace},
+        "subjects": [{"kind": "ServiceAccount", "name": namespace, "namespace": namespace}],
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": namespace},
+    }
+
+    def vcpus() -> int:
+        return read_capacity(client).vcpus
+
+    with pytest.raises(NoCapacity, match="has no ResourceQuota"):
+        read_capacity(client)
+    with KubeApi(kubernetes.admin) as api:
+        with made(api, f"{here}/resourcequotas", quota):
+            driver.until(lambda: api.get(f"{here}/resourcequotas/all").get("status", {}).get("hard"))
+            run = order(unique_run("1"), CHIEF)
+            driver.runtime.place(run)
+            launch = replace(driver.lab.launch(CHIEF, FOREVER), vcpus=1, memory_bytes=64 << 20)
+            driver.runtime.start(run.run_id, [launch])
+            driver.until(lambda: driver.texts(run.run_id, CHIEF))
+            assert (vcpus(), read_capacity(client).memory_bytes) == (8, 10 * 10**9)
+            with made(api, f"{here}/pods", other):
+                driver.until(lambda: vcpus() == 7)
+
+        with made(api, f"{roles}/clusterroles", role), made(api, f"{roles}/clusterrolebindings", binding):
+            driver.until(lambda: len(read_capacity(client).pools) > 0)
+            before = vcpus()
+            driver.runtime.remove(run.run_id)
+            assert vcpus() == before
+            with made(api, f"{here}/pods", other):
+                driver.until(lambda: vcpus() == before - 1)
+
+
+def test_devices_are_counted_and_given_on_the_nodes_that_have_the_type(
+    kubernetes: Bed, kubernetes_lab: KubernetesLab
+) -> None:
+    driver, node, run = Driver(kubernetes_lab), kubernetes.nodes[-1], order(unique_run("2"), CHIEF)
+    settings = PodSettings(node_selector={LABEL: "Tesla-T4"})
+    with (
+        KubeApi(kubernetes.admin) as api,
+        closing(KubeClient(connect(kubernetes.admin))) as admin,
+        with_gpus(api, node, 2),
+    ):
+        driver.until(lambda: read_capacity(admin).accelerators == {"NVIDIA_TESLA_T4": 2})
+        assert [pool.accelerators_only for pool in read_capacity(admin).pools] == [False, True]
+
+        driver.runtime.place(run)
+        launch = replace(driver.lab.launch(CHIEF, FOREVER), accelerator_count=2, pod=settings)
+        driver.runtime.start(run.run_id, [launch])
+        driver.until(lambda: driver.texts(run.run_id, CHIEF))
+        pod = kubernetes_lab.client.get("pods", objects.pod_name(run.run_id, CHIEF))
+        assert pod is not None
+        assert pod["spec"]["nodeName"] == node
+        driver.runtime.remove(run.run_id)

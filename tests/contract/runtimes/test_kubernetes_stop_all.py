@@ -1,0 +1,49 @@
+"""An agent of a cluster that does not run: its runs are ended, and its namespace examined, by its command alone."""
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from contract.runtimes.runtime_labs import FOREVER, Driver, KubernetesLab
+from kubernetes_bed.bed import Bed
+from run_ids import unique_run
+from trainyard_agent.host.files import write_json
+from trainyard_agent.main import main
+from trainyard_agent.runtimes.kubernetes.access import RULES
+from trainyard_protocol.states import Reason
+
+CHIEF, WORKER = "master-replica-0", "worker-replica-0"
+
+
+def test_stop_all_ends_the_pods_of_a_namespace_and_the_doctor_knows_whose_they_are(
+    kubernetes: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = unique_run("1")
+    kubeconfig = kubernetes.with_role(f"stop-{uuid.uuid4().hex[:8]}", RULES)
+    lab = KubernetesLab(tmp_path / "lab", kubeconfig)
+    driver = Driver(lab)
+    driver.start_and_wait(run, {CHIEF: FOREVER, WORKER: FOREVER})
+
+    def agent(directory: str, *words: str) -> str:
+        cluster = "--runtime", "kubernetes", "--kubeconfig", str(kubeconfig)
+        assert main(["--state-dir", str(tmp_path / directory), *cluster, *words]) == 0
+        return capsys.readouterr().out
+
+    (tmp_path / "own").mkdir(mode=0o700)
+    write_json(tmp_path / "own" / "agent.json", {"agent_id": lab.owner.agent_id}, 0o600)
+    found = json.loads(agent("own", "--doctor"))
+    assert [(one["check"], one["status"]) for one in found] == [
+        *(("kubernetes", "ok"), ("permissions", "ok"), ("agent", "ok"), ("orphans", "ok"))
+    ]
+    *_, orphans = json.loads(agent("new", "--doctor"))
+    assert orphans["status"] == "problem"
+    assert f"3 objects of the run {run} are of another agent" in orphans["found"]
+
+    assert "There has been no agent" in agent("new", "--stop-all")
+    assert "Stopped 2 pods" in agent("own", "--stop-all", "--grace", "3")
+    lab.reopen()
+    ends = {report.exit.reason for report in driver.reports(run).values() if report.exit is not None}
+    assert ends == {Reason.HOST_SHUTDOWN}
+    lab.end()

@@ -1,0 +1,228 @@
+"""Acts of a real Slurm, its users and its nodes, and how the runtime reports them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from contract.runtimes.runtime_labs import FOREVER, STUBBORN, Driver, Program, SlurmLab, order
+from run_ids import unique_run
+from slurm_bed import NODES, SlurmBed
+from trainyard_agent.host import process_tags
+from trainyard_agent.main import main
+from trainyard_agent.runtimes.base import StartFailed
+from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.sync import ExitReport
+
+CHIEF, WORKER, OTHER = "master-replica-0", "worker-replica-0", "worker-replica-1"
+RUN, NEXT = unique_run("1"), unique_run("2")
+
+
+@pytest.fixture
+def lab(slurm: SlurmBed, tmp_path: Path) -> Iterator[SlurmLab]:
+    made = SlurmLab(tmp_path / "shared", slurm)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def driver(lab: SlurmLab) -> Driver:
+    return Driver(lab)
+
+
+def ends(driver: Driver) -> dict[str, ExitReport]:
+    return {task: one.exit for task, one in driver.wait_for_exits(RUN).items() if one.exit is not None}
+
+
+def node_of(run_id: str, slurm: SlurmBed) -> str:
+    node = slurm.run("squeue", "-h", f"--name=ty-{run_id}", "-o", "%N").strip()
+    assert node in NODES
+    return node
+
+
+def test_job_of_higher_priority_takes_the_nodes(driver: Driver, slurm: SlurmBed) -> None:
+    driver.start_and_wait(RUN, {CHIEF: STUBBORN, WORKER: FOREVER})
+    taking = ("-p", "urgent", "-N3", "--exclusive", "--wrap", "sleep 1000", "-o", "/dev/null", "-J", "taking")
+    slurm.run("sbatch", *taking)
+    try:
+        for exit_ in ends(driver).values():
+            assert (exit_.reason, exit_.after_stop) == (Reason.PREEMPTED, False), exit_
+            assert "other work" in exit_.message
+        # The nodes are taken, so the next run waits, says for what, and can be stopped before it starts.
+        driver.start(NEXT, {CHIEF: FOREVER})
+        driver.until(lambda: "(Resources)" in driver.reports(NEXT)[CHIEF].waits)
+        assert driver.reports(NEXT)[CHIEF].state is ReplicaState.STARTING
+        driver.runtime.stop(NEXT, 5.0)
+        stopped = driver.wait_for_exits(NEXT)[CHIEF].exit
+        assert stopped is not None
+        assert (stopped.code, stopped.reason, stopped.after_stop) == (None, Reason.STOPPED, True)
+    finally:
+        slurm.run("scancel", "--name=taking")
+        slurm.until_idle()
+
+
+def test_job_that_is_cancelled_in_slurm_says_so(driver: Driver, slurm: SlurmBed) -> None:
+    driver.start_and_wait(RUN, {CHIEF: FOREVER, WORKER: Program(code=5)})
+    driver.until(lambda: driver.reports(RUN)[WORKER].exit)
+
+    slurm.run("scancel", f"--name=ty-{RUN}")
+
+    found = ends(driver)
+    assert (found[CHIEF].code, found[CHIEF].reason) == (143, Reason.KILLED_BY_SIGNAL)
+    assert "cancelled in Slurm" in found[CHIEF].message
+    assert (found[WORKER].code, found[WORKER].reason) == (5, Reason.PROGRAM_ERROR)
+
+
+def test_node_that_is_lost_is_blamed_and_not_the_peer_that_fails_of_it(
+    driver: Driver, lab: SlurmLab, slurm: SlurmBed, tmp_path: Path
+) -> None:
+    """Slurm ends no task on a node that it has lost: when the node is back, the replica ends itself."""
+    connection = tmp_path / "connection"
+    connection.touch()
+    asked = order(RUN, CHIEF, WORKER)
+    halves = [
+        replica.model_copy(update={"vcpus": 3}) for replica in asked.replicas
+    ]  # of one node: none has both
+    driver.runtime.place(asked.model_copy(update={"replicas": tuple(halves)}))
+    fails = Program(shell=f"while test -e {connection}; do sleep 0.05; done; exit 3")
+    driver.runtime.start(RUN, [lab.launch(CHIEF, fails), lab.launch(WORKER, STUBBORN)])
+    driver.until(lambda: driver.texts(RUN, WORKER))
+    supervisor = lab.supervisor(RUN, WORKER)
+    node = supervisor.environ()["SLURMD_NODENAME"]
+    slurm.kill_node(node)
+    supervisor.suspend()
+    try:
+        connection.unlink()
+        run = tmp_path / "shared" / "runs" / RUN
+        driver.until(lambda: driver.reports(RUN) and (run / "ask.json").exists())
+        assert driver.reports(RUN)[CHIEF].exit is None
+        slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+        found = ends(driver)
+        assert (found[CHIEF].code, found[CHIEF].reason) == (3, Reason.PROGRAM_ERROR)
+        assert found[WORKER].reason is Reason.HOST_LOST
+        assert found[WORKER].finished_at < found[CHIEF].finished_at
+        supervisor.resume()
+        lab.reopen().recover()
+        driver.until(lambda: not process_tags.tagged(RUN))
+        assert ends(driver)[WORKER] == found[WORKER]
+    finally:
+        slurm.start_node(node)
+        slurm.until_idle()
+
+
+def test_replica_that_slurm_starts_a_second_time_does_not_begin_again(driver: Driver, lab: SlurmLab) -> None:
+    driver.start_and_wait(RUN, {CHIEF: FOREVER})
+    running = process_tags.tagged(RUN)
+    again = lab.start_rank_again(RUN)
+    assert "master-replica-0 has begun before" in again
+    assert process_tags.tagged(RUN) == running
+    assert driver.reports(RUN)[CHIEF].state is ReplicaState.RUNNING
+
+
+def test_drained_node_keeps_its_run_and_gets_no_other(driver: Driver, slurm: SlurmBed) -> None:
+    driver.start_and_wait(RUN, {CHIEF: FOREVER})
+    node = node_of(RUN, slurm)
+    slurm.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=maintenance")
+    try:
+        driver.start_and_wait(NEXT, {CHIEF: FOREVER})
+        assert node_of(NEXT, slurm) != node
+        assert driver.reports(RUN)[CHIEF].state is ReplicaState.RUNNING
+    finally:
+        slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
+
+
+def test_other_users_of_slurm_see_no_secret_and_nothing_of_the_agent(
+    driver: Driver, slurm: SlurmBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTS_OWN", "of-the-agent")
+    driver.place(RUN, CHIEF)
+    launch = replace(driver.lab.launch(CHIEF, Program(shell="env")), secrets={"TOKEN": "a-secret-value"})
+    driver.runtime.start(RUN, [launch])
+    driver.until(lambda: "TOKEN=***" in driver.texts(RUN, CHIEF))
+
+    seen = slurm.run("scontrol", "show", "job")
+    script = tmp_path / "script"
+    slurm.run("scontrol", "write", "batch_script", seen.split("JobId=")[-1].split()[0], str(script))
+    assert "rank.py" in script.read_text()
+    for text in (seen, script.read_text(), slurm.stored_environments()):
+        assert "a-secret-value" not in text
+        assert "of-the-agent" not in text
+    assert not any("of-the-agent" in line for line in driver.texts(RUN, CHIEF))
+
+
+def test_replicas_of_different_machines_are_parts_of_one_job(driver: Driver, slurm: SlurmBed) -> None:
+    asked = order(RUN, CHIEF, WORKER, OTHER)
+    larger = asked.replicas[0].model_copy(update={"vcpus": 3, "machine_type": "local-3"})
+    driver.runtime.place(asked.model_copy(update={"replicas": (larger, *asked.replicas[1:])}))
+    programs = {task: Program(shell="echo $TRAINYARD_REPLICA; sleep 1000") for task in (CHIEF, WORKER, OTHER)}
+    driver.runtime.start(RUN, [driver.lab.launch(task, program) for task, program in programs.items()])
+    for task in programs:
+        driver.until(partial(driver.texts, RUN, task))
+        assert driver.texts(RUN, task) == [f"{RUN}/{task}"]
+    rows = [
+        row.split() for row in slurm.run("squeue", "-h", f"--name=ty-{RUN}", "-o", "%i %C %D").splitlines()
+    ]
+    assert sorted((job.partition("+")[2], cpus, nodes) for job, cpus, nodes in rows) == [
+        ("0", "3", "1"),
+        ("1", "2", "1"),
+    ]
+    slurm.run("scancel", f"--name=ty-{RUN}")
+    for exit_ in ends(driver).values():
+        assert (exit_.code, exit_.reason) == (143, Reason.KILLED_BY_SIGNAL)
+
+
+def test_partition_that_does_not_exist_is_named(driver: Driver, lab: SlurmLab) -> None:
+    lab.reopen(partition="nowhere")
+    with pytest.raises(StartFailed, match="invalid partition specified: nowhere") as failure:
+        driver.start(RUN, {CHIEF: FOREVER})
+    assert failure.value.reason is Reason.HOST_FAILED
+    assert driver.runtime.recover() == []
+    assert lab.remaining(RUN) == []
+
+
+def test_stop_all_ends_the_runs_of_an_agent_that_does_not_run(
+    driver: Driver, lab: SlurmLab, slurm: SlurmBed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver.start_and_wait(RUN, {CHIEF: FOREVER, WORKER: FOREVER})
+    slurm.run("sbatch", "-J", f"ty-{NEXT}", "-o", "/dev/null", "--wrap", "sleep 1000")
+
+    def agent(*words: str) -> str:
+        shared = "--runtime", "slurm", "--shared-dir", str(tmp_path / "shared")
+        assert main(["--state-dir", str(tmp_path / "agent"), *shared, *words]) == 0
+        return capsys.readouterr().out
+
+    *checks, orphan = json.loads(agent("--doctor"))
+    assert [(one["check"], one["status"]) for one in checks] == [("slurm", "ok"), ("shared-dir", "ok")]
+    assert f"the run {NEXT}, which is not in" in orphan["found"]
+    slurm.run("scancel", f"--name=ty-{NEXT}")
+
+    assert agent("--stop-all", "--grace", "5") == "Stopped 2 replicas in Slurm.\n"
+    lab.reopen()
+    assert {one.reason for one in ends(driver).values()} == {Reason.HOST_SHUTDOWN}
+    assert "Every job of the agent" in agent("--doctor")
+
+
+def test_controller_that_was_killed_stops_nothing_and_is_not_needed_for_a_stop(
+    driver: Driver, slurm: SlurmBed
+) -> None:
+    stopped = unique_run("3")
+    driver.start_and_wait(stopped, {CHIEF: FOREVER, WORKER: STUBBORN})
+    driver.start_and_wait(NEXT, {CHIEF: FOREVER})
+    slurm.kill_controller()
+    try:
+        driver.runtime.stop(stopped, 0.1)
+        codes = {task: one.exit.code for task, one in driver.wait_for_exits(stopped).items() if one.exit}
+        assert codes == {CHIEF: 143, WORKER: 137}
+        assert driver.reports(NEXT)[CHIEF].state is ReplicaState.RUNNING
+        driver.runtime.remove(stopped)
+        assert driver.runtime.observe(stopped) == ()
+    finally:
+        slurm.start_controller()
+        slurm.until_up()
+        slurm.run("scancel", f"--name=ty-{stopped}")  # else it learns of its end a minute later
+    assert driver.reports(NEXT)[CHIEF].state is ReplicaState.RUNNING
+    driver.runtime.stop(NEXT, 5.0)
+    assert driver.wait_for_exits(NEXT)[CHIEF].state is ReplicaState.EXITED

@@ -1,0 +1,353 @@
+"""The audit: each call that changes something has one row, done or refused, and refused calls cannot fill the disk."""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from databases import on_every_database
+from integration.api.access.test_session_streams import cookie
+from integration.api.api_support import (
+    ADMIN,
+    AGENT,
+    ALICE,
+    BOB,
+    TOKENS,
+    VERA,
+    Clock,
+    ScriptedAgent,
+    Server,
+    package_job,
+    running_agent,
+    server,
+)
+from trainyard_protocol.audit import AuditEntry
+from trainyard_protocol.sync import SyncRequest
+from trainyard_server.domain.route_access import OIDC_CALLBACK, ROUTES, Access, Route
+from trainyard_server.services.refusal_counts import MOST_ROWS, ROWS
+from trainyard_server.storage.db import audit
+
+JOBS = "/v1/projects/p/jobs"
+JOB = "/trainyard/v1/projects/p/jobs/job"
+TOKENS_PATH = "/trainyard/v1/tokens"
+AUDIT = "/trainyard/v1/audit"
+CALLER = {"User-Agent": "curl/8\x7f" + "x" * 300, "X-Request-Id": "r-1"}
+ELSEWHERE = (OIDC_CALLBACK, "/agent/v1/runs/{run_id}/secrets", "/storage/v1/b", "/storage/v1/b/{bucket}")
+"""Routes with an action whose rows are tested in test_single_sign_on, test_secrets and test_object_storage."""
+
+CHANGES = [route for route in ROUTES if route.action and route.path not in ELSEWHERE]
+
+
+def rows(api: Server) -> list[AuditEntry]:
+    """All rows, the oldest first."""
+    with api.use_cases.backend.store.read() as reader:
+        return list(audit.entries(reader, audit.AuditQuery(), 10_000))[::-1]
+
+
+class Recorder:
+    """Calls, and the rows that each of them adds."""
+
+    def __init__(self, api: Server) -> None:
+        self.api = api
+        self._count = len(rows(api))
+
+    def __call__(self, method: str, path: str, who: dict[str, str], **given: Any) -> list[AuditEntry]:
+        self.answer: httpx.Response = self.api.client.request(method, path, headers=who | CALLER, **given)
+        found = rows(self.api)
+        new, self._count = found[self._count :], len(found)
+        return new
+
+
+@pytest.fixture
+def record(api: Server) -> Recorder:
+    return Recorder(api)
+
+
+def session_of(api: Server, name: str) -> dict[str, str]:
+    """The headers of a session's page."""
+    (token,) = [token for token in TOKENS if token.name == name]
+    session = api.use_cases.sessions.open(token.credential, api.clock())
+    return cookie("http://server", session) | {"X-CSRF-Token": session.csrf}
+
+
+# The request that does what the route is for; "TOKEN" is the id of a token that alice made.
+DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "sign-in": ({}, {"data": {"token": "alices-secret"}}),
+    "sign-out": ({}, {}),
+    "jobs.create": (ALICE, {"json": {"jobId": "job", "trainingInput": package_job()}}),
+    "jobs.update": (ALICE, {"json": {"labels": {"a": "b"}}, "params": {"updateMask": "labels"}}),
+    "jobs.cancel": (ALICE, {}),
+    "jobs.delete": (ALICE, {}),
+    "health.mend": (ADMIN, {}),
+    "quotas.reload": (ADMIN, {}),
+    "sign-in-codes.create": (ALICE, {}),
+    "google-keys.create": (ALICE, {}),
+    "google-keys.revoke": (ALICE, {}),
+    "tokens.create": (ALICE, {"json": {}}),
+    "tokens.revoke": (ALICE, {}),
+    "members.set": (ADMIN, {"json": {"role": "viewer"}}),
+    "members.remove": (ADMIN, {}),
+    "packages.upload": (ALICE, {"content": b"a package"}),
+    "secrets.set": (ADMIN, {"json": {"value": "never-shown"}}),
+    "secrets.delete": (ADMIN, {}),
+    "agents.drain": (ADMIN, {"json": {"draining": True}}),
+    "agents.remove": (ADMIN, {}),
+}
+SUBJECTS = {
+    "jobs": "job",
+    "members": "x",
+    "secrets": "x",
+    "agents": "laptop",
+    "packages": "a.whl",
+    "google-keys": "x",
+}
+
+
+def concrete(route: Route, token_id: str) -> str:
+    given = {"project": "p", "job_id": "job", "token_id": token_id, "filename": "a.whl", "agent": "laptop"}
+    return re.sub(r"\{(\w+)\}", lambda found: given.get(found[1], "x"), route.path)
+
+
+@pytest.fixture
+def api(tmp_path: Path, clock: Clock) -> Iterator[Server]:
+    (tmp_path / "quotas.yaml").write_text("{}")
+    with server(
+        tmp_path / "server",
+        clock,
+        quotas=tmp_path / "quotas.yaml",
+        audit_file=tmp_path / "audit.jsonl",
+        google_domain="trainyard.localhost:8472",
+    ) as running:
+        yield running
+
+
+@on_every_database
+def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, tmp_path: Path) -> None:
+    ScriptedAgent(api).sync()
+    order = list(DONE)
+    assert {route.action for route in CHANGES} == set(order), "a route with an action needs a request above"
+    made = api.client.post(TOKENS_PATH, json={}, headers=ALICE).json()["token"]["token_id"]
+    record._count += 1
+    for route in sorted(CHANGES, key=lambda route: order.index(route.action or "")):
+        action = route.action or ""
+        path = concrete(route, made)
+        if route.access is not Access.NOBODY:
+            (refused,) = record(route.method, path, {})
+            assert (refused.action, refused.outcome, refused.actor) == (action, "refused", ""), action
+        if route.access not in (Access.NOBODY, Access.PERSON):
+            (refused,) = record(route.method, path, VERA)
+            assert (refused.actor, refused.outcome, refused.status) == ("vera", "refused", 403), action
+            assert (refused.project, refused.role) == ("p" if "{project}" in route.path else "", "viewer"), (
+                action
+            )
+        who, given = DONE[action]
+        if action == "sign-out":
+            who = session_of(api, "alice")
+        (done,) = record(route.method, path, who, **given)
+        owner = "admin" if who is ADMIN else "alice"
+        assert (done.action, done.outcome, done.actor) == (action, "done", owner), record.answer.text
+        assert done.status == record.answer.status_code
+        assert done.project == ("p" if "{project}" in route.path else ""), action
+        subject = SUBJECTS.get(action.partition(".")[0], "")
+        if action == "google-keys.create":
+            subject = record.answer.json()["number"]
+        if action == "tokens.create":
+            subject = record.answer.json()["token"]["token_id"]
+        assert done.subject == (made if action == "tokens.revoke" else subject), action
+        assert done.credential.startswith("session of token:file-" if action == "sign-out" else "token:file-")
+        assert (done.address, done.request_id) == ("127.0.0.1", "r-1")
+        assert done.user_agent == ("curl/8\ufffd" + "x" * 300)[:200]
+    text = (tmp_path / "audit.jsonl").read_text()
+    assert [AuditEntry.model_validate_json(line) for line in text.splitlines()] == rows(api)
+    assert not [secret for secret in ("never-shown", *(token.secret for token in TOKENS)) if secret in text]
+
+
+def test_row_is_committed_with_the_change_or_not_at_all(
+    api: Server, record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's end between a change and its answer loses no row; a change that is rolled back leaves no `done`."""
+
+    api.create()
+    record._count += 1
+    with monkeypatch.context() as patch:
+        patch.setattr(api.use_cases.audit, "record", lambda *_: None)
+        (row,) = record("POST", f"{JOBS}/job:cancel", ADMIN)
+        assert (row.action, row.outcome, row.actor, row.subject) == ("jobs.cancel", "done", "admin", "job")
+    api.create("other")
+    record._count += 1
+    with monkeypatch.context() as patch:
+        patch.setattr(api.use_cases.controller, "advance", _broken)
+        (row,) = record("POST", f"{JOBS}/other:cancel", ADMIN)
+        assert (record.answer.status_code, row.status, row.outcome) == (500, 500, "done"), (
+            "it is being cancelled"
+        )
+    with monkeypatch.context() as patch:
+        patch.setattr("trainyard_server.services.jobs.check_labels", _broken)
+        params = {"updateMask": "labels"}
+        (row,) = record("PATCH", f"{JOBS}/other", ADMIN, json={"labels": {"a": "b"}}, params=params)
+        assert (row.action, row.status, row.outcome) == ("jobs.update", 500, "failed")
+
+
+def _broken(*_: object) -> None:
+    raise RuntimeError
+
+
+def test_reads_dry_runs_and_agents_leave_rows_only_when_they_are_refused(
+    api: Server, record: Recorder
+) -> None:
+    agent = running_agent(api)
+    record._count = len(rows(api))
+    body = {"jobId": "next", "trainingInput": package_job()}
+    assert record("GET", JOB, VERA) == []
+    assert record("POST", "/trainyard/v1/projects/p/configs:check", VERA, json={"text": "a: b"}) == []
+    assert record("POST", JOBS, ALICE, json=body, params={"validateOnly": "true"}) == []
+    assert record("GET", "/", {"Accept": "text/html"}) == []
+    agent.log("a line")
+    assert record("GET", "/healthz", {}) == []
+    (row,) = record("POST", JOBS, VERA, json=body, params={"validateOnly": "true"})
+    assert (row.actor, row.action, row.outcome) == ("vera", "jobs.create", "refused")
+    (row,) = record("GET", JOB, AGENT)
+    assert (row.actor, row.action) == ("agent", "GET /trainyard/v1/projects/{project}/jobs/{job_id}")
+    assert (row.project, row.subject, row.status) == ("p", "job", 403)
+    (row,) = record("GET", TOKENS_PATH, VERA, params={"all": "true"})
+    assert (row.actor, row.status) == ("vera", 403), "refused by the use case"
+    others = AGENT | {"X-Trainyard-Agent-Key": "1" * 64}
+    report = SyncRequest(agent=agent.info, runs=(), seen="").model_dump_json()
+    (row,) = record("POST", "/agent/v1/sync", others, content=report)
+    assert (row.actor, row.action, row.status) == ("agent", "POST /agent/v1/sync", 403)
+    (row,) = record("GET", "/wp-admin%E2%80%AE%0A", {"Authorization": "Bearer wrong"})
+    assert (row.action, row.subject, row.status, row.actor) == ("unknown", "/wp-admin\ufffd\ufffd", 401, "")
+
+
+def test_sign_ins_have_the_name_of_who_signed_in(api: Server, record: Recorder) -> None:
+    (row,) = record("POST", "/sign-in", {}, data={"token": "wrong"})
+    assert (row.action, row.outcome, row.status, row.actor) == ("sign-in", "refused", 401, "")
+    (row,) = record("POST", "/sign-in", {}, data={"token": "agent-secret"})
+    assert (row.outcome, row.status, row.actor) == ("refused", 403, "agent")
+    code = api.client.post("/trainyard/v1/sign-in-codes", headers=BOB).json()["code"]
+    record._count += 1
+    assert record("POST", "/sign-in", session_of(api, "alice"), data={"code": code}) == [], "a question"
+    (row,) = record("POST", "/sign-in", {}, data={"code": code})
+    assert (row.outcome, row.status, row.actor) == ("done", 303, "bob")
+    (row,) = record("POST", "/sign-in", {}, data={"code": code})
+    assert (row.outcome, row.status, row.actor) == ("refused", 401, "")
+    alice = session_of(api, "alice")
+    (row,) = record("POST", "/sign-out", {"Cookie": alice["Cookie"]})
+    assert (row.action, row.outcome, row.actor) == ("sign-out", "refused", "alice"), (
+        "without the page's value"
+    )
+
+
+def test_refused_calls_beyond_a_number_are_one_row_a_minute(
+    api: Server, record: Recorder, clock: Clock
+) -> None:
+    wrong = {"Authorization": "Bearer wrong"}
+    for number in range(ROWS + 5):
+        api.client.get(f"/v1/projects/p{number}/jobs", headers=wrong)
+        api.client.get("/v1/projects/q/jobs", headers=AGENT)
+    assert len(rows(api)) == 2 * ROWS
+    clock.advance(60)
+    api.use_cases.audit.write_counts()
+    api.use_cases.audit.write_counts()
+    counted = rows(api)[2 * ROWS :]
+    assert [(row.actor, row.project, row.count) for row in counted] == [("", "", 5), ("agent", "q", 5)]
+    (row,) = record("GET", "/v1/projects/p/jobs", wrong)[-1:]
+    assert row.count == 1, "a new minute"
+    refusals = api.use_cases.audit._refusals
+    entries = [row.model_copy(update={"address": str(number)}) for number in range(MOST_ROWS + 20)]
+    assert sum(map(refusals.admit, entries)) == MOST_ROWS - 1
+    assert refusals.admit(row.model_copy(update={"actor": "vera"}))
+    (shared,) = refusals.collect(clock(), closing=True)
+    assert (shared.count, shared.address) == (21, "")
+
+
+def test_old_rows_are_removed(tmp_path: Path, clock: Clock) -> None:
+    with server(tmp_path, clock, keep_audit_s=86400.0) as api:
+        with api.use_cases.backend.store.write() as writer:
+            entry = AuditEntry.model_validate(_row(clock() - timedelta(days=1, seconds=1)))
+            for _ in range(501):
+                audit.add(writer, entry)
+        api.create()
+        assert api.use_cases.retention.step() is True
+        assert api.use_cases.retention.step() is False
+        assert [row.action for row in rows(api)] == ["jobs.create"]
+
+
+def test_file_may_be_rotated_and_may_fail(
+    api: Server, record: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "audit.jsonl"
+    assert (file.stat().st_mode & 0o777, file.read_text()) == (0o600, "")
+    file.rename(tmp_path / "audit.jsonl.1")
+    record("POST", "/trainyard/v1/quotas:reload", ADMIN)
+    assert AuditEntry.model_validate_json(file.read_text()).action == "quotas.reload"
+    file.unlink()
+    file.mkdir()
+    (row,) = record("POST", "/trainyard/v1/quotas:reload", ADMIN)
+    assert (record.answer.status_code, row.outcome) == (200, "done")
+    assert "The audit file cannot be written" in caplog.text
+
+
+def _row(time: datetime) -> dict[str, Any]:
+    texts = {name: "" for name, field in AuditEntry.model_fields.items() if field.annotation is str}
+    return texts | {"id": 0, "time": time, "outcome": "done", "status": 200}
+
+
+@on_every_database
+def test_operators_see_all_and_admins_their_projects(api: Server, record: Recorder, clock: Clock) -> None:
+    for project, person, role in (("q", "carl", "admin"), ("p", "carl", "viewer")):
+        path = f"/trainyard/v1/projects/{project}/members/{person}"
+        assert api.client.request("PUT", path, headers=ADMIN, json={"role": role}).status_code == 200
+    secret = api.client.post(TOKENS_PATH, json={"owner": "carl"}, headers=ADMIN).json()["secret"]
+    carl = {"Authorization": f"Bearer {secret}"}
+    clock.advance(3600)
+    for job in ("a", "b"):
+        api.create(job)
+
+    def seen(who: dict[str, str], **params: Any) -> list[tuple[str, str, str]]:
+        answer = api.client.get(AUDIT, params=params, headers=who)
+        assert answer.status_code == 200, answer.text
+        return [(row["action"], row["project"], row["subject"]) for row in answer.json()["entries"]]
+
+    everything = seen(ADMIN)
+    assert len(everything) == 5
+    assert everything[:2] == [("jobs.create", "p", "b"), ("jobs.create", "p", "a")]
+    assert seen(carl) == seen(carl, project="q") == [("members.set", "q", "carl")]
+    assert seen(ADMIN, project="p", actor="admin", action="members.set") == [("members.set", "p", "carl")]
+    assert seen(ADMIN, since="30m") == everything[:2]
+    assert seen(ADMIN, until="30m") == everything[2:]
+    first = api.client.get(AUDIT, params={"pageSize": "2"}, headers=ADMIN).json()
+    assert seen(ADMIN, pageSize="3", pageToken=first["next_page_token"]) == everything[2:]
+    assert api.client.get(AUDIT, params={"pageSize": "5"}, headers=ADMIN).json()["next_page_token"] == ""
+    for who, params, status in (
+        (carl, {"project": "p"}, 403),
+        (VERA, {}, 403),
+        (ADMIN, {"since": "yesterday"}, 400),
+        (ADMIN, {"pageToken": "x"}, 400),
+        (ADMIN, {"pageSize": "-1"}, 400),
+    ):
+        assert api.client.get(AUDIT, params=params, headers=who).status_code == status
+
+
+def test_each_event_of_a_job_has_its_actor(api: Server) -> None:
+    agent = running_agent(api)
+    labels = {"json": {"labels": {"a": "b"}}, "params": {"updateMask": "labels"}}
+    assert api.client.patch(f"{JOBS}/job", headers=ADMIN, **labels).status_code == 200
+    api.cancel()
+    agent.sync()
+    agent.stopped("master-replica-0")
+    events = [(event["kind"], event["after"], event["actor"]) for event in api.detail()["events"]]
+    assert {actor for _, _, actor in events} == {"admin", "trainyard", "agent laptop"}
+    for event in (
+        ("created", "", "admin"),
+        ("labels", "", "admin"),
+        ("job", "PREPARING", "trainyard"),
+        ("replica", "RUNNING", "agent laptop"),
+        ("job", "CANCELLING", "admin"),
+        ("job", "CANCELLED", "trainyard"),
+    ):
+        assert event in events

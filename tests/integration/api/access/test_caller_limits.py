@@ -1,0 +1,105 @@
+"""Limits by caller over HTTP: what is refused, how, and which routes count as streams."""
+
+import re
+from pathlib import Path
+
+import httpx
+
+from integration.api.api_support import (
+    ADMIN,
+    ALICE,
+    BOB,
+    VERA,
+    Clock,
+    ScriptedAgent,
+    Server,
+    eventually,
+    package_job,
+    running_agent,
+    server,
+    serving,
+)
+from trainyard_server.domain.route_access import ROUTES, Access, find
+
+PARAMETERS = {"project": "p", "job_id": "job"}
+QUERY = {"follow": "true", "like": "job", "path": "x"}
+
+
+def test_request_beyond_the_rate_gets_429_with_the_time_to_wait(tmp_path: Path) -> None:
+    with server(tmp_path, Clock(), requests_per_s=0.2) as api:
+        answers = [api.client.get("/trainyard/v1/me", headers=ALICE) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert answers[-1].headers["Retry-After"] == "5"
+        assert answers[-1].json()["error"]["status"] == "RESOURCE_EXHAUSTED"
+        page = api.client.get("/", headers=ALICE | {"Accept": "text/html"})
+        assert (page.status_code, page.headers["Retry-After"]) == (429, "5")
+        assert "Too many requests" in page.text
+        assert api.client.get("/trainyard/v1/me", headers=BOB).status_code == 200
+        api.clock.advance(5)
+        assert api.client.get("/trainyard/v1/me", headers=ALICE).status_code == 200
+
+
+def test_calls_of_the_storage_have_a_rate_of_their_own(tmp_path: Path) -> None:
+    rates = {"requests_per_s": 0.2, "storage_requests_per_s": 0.3}
+    with server(tmp_path, Clock(), **rates) as api:
+        answers = [api.client.get("/storage/v1/b/none", headers=ALICE) for _ in range(4)]
+        assert [answer.status_code for answer in answers[2:]] == [400, 429]  # there is no storage behind
+        assert "more than 0.3 calls of the storage a second" in answers[-1].text
+        assert api.client.get("/trainyard/v1/me", headers=ALICE).status_code == 200
+
+
+def test_every_event_stream_is_a_row_that_says_so_and_returns_its_slot(api: Server) -> None:
+    """Opens every page, its changes and every other route that reads."""
+    running_agent(api)
+    paths = [
+        re.sub(r"\{(\w+)\}", lambda name: PARAMETERS.get(name[1], "x"), route.path)
+        for route in ROUTES
+        if route.method == "GET" and route.access not in (Access.NOBODY, Access.AGENT)
+    ]
+    paths += [f"/live{path}" for path in paths if find("GET", f"/live{path}")]
+    found, named = set(), set()
+    with serving(api.app) as url, httpx.Client(base_url=url, headers=ADMIN, trust_env=False) as client:
+        for path in paths:
+            match = find("GET", path)
+            assert match is not None
+            named |= {path} if match.is_stream else set()
+            with client.stream("GET", path, params=QUERY) as answer:
+                found |= {path} if answer.headers["content-type"].startswith("text/event-stream") else set()
+        eventually(lambda: api.use_cases.limits.streams.open == 0)
+    assert found == named
+    assert len(named) > 5
+
+
+def test_reader_with_too_many_streams_is_refused_until_one_ends(tmp_path: Path) -> None:
+    with server(tmp_path, Clock(), event_streams=2) as api, serving(api.app) as url:
+        client = httpx.Client(base_url=url, headers=VERA, trust_env=False)
+        with client, client.stream("GET", "/live/"):
+            with client.stream("GET", "/live/cluster"):
+                refused = client.get("/live/")
+                assert (refused.status_code, refused.headers["Retry-After"]) == (429, "10")
+            eventually(lambda: api.use_cases.limits.streams.open == 1)
+            with client.stream("GET", "/live/") as answer:
+                assert answer.status_code == 200
+
+
+def test_owner_with_a_full_queue_cannot_submit_and_others_can(tmp_path: Path) -> None:
+    with server(tmp_path, Clock(), queued_jobs=2) as api:
+
+        def submit(job_id: str, who: dict[str, str], project: str = "p", **query: str) -> httpx.Response:
+            body = {"jobId": job_id, "trainingInput": package_job()}
+            return api.client.post(f"/v1/projects/{project}/jobs", json=body, headers=who, params=query)
+
+        assert [submit(name, ALICE).status_code for name in ("a", "b")] == [200, 200]
+        for query in ({}, {"validateOnly": "true"}):
+            refused = submit("c", ALICE, **query)
+            assert refused.status_code == 429
+            assert "Retry-After" not in refused.headers
+            assert refused.json()["error"]["message"].startswith(
+                "alice has 2 queued jobs in the project p, the limit of this server (--queued-jobs)."
+            )
+        assert submit("a", ALICE).status_code == 409  # a repeated submit is told so
+        assert submit("c", ALICE, project="q").status_code == 200
+        assert submit("c", BOB).status_code == 200
+        ScriptedAgent(api, cpus=1).sync()
+        api.tick()
+        assert submit("d", ALICE).status_code == 200

@@ -1,0 +1,501 @@
+"""Isolation of projects: whoever has no role in one cannot tell from any answer that it exists.
+
+Two projects have jobs in every state. All that belongs to one of them has its word in its name.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import httpx
+import pytest
+
+from integration.api.api_support import ADMIN, AGENT, GB, Clock, ScriptedAgent, Server, server, serving
+from trainyard_protocol.sync import Capacity, Gpu, RunOrder
+from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_server.domain.route_access import ROUTES, Access, Route
+
+WORDS = ("narwhal", "leopard")
+GHOST = "unicorn"
+"""The word of what does not exist; all words have the same length."""
+
+PEOPLE = {
+    "narwhal-viewer": ("narwhal", "viewer"),
+    "narwhal-owner": ("narwhal", "submitter"),
+    "leopard-viewer": ("leopard", "viewer"),
+    "leopard-owner": ("leopard", "submitter"),
+    "leopard-admin": ("leopard", "admin"),
+    "nobody": (GHOST, ""),
+}
+"""The word of each person's project, and its role there."""
+
+STATES = ("running", "queued", "failed", "succeeded", "study", "study.1")
+
+READERS = ("narwhal-viewer", "leopard-owner", "leopard-admin", "nobody")
+
+_JOB = "/projects/{project}/jobs/{job_id}"
+_MORE = "/trainyard/v1"
+_SUBMIT = '{"jobId": "$job_id", "trainingInput": {"scaleTier": "CUSTOM", "masterType": "local-1", '
+_V1 = "/v1/projects/{project}"
+_CONFIG = '{"config": "trainingInput: {pythonModule: a.b, scaleTier: BASIC}", "job_id": "$job_id"'
+
+CALLS: Mapping[str, Sequence[str]] = {
+    "GET /healthz": ("",),
+    "GET /sign-in": ("", "?next=/projects/$project/jobs/$job_id"),
+    "POST /sign-in": ("",),
+    "GET /sign-in/oidc": ("", "?next=/projects/$project/jobs/$job_id"),
+    "GET /sign-in/oidc/callback": ("?state=$word",),
+    "GET /static/{version}/{name:path}": ("",),
+    "GET /openapi.json": ("",),
+    "GET /docs": ("",),
+    "GET /$discovery/rest": ("",),
+    "GET /discovery/v1/apis/{api}/{version}/rest": ("",),
+    "POST /sign-out": ("",),
+    "GET /": (
+        "",
+        "?q=$word",
+        "?project=$project",
+        "?owner=$name",
+        "?project=$project&owner=$name",
+        "?label=$word-label",
+        "?state=RUNNING&sort=owner",
+        "?trouble=1",
+        "?page=2",
+    ),
+    f"GET {_JOB}": ("",),
+    f"GET {_JOB}/logs": ("", "?q=$word"),
+    f"GET {_JOB}/metrics": ("", "?with=$project/$job_id"),
+    f"GET {_JOB}/config": ("",),
+    f"GET {_JOB}/files": ("", "?path=$word"),
+    "GET /cluster": ("", "?page=2"),
+    "GET /audit": ("", "?project=$project", "?actor=$name"),
+    "GET /tokens": ("",),
+    "GET /new": (
+        "",
+        "?project=$project",
+        "?from=$project/$job_id",
+        "?from=$job_id",
+        "?from=$project/$job_id&trials=best",
+    ),
+    f"GET {_V1}:getConfig": ("",),
+    f"POST {_V1}:predict": ("",),
+    f"POST {_V1}:explain": ("",),
+    f"GET {_V1}/locations": ("",),
+    f"GET {_V1}/locations/{{location}}": ("",),
+    f"GET {_V1}/operations": ("",),
+    f"GET {_V1}/operations/{{operation}}": ("",),
+    f"POST {_V1}/operations/{{operation}}:cancel": ("",),
+    f"GET {_V1}/locations/{{location}}/operations/{{operation}}": ("",),
+    f"POST {_V1}/locations/{{location}}/operations/{{operation}}:cancel": ("",),
+    f"GET {_V1}/jobs/{{job_id}}:getIamPolicy": ("",),
+    f"POST {_V1}/jobs/{{job_id}}:setIamPolicy": ("",),
+    f"POST {_V1}/jobs/{{job_id}}:testIamPermissions": ('{"permissions": ["ml.jobs.get"]}',),
+    **{
+        f"{method} {_V1}/{path}": ("",)
+        for area in ("models", "locations/{location}/studies")
+        for method, path in (
+            ("GET", area),
+            ("POST", area),
+            *((method, f"{area}/{{rest:path}}") for method in ("GET", "POST", "DELETE")),
+        )
+    },
+    f"PATCH {_V1}/models/{{rest:path}}": ("",),
+    "POST /batch": ("",),
+    "POST /token": ("", "grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer&assertion=$word"),
+    "POST /oauth2/v4/token": ("",),
+    "POST /v2/entries:list": (
+        '{"resourceNames": ["projects/$project"], "filter": "resource.labels.job_id=$job_id"}',
+    ),
+    "POST /batch/{api:path}": ("",),
+    "GET /v1/projects/{project}/jobs": ("", "?pageSize=1", "?filter=owner:*", "?filter=jobId=$job_id"),
+    "POST /v1/projects/{project}/jobs": (
+        f'?validateOnly=true {_SUBMIT} "pythonModule": "a.b"}}}}',
+        f'?validateOnly=true {_SUBMIT} "pythonModule": "a.b", "packageUris": ["$package"]}}}}',
+        f'?validateOnly=true {_SUBMIT} "masterConfig": {{"imageUri": "gcr.io/$word/$word-image"}}}}}}',
+        f'?validateOnly=true {_SUBMIT} "pythonModule": "a.b", "jobDir": "/$project/$name"}}}}',
+        f'?validateOnly=true {_SUBMIT} "pythonModule": "a.b", "secrets": [{{"name": "$secret"}}]}}}}',
+    ),
+    "GET /v1/projects/{project}/jobs/{job_id}": ("",),
+    "PATCH /v1/projects/{project}/jobs/{job_id}": ('?updateMask=labels {"labels": {}}',),
+    "POST /v1/projects/{project}/jobs/{job_id}:cancel": ("",),
+    "GET /storage/v1/b": ("", "?project=$project"),
+    "POST /storage/v1/b": ('{"name": "x"}', '?project=$project {"name": "x"}'),
+    "GET /storage/v1/b/{bucket}/{rest:path}": ("",),
+    "GET /download/storage/v1/b/{bucket}/{rest:path}": ("",),
+    **{f"{method} /storage/v1/b/{{bucket}}": ("",) for method in ("GET", "PATCH", "PUT", "DELETE")},
+    **{
+        f"{method} /storage/v1/b/{{bucket}}/{{rest:path}}": ("",)
+        for method in ("POST", "PATCH", "PUT", "DELETE")
+    },
+    **{
+        f"{method} {area}/storage/v1/b/{{bucket}}/o": ("",)
+        for area in ("/upload", "/resumable/upload")
+        for method in ("POST", "PUT", "DELETE")
+    },
+    **{f"{method} /storage/plain/{{bucket}}/{{name:path}}": ("",) for method in ("GET", "PUT", "DELETE")},
+    f"GET {_MORE}/status": ("",),
+    f"GET {_MORE}/me": ("",),
+    f"GET {_MORE}/health": ("", "?deep=true"),
+    f"POST {_MORE}/sign-in-codes": ("",),
+    f"POST {_MORE}/google-keys": ("",),
+    f"DELETE {_MORE}/google-keys/{{number}}": ("",),
+    f"GET {_MORE}/tokens": ("", "?all=true"),
+    f"POST {_MORE}/tokens": ('{"owner": "$name"}',),
+    f"DELETE {_MORE}/tokens/{{token_id}}": ("",),
+    f"GET {_MORE}/projects": ("",),
+    f"GET {_MORE}/projects/{{project}}/members": ("",),
+    f"PUT {_MORE}/projects/{{project}}/members/{{name}}": ('{"role": "viewer"}',),
+    f"DELETE {_MORE}/projects/{{project}}/members/{{name}}": ("",),
+    f"GET {_MORE}/projects/{{project}}/secrets": ("",),
+    f"PUT {_MORE}/projects/{{project}}/secrets/{{name}}": ('{"value": "a value"}',),
+    f"DELETE {_MORE}/projects/{{project}}/secrets/{{name}}": ("",),
+    f"GET {_MORE}/audit": ("", "?project=$project", "?actor=$name", "?pageSize=1"),
+    f"GET {_MORE}/jobs": ("", "?q=$word", "?q=_"),
+    f"GET {_MORE}/jobs:active": ("",),
+    f"GET {_MORE}{_JOB}": ("",),
+    f"DELETE {_MORE}{_JOB}": ("",),
+    f"GET {_MORE}{_JOB}/why": ("",),
+    f"GET {_MORE}{_JOB}/usage": ("",),
+    f"GET {_MORE}{_JOB}/explain": ("", "?run=1"),
+    f"GET {_MORE}{_JOB}/trials": ("",),
+    f"GET {_MORE}{_JOB}/study": ("",),
+    f"GET {_MORE}{_JOB}/config": ("",),
+    f"POST {_MORE}/projects/{{project}}/configs:check": (
+        _CONFIG + "}",
+        _CONFIG + ', "package_uris": ["$package"]}',
+    ),
+    f"GET {_MORE}/projects/{{project}}/jobs:suggest": ("?like=$job_id",),
+    f"GET {_MORE}{_JOB}/metrics": ("",),
+    f"GET {_MORE}{_JOB}/metrics.csv": ("",),
+    f"GET {_MORE}{_JOB}/logs": ("?follow=false",),
+    f"GET {_MORE}{_JOB}/logs/page": ("",),
+    f"GET {_MORE}{_JOB}/logs/first": ("?what=error",),
+    f"GET {_MORE}{_JOB}/logs/download": ("",),
+    f"GET {_MORE}{_JOB}/files": ("",),
+    f"GET {_MORE}{_JOB}/files/content": ("?path=$word.txt",),
+    f"GET {_MORE}/runs/{{run_id}}/packages/{{sha256}}/{{filename}}": ("", "?signature=$word"),
+    "POST /upload/trainyard/v1/projects/{project}/packages/{filename}": (
+        "",
+        "?jobId=$job_id the same content",
+    ),
+}
+"""The calls of each route: `?QUERY BODY`, either may be missing. Without a row, that of its path alone."""
+
+_MEASURED = ("/healthz", f"{_MORE}/health")
+"""Paths whose answers have times and sizes of the server itself."""
+
+Call = tuple[str, str, str]
+"""Method, path with query, and body."""
+
+Names = Mapping[str, str]
+
+
+@dataclass
+class World:
+    """A server with both projects, behind a socket. `runs` and `packages` are by word, `tokens` by person."""
+
+    api: Server
+    client: httpx.Client
+    runs: dict[str, RunOrder] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)
+    tokens: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def ask(self, person: str, call: Call) -> tuple[int, list[tuple[str, str]], str]:
+        """Status, headers and text of the answer; of a live page the first event with all its parts."""
+        method, path, body = call
+        headers = ADMIN if person == "operator" else {"Authorization": f"Bearer {self.tokens[person][1]}"}
+        with self.client.stream(method, path, content=body, headers=headers) as answer:
+            text = ""
+            for part in answer.iter_text():
+                text += part
+                if path.startswith("/live") and "event: parts" in text and text.endswith("\n\n"):
+                    break
+        kept = [(name, value) for name, value in answer.headers.multi_items() if name != "date"]
+        return answer.status_code, sorted(kept), text
+
+    def names(self, word: str, project: str = "", state: str = "running") -> Names:
+        """The names of things of a project; of none for the ghost. `project`: the word of the one in the path."""
+        run = self.runs.get(word)
+        package = self.packages.get(word, f"staging://{'0' * 64}/{word}.whl")
+        return {
+            "project": f"{project or word}-lab",
+            "job_id": f"{word}_{state}",
+            "word": word,
+            "name": f"{word}-owner",
+            "secret": f"{word}_key",
+            "package": package,
+            "sha256": package.split("/")[2],
+            "filename": f"{word}.whl",
+            "token_id": self.tokens[f"{word}-owner"][0] if f"{word}-owner" in self.tokens else "0" * 12,
+            "run_id": run.run_id if run is not None else "0" * 32,
+            "task": "master-replica-0",
+            "version": "1",
+        }
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("world")
+    dirs = directory / "dirs"
+    quotas = directory / "quotas.yaml"
+    quotas.write_text(
+        "projects:\n"
+        + "".join(
+            f"  {word}-lab: {{gpus: {gpus}, images: ['gcr.io/{word}/*']}}\n"
+            for word, gpus in zip(WORDS, (1, 9), strict=True)
+        ),
+        encoding="utf-8",
+    )
+    settings: dict[str, Any] = {
+        "quotas": quotas,
+        "job_dir_roots": (dirs,),
+        "default_job_dir": str(dirs),
+        "requests_per_s": 0,
+        "event_streams": 0,
+    }
+    with ExitStack() as stack:
+        api = stack.enter_context(server(directory / "data", Clock(), **settings))
+        url = stack.enter_context(serving(api.app))
+        client = stack.enter_context(httpx.Client(base_url=url, trust_env=False, timeout=20))
+        made = World(api, client)
+        _add_people(made)
+        _add_jobs(made, dirs)
+        yield made
+
+
+def _add_people(world: World) -> None:
+    for name, (word, role) in PEOPLE.items():
+        answer = world.api.client.post(f"{_MORE}/tokens", json={"owner": name}, headers=ADMIN).json()
+        world.tokens[name] = (answer["token"]["token_id"], answer["secret"])
+        if role:
+            path = f"{_MORE}/projects/{word}-lab/members/{name}"
+            world.api.client.request("PUT", path, json={"role": role}, headers=ADMIN)
+
+
+def _add_jobs(world: World, dirs: Path) -> None:
+    """A job of each project in each state. On the one agent narwhal holds what leopard waits for."""
+    api = world.api
+    agent = ScriptedAgent(api, cpus=16, memory_gb=64, runs_images=True)
+    gpus = tuple(Gpu(id=f"GPU-{number}", type="NVIDIA_TESLA_T4") for number in range(3))
+    capacity = Capacity(cpus=tuple(range(16)), memory_bytes=64 * GB, gpus=gpus)
+    agent.info = agent.info.model_copy(update={"capacity": capacity})
+    agent.sync()
+
+    def start(job_id: str) -> RunOrder:
+        api.tick()
+        agent.sync()
+        (run,) = [run for run in agent.runs.values() if run.job_id == job_id]
+        agent.start(run)
+        return run
+
+    for word in WORDS:
+        path = f"/upload/trainyard/v1/projects/{word}-lab/packages/{word}.whl"
+        headers = {"Authorization": f"Bearer {world.tokens[f'{word}-owner'][1]}"}
+        world.packages[word] = api.client.post(path, content=word.encode(), headers=headers).json()["uri"]
+        secret = f"{_MORE}/projects/{word}-lab/secrets/{word}_key"
+        assert api.client.request("PUT", secret, json={"value": word}, headers=ADMIN).status_code == 200
+        _submit(world, word, "succeeded")
+        agent.exit(run=start(f"{word}_succeeded"))
+        _submit(world, word, "failed")
+        run = start(f"{word}_failed")
+        agent.log(f"ValueError: {word} is too large", run=run)
+        agent.exit(run=run, code=1)
+        tuned = {"parameterName": f"{word}_lr", "type": "DOUBLE", "minValue": 0, "maxValue": 1}
+        _submit(world, word, "study", hyperparameters={"params": [tuned], "algorithm": "RANDOM_SEARCH"})
+        agent.exit(run=start(f"{word}_study.1"))
+    for word in WORDS:
+        size = "n1-standard-8" if word == "narwhal" else "n1-standard-4"
+        gpu = {"acceleratorConfig": {"count": 1 + WORDS.index(word), "type": "NVIDIA_TESLA_T4"}}
+        _submit(world, word, "running", masterType=size, masterConfig=gpu, packageUris=[world.packages[word]])
+        run = world.runs[word] = start(f"{word}_running")
+        (replica,) = run.replicas
+        agent.log(f"{word} says", f'{{"step": 3, "steps": 9, "{word}_loss": 0.5}}', run=run)
+        used = tuple(GpuUsage(id=gpu, utilization=0.5) for gpu in replica.gpus)
+        sample = UsageSample(run_id=run.run_id, task=replica.task, time=api.clock(), cpu=1, gpus=used)
+        api.client.post(
+            "/agent/v1/usage", content=UsageBatch(samples=(sample,)).model_dump_json(), headers=AGENT
+        )
+        files = dirs / f"{word}-lab" / f"{word}-owner" / f"{word}_running"
+        files.mkdir(parents=True)
+        (files / f"{word}.txt").write_text(f"{word} wrote this", encoding="utf-8")
+    image: dict[str, Any] = {"imageUri": f"gcr.io/{WORDS[0]}/{WORDS[0]}-image"}
+    image |= {"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_T4"}}
+    first = {"masterType": "n1-standard-4", "masterConfig": image, "pythonModule": ""}
+    _submit(world, WORDS[0], "queued", **first, scheduling={"priority": 9})
+    _submit(world, WORDS[1], "queued", masterType="n1-standard-8")
+    api.tick()
+    api.use_cases.backend.progress.flush()
+
+
+def _submit(world: World, word: str, state: str, **changes: Any) -> None:
+    given = {"scaleTier": "CUSTOM", "masterType": "local-1", "pythonModule": f"{word}.task"}
+    training_input = given | {"args": [f"--{word}-arg"]} | changes
+    body = {
+        "jobId": f"{word}_{state}",
+        "labels": {f"{word}-label": f"{word}-value"},
+        "trainingInput": {key: value for key, value in training_input.items() if value != ""},
+    }
+    headers = {"Authorization": f"Bearer {world.tokens[f'{word}-owner'][1]}"}
+    answer = world.api.client.post(f"/v1/projects/{word}-lab/jobs", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
+def calls(names: Names, routes: Sequence[Route] = ROUTES) -> Iterator[Call]:
+    """Every call of the routes about things with those names, and for a page without a query also the one for its
+    changes."""
+    for route in routes:
+        path = route.path.replace("secrets/{name}", "secrets/{secret}")
+        path = re.sub(r"\{(\w+)(?::path)?\}", lambda match: names.get(match[1], "x"), path)
+        for template in CALLS.get(f"{route.method} {route.path}", ("",)):
+            query, _, body = template.partition(" ") if template.startswith("?") else ("", "", template)
+            query, body = (Template(text).substitute(names) for text in (query, body))
+            yield route.method, path + query, body
+            if route.is_page and not query:
+                yield route.method, f"/live{path}{query}", body
+
+
+def calls_in_all_states(world: World, word: str, routes: Sequence[Route]) -> Iterator[Call]:
+    """The calls of the routes about the project and each of its jobs, each call once. Live pages have what pages have,
+    so those of one job are enough."""
+    first, *others = (list(calls(world.names(word, state=state), routes)) for state in STATES)
+    further = (call for some in others for call in some if not call[1].startswith("/live"))
+    yield from dict.fromkeys((*first, *further))
+
+
+READS = [route for route in ROUTES if route.method == "GET"]
+OTHERS = [route for route in ROUTES if route.method != "GET"]
+
+
+def test_every_route_is_called() -> None:
+    """A new route for people gets a row in CALLS, with the queries and bodies that could name things of another
+    project; those for operators and agents alone need none."""
+    closed = (Access.OPERATOR, Access.AGENT)
+    assert CALLS.keys() == {f"{route.method} {route.path}" for route in ROUTES if route.access not in closed}
+
+
+def test_operator_sees_both_projects(world: World) -> None:
+    """The words that the other tests look for are in the answers of one who may see them."""
+    for word in WORDS:
+        shown = [call for call in calls(world.names(word), READS) if not call[1].startswith("/live")]
+        found = "".join(world.ask("operator", call)[2] for call in shown)
+        names = {
+            "-lab",
+            "-owner",
+            "-viewer",
+            "_running",
+            "_queued",
+            "_failed",
+            "_succeeded",
+            "-label",
+            "-value",
+        }
+        texts = {"_loss", " says", " is too large", "-arg", ".task", ".txt", ".whl", " wrote this", "_key"}
+        image = {"-image"} if word == WORDS[0] else set()
+        assert {text for text in names | texts | image if word + text not in found} == set()
+    page = world.ask("operator", ("GET", "/cluster", ""))[2]
+    assert "of other projects" not in page
+    assert "another project" not in page
+
+
+@pytest.mark.parametrize("person", READERS)
+def test_no_answer_has_a_word_of_another_project(world: World, person: str) -> None:
+    own, _ = PEOPLE[person]
+    foreign = [word for word in WORDS if word != own]
+    wrong = []
+    # The waiting job that is held up by another project is leopard's.
+    asked = (
+        calls_in_all_states(world, own, READS)
+        if person == "leopard-owner"
+        else calls(world.names(own), READS)
+    )
+    for call in asked:
+        status, headers, text = world.ask(person, call)
+        if any(word in f"{headers}{text}".lower() for word in foreign) or status >= 500:
+            wrong.append(f"{status} {call}: {text[:400]}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("person", READERS[1:])
+def test_foreign_things_are_answered_as_those_that_do_not_exist(world: World, person: str) -> None:
+    """In narwhal's project, and where the caller has a role in its own."""
+    wrong = []
+    for project in ("narwhal",) if person == "nobody" else ("narwhal", "leopard"):
+        there, absent = world.names("narwhal", project), world.names(GHOST, project.replace("narwhal", GHOST))
+        for one, other in zip(calls(there), calls(absent), strict=True):
+            if one != other and (answers := _differing(world, person, one, other, there, absent)):
+                wrong.append(f"{one}: {answers}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _differing(
+    world: World, person: str, one: Call, other: Call, there: Names, absent: Names
+) -> tuple[str, str] | None:
+    """Both answers without the names in the calls, if they are not equal."""
+    first, second = (
+        _without(names, repr(world.ask(person, call))) for call, names in ((one, there), (other, absent))
+    )
+    return (first, second) if first != second else None
+
+
+def _without(names: Names, text: str) -> str:
+    for key, value in sorted(names.items(), key=lambda item: -len(item[1])):
+        text = text.replace(value, f"<{key}>") if key not in ("task", "version") else text
+    return text
+
+
+def test_counts_are_of_the_visible_jobs(world: World) -> None:
+    def get(path: str) -> Any:
+        return httpx.Response(200, text=world.ask("leopard-viewer", ("GET", path, ""))[2]).json()
+
+    status = get(f"{_MORE}/status")
+    assert status["jobs"] == {"SUCCEEDED": 2, "FAILED": 1, "RUNNING": 1, "QUEUED": 1}
+    (agent,) = status["agents"]
+    assert (agent["runs"], agent["cpus_given"], agent["cpu_used"]) == (1, 12, 1)
+    assert (len(agent["gpus_given"]), len(agent["gpus_used"])) == (3, 2)
+    active = get(f"{_MORE}/jobs:active")
+    assert active["counts"] == {"RUNNING": 1, "QUEUED": 1}
+    assert len(active["jobs"]) == 2
+    page = world.ask("leopard-viewer", ("GET", "/cluster", ""))[2]
+    assert "1 run of other projects" in page
+    assert '<span class="dim">another project</span>' in page
+    assert "<b>3</b> of 3 GPUs held" in page
+
+
+def test_waiting_job_is_told_of_foreign_ones_without_their_names(world: World) -> None:
+    call = ("GET", f"{_MORE}/projects/leopard-lab/jobs/leopard_queued/why", "")
+    why = httpx.Response(200, text=world.ask("leopard-viewer", call)[2]).json()
+    assert (why["position"], why["ahead"], why["hidden_holders"]) == (2, [], 1)
+    assert [one["job_id"] for one in why["holders"]] == ["leopard_running"]
+    assert "the end of a job of another project" in [change["message"] for change in why["changes"]]
+
+
+def test_what_others_do_changes_no_answer(world: World) -> None:
+    """Also no number, order or ETag that depends on them. Only sizes and times of the server itself may differ."""
+    listed = [call for call in calls(world.names("leopard"), READS) if not call[1].startswith(_MEASURED)]
+    before = [world.ask("leopard-viewer", call) for call in listed]
+    _submit(world, "narwhal", "later", masterType="n1-standard-16")
+    world.api.tick()
+    owner = {"Authorization": f"Bearer {world.tokens['narwhal-owner'][1]}"}
+    job = "/v1/projects/narwhal-lab/jobs/narwhal_queued"
+    patched = world.api.client.patch(
+        job, params={"updateMask": "labels"}, json={"labels": {"narwhal-label": "new"}}, headers=owner
+    )
+    assert patched.status_code == 200
+    path = f"{_MORE}{_JOB.format(project='narwhal-lab', job_id='narwhal_failed')}"
+    assert world.api.client.request("DELETE", path, headers=owner).status_code == 200
+    after = [world.ask("leopard-viewer", call) for call in listed]
+    assert [one for one, was, now in zip(listed, before, after, strict=True) if was != now] == []
+
+
+def test_changing_calls_have_no_word_of_another_project(world: World) -> None:
+    """The last test: it changes leopard's jobs."""
+    wrong = []
+    for call in calls_in_all_states(world, "leopard", OTHERS):
+        status, headers, text = world.ask("leopard-owner", call)
+        if "narwhal" in f"{headers}{text}".lower() or status >= 500:
+            wrong.append(f"{status} {call}: {text[:400]}")
+    assert not wrong, "\n".join(wrong)

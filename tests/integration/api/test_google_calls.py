@@ -1,0 +1,130 @@
+"""Features of calls of every Google API: tokens in the query, gzip, partial answers, method override, batches."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from integration.api.api_support import ADMIN, Clock, Server, package_job, server
+
+JOBS = "/v1/projects/p/jobs"
+
+
+def test_token_in_the_query_is_a_token(api: Server) -> None:
+    def status(query: str, headers: dict[str, str] | None = None) -> int:
+        return api.client.get(f"{JOBS}?{query}", headers=headers or {}).status_code
+
+    assert [status(f"{name}=admin-secret") for name in ("access_token", "oauth_token")] == [200, 200]
+    assert status("access_token=wrong") == 401
+    assert status("access_token=wrong", ADMIN) == 200, "a header counts, not the query"
+    elsewhere = api.client.get("/trainyard/v1/status?access_token=admin-secret")
+    assert elsewhere.status_code == 401
+
+
+def test_compressed_body_is_read_within_the_limits(api: Server) -> None:
+    def status(body: bytes, encoding: str = "gzip") -> tuple[int, str]:
+        answer = api.client.post(JOBS, content=body, headers={**ADMIN, "Content-Encoding": encoding})
+        return answer.status_code, answer.text
+
+    job = json.dumps({"jobId": "small", "trainingInput": package_job()}).encode()
+    assert status(gzip.compress(job))[0] == 200
+    assert api.job("small")["state"] == "QUEUED"
+    bomb = gzip.compress(b"[" + b" " * (1 << 28) + b"]")
+    assert len(bomb) < 300_000
+    assert status(bomb)[0] == 413
+    for broken in (job, gzip.compress(job)[:-9], b""):
+        code, text = status(broken)
+        assert (code, "not the gzip" in text) == (400, True), text
+    assert "must be gzip" in status(job, "br")[1]
+
+
+def test_answer_has_the_selected_fields_and_errors_are_whole(api: Server) -> None:
+    api.create("a")
+    answer = api.client.get(
+        f"{JOBS}/a?fields=jobId,trainingInput(masterType)&prettyPrint=true", headers=ADMIN
+    )
+    assert answer.json() == {"jobId": "a", "trainingInput": {"masterType": "local-1"}}
+    assert answer.text.startswith('{\n  "jobId": "a",')
+    missing = api.client.get(f"{JOBS}/b?fields=jobId", headers=ADMIN)
+    assert (missing.status_code, missing.json()["error"]["status"]) == (404, "NOT_FOUND")
+    wrong = api.client.get(f"{JOBS}?fields=jobs(", headers=ADMIN)
+    assert (wrong.status_code, "Field: fields Error" in wrong.text) == (400, True)
+    jsonp = api.client.get(f"{JOBS}?callback=f", headers=ADMIN)
+    assert (jsonp.status_code, "JSONP" in jsonp.text) == (400, True)
+
+
+def test_overridden_method_is_that_of_the_call(api: Server) -> None:
+    api.create("a")
+    patched = api.client.post(
+        f"{JOBS}/a?updateMask=labels",
+        json={"labels": {"x": "y"}},
+        headers={**ADMIN, "X-HTTP-Method-Override": "PATCH"},
+    )
+    assert patched.json()["labels"] == {"x": "y"}
+    wrong = api.client.post(JOBS, headers={**ADMIN, "X-HTTP-Method-Override": "TRACE"})
+    assert (wrong.status_code, "must be one of GET, PUT, PATCH, DELETE" in wrong.text) == (400, True)
+
+
+def part(call: str, content_id: str = "<a + 1>") -> str:
+    return f"--x\r\nContent-Type: application/http\r\nContent-ID: {content_id}\r\n\r\n{call}\r\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "says"),
+    [
+        ("", 400, "has no parts"),
+        (part("GET /v1/projects/p/jobs") * 101 + "--x--", 400, "may have 100 calls; this has more"),
+        (part("GET /trainyard/v1/status HTTP/1.1") + "--x--", 200, "A batch has calls of /v1/"),
+        (part("no call") + "--x--", 200, "must begin with a request line, not 'no call'"),
+        ("--x\r\nContent-Type: text/plain\r\n\r\nGET /v1/a\r\n--x--", 200, "of the type application/http"),
+        (
+            part("GET /v1/projects/p/jobs\r\nAuthorization: Bearer wrong\r\n\r\n") + "--x--",
+            200,
+            "401 Unauthorized",
+        ),
+        (part("GET /v1/projects/p/jobs\r\nTo: " + "a," * 40_000) + "--x--", 200, "may have 65536 bytes"),
+        (part("GET /v1/a", "<a>\r\nContent-Transfer-Encoding: base64"), 200, "must be binary, not 'base64'"),
+        (part("GET /v1/projects/p/jobs\nCookie: a=b\n\n", "<\u00e9\r\n") + "--x--", 200, "HTTP/1.1 200 OK"),
+    ],
+)
+def test_batch_answers_each_call_by_itself(api: Server, body: str, code: int, says: str) -> None:
+    kind = {"Content-Type": 'multipart/mixed; boundary="x"'}
+    answer = api.client.post("/batch/ml/v1", content=body.encode(), headers=ADMIN | kind)
+    assert (answer.status_code, says in answer.text) == (code, True), answer.text
+
+
+def test_batch_of_nested_parts_is_one_refused_call(api: Server) -> None:
+    """A parser that goes into each of them runs out of its stack."""
+    kind = "multipart/mixed; boundary="
+    body = "--x\r\n" + "".join(f"Content-Type: {kind}n{n}\r\n\r\n--n{n}\r\n" for n in range(5000))
+    answer = api.client.post("/batch", content=body, headers=ADMIN | {"Content-Type": f"{kind}x"})
+    assert (answer.status_code, answer.text.count("HTTP/1.1 400")) == (200, 1)
+
+
+def test_calls_of_a_batch_are_in_the_audit_with_their_own_names(api: Server) -> None:
+    job = json.dumps({"jobId": "a", "trainingInput": package_job()})
+    calls = part(f"POST {JOBS} HTTP/1.1\r\nContent-Type: application/json\r\n\r\n{job}")
+    calls += part(f"POST {JOBS}/a:cancel HTTP/1.1\r\n\r\n") + "--x--"
+    kind = {"Content-Type": "multipart/mixed; boundary=x"}
+    assert api.client.post("/batch", content=calls, headers=ADMIN | kind).text.count("200 OK") == 2
+    rows = api.get("/trainyard/v1/audit")["entries"]
+    assert [(row["action"], row["subject"]) for row in rows][:2] == [
+        ("jobs.cancel", "a"),
+        ("jobs.create", "a"),
+    ]
+
+
+def test_region_that_the_site_does_not_have_is_refused_in_the_services_words(tmp_path: Path) -> None:
+    with server(tmp_path, Clock(), regions=("europe-west1", "us-central1")) as api:
+        job = {"jobId": "a", "trainingInput": package_job(region="mars")}
+        refused = api.client.post(JOBS, json=job, headers=ADMIN)
+        assert (refused.status_code, refused.json()["error"]["message"]) == (
+            400,
+            "Field: region Error: The provided GCE region 'mars' is not available. "
+            "Options are [europe-west1, us-central1].",
+        )
+        api.create("a", region="us-central1")
+        names = [one["name"] for one in api.get("/v1/projects/p/locations")["locations"]]
+        assert names == ["projects/p/locations/europe-west1", "projects/p/locations/us-central1"]
+        assert api.client.get("/v1/projects/p/locations/mars", headers=ADMIN).status_code == 404

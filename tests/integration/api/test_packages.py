@@ -1,0 +1,29 @@
+"""Links to packages, by which replicas get them from the server without a token."""
+
+from integration.api.api_support import ADMIN, AGENT, ScriptedAgent, Server
+
+
+def test_link_gives_a_package_to_whoever_has_it_until_its_run_ends(api: Server) -> None:
+    path = "/upload/trainyard/v1/projects/p/packages/trainer-0+local.tar.gz"
+    staged = api.client.post(path, content=b"package", headers=ADMIN).json()
+    agent = ScriptedAgent(api)
+    agent.sync()
+    api.create(packageUris=[staged["uri"], "gs://bucket/other.whl"])
+    api.tick()
+    agent.sync()
+    agent.start()
+    links = api.client.get(f"/agent/v1/runs/{agent.run.run_id}/packages", headers=AGENT).json()["paths"]
+    assert list(links) == [staged["uri"]]
+    link = links[staged["uri"]]
+    answer = api.client.get(link)
+    assert (answer.status_code, answer.content) == (200, b"package")
+    assert answer.headers["Cache-Control"] == "no-store"
+    forged = (
+        link.partition("?")[0],
+        link[:-1] + ("0" if link[-1] != "0" else "1"),
+        link.replace(agent.run.run_id, "0" * 32),
+        link.replace(staged["sha256"], "0" * 64),
+    )
+    assert {one: api.client.get(one).status_code for one in forged} == dict.fromkeys(forged, 403)
+    agent.exit()
+    assert api.client.get(link).status_code == 404

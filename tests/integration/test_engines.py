@@ -1,0 +1,213 @@
+"""An engine that spans hosts, from what it does to what a user sees: the fake runtime with every weakness of one."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard_agent.runtimes.base import Traits
+from trainyard_agent.runtimes.fake import FOREVER, Exit, FakeRuntime, Print, Script, by_module
+from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
+from trainyard_protocol.sync import CLUSTER, Capacity, LogLine, Pool, digest
+from world import Machine, World
+
+CHIEF, WORKER = "master-replica-0", "worker-replica-0"
+NO_ROOM = "0/8 nodes are available: 8 Insufficient nvidia.com/gpu"
+ENGINE = Traits(starts_whole=False, coarse_clock=True, splits_streams=False, keeps_logs=False)
+PROGRAMS = by_module(
+    {
+        "forever.task": {"*": FOREVER},
+        "prints.task": {"*": Script((*((float(n), Print(f"line {n}")) for n in range(8)), (8.0, Exit(0))))},
+        "waits.task": {CHIEF: FOREVER, "*": Script(starts_after_s=10**6, waits=NO_ROOM)},
+    }
+)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    yield world
+    await world.close()
+
+
+def engine(world: World) -> Machine:
+    machine = world.machine("cluster", PROGRAMS)
+    nodes = Pool(
+        nodes=2, vcpus=4, memory_bytes=16 * 10**9, accelerator_type="NVIDIA_TESLA_T4", accelerator_count=1
+    )
+    machine.info = machine.info.model_copy(
+        update={"kind": CLUSTER, "capacity": Capacity.of_pools(nodes), "runs_images": True}
+    )
+    machine.runtime = FakeRuntime(machine.host, traits=ENGINE)
+    machine.boot()
+    return machine
+
+
+async def test_what_a_run_waits_for_is_shown_until_it_is_given_back_for_a_new_one(world: World) -> None:
+    engine(world)
+    await world.settle()
+    await world.submit("j", workers=1, module="waits.task")
+    await world.settle()
+
+    detail = await world.detail("j")
+    assert detail.state is JobState.PREPARING
+    assert [replica.waits for replica in detail.runs[0].replicas] == ["", NO_ROOM]
+    assert detail.runs[0].activity == f"1 of 2 wait: {NO_ROOM}"
+    assert f"1 of 2 wait: {NO_ROOM}." in [event.message for event in detail.events]
+    why = (await world.call("GET", "/trainyard/v1/projects/p/jobs/j/why")).json()
+    assert why["summary"].endswith(f": 1 of 2 wait: {NO_ROOM}.")
+    assert NO_ROOM in (await world.call("GET", "/cluster")).text
+    assert NO_ROOM in (await world.call("GET", "/projects/p/jobs/j")).text
+
+    world.clock.advance(600)
+    await world.settle()
+
+    detail = await world.detail("j")
+    verdict = detail.runs[0].verdict
+    assert verdict is not None
+    assert (detail.runs[0].state, verdict.reason) == (RunState.ENDED, Reason.HOST_FAILED)
+    assert f"{WORKER} was not started for 600 s: {NO_ROOM}." in verdict.message
+    assert detail.runs[0].activity == ""
+    world.clock.advance(2)
+    await world.settle()
+    assert [run.number for run in (await world.detail("j")).runs] == [1, 2]
+
+
+async def test_preempted_run_gets_a_new_one_that_costs_no_retry(world: World) -> None:
+    machine = engine(world)
+    await world.settle()
+    await world.submit("j", workers=1, module="forever.task")
+    await world.settle()
+    (run_id,) = machine.host.runs
+
+    machine.host.preempt(run_id, WORKER)
+    await world.settle(6)
+
+    detail = await world.detail("j")
+    verdict = detail.runs[0].verdict
+    assert verdict is not None
+    assert (verdict.replica, verdict.reason) == (WORKER, Reason.PREEMPTED)
+    assert verdict.message == "The replica worker 0 was preempted. Its engine took it away for other work."
+    assert (detail.state, len(detail.runs)) == (JobState.RUNNING, 2)
+    assert not [event for event in detail.events if "retry" in event.message]
+
+
+async def test_engine_whose_agent_is_silent_keeps_its_runs_until_a_cancel_gives_up_on_them(
+    world: World,
+) -> None:
+    machine = engine(world)
+    await world.settle()
+    await world.submit("j", module="forever.task")
+    await world.settle()
+    world.machine("host", PROGRAMS)
+    await world.settle()
+
+    machine.network.cut = True
+    for _ in range(5):
+        world.clock.advance(10_000)
+        await world.settle()
+    detail = await world.detail("j")
+    assert detail.state is JobState.RUNNING
+    assert [replica.state for replica in detail.runs[0].replicas] == [ReplicaState.UNKNOWN]
+    (run_id,) = machine.host.runs
+    assert [replica.state for replica in machine.runtime.observe(run_id)] == [ReplicaState.RUNNING]
+
+    await world.cancel("j")
+    await world.settle()
+    detail = await world.detail("j")
+    assert (detail.state, len(detail.runs)) == (JobState.CANCELLED, 1)
+    machine.network.cut = False
+    await world.settle(6)
+    assert machine.host.runs == {}
+
+
+async def test_run_in_an_engine_has_amounts_that_everything_counts(world: World) -> None:
+    machine = engine(world)
+    await world.settle()
+    gpu = {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": "1"}, "imageUri": "image:1"}
+    container = gpu | {"containerArgs": ["-m", "forever.task"]}
+    image: dict[str, Any] = {"pythonModule": "", "masterType": "n1-standard-4", "masterConfig": container}
+    await world.submit("j", workers=1, workerType="n1-standard-4", workerConfig=container, **image)
+    await world.settle()
+    assert (await world.detail("j")).state is JobState.RUNNING
+
+    launches = [launch for _, launch in machine.host.launches]
+    assert [(one.cpus, one.gpus, one.vcpus) for one in launches] == [((), (), 4)] * 2
+    assert {(one.accelerator_type, one.accelerator_count) for one in launches} == {("NVIDIA_TESLA_T4", 1)}
+    (view,) = (await world.call("GET", "/trainyard/v1/status")).json()["agents"]
+    assert (view["cpus_given"], view["accelerators_given"], view["gpus_given"]) == (8, 2, [])
+    page = (await world.call("GET", "/cluster")).text
+    assert "2 with 4 vCPU" in page
+    assert "<b>2</b> of 2 allocated" in page
+
+    await world.submit("k", **image)
+    world.tick()
+    why = (await world.call("GET", "/trainyard/v1/projects/p/jobs/k/why")).json()
+    assert "and 2 GPUs, of which 0 are free" in why["summary"]
+    assert why["holders"][0]["holds"] == "8 vCPU, 30.0 GB and 2 x NVIDIA_TESLA_T4"
+
+
+async def test_capacity_that_shrinks_ends_nothing_and_one_that_grows_starts_more(world: World) -> None:
+    machine = engine(world)
+    await world.settle()
+    await world.submit("runs", workers=1, module="forever.task")
+    await world.settle()
+    whole = machine.info.capacity
+
+    for pools in ((Pool(nodes=1, vcpus=1, memory_bytes=10**9),), ()):
+        machine.info = machine.info.model_copy(update={"capacity": Capacity.of_pools(*pools)})
+        await world.settle()
+        assert (await world.detail("runs")).state is JobState.RUNNING
+        (view,) = (await world.call("GET", "/trainyard/v1/status")).json()["agents"]
+        assert sum(pool["vcpus"] for pool in view["capacity"]["pools"]) == len(pools)
+        assert f"<b>2</b> of {len(pools)} allocated" in (await world.call("GET", "/cluster")).text
+
+    shapes = (Pool(nodes=2, vcpus=1, memory_bytes=n * 10**8) for n in range(1, 11))
+    machine.info = machine.info.model_copy(update={"capacity": Capacity.of_pools(*shapes)})
+    await world.settle()
+    page = (await world.call("GET", "/cluster")).text
+    assert "2 with 1 vCPU, 1.0 GB" in page
+    assert "4 smaller" in page
+
+    await world.submit("waits", module="forever.task", masterType="local-2")
+    await world.settle()
+    why = (await world.call("GET", "/trainyard/v1/projects/p/jobs/waits/why")).json()
+    assert "has no room on the agents here: needs 2 vCPU and 4.0 GB" in why["summary"]
+
+    machine.info = machine.info.model_copy(update={"capacity": whole})
+    await world.settle()
+    assert [(await world.detail(job)).state for job in ("runs", "waits")] == [JobState.RUNNING] * 2
+
+
+@pytest.mark.parametrize(("dropped", "missing"), [(3, []), (5, [3, 4])])
+async def test_log_whose_old_lines_the_engine_drops_goes_on_and_says_what_may_be_missing(
+    world: World, dropped: int, missing: list[int]
+) -> None:
+    machine = engine(world)
+    await world.settle()
+    await world.submit("j", module="prints.task")
+    await world.settle()
+    world.clock.advance(2.5)
+    await world.settle()  # lines 0 to 2 are at the server
+    (run_id,) = machine.host.runs
+
+    await machine.close()  # the agent is away
+    world.clock.advance(4)
+    machine.host.drop_log(run_id, CHIEF, dropped)
+    machine.runtime = FakeRuntime(machine.host, traits=ENGINE)
+    machine.boot()
+    await world.settle()
+    world.clock.advance(10)
+    await world.settle(6)
+
+    assert (await world.detail("j")).state is JobState.SUCCEEDED
+    lines = [(entry.number, entry.text) for entry in await world.log("j") if entry.task == CHIEF]
+    assert lines == list(enumerate(f"line {n}" for n in range(8) if n not in missing))
+    damaged = [event.message for event in (await world.detail("j")).events if event.kind == "log-damaged"]
+    first, last = (machine.host.time_at(time).strftime("%H:%M:%S") for time in (2.0, 5.0))
+    assert len(damaged) == bool(missing)
+    assert all("may lack lines between" in text and first in text and last in text for text in damaged)
+    summary, _ = world.app.state.use_cases.job_details.summary("p", "j")
+    printed = [LogLine(time="", stream="stdout", text=text) for _, text in lines]
+    assert summary.sha256 == {f"1/{CHIEF}": digest(printed)}

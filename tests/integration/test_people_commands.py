@@ -1,0 +1,113 @@
+"""`trainyard login`, `tokens` and `projects` against a server behind a socket."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.api.api_support import ADMIN, Clock, server, serving
+from trainyard_cli.commands.tree import trainyard
+from trainyard_cli.main import run
+
+OPERATOR = ADMIN["Authorization"].split()[1]
+
+
+class Shell:
+    """Runs commands in this process."""
+
+    def __init__(self, url: str, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
+        self.url = url
+        self._capture = capture
+        self._patch = patch
+
+    def __call__(self, words: str, stdin: str = "") -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        self._patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        code = run(trainyard, "trainyard", words.split())
+        return (code, *self._capture.readouterr())
+
+    def out(self, words: str, stdin: str = "") -> str:
+        code, out, err = self(words, stdin)
+        assert code == 0, err
+        return out
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shell]:
+    for name in ("TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_STATE_DIR", "TRAINYARD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with server(tmp_path / "server", Clock()) as api, serving(api.app) as url:
+        yield Shell(url, capsys, monkeypatch)
+
+
+def test_operator_lets_a_person_in_who_logs_in_and_makes_a_token(shell: Shell) -> None:
+    out = shell.out(f"login {shell.url}/ --token-file -", OPERATOR)
+    assert (
+        out
+        == f"Logged in to {shell.url} as admin (admin of all projects). Commands use that server from now on.\n"
+    )
+    code, out, err = shell("projects add-member carl --role submitter --project vision")
+    assert (code, out, err) == (0, "", "carl is a submitter of the project vision.\n")
+    carls = shell.out("tokens create --for carl --expires 90d --description laptop")
+    out = shell.out(f"login {shell.url} --token-file -", carls)
+    assert "as carl (submitter of vision)" in out
+    assert shell.out("projects list") == "PROJECT  ROLE\nvision   submitter\n"
+    assert "carl" in shell.out("projects members vision")
+    rows = shell.out("tokens list").splitlines()
+    assert [row.split()[1:3] for row in rows] == [["OWNER", "STATE"], ["carl", "valid"]]
+    again = json.loads(shell.out("tokens create --format json"))
+    assert shell("tokens revoke " + again["token"]["token_id"])[0] == 0
+    assert "revoked" in shell.out("tokens list")
+    assert "Only an operator" in shell("tokens revoke --owner carl")[2]
+    shell.out(f"login {shell.url} --token-file -", OPERATOR)
+    assert shell("tokens revoke --owner carl")[2].count("of carl.\n") == 1, "the valid one"
+    assert "carl has no valid token" in shell("tokens revoke --owner carl")[2]
+    assert shell("logout")[0] == 0
+    code, _, err = shell("projects list")
+    assert (code, "trainyard login" in err) == (1, True), err
+
+
+def test_refusals_say_what_to_do(shell: Shell) -> None:
+    assert shell(f"login {shell.url} --token-file -", "trainyard_wrong")[::2] == (
+        1,
+        "ERROR: This is not a token of this server, or it has expired or was revoked.\n",
+    )
+    assert "no terminal to ask" in shell(f"login {shell.url}")[2]
+    assert "no saved login" in shell("logout")[2]
+    shell.out(f"login {shell.url} --token-file -", OPERATOR)
+    assert "at most 366d" in shell("tokens create --expires 400d")[2]
+    assert "At most one of --agent | --for" in shell("tokens create --for a --agent b")[2]
+    assert "There is no token nope" in shell("tokens revoke nope")[2]
+    assert "Exactly one of ID... | --owner" in shell("tokens revoke")[2]
+    nina = shell.out("tokens create --for nina")
+    shell.out(f"login {shell.url} --token-file -", nina)
+    code, out, err = shell("projects list")
+    assert (code, out, "You have no role in any project yet" in err) == (0, "", True)
+    code, _, err = shell("projects members vision")
+    assert (code, "who has no role in the project vision (or it does not exist)" in err) == (1, True)
+
+
+def test_audit_is_listed_as_a_table_and_as_lines_of_json(shell: Shell) -> None:
+    shell.out(f"login {shell.url} --token-file -", OPERATOR)
+    shell("projects add-member carl --role viewer --project vision")
+    shell("projects remove-member carl --project vision")
+    shell("tokens revoke nope")
+    first, *rows = shell.out("audit list").splitlines()
+    assert first.split() == ["TIME", "ACTOR", "ACTION", "PROJECT", "SUBJECT", "OUTCOME", "FROM"]
+    assert [row.split()[1:] for row in rows] == [
+        ["admin", "tokens.revoke", "nope", "refused", "(404)", "127.0.0.1"],
+        ["admin", "members.remove", "vision", "carl", "done", "127.0.0.1"],
+        ["admin", "members.set", "vision", "carl", "done", "127.0.0.1"],
+    ]
+    code, out, err = shell("audit list --project vision --actor admin --since 1000d --limit 1 --format json")
+    (line,) = map(json.loads, out.splitlines())
+    assert (line["action"], line["time"], line["count"]) == ("members.remove", "2026-11-20T12:00:00Z", 1)
+    assert (code, "more than 1 rows" in err) == (0, True)
+    assert shell("audit list --action sign-in") == (0, "", "Listed 0 items.\n")
+    assert "must be a time such as" in shell("audit list --since yesterday")[2]

@@ -1,0 +1,59 @@
+"""Trees that a user of a job made, and that root takes over."""
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent.host import unix_users
+
+USER, OTHER = 300_000, 300_001
+RENAME = "import os, sys; os.fchdir(int(sys.argv[1])); os.rename('below', 'away')"
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A directory that is open to everybody, as what is in it."""
+    tree = tmp_path / "tree"
+    (tree / "below").mkdir(parents=True)
+    (tree / "below" / "file").touch()
+    (tree / "below" / "link").symlink_to("/etc/passwd")
+    unix_users.give(tree, USER)
+    for path in (tree, tree / "below", tree / "below" / "file"):
+        path.chmod(0o6777)
+    return tree
+
+
+def rename(directory: int) -> int:
+    """Try, as another user who has the directory open. Returns the exit status."""
+    command = ["python3", "-c", RENAME, str(directory)]
+    done = subprocess.run(
+        command, user=OTHER, group=OTHER, extra_groups=[], pass_fds=[directory], cwd="/", check=False
+    )
+    return done.returncode
+
+
+def test_sealed_tree_is_roots_and_shut_to_who_still_has_it_open(tree: Path) -> None:
+    directory = os.open(tree, os.O_RDONLY)
+    target = Path("/etc/passwd")
+    before = target.stat()
+    try:
+        unix_users.seal(tree, USER)
+        assert rename(directory) != 0
+    finally:
+        os.close(directory)
+    for path in (tree, *tree.rglob("*")):
+        found = path.lstat()
+        assert (found.st_uid, found.st_gid) == (0, 0)
+        assert path.is_symlink() or stat.S_IMODE(found.st_mode) == 0o755
+    assert (target.stat().st_uid, target.stat().st_mode) == (before.st_uid, before.st_mode)
+
+
+def test_tree_with_a_file_of_another_user_is_not_sealed(tree: Path) -> None:
+    os.chown(tree / "below" / "file", OTHER, OTHER)
+    with pytest.raises(OSError, match=f"below/file belongs to the user {OTHER}"):
+        unix_users.seal(tree, USER)

@@ -1,0 +1,43 @@
+"""Nodes of Slurm as pools, and the options of an agent on a login node."""
+
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent.options import parse
+from trainyard_agent.slurm_selection import parse_nodes
+from trainyard_protocol.sync import Pool
+
+GIB = 1 << 30
+
+SINFO = """\
+n1|64|257000|gpu:a100:8(S:0-1),shard:32|mix
+n1|64|257000|gpu:a100:8(S:0-1),shard:32|mix
+n2|64|257000|gpu:a100:8(S:0-1)|alloc
+c1|32|128000|(null)|idle*
+c2|32|128000|(null)|drain
+c3|32|128000|gpu:4|idle
+"""
+
+
+def test_usable_nodes_are_pools_whoever_uses_them() -> None:
+    nodes = parse_nodes(SINFO)
+    a100 = "NVIDIA_TESLA_A100"
+    assert nodes.capacity.pools == (
+        Pool(nodes=2, vcpus=64, memory_bytes=257000 << 20, accelerator_type=a100, accelerator_count=8),
+        Pool(nodes=1, vcpus=32, memory_bytes=128000 << 20),
+    )
+    assert nodes.gres == {a100: "a100"}
+
+
+def test_agent_on_a_login_node_needs_a_shared_directory_and_one_user(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    common = ["--server", "http://127.0.0.1:1", "--token-file", "t", "--state-dir", str(tmp_path)]
+    for given, missing in (["--one-user"], "--shared-dir"), (["--shared-dir", "d"], "--one-user"):
+        with pytest.raises(SystemExit):
+            parse([*common, "--runtime", "slurm", *given])
+        assert missing in capsys.readouterr().err.rpartition("error:")[2]
+    given = ["--runtime", "slurm", "--one-user", "--shared-dir", "d"]
+    assert parse([*common, *given]).start_deadline == float("inf")
+    assert parse(common).start_deadline == 600.0

@@ -1,0 +1,50 @@
+from pathlib import PurePosixPath
+
+import pytest
+
+from trainyard_protocol.job_dirs import default_job_dir, is_owners, owner_parts
+
+OWNERS = [
+    "alice",
+    "alice@example.com",
+    ".",
+    "..",
+    ".ssh",
+    "a/b",
+    "../bob",
+    "a%2Fb",
+    "%2E",
+    "ü",
+    "a b",
+    "-rf",
+    "\n",
+]
+
+
+def test_every_owner_has_one_visible_directory_of_its_own() -> None:
+    names = [owner_parts("p", owner)[1] for owner in OWNERS]
+    assert len(set(names)) == len(OWNERS)
+    assert not any("/" in name or name.startswith(".") or not name.isprintable() for name in names)
+    assert names[:2] == ["alice", "alice@example.com"]
+
+
+def test_default_job_dir_has_the_owner_where_there_is_one() -> None:
+    assert default_job_dir("/jobs/", "p", "alice", "j") == "/jobs/p/alice/j"
+    assert default_job_dir("gs://bucket", "p", "", "j") == "gs://bucket/p/j"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("p/alice/j", True),
+        ("p/alice/a/b", True),
+        ("p/alice", False),  # it is the agent's: no job replaces what lies in it
+        ("p/bob/j", False),
+        ("q/alice/j", False),
+        ("p/alice/../bob/j", False),
+        ("p/alice/j/../..", False),
+    ],
+)
+def test_directory_of_an_owner_is_named_by_nobody_else(path: str, expected: bool) -> None:
+    assert is_owners(PurePosixPath(path), "p", "alice") is expected
+    assert not is_owners(PurePosixPath(path), "p", "")

@@ -1,0 +1,50 @@
+"""Paths of Google Cloud Storage: the buckets that a call reads and changes are those that its path names."""
+
+from trainyard_protocol.storage_calls import parse
+
+
+def test_call_reads_and_writes_the_buckets_of_its_path() -> None:
+    table = [
+        ("GET", "/storage/v1/b", "buckets.list", "", "", ""),
+        ("POST", "/storage/v1/b", "buckets.insert", "", "", ""),
+        ("GET", "/storage/v1/b/one", "buckets.get", "one", "", ""),
+        ("DELETE", "/storage/v1/b/one", "buckets.delete", "", "one", ""),
+        ("GET", "/storage/v1/b/one/o", "objects.list", "one", "", ""),
+        ("GET", "/storage/v1/b/one/storageLayout", "buckets.detail", "one", "", ""),
+        ("GET", "/storage/v1/b/one/o/a%2Fb%20c", "objects.get", "one", "", "a/b c"),
+        ("HEAD", "/storage/v1/b/one/o/a/b", "objects.get", "one", "", "a/b"),
+        ("PATCH", "/storage/v1/b/one/o/a", "objects.update", "", "one", "a"),
+        ("POST", "/storage/v1/b/one/o/a%2Fcompose/compose", "objects.compose", "", "one", "a/compose"),
+        ("POST", "/storage/v1/b/one/o/a/copyTo/b/two/o/c", "objects.copy", "one", "two", "a"),
+        ("POST", "/storage/v1/b/one/o/a%2Fx/rewriteTo/b/two/o/c%2Fd", "objects.rewrite", "one", "two", "a/x"),
+        ("GET", "/storage/v1/b/one/o/a%2FrewriteTo%2Fb%2Ftwo", "objects.get", "one", "", "a/rewriteTo/b/two"),
+        ("GET", "/download/storage/v1/b/one/o/a", "objects.download", "one", "", "a"),
+        ("PUT", "/upload/storage/v1/b/one/o", "objects.insert", "", "one", ""),
+        ("DELETE", "/resumable/upload/storage/v1/b/one/o", "objects.insert", "", "one", ""),
+        ("GET", "/one/a/b%20c", "plain.get", "one", "", "a/b c"),
+        ("PUT", "/one/a", "plain.put", "", "one", "a"),
+    ]
+    for method, path, kind, reads, writes, name in table:
+        call = parse(method, path)
+        assert call is not None, path
+        assert (call.kind, call.reads, call.writes, call.name) == (kind, reads, writes, name), path
+
+
+def test_other_paths_are_no_calls() -> None:
+    for method, path in (
+        ("PUT", "/storage/v1/b"),
+        ("GET", "/storage/v1/b/"),
+        ("GET", "/storage/v1/b/one/acl"),
+        ("POST", "/storage/v1/b/one/iam"),
+        ("POST", "/storage/v1/b/one/o/a/rewriteTo/b/two/o/c/d"),
+        ("POST", "/storage/v1/b/one/o/a/rewriteTo/b//o/c"),
+        ("POST", "/download/storage/v1/b/one/o/a/compose"),
+        ("GET", "/download/storage/v1/b/one"),
+        ("GET", "/upload/storage/v1/b/one/o"),
+        ("GET", "/storage/v1/b/one/o/x/../../../two/o/x"),
+        ("GET", "/storage/v1/b/one/o/%2E%2E/x"),
+        ("POST", "/one/a"),
+        ("GET", "/one/"),
+        ("GET", "/one"),
+    ):
+        assert parse(method, path) is None, path

@@ -1,0 +1,67 @@
+"""The plan of the queue as jobs come: continued where that is the same as to plan everything anew."""
+
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard_server.control.queue_plan import QueuePlan
+from trainyard_server.control.workload import QueueChanges
+from trainyard_server.domain.scheduling.quotas import Quotas
+from trainyard_server.domain.scheduling.scheduler import Waiting, plan
+from trainyard_server.domain.snapshots import JobSnapshot
+from unit.server.domain.scheduling.queue_support import NOW, agent, held, queued
+
+LIMITS = Quotas(projects={"q": {"vcpus": 3}})
+AGENTS = (agent(cpus=4, gangs=(held(0, 1),)), agent(name="other", cpus=6, gangs=(held(0, 1, 2, 3),)))
+ARRIVALS = st.lists(
+    st.tuples(st.integers(1, 6), st.sampled_from("pq"), st.sampled_from((0, 0, 0, 1))), max_size=8
+)
+
+
+def of(number: int, cpus: int, project: str, priority: int) -> JobSnapshot:
+    return queued(number, cpus=cpus, project=project, priority=priority, age=100 - number)
+
+
+@given(ARRIVALS)
+def test_plan_that_goes_on_job_by_job_is_the_plan_of_them_all(
+    arrivals: list[tuple[int, str, int]],
+) -> None:
+    planning, queue, waiting = QueuePlan(), dict[int, JobSnapshot](), dict[int, Waiting]()
+    changes = QueueChanges({}, other=True)
+    for number, (cpus, project, priority) in enumerate(arrivals, start=1):
+        job = queue[number] = of(number, cpus, project, priority)
+        changes.added[number] = job
+        result = planning.update(queue.values(), AGENTS, changes, NOW, LIMITS)
+        assert result is not None
+        whole = plan(queue.values(), AGENTS, NOW, LIMITS)
+        waiting.update(result.waiting)
+        assert result.placements == whole.placements
+        for placement in result.placements:
+            del queue[placement.key]
+        assert all(waiting[key] == why for key, why in whole.waiting.items())
+        changes = QueueChanges({}, other=bool(result.placements))
+        if not result.placements:
+            assert planning.update(queue.values(), AGENTS, changes, NOW, LIMITS) is None
+
+
+def test_plan_is_made_anew_when_a_pause_is_over_and_when_quotas_are_others() -> None:
+    planning, over = QueuePlan(), NOW + timedelta(seconds=5)
+    queue = [queued(1, cpus=6), queued(2, backoff_until=over)]
+    first = planning.update(queue, AGENTS, QueueChanges({}, other=True), NOW, LIMITS)
+    assert first is not None
+    assert {key: why.kind for key, why in first.waiting.items()} == {1: "room", 2: "backoff"}
+    same = QueueChanges({}, other=False)
+    assert planning.update(queue, AGENTS, same, NOW + timedelta(seconds=4), LIMITS) is None
+    assert planning.update(queue, AGENTS, same, over, LIMITS) is not None
+    assert planning.update(queue, AGENTS, same, over, Quotas()) is not None
+
+
+def test_clock_that_is_set_back_ends_a_pause() -> None:
+    planning = QueuePlan()
+    queue = [queued(1, backoff_until=NOW + timedelta(seconds=5))]
+    assert planning.update(queue, AGENTS, QueueChanges({}, other=True), NOW, LIMITS) is not None
+    earlier = NOW - timedelta(days=1)
+    result = planning.update(queue, AGENTS, QueueChanges({}, other=False), earlier, LIMITS)
+    assert result is not None
+    assert [placement.key for placement in result.placements] == [1]

@@ -1,0 +1,155 @@
+"""Restarts of evaluators: what follows from an evaluator's end."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
+from trainyard_protocol.sync import ExitReport
+from trainyard_protocol.training_input import parse_training_input
+from trainyard_server.domain.lifecycle.decisions import RetryPolicy, decider, step
+from trainyard_server.domain.lifecycle.evaluators import MOST_RESTARTS
+from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
+
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+POLICY = RetryPolicy(retries=2, backoff_first_s=1, backoff_max_s=3)
+MASTER, EVALUATOR = "master-replica-0", "evaluator-replica-0"
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def up(task: str) -> ReplicaSnapshot:
+    return ReplicaSnapshot(task, ReplicaState.RUNNING, started_at=T0)
+
+
+def ended(
+    task: str, reason: Reason, seconds: float = 1, *, after_stop: bool = False, started: bool = True
+) -> ReplicaSnapshot:
+    code = {Reason.COMPLETED: 0, Reason.PROGRAM_ERROR: 3}.get(reason)
+    exit_ = ExitReport(code=code, reason=reason, message="", finished_at=at(seconds), after_stop=after_stop)
+    started_at = T0 if started else None
+    return ReplicaSnapshot(task, ReplicaState.EXITED, started_at=started_at, exit=exit_, log_complete=True)
+
+
+def alone(number: int, replica: ReplicaSnapshot, state: RunState = RunState.ENDED) -> RunSnapshot:
+    return RunSnapshot(f"r{number}", number, "a", state, (replica,))
+
+
+def job(
+    *gang: ReplicaSnapshot,
+    restarts: tuple[RunSnapshot, ...] = (),
+    run: RunState = RunState.RUNNING,
+    state: JobState = JobState.RUNNING,
+) -> JobSnapshot:
+    live = RunSnapshot("r1", 1, "a", run, gang)
+    parsed = parse_training_input({})
+    return JobSnapshot(1, "p", "j", state, parsed, (), T0, T0, run=live, restarts=restarts)
+
+
+@pytest.mark.parametrize(
+    ("reason", "restarts"),
+    [
+        (Reason.PROGRAM_ERROR, "starts again, alone (restart 1 of 5)."),
+        (Reason.OUT_OF_MEMORY, "starts again, alone (restart 1 of 5)."),
+        (Reason.KILLED_BY_SIGNAL, "starts again, alone (restart 1 of 5)."),
+        (Reason.VANISHED, "starts again, alone (restart 1 of 5)."),
+        (Reason.PREEMPTED, "starts again, alone."),
+        (Reason.COMPLETED, ""),
+        (Reason.STOPPED, ""),
+    ],
+)
+def test_evaluator_that_fails_starts_again_alone_after_a_pause(reason: Reason, restarts: str) -> None:
+    failed = job(up(MASTER), ended(EVALUATOR, reason))
+    assert decider(failed) is None
+    early, due = step(failed, at(1.5), POLICY), step(failed, at(2), POLICY)
+    assert (early is None) is (reason is not Reason.PREEMPTED)
+    assert due is None if not restarts else due is not None
+    if due is not None:
+        assert due.restart == (EVALUATOR, f"The replica evaluator 0 {restarts}")
+        assert (due.run, due.job) == (None, None)
+
+
+def test_evaluator_waits_for_the_end_of_its_log_and_of_its_last_restart() -> None:
+    crashed = ended(EVALUATOR, Reason.PROGRAM_ERROR)
+    unfinished = job(up(MASTER), replace(crashed, log_complete=False))
+    assert step(unfinished, at(99), POLICY) is None
+    for state, after in ((RunState.RUNNING, RunState.STOPPING), (RunState.STOPPING, RunState.ENDED)):
+        taken = step(job(up(MASTER), crashed, restarts=(alone(2, crashed, state),)), at(99), POLICY)
+        assert taken is not None
+        assert (taken.of_restart, taken.run, taken.restart) == ("r2", after, None)
+    again = step(job(up(MASTER), crashed, restarts=(alone(2, crashed),)), at(99), POLICY)
+    assert again is not None
+    assert again.restart is not None
+    assert "restart 2 of 5" in again.restart.message
+
+
+def test_evaluator_of_a_machine_whose_clock_is_ahead_starts_again() -> None:
+    taken = step(job(up(MASTER), ended(EVALUATOR, Reason.PROGRAM_ERROR, 3600)), at(0), POLICY)
+    assert taken is not None
+    assert taken.restart is not None
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        ended(EVALUATOR, Reason.START_FAILED, started=False),
+        ended(EVALUATOR, Reason.HOST_FAILED, after_stop=True),
+        ended(EVALUATOR, Reason.HOST_SHUTDOWN, after_stop=True),
+    ],
+)
+def test_end_before_the_gang_ran_or_with_its_machine_is_that_of_any_replica(first: ReplicaSnapshot) -> None:
+    failed = job(up(MASTER), first, run=RunState.PREPARING, state=JobState.PREPARING)
+    assert decider(failed) is first
+
+
+def test_evaluator_that_fails_for_good_fails_its_job() -> None:
+    crash = ended(EVALUATOR, Reason.PROGRAM_ERROR)
+    preempted = alone(2, ended(EVALUATOR, Reason.PREEMPTED))
+    crashes = tuple(alone(number, crash) for number in range(3, 2 + MOST_RESTARTS))
+    last = ended(EVALUATOR, Reason.PROGRAM_ERROR, 9)
+    assert decider(job(up(MASTER), crash, restarts=(preempted, *crashes))) is None
+
+    restarts = (preempted, *crashes, alone(9, last))
+    failed = job(up(MASTER), crash, restarts=restarts)
+    assert decider(failed) is last
+    taken = step(failed, at(99), POLICY)
+    assert taken is not None
+    assert taken.run is RunState.STOPPING
+    stopped = ended(MASTER, Reason.STOPPED, after_stop=True)
+    over = step(job(stopped, crash, restarts=restarts, run=RunState.STOPPING), at(99), POLICY)
+    assert over is not None
+    assert over.job is JobState.FAILED
+    assert over.verdict is not None
+    assert (over.verdict.replica, over.verdict.exit_code) == (EVALUATOR, 3)
+
+
+def test_restart_that_its_engine_does_not_start_is_tried_again() -> None:
+    refused = ended(EVALUATOR, Reason.HOST_FAILED, after_stop=True, started=False)
+    failed = job(up(MASTER), ended(EVALUATOR, Reason.VANISHED), restarts=(alone(2, refused),))
+    assert decider(failed) is None
+    taken = step(failed, at(99), POLICY)
+    assert taken is not None
+    assert taken.restart is not None
+
+
+def test_restart_ends_with_its_gang_which_waits_for_it() -> None:
+    done, crash = ended(MASTER, Reason.COMPLETED, 5), ended(EVALUATOR, Reason.PROGRAM_ERROR)
+    live = alone(2, up(EVALUATOR), RunState.RUNNING)
+    decided = job(done, crash, restarts=(live,), run=RunState.STOPPING)
+    stops = step(decided, at(9), POLICY)
+    assert stops is not None
+    assert (stops.of_restart, stops.run) == ("r2", RunState.STOPPING)
+    live = replace(live, state=RunState.STOPPING)
+    assert step(replace(decided, restarts=(live,)), at(9), POLICY) is None
+    for reason, outcome in ((Reason.STOPPED, Outcome.CANCELLED), (Reason.COMPLETED, Outcome.SUCCEEDED)):
+        over = replace(live, replicas=(ended(EVALUATOR, reason, 6, after_stop=True),))
+        ends = step(replace(decided, restarts=(over,)), at(9), POLICY)
+        assert ends is not None
+        assert ends.verdict is not None
+        assert (ends.of_restart, ends.run, ends.verdict.outcome) == ("r2", RunState.ENDED, outcome)
+    last = step(replace(decided, restarts=(replace(over, state=RunState.ENDED),)), at(9), POLICY)
+    assert last is not None
+    assert last.job is JobState.SUCCEEDED

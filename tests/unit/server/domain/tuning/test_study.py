@@ -1,0 +1,122 @@
+"""Decisions about studies: when one fails, when a trial is stopped early, what counts."""
+
+from typing import Any
+
+import pytest
+
+from trainyard_protocol.hyperparameters import HyperparameterSpec
+from trainyard_protocol.states import JobState
+from trainyard_protocol.training_input import parse_training_input
+from trainyard_server.domain.tuning.measurements import MAX_MEASUREMENTS, is_below_median, merged, of_curves
+from trainyard_server.domain.tuning.study import (
+    MOST_QUEUED,
+    CreateTrial,
+    FailStudy,
+    MoveStudy,
+    StopTrials,
+    StudySnapshot,
+    TrialPhase,
+    TrialSnapshot,
+    past_trials,
+    step,
+)
+from trainyard_server.domain.tuning.trial_input import trial_input
+
+PARAMS = [{"parameterName": "x", "type": "INTEGER", "minValue": 1, "maxValue": 9}]
+DONE, FAILED, RUNNING = JobState.SUCCEEDED, JobState.FAILED, JobState.RUNNING
+
+
+def study(*states: JobState, state: JobState = RUNNING, failure: str = "", **spec: Any) -> StudySnapshot:
+    """A study whose trials have these states, and lines in its log about them."""
+    trials = tuple(
+        TrialSnapshot(number, 10 + number, one, {"x": "1"}, has_started=True, logged=TrialPhase.ENDED)
+        for number, one in enumerate(states, 1)
+    )
+    given = {"params": PARAMS, "maxTrials": 10, "maxParallelTrials": 2} | spec
+    parsed = HyperparameterSpec.model_validate(given)
+    return StudySnapshot(1, "p", "s", state, parsed, 0, trials, failure=failure)
+
+
+@pytest.mark.parametrize(
+    ("states", "spec", "fails"),
+    [
+        ([FAILED] * 3, {}, True),
+        ([FAILED] * 2, {}, False),
+        ([FAILED] * 2, {"maxTrials": 2}, True),
+        ([DONE, FAILED, FAILED, FAILED], {}, False),
+        ([DONE] + [FAILED] * 6, {}, True),
+        ([FAILED, FAILED], {"maxFailedTrials": 2}, True),
+        ([FAILED] * 4, {"maxFailedTrials": 5}, False),
+    ],
+)
+def test_failed_trials_fail_the_study(states: list[JobState], spec: dict[str, Any], fails: bool) -> None:
+    assert isinstance(step(study(*states, **spec)), FailStudy) == fails
+
+
+def test_study_that_fails_first_stops_its_trials_and_stays_failed_whatever_they_do() -> None:
+    assert step(study(FAILED, RUNNING, failure="why")) == StopTrials((2,), "The study fails: why")
+    assert step(study(FAILED, JobState.CANCELLING, failure="why")) is None
+    assert step(study(FAILED, DONE, failure="why")) == MoveStudy(FAILED, "Job failed.", "why")
+    queued = study(FAILED, DONE, failure="why", state=JobState.QUEUED)
+    assert step(queued) == MoveStudy(JobState.PREPARING)  # every move of the table
+
+
+def test_trials_are_created_up_to_both_limits() -> None:
+    assert step(study(state=JobState.QUEUED)) == CreateTrial(1)
+    assert step(study(DONE, RUNNING)) == CreateTrial(3)
+    assert step(study(RUNNING, RUNNING)) is None
+    assert step(study(DONE, RUNNING, maxTrials=2)) is None
+    many: dict[str, Any] = {"maxTrials": 100, "maxParallelTrials": 100}
+    queued = [JobState.QUEUED] * (MOST_QUEUED - 1)
+    assert step(study(*[RUNNING] * 50, *queued, **many)) == CreateTrial(50 + MOST_QUEUED)
+    assert step(study(RUNNING, *queued, JobState.QUEUED, **many)) is None
+    ended = step(study(DONE, FAILED, maxTrials=2))
+    assert isinstance(ended, MoveStudy)
+    assert ended.state is DONE
+
+
+def test_median_rule() -> None:
+    completed = [[(1, 0.5), (2, 0.7)], [(1, 0.6), (2, 0.6)], [(1, 0.4), (2, 0.6)]]  # averages .6, .6, .5
+    assert is_below_median([(1, 0.1), (2, 0.59)], completed, maximize=True)
+    assert not is_below_median([(1, 0.6), (2, 0.1)], completed, maximize=True)  # its best value counts
+    assert is_below_median([(2, 0.61)], completed, maximize=False)
+    assert not is_below_median([(2, 0.1)], completed[:2], maximize=True)
+    assert not is_below_median([(0, 0.1)], completed, maximize=True)  # nothing to compare with
+    assert not is_below_median([], completed, maximize=True)
+    assert is_below_median([(1, 0.0)], [[(1, 1.7e308)] * 2] * 3, maximize=True)
+
+
+def test_measurements_are_one_a_step_and_bounded() -> None:
+    assert merged([(1, 0.1), (3, 0.3)], [(2, 0.2), (3, 0.4)]) == ((1, 0.1), (2, 0.2), (3, 0.4))
+    many = merged((), ((n, 0.0) for n in range(2 * MAX_MEASUREMENTS)))
+    assert (len(many), many[-1][0]) == (MAX_MEASUREMENTS, 2 * MAX_MEASUREMENTS - 1)
+
+
+def test_curve_of_the_tags_name_counts_in_any_case() -> None:
+    points = [[1, 0.5], [2, "NaN"]]
+    summary = {"metrics": [{"name": "Accuracy", "step": 3, "value": 0.75, "points": points}]}
+    assert of_curves([summary], "accuracy") == [(1, 0.5), (3, 0.75)]
+    assert of_curves([summary], "loss") == []
+
+
+def test_failed_trial_has_no_value_for_suggestions() -> None:
+    snapshot = study(DONE, FAILED, RUNNING)
+    trials = tuple(
+        TrialSnapshot(one.number, one.key, one.job_state, one.parameters, final=(1, 0.5))
+        for one in snapshot.trials
+    )
+    resumed = StudySnapshot(1, "p", "s", RUNNING, snapshot.spec, 0, trials, past=(({"x": "2"}, 0.25),))
+    past = [(one.number, one.value, one.ended) for one in past_trials(resumed)]
+    assert past == [(0, 0.25, True), (1, 0.5, True), (2, None, True), (3, None, False)]
+
+
+def test_input_of_a_trial_is_that_of_a_job_with_its_arguments_and_job_dir() -> None:
+    config = {"imageUri": "i", "containerArgs": ["--a"]}
+    sent = {"args": ["--b"], "jobDir": "gs://b/out/", "masterConfig": config}
+    given = parse_training_input(sent | {"hyperparameters": {"params": PARAMS}})
+    flags = ["--x", "3", "--low=-1e-05"]
+    assert trial_input(given, 7, {"x": "3", "low": "-1e-05"}).canonical() == {
+        "args": ["--b", *flags],
+        "jobDir": "gs://b/out/7",
+        "masterConfig": {"imageUri": "i", "containerArgs": ["--a", *flags]},
+    }

@@ -1,0 +1,38 @@
+"""The number of steps and epochs of a training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lazy import experiment, state, strategy, tiny
+from trainer.cluster import ClusterSpec
+from trainer.data.datasets import Arrays, Dataset, Shard, Split
+from trainer.task import parse_arguments
+
+
+@pytest.mark.parametrize(
+    ("flags", "position", "left", "epochs"),
+    [
+        ("--epochs 3", (0, 0, 0), 30, 3),
+        ("--epochs 3", (4, 1, 40), 16, 3),
+        ("--epochs 3 --steps 9", (4, 1, 40), 5, 3),
+        ("--epochs 3 --steps 99", (4, 1, 40), 16, 3),
+        ("--steps 25", (0, 0, 0), 25, 3),
+        ("--steps 25", (20, 2, 0), 5, 3),
+        ("--steps 25", (20, 8, 0), 5, 9),  # with four replicas an epoch had fewer steps
+        ("--steps 25", (20, 8, 70), 5, 10),
+        ("--steps 25", (25, 10, 0), 0, 11),
+    ],
+)
+def test_steps_left_of_a_training_are_those_of_the_flags_on_any_number_of_replicas_before(
+    flags: str, position: tuple[int, int, int], left: int, epochs: int
+) -> None:
+    """For 100 examples and a batch size of 10."""
+    split = Split((Arrays(np.zeros((100, 8, 8, 1), np.float32), np.zeros(100, np.int32)),), (100,))
+    dataset = Dataset(split, split, (8, 8, 1), np.dtype(np.float32), ())
+    arguments = parse_arguments(["--batch-size", "10", *flags.split()])
+    parts = arguments, ClusterSpec(), strategy.OneDevice(), Shard(0, 1, 1), dataset, tiny.cnn()
+    here = state.TrainingPosition(*position)
+    assert experiment.Experiment(*parts).steps_left(here) == left
+    assert experiment.Experiment(*parts).epochs(here) == epochs

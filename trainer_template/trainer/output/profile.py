@@ -1,0 +1,66 @@
+"""Traces of JAX's profiler, of some steps of the chief: job-dir/logs/train/plugins/profile, where TensorBoard looks.
+
+`--profile 20-29` traces these steps; SIGUSR2 traces the next NEXT_STEPS. A trace is a folder: the .xplane.pb for
+TensorBoard's profile plugin and XProf, the .trace.json.gz for https://ui.perfetto.dev.
+"""
+
+import logging
+import signal
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+import jax
+
+from trainer.output.summaries import LOGS
+from trainer.storage import open_folder
+
+log = logging.getLogger("trainer")
+
+NEXT_STEPS = 10
+
+
+class StepProfiler:
+    """Starts and ends traces between steps."""
+
+    def __init__(self, job_dir: str, steps: tuple[int, int] | None, enabled: bool) -> None:
+        """`enabled`: of the chief; in other processes SIGUSR2 has no effect."""
+        self._folder = open_folder(job_dir).folder(f"{LOGS}/train/plugins/profile")
+        self._steps = steps if enabled else None
+        self._requested = False
+        self._tracing: tempfile.TemporaryDirectory[str] | None = None
+        if hasattr(signal, "SIGUSR2"):
+            signal.signal(signal.SIGUSR2, self._on_signal if enabled else signal.SIG_IGN)
+
+    def before(self, step: int) -> None:
+        """Start a trace if this step, which is not yet dispatched, is its first."""
+        if self._requested and self._steps is None:
+            self._requested, self._steps = False, (step, step + NEXT_STEPS - 1)
+        if self._steps is not None and self._tracing is None and self._steps[0] <= step <= self._steps[1]:
+            self._steps = step, self._steps[1]  # a resumed training may begin within
+            self._tracing = tempfile.TemporaryDirectory()
+            jax.profiler.start_trace(self._tracing.name)
+
+    def after(self, step: int, computed: object) -> None:
+        """End the trace if this step is its last; `computed` is a result of it."""
+        if self._steps is not None and step >= self._steps[1]:
+            if self._tracing is not None:
+                jax.block_until_ready(computed)
+            self.close()
+
+    def close(self) -> None:
+        """End a trace that is under way, and save it."""
+        steps, self._steps = self._steps, None
+        tracing, self._tracing = self._tracing, None
+        if steps is None or tracing is None:
+            return
+        jax.profiler.stop_trace()
+        name = f"steps-{steps[0]}-{steps[1]}"
+        with tracing as directory:
+            for file in Path(directory).rglob("*"):
+                if file.is_file():
+                    self._folder.upload(f"{name}/{file.name}", file)
+        log.info("A trace of the steps %d to %d is in %s/%s.", *steps, self._folder.url, name)
+
+    def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        self._requested = True

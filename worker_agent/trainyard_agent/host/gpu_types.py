@@ -1,0 +1,29 @@
+"""Accelerator types by the names that drivers give to devices. Pure."""
+
+import re
+from collections.abc import Mapping
+
+_SERVICE_NAMES: Mapping[str, str] = {
+    "A100-80GB": "NVIDIA_A100_80GB",
+    "A100": "NVIDIA_TESLA_A100",
+    "H100": "NVIDIA_H100_80GB",
+    "H200": "NVIDIA_H200_141GB",
+    "K80": "NVIDIA_TESLA_K80",
+    "L4": "NVIDIA_L4",
+    "P100": "NVIDIA_TESLA_P100",
+    "P4": "NVIDIA_TESLA_P4",
+    "T4": "NVIDIA_TESLA_T4",
+    "V100": "NVIDIA_TESLA_V100",
+}
+"""Accelerator types of the API and of Compute Engine, by model."""
+
+
+def gpu_type(name: str) -> str:
+    """`Tesla T4` -> `NVIDIA_TESLA_T4`; a model that the service never had keeps its name, in that form."""
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", name.upper()) if word]
+    model = next((word for word in words if word in _SERVICE_NAMES), "")
+    if model == "A100" and "80GB" in words:
+        model = "A100-80GB"
+    if model:
+        return _SERVICE_NAMES[model]
+    return "_".join(words if words[:1] == ["NVIDIA"] else ["NVIDIA", *words])

@@ -1,0 +1,62 @@
+"""Installation of a run's packages by a container: its place, its limits, and how its failures are told. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainyard_agent.runtimes.install_script import NO_ENVIRONMENT, NOT_FETCHED
+from trainyard_agent.runtimes.pip_output import error_excerpt
+from trainyard_protocol.states import Reason
+
+PACKAGES = "/opt/trainyard/environment"
+"""The run's own environment, in every container."""
+
+SOURCE = f"{PACKAGES}-source"
+"""What it is installed from, in the container that does it."""
+
+_ACTIVITY = "installing "
+
+
+@dataclass(frozen=True, slots=True)
+class InstallLimits:
+    """The limits of one installation; `disk_bytes` 0: none."""
+
+    seconds: float = 1800.0
+    memory_bytes: int = 8 * 10**9
+    cpus: float = 2.0
+    disk_bytes: int = 100 * 10**9
+
+
+def activity(names: Iterable[str]) -> str:
+    """Activity of a run meanwhile."""
+    return _ACTIVITY + ", ".join(names)
+
+
+def is_installing(text: str) -> bool:
+    """Whether it is an `activity`."""
+    return text.startswith(_ACTIVITY)
+
+
+def failure(code: int, output: str) -> tuple[Reason, str]:
+    """The reason and message of an installation whose script ended with this code."""
+    if code == NO_ENVIRONMENT:
+        message = f"No environment could be created in its runtime image:  {error_excerpt(output)}"
+        return Reason.IMAGE_FAILED, message
+    if code == NOT_FETCHED:
+        return Reason.STAGING_FAILED, error_excerpt(output)
+    return Reason.PACKAGES_FAILED, error_excerpt(output)
+
+
+def too_slow(seconds: float) -> str:
+    return f"Their installation took longer than {seconds:g} s, the agent's --install-timeout."
+
+
+def too_large(limit_bytes: int) -> str:
+    return f"Their installation used more than {limit_bytes / 1e9:g} GB of disk, the agent's --disk-gb."
+
+
+def no_memory(limit_bytes: int, whose: str = "the agent's --install-memory-gb") -> str:
+    return f"Their installation ran out of memory; its limit is {limit_bytes / 1e9:.3g} GB, {whose}."
+
+
+def no_python(message: str) -> str:
+    return f"Its runtime image has no python3: {message}"

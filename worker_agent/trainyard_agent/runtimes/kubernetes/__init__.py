@@ -1,0 +1,1 @@
+"""Runtime of pods in a Kubernetes cluster."""

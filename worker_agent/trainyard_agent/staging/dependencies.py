@@ -1,0 +1,58 @@
+"""The packages of a run's own environment that lack dependencies: a program of its interpreter.
+
+Its arguments are the directory of the packages and that of pip's own libraries. Prints a requirement by version of each
+package whose dependencies are not all there, as pip sees them, as JSON.
+"""
+
+import json
+import resource
+import sys
+from collections.abc import Collection
+from importlib import metadata
+
+_MAX_MEMORY, _MAX_CPU_S = 1 << 30, 60
+
+
+def main(own: str, libraries: str) -> None:
+    for limit, value in ((resource.RLIMIT_AS, _MAX_MEMORY), (resource.RLIMIT_CPU, _MAX_CPU_S)):
+        resource.setrlimit(limit, (value, value))
+    found = metadata.distributions(path=[own])
+    needy = [f"{one.metadata['Name']}=={one.version}" for one in found if not _is_complete(one, libraries)]
+    print(json.dumps(needy))
+
+
+def _is_complete(package: metadata.Distribution, libraries: str) -> bool:
+    if all("extra ==" in need for need in package.requires or ()):
+        return True
+    sys.path.append(libraries)
+    try:
+        return _has_all(package, (), set())
+    except Exception:  # noqa: BLE001 - metadata of anybody: pip says what is wrong with it
+        return False
+    finally:
+        sys.path.remove(libraries)
+
+
+def _has_all(package: metadata.Distribution, extras: Collection[str], seen: set[tuple[str, str]]) -> bool:
+    """Whether each dependency is installed in a version that is allowed, and so are those of each."""
+    from packaging.requirements import Requirement
+
+    for need in map(Requirement, package.requires or ()):
+        if need.marker and not any(need.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            continue
+        try:
+            there = metadata.distribution(need.name)
+        except metadata.PackageNotFoundError:
+            return False
+        if need.url or not need.specifier.contains(there.version, prereleases=True):
+            return False
+        key = (need.name.lower(), ",".join(sorted(need.extras)))
+        if key not in seen:
+            seen.add(key)
+            if not _has_all(there, need.extras, seen):
+                return False
+    return True
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

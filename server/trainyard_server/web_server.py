@@ -20,7 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from trainyard_server.config.network import NetworkOptions
+from trainyard_server.config.network import BACKLOG, NetworkOptions
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.events.notifier import Notifier
 
@@ -41,6 +41,10 @@ READ_S = 300.0
 
 KEEP_ALIVE_S = 75
 """Between two requests."""
+
+ACCEPTED_AT_ONCE = 16
+"""New connections in one turn of the event loop. The others wait in the kernel, so that a flood of them can come no
+faster than requests are served, and does not delay the requests on other connections."""
 
 _IDENTITY = re.compile(rb"\r\nTransfer-Encoding:[ \t]*identity[ \t]*(?=\r\n)", re.IGNORECASE)
 _DRAIN_S = 5  # for pending requests at shutdown
@@ -76,6 +80,7 @@ def serve(
         loop="trainyard_server.web_server:EventLoop",
         log_config=None,
         access_log=False,
+        backlog=ACCEPTED_AT_ONCE,
         timeout_graceful_shutdown=_DRAIN_S,
         timeout_keep_alive=KEEP_ALIVE_S,
         forwarded_allow_ips=list(reached.believed),
@@ -226,6 +231,8 @@ class WebServer(uvicorn.Server):
         await super().startup(sockets)
         if self._front is not None:
             self.servers.append(await self._serve_front(self._front))
+        for listener in (*sockets, *([self._front.listener] if self._front is not None else [])):
+            listener.listen(BACKLOG)  # asyncio sets the kernel's queue, too, to what it accepts at once
 
     async def _serve_front(self, front: GoogleFront) -> asyncio.Server:
         """Serve the same application as uvicorn's own listener does."""

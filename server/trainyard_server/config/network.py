@@ -10,7 +10,8 @@ from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
 from trainyard_protocol.google import DEFAULT_DOMAIN
 from trainyard_server.config.certificate import Certificate
 
-_BACKLOG = 2048
+BACKLOG = 2048
+"""Connections that wait in the kernel until they are accepted."""
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 Block = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -121,7 +122,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # one kind of address to compare
     try:
         listener.bind((host, port))
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or error

@@ -39,7 +39,7 @@ def test_two_servers_and_three_workers_learn_the_digits_while_a_worker_is_restar
     assert steps >= 15 * 90
     for server in (gang["ps-0"], gang["ps-1"]):
         updates = server.events("updates")
-        assert updates[-1]["step"] >= steps
+        assert updates[-1]["step"] >= steps - 1  # one may lack an update of the worker that was killed
         assert max(line["staleness_max"] for line in updates) > 0  # workers do not wait
     for line in gang["worker-0"].events("progress"):
         assert line["staleness_max"] >= line["staleness_mean"] >= 0

@@ -3,6 +3,7 @@ epoch; an exported model."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 from pathlib import Path
@@ -178,6 +179,17 @@ def test_module_that_is_no_task_is_refused_in_one_line(module: str, message: str
 
     with pytest.raises(TaskError, match=message):
         load_task(module)
+
+
+@pytest.mark.parametrize("name", ["step", "loss"])
+def test_metric_with_the_name_of_another_value_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from own import regression
+    from trainer.models.task import TaskError, load_task
+
+    taken = dataclasses.replace(regression.task, metrics={name: regression.task.loss})
+    monkeypatch.setattr(regression, "task", taken)
+    with pytest.raises(TaskError, match=f"the metric '{name}' needs another name. .* step, steps, epoch"):
+        load_task("own.regression")
 
 
 @pytest.mark.parametrize("flags", ["--precision bfloat16", "--data a.npz", "--held-out-data a.npz"])

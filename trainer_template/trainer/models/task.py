@@ -20,6 +20,11 @@ from trainer.errors import TrainerUsageError
 
 PyTree = Any
 
+FIELDS = (
+    "event", "step", "steps", "epoch", "epochs", "loss", "examples_per_second", "staleness_mean", "staleness_max"
+)  # fmt: skip
+"""Names of a progress line (output/report.py) that no metric may have."""
+
 
 class TaskError(TrainerUsageError):
     """The module of --task cannot be used."""
@@ -94,7 +99,7 @@ class TrainingTask:
         network: its functions, or a function of the data's shape that returns them.
         loss: (outputs, labels) -> losses [B]; training minimizes their mean over all examples of a step.
         metrics: name -> (outputs, labels) -> values [B], whose means are reported. The first one, or the loss if there
-            is none, is what hyperparameter tuning gets.
+            is none, is what hyperparameter tuning gets. No name is one of FIELDS.
         exported: outputs -> the named outputs of the exported model.
         data: loads the examples (see data/datasets.py, `from_arrays`); None: those of --data.
         optimizer: learning rate or schedule -> optimizer. It gets the tree of parameters.
@@ -121,7 +126,7 @@ def load_task(module: str) -> TrainingTask:
     """The variable `task` of a module that can be imported from here or the working directory.
 
     Raises:
-        TaskError: there is no such module, or it has no task.
+        TaskError: there is no such module, it has no task, or a metric has the name of another value.
     """
     if "" not in sys.path and "." not in sys.path:
         sys.path.insert(0, "")
@@ -136,4 +141,9 @@ def load_task(module: str) -> TrainingTask:
         ) from error
     if not isinstance(task, TrainingTask):
         raise TaskError(f"--task {module}: the module has no variable `task` that is a TrainingTask.")
+    if taken := [name for name in task.metrics if name in FIELDS]:
+        raise TaskError(
+            f"--task {module}: the metric {taken[0]!r} needs another name. Progress lines have their own values under "
+            f"{', '.join(FIELDS)}."
+        )
     return dataclasses.replace(task, name=task.name or module)

@@ -44,7 +44,7 @@ class LiveService:
         for role in ROLES:
             write_token(root / f"{role}-token", long_token(role))
         url = f"http://127.0.0.1:{self.port}"
-        self.client = httpx.Client(base_url=url, headers=bearer("admin"), timeout=20, trust_env=False)
+        self.client = httpx.Client(base_url=url, headers=bearer("admin"), timeout=60, trust_env=False)
         options = ["--data-dir", str(root / "data"), "--port", str(self.port), "--one-user"]
         options += ["--default-job-dir", str(root / "jobs")]
         for role in ROLES:

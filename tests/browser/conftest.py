@@ -22,7 +22,7 @@ from browser.link import linked
 from browser.quiet_network import QuietNetwork, quiet_network
 from integration.api.api_support import Server, server, serving
 
-expect.set_options(timeout=15_000)  # a machine that does much besides is slow, not wrong
+expect.set_options(timeout=30_000)  # a machine that does much besides is slow, not wrong
 _WITHOUT = (
     # The address bar of each window is a page of its own, which takes as long to load as the page that is tested.
     "WebUIOmniboxPopup",
@@ -161,7 +161,7 @@ def _context(
         locale="en-GB",
         timezone_id="Europe/Berlin",
     )
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(30_000)
     try:
         dashboard.sign_in(context, role)
         yield context

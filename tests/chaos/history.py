@@ -36,7 +36,7 @@ from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views import JobDetail
 
 TOKENS = {role: long_token(role) for role in ("admin", "agent")}
-_PATIENCE_S = {"process": 40.0, "docker": 60.0, "kubernetes": 40.0}
+_PATIENCE_S = {"process": 90.0, "docker": 120.0, "kubernetes": 90.0}
 _TRAP_S = 4.0
 _PATIENCE_FOR_A_JOB_S = 20.0
 

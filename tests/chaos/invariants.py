@@ -16,7 +16,7 @@ from trainyard_protocol.sync import LogLine, digest
 from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry, ReplicaView, RunView
 
 _STREAMS = ("stdout", "stderr")
-_PATIENCE_S = 15.0
+_PATIENCE_S = 60.0
 _TRACEBACK = re.compile(r"Traceback.*?(?=^\d{4}-|\Z)", re.M | re.S)
 _KNOWN_ERRORS = ("are not removed in time",)
 """A busy engine removes a container late; the agent logs that, and tries again."""

@@ -43,7 +43,7 @@ CLUSTER_KNOBS: Mapping[str, Any] = {
     "runtimes.kubernetes.pod_removal._REMOVE_S": 5.0,
 }
 """Of an agent of Kubernetes, besides."""
-_PATIENCE_S = 15.0
+_PATIENCE_S = 60.0
 
 
 class Forge:

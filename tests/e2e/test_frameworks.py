@@ -126,7 +126,7 @@ def test_program_of_the_tutorial_trains_on_a_chief_and_a_worker_and_saves_to_gs_
         *("--package-path", str(PROGRAMS / "cassava" / "trainer"), "--", "--epochs", "1"),
     )
     succeeded(then, "cassava")
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=60) as client:
         objects = client.get(f"{LocalState(then.state_dir).storage_url()}/storage/v1/b/pictures/o").json()
     names = {one["name"] for one in objects["items"]}
     assert {"cassava/saved_model.pb", "cassava/variables/variables.index"} <= names
@@ -167,7 +167,11 @@ def _join_with_front(service: Service, stack: ExitStack, packages: Path, *flags:
         url, token = client.server.url, client.server.token
     headers = {"Authorization": f"Bearer {token}"}
     made = httpx.post(
-        f"{url}/storage/v1/b?project=local", json={"name": "shared"}, headers=headers, trust_env=False
+        f"{url}/storage/v1/b?project=local",
+        json={"name": "shared"},
+        headers=headers,
+        trust_env=False,
+        timeout=60,
     )
     assert made.status_code == 200, made.text
     _, _, name = service.ok("agents", "list", "--format", "value(name)").strip().rpartition("\n")

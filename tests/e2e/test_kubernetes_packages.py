@@ -78,7 +78,9 @@ class ClusterService(Service):
 
     def page(self, path: str) -> str:
         headers = {"Authorization": f"Bearer {long_token('admin')}"}
-        return httpx.get(self.url + path, headers=headers, trust_env=False).raise_for_status().text
+        return (
+            httpx.get(self.url + path, headers=headers, trust_env=False, timeout=60).raise_for_status().text
+        )
 
     def remaining(self) -> list[str]:
         """Objects of runs in the namespace."""

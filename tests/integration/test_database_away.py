@@ -107,7 +107,7 @@ def test_service_recovers_after_the_database_was_unreachable(
             assert refused.headers["retry-after"] == "5"
             assert "the database does not answer" in refused.json()["error"]["message"]
             assert me(session).status_code == 503, "it cannot be known whether the session was ended"
-            assert httpx.get(f"{url}/trainyard/v1/me", headers=ADMIN).status_code == 200
+            assert httpx.get(f"{url}/trainyard/v1/me", headers=ADMIN, timeout=PATIENT_S).status_code == 200
             eventually(lambda: not healthy(), PATIENT_S)
             answer = http.get("/trainyard/v1/health?deep=true").json()
             assert (answer["status"], answer["checks"]["database"]["status"]) == ("down", "down")

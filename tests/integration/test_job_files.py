@@ -399,7 +399,9 @@ def test_download_of_a_shrinking_file_aborts_the_connection(api: Server, job_dir
 
     def read(url: str) -> None:
         where = f"{url}/trainyard/v1/projects/p/jobs/job/files/content"
-        with httpx.stream("GET", where, params={"path": "large"}, headers=ALICE, trust_env=False) as answer:
+        with httpx.stream(
+            "GET", where, params={"path": "large"}, headers=ALICE, trust_env=False, timeout=60
+        ) as answer:
             parts = answer.iter_raw(2**16)
             next(parts)
             large.write_bytes(b"")

@@ -50,7 +50,7 @@ class TlsServer:
 
     def get(self, **headers: str) -> httpx.Response:
         context = ssl.create_default_context(cafile=self.authority.ca_file)
-        return httpx.get(f"{self.url}/healthz", headers=headers, verify=context, trust_env=False)
+        return httpx.get(f"{self.url}/healthz", headers=headers, verify=context, trust_env=False, timeout=60)
 
     def answers(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
@@ -102,7 +102,7 @@ def test_command_line_and_python_trust_the_authority_that_is_named(
         assert run(trainyard, "trainyard", [*login, "--ca-file", str(ca_file)]) == 1
         assert says in capsys.readouterr().err
     with pytest.raises(httpx.TransportError):
-        httpx.get(f"{served.url.replace('https', 'http')}/healthz")
+        httpx.get(f"{served.url.replace('https', 'http')}/healthz", timeout=60)
 
 
 async def test_agent_says_what_is_wrong_with_the_certificate(served: TlsServer) -> None:
@@ -121,7 +121,7 @@ def test_server_answers_to_the_names_in_its_certificate_with_tls_alone(served: T
     assert served.get(Host=NAME).status_code == 200
     assert served.get(Host="evil.example").status_code == 421
     context = ssl.create_default_context(cafile=served.authority.ca_file)
-    with httpx.Client(verify=context, base_url=served.url) as browser:
+    with httpx.Client(verify=context, base_url=served.url, timeout=60) as browser:
         page = browser.post(
             "/sign-in",
             data={"token": long_token("operator")},

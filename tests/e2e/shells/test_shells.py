@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 STUB = """\
 #!{python}

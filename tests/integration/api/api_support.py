@@ -378,7 +378,7 @@ def serving(app: FastAPI) -> Iterator[str]:
             thread.join()
 
 
-def eventually(holds: Callable[[], object], timeout_s: float = 10) -> None:
+def eventually(holds: Callable[[], object], timeout_s: float = 60) -> None:
     """Waits until something holds; fails when it does not within the time."""
     deadline = time.monotonic() + timeout_s
     while not holds():

@@ -54,10 +54,10 @@ class Server:
             return False
 
     def health(self) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.port}/healthz", timeout=10)
+        return httpx.get(f"http://127.0.0.1:{self.port}/healthz", timeout=30)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +102,11 @@ UPLOAD = "POST /upload/trainyard/v1/projects/p/packages/x.whl"
 
 STALLED = {
     "nothing": (b"", b""),
-    "slow head": (b"", b"x" * 100),
-    "slow second head": (head("GET /healthz"), b"G" * 100),
+    "slow head": (b"", b"x" * 400),
+    "slow second head": (head("GET /healthz"), b"G" * 400),
     "half a body": (head(UPLOAD, ADMIN, "Content-Length: 1000") + b"only the beginning", b""),
     "half a chunked body": (head(UPLOAD, ADMIN, "Transfer-Encoding: chunked") + b"5\r\nabcde\r\n", b""),
-    "slow body of a refused request": (head(UPLOAD, "Content-Length: 1000"), b"x" * 100),
+    "slow body of a refused request": (head(UPLOAD, "Content-Length: 1000"), b"x" * 400),
 }
 
 
@@ -118,7 +118,7 @@ def test_connection_of_a_client_that_does_not_go_on_is_closed(running: Server) -
 
     with ThreadPoolExecutor(len(STALLED)) as pool:
         took = dict(zip(STALLED, pool.map(lambda stalled: seconds(*stalled), STALLED.values()), strict=True))
-    assert [name for name, s in took.items() if not 0.5 < s < 10] == [], took
+    assert [name for name, s in took.items() if not 0.5 < s < 50] == [], took
 
 
 def test_slow_body_and_idle_connection_go_on(running: Server) -> None:
@@ -156,12 +156,12 @@ def test_answer_that_nobody_takes_is_given_up(running: Server) -> None:
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", running.port))
-        page = httpx.get(f"http://127.0.0.1:{running.port}/sign-in").text
+        page = httpx.get(f"http://127.0.0.1:{running.port}/sign-in", timeout=60).text
         script = re.search(r"/static/[^\"/]+/", page)
         assert script is not None
         connection.sendall(head(f"GET {script[0]}vendor/plotly.min.js") * 20)
         peer = connection.getsockname()[1]
-        eventually(lambda: peer not in peers(running), timeout_s=15)
+        eventually(lambda: peer not in peers(running))
 
 
 def peers(running: Server) -> set[int]:

@@ -266,7 +266,7 @@ async def test_engine_that_starts_later_is_reported_at_once(
     held = hold_syncs(world, monkeypatch)
     running = asyncio.create_task(world.new_agent().run())
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await until(held.is_set)
         world.info = INFO.model_copy(update={"runs_images": True})
         await until(lambda: world.server.requests[-1].agent == world.info)
@@ -567,7 +567,7 @@ async def test_agent_in_its_loops_cuts_a_held_sync_short_when_something_changes(
     world.server.order(RUN, CHIEF)
     running = asyncio.create_task(world.new_agent().run())
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await until(lambda: world.states_or_none(RUN) == [ReplicaState.RUNNING] and held.is_set())
         world.clock.advance(10)
         await until(lambda: world.states_or_none(RUN) == [ReplicaState.EXITED])
@@ -595,7 +595,7 @@ async def test_agent_survives_a_round_that_fails(world: World, caplog: pytest.Lo
     world.server.order(RUN, CHIEF)
     running = asyncio.create_task(world.new_agent(FullDisk(world.host)).run())
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await until(lambda: world.states_or_none(RUN) == [ReplicaState.RUNNING])
 
     running.cancel()
@@ -707,7 +707,7 @@ async def test_agent_in_its_loops_tries_again_though_the_server_has_nothing_new(
         world.clock.advance(0.1)
         return RUN not in world.host.runs
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await until(gone)
 
     running.cancel()
@@ -801,7 +801,7 @@ async def test_agent_in_its_loops_sends_a_long_log_without_a_pause_between_its_s
     world.server.complete.clear()
     running = asyncio.create_task(world.new_agent(OneLineAtATime(world.host)).run())
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await until(lambda: world.server.complete)  # and the clock stands still
 
     running.cancel()

@@ -58,7 +58,10 @@ def test_every_event_stream_is_a_row_that_says_so_and_returns_its_slot(api: Serv
     ]
     paths += [f"/live{path}" for path in paths if find("GET", f"/live{path}")]
     found, named = set(), set()
-    with serving(api.app) as url, httpx.Client(base_url=url, headers=ADMIN, trust_env=False) as client:
+    with (
+        serving(api.app) as url,
+        httpx.Client(base_url=url, headers=ADMIN, trust_env=False, timeout=60) as client,
+    ):
         for path in paths:
             match = find("GET", path)
             assert match is not None
@@ -72,7 +75,7 @@ def test_every_event_stream_is_a_row_that_says_so_and_returns_its_slot(api: Serv
 
 def test_reader_with_too_many_streams_is_refused_until_one_ends(tmp_path: Path) -> None:
     with server(tmp_path, Clock(), event_streams=2) as api, serving(api.app) as url:
-        client = httpx.Client(base_url=url, headers=VERA, trust_env=False)
+        client = httpx.Client(base_url=url, headers=VERA, trust_env=False, timeout=60)
         with client, client.stream("GET", "/live/"):
             with client.stream("GET", "/live/cluster"):
                 refused = client.get("/live/")

@@ -17,7 +17,7 @@ from trainyard_server.services.principals import RevokedSessions
 
 LOGS = "/trainyard/v1/projects/p/jobs/job/logs?follow=true"
 STREAMS = ["/live/", LOGS]
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 class Follower:
@@ -59,7 +59,7 @@ def cookie(url: str, session: Session) -> dict[str, str]:
 
 def sign_out(url: str, session: Session) -> None:
     headers = cookie(url, session) | {"X-CSRF-Token": session.csrf}
-    assert httpx.post(f"{url}/sign-out", headers=headers, trust_env=False).status_code == 303
+    assert httpx.post(f"{url}/sign-out", headers=headers, trust_env=False, timeout=60).status_code == 303
 
 
 @contextmanager
@@ -111,7 +111,9 @@ def test_stream_ends_early_so_that_its_reader_renews_the_session(api: Server) ->
     with followed(api) as url:
         assert Follower(url, "/live/", cookie(url, session)).end().endswith("event: over\ndata:\n\n")
         api.clock.advance(1)
-        answer = httpx.get(f"{url}/trainyard/v1/me", headers=cookie(url, session), trust_env=False)
+        answer = httpx.get(
+            f"{url}/trainyard/v1/me", headers=cookie(url, session), trust_env=False, timeout=60
+        )
         assert "Max-Age=43200" in answer.headers["set-cookie"]
         again = Follower(url, "/live/", cookie(url, session)).begun()
         sign_out(url, session)
@@ -163,8 +165,10 @@ def test_running_download_completes_after_sign_out(api: Server) -> None:
         agent.log(*(f"line {number} {'x' * 10_000}" for number in range(begin, begin + 150)))
     path = "/trainyard/v1/projects/p/jobs/job/logs/download"
     with serving(api.app) as url:
-        whole = httpx.get(url + path, headers=ADMIN, trust_env=False).text
-        with httpx.stream("GET", url + path, headers=cookie(url, session), trust_env=False) as answer:
+        whole = httpx.get(url + path, headers=ADMIN, trust_env=False, timeout=60).text
+        with httpx.stream(
+            "GET", url + path, headers=cookie(url, session), trust_env=False, timeout=60
+        ) as answer:
             parts = answer.iter_text()
             text = next(parts)
             sign_out(url, session)

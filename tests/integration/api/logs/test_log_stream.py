@@ -402,14 +402,14 @@ def request(agent: ScriptedAgent, wait_s: float, seen: str = "") -> SyncRequest:
 @on_every_database
 async def test_sync_with_something_to_say_does_not_wait(api: Server) -> None:
     agent = ScriptedAgent(api)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         answer = await api.use_cases.agent_sync.sync(request(agent, wait_s=1000), KEY)
     assert answer.runs == ()
 
 
 async def test_sync_with_nothing_to_say_is_held_until_there_is(api: Server) -> None:
     agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         first = await syncing.sync(request(agent, wait_s=0), KEY)
         held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version), KEY))
         await asyncio.sleep(0.05)
@@ -423,7 +423,7 @@ async def test_sync_with_nothing_to_say_is_held_until_there_is(api: Server) -> N
 
 async def test_sync_with_nothing_to_say_answers_when_the_wait_is_over(api: Server) -> None:
     agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         first = await syncing.sync(request(agent, wait_s=0), KEY)
         again = await syncing.sync(request(agent, wait_s=0.05, seen=first.version), KEY)
     assert again == first
@@ -437,7 +437,7 @@ async def test_sync_that_is_newer_ends_the_older_and_two_agents_of_one_name_are_
         return True
 
     agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         first = await syncing.sync(request(agent, wait_s=0), KEY)
         held = asyncio.create_task(
             syncing.sync(request(agent, wait_s=1000, seen=first.version), KEY, listens)
@@ -451,7 +451,7 @@ async def test_sync_that_is_newer_ends_the_older_and_two_agents_of_one_name_are_
 
 async def test_sync_is_let_go_when_the_server_stops(api: Server) -> None:
     agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         first = await syncing.sync(request(agent, wait_s=0), KEY)
         held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version), KEY))
         await asyncio.sleep(0.05)

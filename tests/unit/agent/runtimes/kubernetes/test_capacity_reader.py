@@ -32,7 +32,7 @@ def node(name: str) -> dict[str, Any]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -28,7 +28,7 @@ from trainyard_protocol.sync import RunOrder
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN = "1" * 32
 OWNER = objects.PodOwner("agent")
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 

@@ -293,8 +293,10 @@ async def test_package_that_installs_reaches_its_index_and_no_other_service_of_t
         ports = {server.getsockname()[1]: name for name, server in (("index", index), ("other", other))}
         setup = (
             "import socket\n"
+            "patience_s = {'index': 30, 'other': 1}\n"
             f"for port, name in {ports}.items():\n"
-            "    try: socket.create_connection(('host.docker.internal', port), 1); print(name, 'answers')\n"
+            "    there = 'host.docker.internal', port\n"
+            "    try: socket.create_connection(there, patience_s[name]); print(name, 'answers')\n"
             "    except OSError as error: print(name, error)\n"
             "raise SystemExit('tried')"
         )

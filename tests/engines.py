@@ -5,6 +5,7 @@ that stop it, kill it and start it again.
 """
 
 import io
+import json
 import os
 import shutil
 import signal
@@ -165,6 +166,12 @@ class OwnEngine(Engine):
     def restart(self, live_restore: bool = False, log_opts: Mapping[str, str] | None = None) -> None:
         self.stop()
         self.start(live_restore, log_opts)
+
+    def bridge_address(self) -> str:
+        """The host's address on the default bridge."""
+        there = ("-n", self._network) if self._network else ()
+        shown = subprocess.check_output(["ip", *there, "-j", "-4", "address", "show", "docker0"])
+        return str(json.loads(shown)[0]["addr_info"][0]["local"])
 
     def remove(self) -> None:
         """Nothing of it is left: no container, process, mount, network or file. It need not have come up."""

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from engines import Engine
+from engines import Engine, OwnEngine
 from integration.engine.runs import CHIEF, WORKER, Host, host_on
 from trainyard_agent.doctor import examine
+from trainyard_agent.runtimes.docker import engine as docker_engine
 from trainyard_agent.runtimes.docker import spec
 from trainyard_agent.runtimes.docker.firewall import Firewall
 from trainyard_agent.runtimes.docker.network_policy import BRIDGE_PREFIX, Endpoint, NetworkPolicy
@@ -206,3 +207,8 @@ def test_rules_that_somebody_removed_are_installed_again_and_orphaned_ones_remov
     ]
     assert [one.status for one in found] == ["problem", "fixed"]
     assert orphan not in firewall.survey()[1]
+
+
+def test_address_of_the_host_is_known_on_a_new_bridge(own_engine: OwnEngine) -> None:
+    """Docker 20.10 does not say what it is."""
+    assert docker_engine.Engine(own_engine.url).gateway() == own_engine.bridge_address()

@@ -7,6 +7,7 @@ was done is unknown) or EngineRefused (an error status).
 import base64
 import contextlib
 import io
+import ipaddress
 import json
 import logging
 import os
@@ -331,12 +332,21 @@ class Engine:
         return next(str(config["Subnet"]) for config in configs if "." in config["Subnet"])
 
     def gateway(self) -> str:
-        """The host's address on the engine's default bridge, or `host-gateway`; "" without a bridge."""
+        """The host's address on the engine's default bridge; `host-gateway`, which only an engine can resolve, if it
+        is unknown; "" without a bridge.
+
+        An engine that has made the bridge itself, as after each boot, does not name it (Docker 20.10): it is the first
+        address of the subnet then.
+        """
         bridge = self._inspect(lambda api: dict(api.inspect_network("bridge")))
         if bridge is None:
             return ""
-        configs = (bridge.get("IPAM") or {}).get("Config") or [{}]
-        return str(configs[0].get("Gateway") or "host-gateway")
+        config = next(iter((bridge.get("IPAM") or {}).get("Config") or [{}]))
+        if config.get("Gateway"):
+            return str(config["Gateway"])
+        if not config.get("Subnet") or config.get("IPRange"):
+            return "host-gateway"
+        return str(next(ipaddress.ip_network(config["Subnet"]).hosts()))
 
     def networks(self, *labels: str) -> dict[str, Mapping[str, str]]:
         """The labels of all networks with these labels, by id."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import ScriptedAgent
@@ -238,6 +238,25 @@ def test_choices_are_in_the_address(lab: Lab, open_page: Open, shot: Callable[..
     page.get_by_role("button", name="Without research/cnn_wide").click()
     eventually(page, "plot.data.length === 4")
     assert "with=" not in page.url
+
+
+def test_compared_job_is_asked_for_again_while_its_first_answer_is_late(lab: Lab, open_page: Open) -> None:
+    lab.trains()
+    lab.dashboard.submit("cnn_deep", project="research")
+    page = open_page("/projects/p/jobs/cnn_small/metrics")
+    drawn(page)
+    held: list[Route] = []
+    page.route("**/jobs/cnn_wide/metrics?*", lambda route: held.append(route))
+    for job in ("wide", "deep"):  # each asks for all compared jobs
+        field = page.get_by_role("combobox", name="Compare with")
+        field.fill(job)
+        expect(page.locator("#compare-list li")).to_have_count(1)
+        with page.expect_response(lambda answer: answer.url.endswith("/jobs/cnn_wide")):
+            field.press("Enter")
+    page.wait_for_timeout(100)  # for a second request
+    assert len(held) == 1
+    page.unroute("**/jobs/cnn_wide/metrics?*")  # what is held goes on
+    eventually(page, "plot.data.length === 4")
 
 
 def test_smoothing_is_exponential_and_the_raw_curve_stays(lab: Lab, open_page: Open) -> None:

@@ -16,6 +16,8 @@ export class MetricsJob {
   #path;
   #task = "";
   #restart = true;
+  #running = Promise.resolve();
+  #next = null;
 
   constructor(project, job) {
     this.project = project;
@@ -33,8 +35,21 @@ export class MetricsJob {
     return true;
   }
 
-  /** Loads new points. @returns {Promise<boolean>} whether there were any */
-  async refresh() {
+  /**
+   * Loads new points. One request at a time: calls during one share the next.
+   * @returns {Promise<boolean>} whether there were any
+   */
+  refresh() {
+    this.#next ??= this.#running.then(() => {
+      this.#next = null;
+      const loading = this.#load();
+      this.#running = loading.catch(() => {}); // whoever asked gets the error
+      return loading;
+    });
+    return this.#next;
+  }
+
+  async #load() {
     const restart = this.#restart;
     this.#restart = false;
     const known = restart ? "" : this.view.version;
@@ -48,7 +63,7 @@ export class MetricsJob {
       this.#restart ||= restart;
       throw error;
     }
-    if (this.#restart) return this.refresh(); // another replica was chosen meanwhile
+    if (this.#restart) return this.#load(); // another replica was chosen meanwhile
     if (restart || known.split("-")[0] !== view.version.split("-")[0]) this.series.clear();
     const runs = new Map();
     for (const one of view.metrics) {
@@ -59,7 +74,7 @@ export class MetricsJob {
     for (const [key, series] of runs) this.series.set(key, series);
     this.view = view;
     this.starts = epochStarts(view);
-    if (!view.complete) await this.refresh();
+    if (!view.complete) await this.#load();
     return known !== view.version;
   }
 

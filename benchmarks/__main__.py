@@ -37,7 +37,13 @@ def main() -> int:
         for row in ROWS
         if (row.name in options.only if options.only else row.in_quick or not options.quick)
     ]
-    was_busy = report.is_busy()
+    unwritten = ""
+    if options.only:
+        unwritten = "only some rows run"
+    elif report.is_busy() and not options.busy:
+        unwritten = "others use this machine (--busy writes nevertheless)"
+    if unwritten:
+        print(f"Nothing will be written: {unwritten}.", flush=True)
     results: list[tuple[Row, Samples]] = []
     left_out: list[tuple[Row, str]] = []
     for row in chosen:
@@ -57,11 +63,7 @@ def main() -> int:
             flush=True,
         )
     print("\n" + "\n".join(report.table(results)))
-    if options.only or (was_busy and not options.busy):
-        reason = (
-            "only some rows ran" if options.only else "others use this machine (--busy writes nevertheless)"
-        )
-        print(f"\nNothing is written: {reason}.")
+    if unwritten:
         return 0
     text = _ROOT / ("build/performance.md" if options.quick else "docs/performance.md")
     data = _ROOT / ("build/performance.json" if options.quick else "benchmarks/results/performance.json")

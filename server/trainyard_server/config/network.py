@@ -12,6 +12,7 @@ from trainyard_server.config.certificate import Certificate
 
 BACKLOG = 2048
 """Connections that wait in the kernel until they are accepted."""
+
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 Block = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -94,7 +94,7 @@ def _may_run_again(item: pytest.Item) -> bool:
     """Whether it may fail for what is not ours: a real cluster or container engine, a browser, a training, or the whole
     service as processes that other tests leave without CPU. It runs a second time then, and the report has the first
     failure. What looks for rare failures of ours is never run again."""
-    looks_for_rare_failures = item.nodeid.startswith(("tests/chaos/", "tests/property/", "tests/attacks/"))
+    looks_for_rare_failures = item.nodeid.startswith(("tests/chaos/", "tests/property/"))
     uses_slurm = "slurm" in getattr(item, "fixturenames", ())
     starts_processes = item.get_closest_marker("e2e") is not None
     return not looks_for_rare_failures and (uses_slurm or starts_processes or _group(item) in _GROUPS_FIRST)

@@ -16,6 +16,9 @@ from attacks.live_service import JOB, live_service
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 ATTACK_S = 0.5
+REACHED = {200, 400, 401, 403, 404}
+"""Statuses of what the attacks are for. On a machine that does much besides, the rare ones come late."""
+
 NUMBERED = re.compile(r" 1/master-replica-0 line (\d+)$")
 
 
@@ -35,10 +38,10 @@ def test_service_that_is_killed_under_each_attack_is_as_before_and_loses_nothing
         memory = service.memory_mb()
         with attacking(service.port, run["run_id"], *KINDS, threads=1) as statuses:
             time.sleep(2 * ATTACK_S)
+            service.until(lambda: REACHED.issubset(answers | statuses))
         service.until(lambda: service.descriptors() < 40)
         assert service.memory_mb() < memory + 200
         answers |= statuses
-        assert {200, 400, 401, 403, 404} <= answers, "the attacks reach what they are for"
         assert not [status for status in answers if status >= 500]
 
         assert service.finish_job() == "SUCCEEDED"

@@ -116,14 +116,17 @@ class LiveService:
     def files(self) -> set[str]:
         """The files and directories of all, without the state of the agent and what has a name of its own: a job's
         files, and packages with the mark of their project."""
-        paths = (path.relative_to(self.root) for path in self.root.rglob("*"))
-        return {
-            str(path)
-            for path in paths
-            if path.parts[0] not in ("agent", "jobs")
-            and path.parts[:3] != ("data", "logs", "p")
-            and not (path.parts[:2] == ("data", "staging") and len(path.name) == 64)
-        }
+        found: set[str] = set()
+        for place, directories, files in os.walk(self.root):  # which skips what is gone by then
+            here = Path(place).relative_to(self.root)
+            if here == Path():
+                directories[:] = [name for name in directories if name not in ("agent", "jobs")]
+            for path in (here / name for name in (*directories, *files)):
+                is_a_jobs = path.parts[:3] == ("data", "logs", "p")
+                is_a_package = path.parts[:2] == ("data", "staging") and len(path.name) == 64
+                if not (is_a_jobs or is_a_package):
+                    found.add(str(path))
+        return found
 
     def until(self, holds: Callable[[], object]) -> None:
         deadline = time.monotonic() + _PATIENCE_S

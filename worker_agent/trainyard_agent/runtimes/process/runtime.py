@@ -30,7 +30,6 @@ from trainyard_agent.host import environment as job_environment
 from trainyard_agent.host import process_tags, procfs, unix_users, wake_pipe
 from trainyard_agent.host.files import (
     is_locked,
-    remove_tree,
     try_lock,
     write_json,
     write_private,
@@ -53,6 +52,7 @@ from trainyard_agent.runtimes.base import (
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
 from trainyard_agent.runtimes.log_file import RunLogs
 from trainyard_agent.runtimes.record_files import RecordFiles
+from trainyard_agent.runtimes.run_directories import REMOVED, remove_directory, remove_unlaunched
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
@@ -62,7 +62,6 @@ PROCESSES = 4096
 """Processes and threads of a replica whose run has a user of its own."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_REMOVED = ".removed-"
 _LOCK_FD, _SECRETS_FD = 3, 4
 _SECRETS = "secrets"
 _KILL_TIMEOUT_S = 10.0  # for a supervisor to kill everything
@@ -125,18 +124,11 @@ class ProcessRuntime:
     def has_runs(state_dir: Path) -> bool:
         """Whether this state directory may have replicas of the process runtime."""
         runs = state_dir / "runs"
-        return runs.is_dir() and any(not path.name.startswith(_REMOVED) for path in runs.iterdir())
+        return runs.is_dir() and any(not path.name.startswith(REMOVED) for path in runs.iterdir())
 
     def recover(self) -> list[Handle]:
         with self._lock:
-            for path in sorted(self._runs.iterdir()):
-                try:
-                    if path.name.startswith(_REMOVED):
-                        remove_tree(path)
-                    elif not self._launched(path.name):
-                        self.remove(path.name)
-                except (OSError, process_tags.StillAlive) as error:  # the other runs are not affected
-                    self._files.warn_once(f"{path} cannot be removed; the next agent tries again: {error}")
+            remove_unlaunched(self._runs, self._files, self._launched, self.remove)
             return [record for record in self._records() if record.launched]
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -256,14 +248,8 @@ class ProcessRuntime:
                 process_tags.kill_tagged(run_id, user=self._users.of(run_id))
                 return
             self._kill_all(run_id)
-            # A new name each time: an earlier removal may have failed.
-            removed = self._runs / f"{_REMOVED}{run_id}.{time.time_ns()}"
             path.chmod(0o700)
-            path.rename(removed)  # atomic for readers of a log
-            try:
-                remove_tree(removed)
-            except OSError as error:
-                self._files.warn_once(f"{removed} cannot be removed; the next agent tries again: {error}")
+            remove_directory(path, self._files)
             self._users.release(run_id)
             self._stops.pop(run_id, None)
             self._logs.forget(run_id)

@@ -39,6 +39,7 @@ from trainyard_agent.runtimes.exits import (
 )
 from trainyard_agent.runtimes.log_file import RunLogs
 from trainyard_agent.runtimes.record_files import RecordFiles
+from trainyard_agent.runtimes.run_directories import remove_directory, remove_unlaunched
 from trainyard_agent.runtimes.slurm import commands, rank, run_files, spec
 from trainyard_agent.runtimes.slurm.commands import JobTable, SlurmError
 from trainyard_agent.runtimes.slurm.run_files import (
@@ -58,7 +59,6 @@ from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import ExitReport, LogPosition, ReplicaReport, RunOrder
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_REMOVED = ".removed-"
 _FIRST_SERIAL = 1
 _OVERDUE_S = 30.0  # after a replica should have been killed: then Slurm kills it
 _ENDS_ITSELF_S = 5.0  # for ranks to end by themselves before their run is removed
@@ -100,14 +100,7 @@ class SlurmRuntime:
 
     def recover(self) -> list[Handle]:
         with self._lock:
-            for path in sorted(self._runs.iterdir()):
-                try:
-                    if path.name.startswith(_REMOVED):
-                        remove_tree(path)
-                    elif not self._launched(path.name):
-                        self.remove(path.name)
-                except OSError as error:  # the other runs are not affected
-                    self._files.warn_once(f"{path} cannot be removed; the next agent tries again: {error}")
+            remove_unlaunched(self._runs, self._files, self._launched, self.remove)
             return [_handle(record) for record in self._records() if record.launched]
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002 - it tells nothing
@@ -221,12 +214,7 @@ class SlurmRuntime:
             return
         self._kill_all(run_id)  # takes its time, in which other runs are observed
         with self._lock:
-            removed = self._runs / f"{_REMOVED}{run_id}.{time.time_ns()}"
-            path.rename(removed)  # atomic for readers of a log
-            try:
-                remove_tree(removed)
-            except OSError as error:
-                self._files.warn_once(f"{removed} cannot be removed; the next agent tries again: {error}")
+            remove_directory(path, self._files)
             self._logs.forget(run_id)
             for memory in (self._reports, self._ended_since, self._killed_at, self._launched_records):
                 memory.pop(run_id, None)

@@ -14,8 +14,7 @@ from run_ids import unique_run
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import read_json, remove_tree
 from trainyard_agent.main import main
-from trainyard_agent.runtimes import record_files
-from trainyard_agent.runtimes.process import runtime
+from trainyard_agent.runtimes import record_files, run_directories
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_protocol.states import Reason, ReplicaState
 from unit.agent.shells import RUN, TASK, start
@@ -40,7 +39,7 @@ def refuse_to_remove(monkeypatch: pytest.MonkeyPatch, run_id: str) -> None:
             raise OSError(errno.EBUSY, "Device or resource busy")
         remove_tree(path)
 
-    monkeypatch.setattr(runtime, "remove_tree", refuse)
+    monkeypatch.setattr(run_directories, "remove_tree", refuse)
 
 
 def names(runs: Path) -> list[str]:

@@ -153,12 +153,12 @@ class Bed:
         self._api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": cordoned or None}})
 
     def last_words(self) -> str:
-        """The ends of all logs of components."""
-        logs = sorted(self.admin.parent.glob("*.log"))
-        return "\n".join(
-            f"--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-12:])
-            for log in logs
-        )
+        """The ends of all logs of components: short, since what failed is above them in a report."""
+        ends = []
+        for log in sorted(self.admin.parent.glob("*.log")):
+            lines = log.read_text(errors="replace").splitlines()[-6:]
+            ends += [f"--- {log.name}", *(line[:250] for line in lines)] if lines else []
+        return "\n".join(ends)
 
     def restart_kubelet(self, node: str) -> None:
         """Killed, and started again at once. What runs on the node runs on."""

@@ -19,7 +19,7 @@ _ADDRESS, _HARDWARE_ADDRESS = "10.77.0.1", "02:00:00:00:00:01"
 _SERVICES, _KUBERNETES_SERVICE = "10.96.0.0/16", "10.96.0.1"
 _INSIDE = f"https://{_ADDRESS}"
 _ETCD = "http://127.0.0.1:2379"
-_NODE_GRACE_S, _EVICTION_S = 10, 10
+_NODE_GRACE_S = 10
 
 
 class ControlPlane:
@@ -117,8 +117,6 @@ class ControlPlane:
             *("--service-account-issuer=https://kubernetes.default.svc",),
             *(f"--service-account-key-file={accounts}.pub",),
             *(f"--service-account-signing-key-file={accounts}.key",),
-            *(f"--default-not-ready-toleration-seconds={_EVICTION_S}",),
-            *(f"--default-unreachable-toleration-seconds={_EVICTION_S}",),
         )
 
     def start_the_rest(self) -> None:

@@ -25,7 +25,7 @@ _TOOLS = ("ip", "mount", "nsenter", "setpriv", "unshare")
 _PREFIX, _PLACE = "ty-bed-", Path("/tmp")
 _MARK = "TRAINYARD_BED"
 """Environment variable of all that a bed starts; its value is the bed's name."""
-_PATIENCE_S, _PAUSE_S = 60.0, 0.05
+_PATIENCE_S, _PAUSE_S = 120.0, 0.05
 _ALL = ("mount", "uts", "ipc", "net", "pid")
 _WITH_US = ("setpriv", "--pdeathsig", "KILL")
 

@@ -41,7 +41,8 @@ from trainyard_agent.runtimes.slurm.runtime import SlurmRuntime
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RunOrder, TrialOrder
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
+"""A kubelet that was cut off waits up to a minute before it asks again."""
 
 
 @dataclass(frozen=True)

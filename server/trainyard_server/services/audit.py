@@ -10,9 +10,9 @@ from datetime import datetime
 
 from trainyard_protocol.audit import AuditEntry, AuditOutcome, AuditPage
 from trainyard_protocol.errors import InvalidArgument, PermissionDenied, Violation
-from trainyard_protocol.time_parsing import parse_time
 from trainyard_server.context import Backend
 from trainyard_server.domain.permissions import Caller, Role
+from trainyard_server.domain.time_bounds import time_bound
 from trainyard_server.services.principals import Principal
 from trainyard_server.services.refusal_counts import RefusalCounts
 from trainyard_server.storage.audit_file import AuditFile
@@ -78,13 +78,13 @@ class Audit:
         InvalidArgument."""
         projects = _visible(caller, question.project)
         size = _size(question.page_size)
-        times = _times(question, self._backend.clock())
+        since, until = _times(question, self._backend.clock())
         query = audit.AuditQuery(
             projects=projects,
             actor=question.actor,
             action=question.action,
-            since=times["since"],
-            until=times["until"],
+            since=since,
+            until=until,
             below=_below(question.page_token),
         )
         with self._backend.store.read() as reader:
@@ -164,17 +164,13 @@ def _size(given: int | None) -> int:
     return min(given or AUDIT_PAGE_SIZE, MAX_AUDIT_PAGE_SIZE)
 
 
-def _times(question: AuditQuestion, now: datetime) -> dict[str, datetime | None]:
-    times: dict[str, datetime | None] = {}
-    wrong = []
-    for name, text in (("since", question.since), ("until", question.until)):
-        try:
-            times[name] = parse_time(text, now) if text.strip() else None
-        except ValueError as error:
-            wrong.append(Violation(name, f"{error}."))
+def _times(question: AuditQuestion, now: datetime) -> tuple[datetime | None, datetime | None]:
+    wrong: list[Violation] = []
+    since = time_bound("since", question.since, now, wrong)
+    until = time_bound("until", question.until, now, wrong)
     if wrong:
         raise InvalidArgument(wrong)
-    return times
+    return since, until
 
 
 def _below(token: str) -> int | None:

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.states import JobState
-from trainyard_protocol.time_parsing import parse_time
 from trainyard_server.context import Backend
 from trainyard_server.domain.permissions import Visible
+from trainyard_server.domain.time_bounds import time_bound
 from trainyard_server.services.jobs import known_job
 from trainyard_server.storage.db import studies
 from trainyard_server.storage.db.job_queries import JobList, JobListEntry, JobQuery, Order, shape_of
@@ -119,12 +119,8 @@ def _parsed(question: JobSearchRequest, now: datetime) -> tuple[JobQuery, Order,
     if len(question.labels) > _MOST_LABELS:
         message = f"may be given {_MOST_LABELS} times; this is {len(question.labels)} times."
         wrong.append(Violation("label", message))
-    times: dict[str, datetime | None] = {}
-    for name, text in (("since", question.since), ("until", question.until)):
-        try:
-            times[name] = parse_time(text, now) if text.strip() else None
-        except ValueError as error:
-            wrong.append(Violation(name, f"{error}."))
+    since = time_bound("since", question.since, now, wrong)
+    until = time_bound("until", question.until, now, wrong)
     if wrong:
         raise InvalidArgument(wrong)
     labels = tuple(_label(label) for label in question.labels if label.strip())
@@ -135,8 +131,8 @@ def _parsed(question: JobSearchRequest, now: datetime) -> tuple[JobQuery, Order,
             owner=question.owner.strip(),
             states=tuple(JobState[state] for state in states),
             labels=labels,
-            created_after=times["since"],
-            created_before=times["until"],
+            created_after=since,
+            created_before=until,
             attention_since=now - timedelta(seconds=ATTENTION_S) if question.attention else None,
         ),
         Order(order),

@@ -7,8 +7,8 @@ from datetime import datetime
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.severity import SEVERITIES
-from trainyard_protocol.time_parsing import parse_time
 from trainyard_protocol.views import SERVICE_TASK
+from trainyard_server.domain.time_bounds import time_bound
 from trainyard_server.storage.streams import Stream
 
 _SEARCH_LIMIT = 1000  # characters
@@ -53,8 +53,7 @@ def parse_filter(
     tasks: Sequence[str], severity: str, since: str, search: str, now: datetime, run: int | None = None
 ) -> LogFilter:
     """The filter that a request asks for. Raises InvalidArgument with all violations."""
-    violations = []
-    start = None
+    violations: list[Violation] = []
     tasks = [task for task in tasks if task]
     for task in tasks:
         if task != SERVICE_TASK:
@@ -65,11 +64,7 @@ def parse_filter(
     if severity and severity.upper() not in SEVERITIES:
         expected = ", ".join(SEVERITIES)
         violations.append(Violation("severity", f"must be one of {expected}; this is {severity!r}."))
-    if since:
-        try:
-            start = parse_time(since, now)
-        except ValueError as error:
-            violations.append(Violation("since", f"{error}."))
+    start = time_bound("since", since, now, violations)
     if len(search) > _SEARCH_LIMIT:
         violations.append(
             Violation("search", f"may have {_SEARCH_LIMIT} characters; this has {len(search)}.")

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
-from gcp_storage_emulator.server import create_server
 
+import storage_emulator
 from integration.api.api_support import (
     ALICE,
     VERA,
@@ -52,12 +52,8 @@ def api(tmp_path: Path, emulator: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    running = create_server("127.0.0.1", port, in_memory=True, default_bucket="models")
-    running.start()
-    yield f"http://127.0.0.1:{port}"
-    running.stop()
+    with storage_emulator.emulator("models") as url:
+        yield url
 
 
 @pytest.fixture

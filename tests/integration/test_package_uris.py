@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gcp_storage_emulator.server import create_server
 
+import storage_emulator
 from integration.api.api_support import ALICE, Clock, Server, package_job, server
 from trainyard_protocol.gcs import CloudStorage
 from trainyard_server.storage import readable_objects
@@ -15,12 +15,8 @@ from trainyard_server.storage import readable_objects
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    running = create_server("127.0.0.1", port, in_memory=True, default_bucket="models")
-    running.start()
-    yield f"http://127.0.0.1:{port}"
-    running.stop()
+    with storage_emulator.emulator("models") as url:
+        yield url
 
 
 def refusal(api: Server, *uris: str) -> tuple[int, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import storage_emulator
 from run_ids import unique_run
 from trainyard_agent.host import process_tags
 from trainyard_agent.runtimes.pip_output import error_excerpt
@@ -438,14 +439,8 @@ async def test_run_whose_package_keeps_its_inspection_busy_can_be_cancelled(
 
 @pytest.fixture
 def emulator() -> Iterator[str]:
-    from gcp_storage_emulator.server import create_server
-
-    server = create_server("127.0.0.1", 0, in_memory=True)
-    server.start()
-    try:
-        yield f"http://127.0.0.1:{server._api._httpd.server_address[1]}"
-    finally:
-        server.stop()
+    with storage_emulator.emulator() as url:
+        yield url
 
 
 async def test_package_on_a_bucket_is_fetched_from_the_emulator(

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gcp_storage_emulator.server import create_server
 
+import storage_emulator
 from trainyard_cli.submission.packaging import Archive
 from trainyard_cli.submission.upload import cloud_storage, ensure_bucket, to_bucket
 from trainyard_protocol.errors import FailedPrecondition
@@ -14,10 +14,8 @@ from trainyard_protocol.errors import FailedPrecondition
 @pytest.fixture
 def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    server = create_server("127.0.0.1", 0, in_memory=True)
-    server.start()
-    yield f"http://127.0.0.1:{server._api._httpd.server_address[1]}"
-    server.stop()
+    with storage_emulator.emulator() as url:
+        yield url
 
 
 def archive(tmp_path: Path) -> Archive:

@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 import pytest
-from gcp_storage_emulator.server import create_server
 
+import storage_emulator
 from addresses import free_ports
 from trainyard_cli.commands import tree
 from trainyard_cli.main import run
@@ -97,11 +97,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[str]:
-    (port,) = free_ports(1)
-    server = create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
-    server.start()
-    yield f"http://127.0.0.1:{port}"
-    server.stop()
+    with storage_emulator.emulator("bucket") as url:
+        yield url
 
 
 @pytest.fixture

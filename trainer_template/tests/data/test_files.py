@@ -1,10 +1,12 @@
 """Examples in files of every kind, on a path and in a bucket."""
 
+import gc
 import gzip
 import io
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -259,6 +261,30 @@ def test_streamed_tfrecord_is_read_by_ranges_and_leaves_no_file(
 
 
 # Arrays.
+
+
+def test_npz_archives_are_opened_by_threads_at_once(
+    tmp_path: Path,
+) -> None:
+    """Python 3.11.2 to 3.11.7 raised SystemError where the collection of garbage let another thread in meanwhile. Here
+    each one does, and there are many."""
+    paths = [tmp_path / f"{number}.npz" for number in range(8)]
+    for path in paths:
+        np.savez(path, inputs=IMAGES, labels=LABELS)
+
+    def let_others_in(*_: object) -> None:
+        time.sleep(0)
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(let_others_in)
+    gc.set_threshold(20)
+    try:
+        with ThreadPoolExecutor(len(paths)) as threads:
+            opened = threads.map(lambda path: open_file(str(path), input_shape=SHAPE), paths * 100)
+            assert {len(file) for file in opened} == {COUNT}
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(let_others_in)
 
 
 def test_npz_types_and_names(tmp_path: Path) -> None:

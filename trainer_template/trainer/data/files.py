@@ -47,6 +47,9 @@ _INPUTS, _LABELS = ("inputs", "images", "x"), ("labels", "y")
 _UNREADABLE = (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 _WILDCARD = re.compile(r"[*?\[]")
 _downloads: dict[Path, threading.Lock] = {}
+_archives = threading.Lock()
+"""To read .npz archives: numpy parses the header of an array by `ast`, and Python before 3.11.8 may raise SystemError
+where two threads do (https://github.com/python/cpython/issues/106905)."""
 
 
 class File(Protocol):
@@ -180,7 +183,7 @@ class _Npz:
         self.url = url
         _check_archive(url, path)
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with _archives, np.load(path, allow_pickle=False) as archive:
                 inputs = archive[_array_name(url, archive.files, _INPUTS)]
                 labels = archive[_array_name(url, archive.files, _LABELS)]
                 names = archive["label_names"] if "label_names" in archive.files else None

@@ -20,8 +20,9 @@ from trainyard_protocol.views import JobDetail, LogEntry
 
 REPLICAS = 4
 TRAINYARD = str(Path(sys.executable).with_name("trainyard"))
-PRINT_TIME = "import time; print(time.time_ns())"
-"""A program: its first instruction says when it is."""
+PRINT_TIME = "import time; print(time.time_ns(), flush=True); time.sleep(0.5)"
+"""A program: its first instruction says when it is. It ends later, since the end of the primary replica stops those
+that have not begun."""
 
 _PAUSE_S = 0.3  # until what the job before has left is removed
 _numbers = count()

@@ -55,10 +55,9 @@ def main() -> int:
             print(f"{row.name:24} left out: {missing}", flush=True)
             continue
         results.append((row, samples))
-        low, high = samples.spread
+        figure, spread, reach = report.figures(row, samples)
         print(
-            f"{row.name:24} {samples.text(samples.figure):>8} ({samples.text(low)} to {samples.text(high)}), "
-            f"reach {row.reach:g}"
+            f"{row.name:24} {figure:>8} ({spread}), {reach}"
             f"{'' if row.is_reached(samples) else ': missed'}  [{time.monotonic() - began:.0f} s]",
             flush=True,
         )

@@ -48,19 +48,25 @@ def is_busy() -> bool:
     return os.getloadavg()[0] > (os.cpu_count() or 1) / 2
 
 
+def figures(row: Row, samples: Samples) -> tuple[str, str, str]:
+    """The figure, its spread and the reach, as text."""
+    low, high = samples.spread
+    reach = f"{'at least' if row.is_rate else 'at most'} {row.reach:g}"
+    if row.is_figure:
+        figure = f"{_figure(statistics.median(samples.measured))} {samples.unit}"
+        spread = f"{_figure(min(samples.measured))} to {_figure(max(samples.measured))}"
+    else:
+        figure, spread = samples.text(samples.figure), f"{samples.text(low)} to {samples.text(high)}"
+    return figure, spread, f"{reach} {samples.unit}" if samples.is_difference or row.is_figure else reach
+
+
 def table(results: Results) -> list[str]:
     lines = [
         "| what | against | figure | spread | reach | medians | bounded by |",
         "|---|---|---|---|---|---|---|",
     ]
     for row, samples in results:
-        low, high = samples.spread
-        reach = f"{'at least' if row.is_rate else 'at most'} {row.reach:g}"
-        reach += f" {samples.unit}" if samples.is_difference or row.is_figure else ""
-        figure, spread = samples.text(samples.figure), f"{samples.text(low)} to {samples.text(high)}"
-        if row.is_figure:
-            figure = f"{_figure(statistics.median(samples.measured))} {samples.unit}"
-            spread = f"{_figure(min(samples.measured))} to {_figure(max(samples.measured))}"
+        figure, spread, reach = figures(row, samples)
         medians = " : ".join(_figure(statistics.median(one)) for one in (samples.measured, samples.against))
         lines.append(
             f"| {row.what} | {row.against} | {figure} | {spread} | "

@@ -263,11 +263,9 @@ def test_streamed_tfrecord_is_read_by_ranges_and_leaves_no_file(
 # Arrays.
 
 
-def test_npz_archives_are_opened_by_threads_at_once(
-    tmp_path: Path,
-) -> None:
-    """Python 3.11.2 to 3.11.7 raised SystemError where the collection of garbage let another thread in meanwhile. Here
-    each one does, and there are many."""
+def test_npz_archives_are_opened_by_threads_at_once(tmp_path: Path) -> None:
+    """Python before 3.11.8 raises SystemError where a collection of garbage lets another thread parse a header, too.
+    Here each one does, and there are many."""
     paths = [tmp_path / f"{number}.npz" for number in range(8)]
     for path in paths:
         np.savez(path, inputs=IMAGES, labels=LABELS)

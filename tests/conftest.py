@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import databases
 import engines
@@ -23,6 +24,14 @@ if TYPE_CHECKING:  # it imports what only its tests need
 
 E = TypeVar("E", bound=Engine)
 _USUAL_SEED = 750400
+
+settings.register_profile(  # on top of Hypothesis' own: its profile `ci` has fixed seeds
+    "trainyard",
+    settings(),
+    deadline=None,  # no property fails because the machine is slow
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("trainyard")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

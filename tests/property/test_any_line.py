@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trainyard_agent.monitoring.stall_detector import StepHistory
@@ -135,9 +135,7 @@ CRASHES = (  # of earlier versions
     "Epoch 999999999999/999999999999, step 999999999999999999/999999999999999999, loss: 1",
     '{"event": "x", "a": "\u2028\x85\0"}',
 )
-any_line = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+any_line = settings(max_examples=150)
 
 
 def entry(text: str, number: int = 0, time: str = TIMES[0], stream: Any = "stdout") -> LogEntry:

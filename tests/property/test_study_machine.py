@@ -104,7 +104,6 @@ def test_histories_with_studies(every_database: str) -> None:
         settings=settings(
             max_examples=6 if every_database == "sqlite" else 2,  # each one has a database of its own
             stateful_step_count=25,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
         ),

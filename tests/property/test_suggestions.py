@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard_protocol.config.tuning_rules import violations
@@ -65,7 +65,7 @@ METRICS = st.none() | st.floats() | st.integers(0, 3).map(float)
 ELSEWHERE = PastTrial(1, {"of": "another", "space": "1"}, 0.5, ended=True)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(specs(), st.integers(0, 2**63 - 1), st.lists(METRICS, max_size=12), st.integers(0, 3))
 def test_suggestions_are_points_of_the_space_and_the_same_when_asked_again(
     spec: HyperparameterSpec, seed: int, metrics: list[float | None], running: int

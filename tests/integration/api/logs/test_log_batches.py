@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from databases import on_every_database
@@ -307,7 +307,7 @@ def test_pages_backwards_and_forwards_are_the_stream(
     assert forth == lines
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60)
 @given(before=st.integers(1, 60), limit=st.integers(1, 40))
 def test_page_before_a_cursor_ends_just_before_it(
     api: Server, before: int, limit: int, once: "list[list[list[Any]]]"

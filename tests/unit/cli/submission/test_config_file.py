@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_cli.submission import config_file
@@ -208,7 +208,6 @@ def test_write_on_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytes
     assert path.read_text() == GOOD
 
 
-@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(max_size=5), lambda v: st.dictionaries(st.text(max_size=5), v)

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.sync import LogLine
@@ -58,7 +58,6 @@ def shown(job: JobCurves) -> dict[tuple[str, Stream], list[str]]:
     return {key: list(map(repr, curve.points())) for key, curve in job.curves.items()}
 
 
-@settings(deadline=None)
 @given(CHUNKS)
 def test_curves_are_those_of_a_naive_reading_of_the_log(
     chunks: list[tuple[Stream, list[tuple[str, str, bool]], bool]],

@@ -114,7 +114,6 @@ def test_job_that_takes_devices_does_not_pass_one_that_may_get_any() -> None:
 amounts = st.tuples(st.integers(0, 5), st.integers(0, 5))
 
 
-@settings(deadline=None)
 @given(
     capacity=st.tuples(st.integers(3, 10), st.integers(3, 10)),
     running=st.lists(amounts, max_size=4),
@@ -207,7 +206,7 @@ def wishes(random: Random, first: int) -> list[JobSnapshot]:
 
 
 @pytest.mark.parametrize("max_sums", [2, 6, backfill.MAX_SUMS])
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**64))
 def test_nobody_starts_later_for_what_stands_behind(max_sums: int, seed: int) -> None:
     """Whatever runs and whatever ends when: the first jobs of the queue start when they would alone."""

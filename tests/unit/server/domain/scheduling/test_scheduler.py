@@ -2,7 +2,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.machines import GIGABYTE
@@ -221,7 +221,6 @@ def test_fit_prefers_to_wait_for_an_agent_that_holds_the_gang_as_asked() -> None
 
 
 @pytest.mark.parametrize("mode", ["strict", "fit"])
-@settings(deadline=None)
 @given(data=st.data())
 def test_plan_never_gives_anything_twice_and_forgets_nobody(mode: str, data: st.DataObject) -> None:
     kinds = ("A", "B")

@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.errors import InvalidArgument
@@ -201,7 +201,6 @@ def test_names_cannot_escape_the_directory(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
 
 
-@settings(deadline=None)
 @given(
     chunks=st.lists(
         st.tuples(st.sampled_from([MASTER, WORKER, SERVICE]), st.integers(0, 8), st.integers(0, 8)),

@@ -1,6 +1,7 @@
 """Run the rows of the table: `python -m benchmarks [--quick] [--only NAME]`."""
 
 import argparse
+import logging
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ ROWS: tuple[Row, ...] = (*JOBS, *CONTROL_PLANE, *STREAMS, *IDLE, *TRAINING)
 """All rows, in the order of the table."""
 
 _ROOT = Path(__file__).parent.parent
+
+logger = logging.getLogger(__name__)
 
 
 def main() -> int:
@@ -46,6 +49,7 @@ def main() -> int:
         print(f"Nothing will be written: {unwritten}.", flush=True)
     results: list[tuple[Row, Samples]] = []
     left_out: list[tuple[Row, str]] = []
+    failed: list[str] = []
     for row in chosen:
         began = time.monotonic()
         try:
@@ -53,6 +57,10 @@ def main() -> int:
         except LeftOut as missing:
             left_out.append((row, str(missing)))
             print(f"{row.name:24} left out: {missing}", flush=True)
+            continue
+        except Exception:  # the other rows took minutes
+            logger.exception("%s failed", row.name)
+            failed.append(row.name)
             continue
         results.append((row, samples))
         figure, spread, reach = report.figures(row, samples)
@@ -62,6 +70,9 @@ def main() -> int:
             flush=True,
         )
     print("\n" + "\n".join(report.table(results)))
+    if failed:
+        print(f"\nNothing is written: {', '.join(failed)} failed.")
+        return 1
     if unwritten:
         return 0
     text = _ROOT / ("build/performance.md" if options.quick else "docs/performance.md")

@@ -1,7 +1,8 @@
 """Syntax of filters, as in Google's list methods: `jobId:rnn* AND (state:FAILED OR labels.team=vision) AND NOT a=b`.
 
 Pure. AND binds tighter than OR, and terms side by side are joined by AND; NOT or `-` negates. Values may be in quotes,
-double or single. The fields, and what they take, are the caller's, which makes each term.
+double or single; `state:(FAILED OR CANCELLED)` is any of the values. The fields, and what they take, are the caller's,
+which makes each term.
 """
 
 import re
@@ -65,16 +66,18 @@ MakeTerm = Callable[[FilterToken, FilterToken, FilterToken], Term]
 """Makes the term of a field, an operator and a value. Raises FilterError."""
 
 
-def parse(text: str, make_term: MakeTerm, operators: str) -> Expression | None:
-    """None for an empty filter. `operators` are those of messages. Raises InvalidArgument that shows the column where
-    it went wrong."""
+def parse(
+    text: str, make_term: MakeTerm, operators: str, *, spaced_values: bool = False
+) -> Expression | None:
+    """None for an empty filter. `operators` are those of messages; `spaced_values`: values in parentheses may stand
+    side by side, as in gcloud's filters. Raises InvalidArgument that shows the column where it went wrong."""
     if len(text) > _MAX_LENGTH:
         message = f"may have {_MAX_LENGTH} characters; this has {len(text)}."
         raise InvalidArgument(Violation("filter", message))
     if not text.strip():
         return None
     try:
-        parser = _Parser(text, make_term, operators)
+        parser = _Parser(text, make_term, operators, spaced_values)
         expression = parser.any_of()
         parser.expect_end()
     except FilterError as error:
@@ -87,8 +90,9 @@ def parse(text: str, make_term: MakeTerm, operators: str) -> Expression | None:
 class _Parser:
     """Recursive descent over the tokens of one filter."""
 
-    def __init__(self, text: str, make_term: MakeTerm, operators: str) -> None:
+    def __init__(self, text: str, make_term: MakeTerm, operators: str, spaced_values: bool) -> None:
         self._text, self._make_term, self._operators = text, make_term, operators
+        self._spaced_values = spaced_values
         self._tokens = list(self._scan())
         self._at = 0
         self._terms = 0
@@ -112,12 +116,7 @@ class _Parser:
 
     def _one(self) -> Expression:
         token = self._next("a condition such as state:FAILED")
-        self._terms += 1
-        if self._terms > _MAX_TERMS:
-            raise FilterError(
-                token.column,
-                f"a filter may have at most {_MAX_TERMS} terms; NOT and parentheses count as terms.",
-            )
+        self._count(token)
         if token.kind == "minus" or (token.kind == "word" and token.text == "NOT"):
             return Not(self._one())
         if token.kind == "open":
@@ -130,11 +129,41 @@ class _Parser:
             raise FilterError(token.column, f"a field's name is expected; this is {token.text!r}.")
         return self._term(token)
 
-    def _term(self, name: FilterToken) -> Term:
+    def _count(self, token: FilterToken) -> None:
+        self._terms += 1
+        if self._terms > _MAX_TERMS:
+            raise FilterError(
+                token.column,
+                f"a filter may have at most {_MAX_TERMS} terms; NOT and parentheses count as terms.",
+            )
+
+    def _term(self, name: FilterToken) -> Expression:
         op = self._next(f"one of {self._operators}")
         if op.kind != "op":
             raise FilterError(op.column, f"one of {self._operators} is expected after {name.text}.")
-        return self._make_term(name, op, self._value())
+        opening = self._peek()
+        if opening is None or opening.kind != "open":
+            return self._make_term(name, op, self._value())
+        if op.text not in (":", "="):
+            raise FilterError(opening.column, f"several values follow : or =, and not {op.text}.")
+        self._next("")
+        return self._any_value(name, op)
+
+    def _any_value(self, name: FilterToken, op: FilterToken) -> Expression:
+        """`a OR b)`: values, and the parenthesis that ends them."""
+        parts: list[Expression] = []
+        while True:
+            value = self._value()
+            self._count(value)
+            parts.append(self._make_term(name, op, value))
+            token = self._next("a closing parenthesis")
+            if token.kind == "close":
+                return parts[0] if len(parts) == 1 else Or(tuple(parts))
+            word = token.text if token.kind == "word" else ""
+            if word == "AND" or (word != "OR" and not self._spaced_values):
+                raise FilterError(token.column, "values in parentheses are separated by OR.")
+            if word != "OR":
+                self._at -= 1  # it is the next value
 
     def _value(self) -> FilterToken:
         """One value. A time has colons of its own, so words and colons that touch belong together."""

@@ -6,6 +6,7 @@ trainingInput.masterConfig.imageUri, createTime, startTime and endTime. `=` comp
 text. `:` does the same, but without a `*` it looks into errorMessage and the training input, whatever the case.
 A `*` alone is any value: jobs that have none are not found. `!=` is the opposite of `=`; `~` looks for a simple
 pattern, of text, `.`, `.*`, `^` and `$`. `<`, `<=`, `>`, `>=` compare times, which are in whole seconds as in answers.
+`state:(FAILED CANCELLED)` is any of the values.
 """
 
 import re
@@ -46,7 +47,7 @@ _EQUALITY = (":", "=", "!=")
 
 def parse(text: str) -> Expression | None:
     """None for an empty filter. Raises InvalidArgument that shows the column where it went wrong."""
-    return filter_syntax.parse(text, _term, _OPERATORS)
+    return filter_syntax.parse(text, _term, _OPERATORS, spaced_values=True)
 
 
 def to_sql(expression: Expression, common: Collection[Label] = frozenset()) -> ColumnElement[bool]:

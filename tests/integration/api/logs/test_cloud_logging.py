@@ -101,6 +101,7 @@ def test_entries_are_filtered_ordered_and_paged(api: Server) -> None:
     assert texts('resource.labels.task_name="master-replica-0"')[-1] == "structured"
     assert texts('labels.task_name="service" AND textPayload:"queued"') == ["Job job is queued."]
     assert texts("severity=WARNING") == ["structured"]
+    assert texts("severity=(WARNING OR ERROR)") == [*errors, "structured"]
     assert texts('timestamp>="2026-11-20T13:00:02Z" AND timestamp<"2026-11-20T13:00:03Z"') == [
         f"{CHIEF.task} 1"
     ]
@@ -156,6 +157,7 @@ def test_what_cannot_be_asked_is_said(api: Server) -> None:
         "must be one project": {"resourceNames": ["organizations/1"]},
         "'httpRequest.status' cannot be filtered by": {"text": f"{IN_JOB} AND httpRequest.status=1"},
         "is no severity": {"text": f"{IN_JOB} AND severity=BAD"},
+        "separated by OR": {"text": f"{IN_JOB} AND severity=(ERROR WARNING)"},
         "is not a time": {"text": f"{IN_JOB} AND timestamp>yesterday"},
         "order_by": {"orderBy": "severity"},
         "page_token": {"pageToken": "AAAA"},

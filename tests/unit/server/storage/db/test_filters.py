@@ -27,6 +27,20 @@ from trainyard_server.storage.db.filters import _matches, parse, to_sql
             "(state=QUEUED OR state=RUNNING) AND jobId=a",
             And((Or((Term("state", "=", "QUEUED"), Term("state", "=", "RUNNING"))), Term("jobId", "=", "a"))),
         ),
+        (
+            "state:(QUEUED running) AND jobId=(a)",
+            And((Or((Term("state", ":", "QUEUED"), Term("state", ":", "RUNNING"))), Term("jobId", "=", "a"))),
+        ),
+        (
+            'labels.team=("a b" OR c "OR")',
+            Or(
+                (
+                    Term("labels.team", "=", "a b"),
+                    Term("labels.team", "=", "c"),
+                    Term("labels.team", "=", "OR"),
+                )
+            ),
+        ),
         ("NOT state=QUEUED", Not(Term("state", "=", "QUEUED"))),
         ("-state:QUEUED", Not(Term("state", ":", "QUEUED"))),
         ("owner=alice@example.com", Term("owner", "=", "alice@example.com")),
@@ -61,7 +75,13 @@ def test_filter_that_is_good_is_read(text: str, expected: object) -> None:
         ("jobId:'a b", 7, "is not understood"),
         ("AND", 1, "a field's name is expected"),
         ("labels.:x", 1, "labels.KEY"),
-        ("jobId:(", 7, "a value is expected"),
+        ("jobId:(", 8, "ends where a value"),
+        ("jobId:(a", 9, "ends where a closing parenthesis"),
+        ("jobId:(a OR )", 13, "a value is expected"),
+        ("jobId:(a AND b)", 10, "are separated by OR"),
+        ("jobId:(a (b))", 10, "a value is expected"),
+        ("jobId!=(a b)", 8, "follow : or ="),
+        ("state:(QUEUED FAILD)", 15, 'Did you mean "FAILED"?'),
     ],
 )
 def test_filter_that_is_bad_shows_the_column(text: str, column: int, says: str) -> None:
@@ -73,7 +93,9 @@ def test_filter_that_is_bad_shows_the_column(text: str, column: int, says: str) 
     assert message.endswith(f"{text}\n{' ' * (column - 1)}^")
 
 
-@pytest.mark.parametrize("text", ["NOT " * 900 + "jobId:a", "(" * 3900, " OR ".join(["jobId:a"] * 201)])
+@pytest.mark.parametrize(
+    "text", ["NOT " * 900 + "jobId:a", "(" * 3900, " OR ".join(["jobId:a"] * 201), f"jobId:({'a ' * 200})"]
+)
 def test_filter_of_too_many_terms_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="at most 200 terms"):
         parse(text)

@@ -22,7 +22,16 @@ from kubernetes_bed.bed import BASE_IMAGE
 from slurm_bed import SlurmBed
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.clock import ManualClock
-from trainyard_agent.runtimes.base import HOST, METRIC_FILE, Launch, LogSlice, Runtime, StartFailed, Traits
+from trainyard_agent.runtimes.base import (
+    HOST,
+    METRIC_FILE,
+    EngineUnavailable,
+    Launch,
+    LogSlice,
+    Runtime,
+    StartFailed,
+    Traits,
+)
 from trainyard_agent.runtimes.docker import spec
 from trainyard_agent.runtimes.docker.engine import Engine
 from trainyard_agent.runtimes.docker.runtime import DockerRuntime
@@ -381,9 +390,19 @@ class KubernetesLab:
     def end(self) -> None:
         self.reopen()  # a test that failed may have closed it
         for handle in self.runtime.recover():
-            self.runtime.remove(handle.run_id)
+            self._remove(handle.run_id)
         self.runtime.close()
         self.client.close()
+
+    def _remove(self, run_id: str) -> None:
+        """Remove a run as an agent does: again, while a kubelet that was killed or cut off has not told its end."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                return self.runtime.remove(run_id)
+            except EngineUnavailable:
+                if time.monotonic() > deadline:
+                    raise
 
 
 class FakeLab:

@@ -49,6 +49,12 @@ def then(estimators_python: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     yield from started(tmp_path_factory.mktemp("estimators"), "--python", str(estimators_python))
 
 
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Service]:
+    """Without an option: its agent's Python has no TensorFlow, and some of the packages that TensorFlow needs."""
+    yield from started(tmp_path)
+
+
 def submit_with(service: Service, program: str, *words: str, **training_input: Any) -> str:
     config = service.config(f"{name(program)}.yaml", pythonModule=None, **training_input)
     path = str(PROGRAMS / program)
@@ -131,6 +137,17 @@ def test_program_of_the_tutorial_trains_on_a_chief_and_a_worker_and_saves_to_gs_
     names = {one["name"] for one in objects["items"]}
     assert {"cassava/saved_model.pb", "cassava/variables/variables.index"} <= names
     assert "workertemp_0/cassava/saved_model.pb" in names
+
+
+def test_script_of_one_line_imports_the_tensorflow_of_its_runtime_version_without_an_option(
+    plain: Service,
+) -> None:
+    script = plain.root / "one_line.py"
+    script.write_text("import tensorflow\n")
+    config = plain.config("one_line.yaml", pythonModule=None, runtimeVersion="2.11", **local())
+    command = ("jobs", "submit", "training", "one_line", "--config", str(config))
+    plain.ok(*command, "--package-path", str(script))
+    succeeded(plain, "one_line.py")
 
 
 @pytest.mark.containers

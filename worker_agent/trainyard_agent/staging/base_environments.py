@@ -23,6 +23,7 @@ import importlib.util, sys
 print(sys.version.split()[0])
 sys.exit(importlib.util.find_spec(sys.argv[1]) is None)
 """
+_REVISION = 2  # of how they are made: those of 1 lack packages that the agent's Python had
 _OPEN_TO_ALL = 0o022
 """The umask: runs may have users of their own, who read it."""
 
@@ -77,5 +78,5 @@ class BaseEnvironments:
 
 
 def _key(image: RuntimeImage, interpreter: str) -> str:
-    digest = hashlib.sha256(json.dumps([image.packages, interpreter]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([image.packages, interpreter, _REVISION]).encode()).hexdigest()
     return f"{image.framework}-{digest[:16]}"

@@ -39,9 +39,10 @@ class InstallerProcess:
 
     async def pip(self, python: Path, arguments: Sequence[str], umask: int = -1) -> None:
         """Install into the environment of that interpreter. Raises StagingFailed."""
-        # The agent's pip, with the environment's Python: other users may be unable to start the agent's. Without pip's
-        # option --python, which would start it a second time.
-        pip = [str(python), pip_directory(), "install", "--no-input"]
+        # The agent's pip, with the environment's Python: other users may be unable to start the agent's. What pip's
+        # option --python starts, without starting pip twice. Started as a directory, pip would take the packages of the
+        # agent's Python beside it for installed.
+        pip = [str(python), f"{pip_directory()}/__pip-runner__.py", "install", "--no-input"]
         quiet = ["--disable-pip-version-check", "--no-warn-script-location", "--root-user-action=ignore"]
         # For a warning that nobody sees, pip would read the metadata of all that is installed in the base.
         quiet.append("--no-warn-conflicts")

@@ -51,6 +51,18 @@ def package(
     return path
 
 
+def wheel(directory: Path, name: str, source: str = "", needs: tuple[str, ...] = ()) -> None:
+    """An installable wheel of version 1."""
+    about = f"{name}-1.dist-info"
+    metadata = [f"Name: {name}", "Version: 1", *(f"Requires-Dist: {need}" for need in needs)]
+    directory.mkdir(exist_ok=True)
+    with zipfile.ZipFile(directory / f"{name}-1-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}.py", source)
+        archive.writestr(f"{about}/METADATA", "\n".join(["Metadata-Version: 2.1", *metadata, ""]))
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+
+
 class Staged:
     def __init__(self, root: Path, python: str = sys.executable) -> None:
         self.root = root
@@ -190,16 +202,22 @@ async def test_environment_is_kept_for_the_next_run_of_the_same_packages(
 
 
 async def test_package_that_brings_a_framework_sees_nothing_of_the_base(
-    staged: Staged, tmp_path: Path
+    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wheel(
+        tmp_path / "index", "httpx", "WHO = 'its own'\n"
+    )  # the agent's Python has one, which is out of sight
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
     needing = staged.upload(package(tmp_path, "import torch\n", needs=("torch",)))
-    framework = staged.upload(package(tmp_path, "WHO = 'mine'\n", name="torch"))
+    framework = staged.upload(package(tmp_path, "WHO = 'mine'\n", name="torch", needs=("httpx",)))
 
     ready = await staged.prepare(framework, needing)
 
     assert ready.phase == "ready", ready.message
-    assert run(ready.python, "import tinytrainer, torch, trainyard; print(torch.WHO)") == "mine"
-    failed = subprocess.run([ready.python, "-c", "import httpx"], capture_output=True, check=False)
+    program = "import httpx, tinytrainer, torch, trainyard; print(torch.WHO, httpx.WHO)"
+    assert run(ready.python, program) == "mine its own"
+    failed = subprocess.run([ready.python, "-c", "import fastapi"], capture_output=True, check=False)
     assert failed.returncode == 1
     other = await staged.prepare(staged.upload(package(tmp_path, "", name="other")), run_id=OTHER)
     assert run(other.python, "import httpx, other; print('sees it')") == "sees it"
@@ -267,16 +285,12 @@ def framework(name: str) -> Runtimes:
 async def test_runtime_version_has_an_environment_with_its_framework_made_once(
     staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("tinyframe", "setuptools", "wheel"):
-        with zipfile.ZipFile(tmp_path / f"{name}-1-py3-none-any.whl", "w") as wheel:
-            about, tag = (
-                f"{name}-1.dist-info",
-                "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            )
-            wheel.writestr(f"{name}.py", "")
-            wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-            wheel.writestr(f"{about}/WHEEL", tag)
-            wheel.writestr(f"{about}/RECORD", "")
+    for name in ("setuptools", "wheel"):
+        wheel(tmp_path, name)
+    wheel(tmp_path, "tinyframe", "import httpx\n", needs=("httpx",))
+    wheel(
+        tmp_path, "httpx", "WHO = 'its own'\n"
+    )  # the agent's Python has one, which this environment does not see
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     staged.runtimes = framework("tinyframe")
@@ -291,8 +305,10 @@ async def test_runtime_version_has_an_environment_with_its_framework_made_once(
     assert (first.phase, second.phase) == ("ready", "ready"), first.message
     assert making
     assert not any("runtimeVersion" in activity for activity in staged.activities)
-    assert run(second.python, "import tinyframe, trainyard") == ""
-    assert subprocess.run([second.python, "-c", "import httpx"], capture_output=True, check=False).returncode
+    assert run(second.python, "import httpx, tinyframe, trainyard; print(httpx.WHO)") == "its own"
+    assert subprocess.run(
+        [second.python, "-c", "import fastapi"], capture_output=True, check=False
+    ).returncode
 
 
 async def test_runtime_version_whose_framework_the_base_has_or_whose_packages_are_nowhere(

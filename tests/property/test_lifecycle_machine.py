@@ -6,6 +6,7 @@ wrote is there once.
 
 import asyncio
 import json
+import re
 import shutil
 import tempfile
 from dataclasses import replace
@@ -29,7 +30,7 @@ from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.docker.engine import EngineInfo
 from trainyard_agent.runtimes.docker.probe import EngineState
 from trainyard_agent.runtimes.fake import FOREVER, Exit, Measure, Print, Script
-from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
+from trainyard_protocol.states import FAULTS, FINAL_JOB_STATES, Fault, JobState, Outcome, ReplicaState
 from trainyard_protocol.views import SERVICE_TASK, JobDetail
 from world import Machine, World
 
@@ -47,6 +48,9 @@ PROGRAMS = {
         tuple((0.3 * n, Print(json.dumps({"event": "progress", "step": n}))) for n in range(1, 4))
     ),
 }
+FURTHEST = 4
+RETRIES = 2
+PLACE = re.compile(r'(?<="event": "checkpoint", "step": )\d+')
 ENGINE = EngineState(EngineInfo("engine", "20.10", cpus=3, memory_bytes=1 << 40, live_restore=False))
 AWAY = replace(ENGINE, problem="no Docker engine answers")
 ENDLESS = ("stubborn.task", "forever.task")
@@ -62,11 +66,20 @@ def container(*arguments: str) -> dict[str, Any]:
     return {"imageUri": "image:1", "containerArgs": ["-m", *arguments]}
 
 
-def program(launch: Launch) -> Script:
-    """That of the job. An evaluator fails, or does as the others do, or waits to be told to finish."""
+def advances(life: int) -> Script:
+    """A program that is killed in each life, and gets a checkpoint further in each of the first ones."""
+    checkpoint = json.dumps({"event": "checkpoint", "step": min(life, FURTHEST)})
+    return Script((*LINES, (1.0, Print(checkpoint)), (1.5, Exit(137))))
+
+
+PROGRAMS["advances.task"] = advances(0)
+
+
+def module_of(launch: Launch) -> str:
+    """The job's. An evaluator fails, or does as the others do, or waits to be told to finish."""
     if launch.task.startswith("evaluator"):
-        return PROGRAMS[launch.command[-1]]
-    return PROGRAMS[launch.command[launch.command.index("-m") + 1]]
+        return launch.command[-1]
+    return launch.command[launch.command.index("-m") + 1]
 
 
 class TrainyardMachine(RuleBasedStateMachine):
@@ -75,7 +88,7 @@ class TrainyardMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="trainyard-"))
-        self.world = World(self.directory, retries=2, stall_limit_s=8.0)
+        self.world = World(self.directory, retries=RETRIES, stall_limit_s=8.0)
         self.modules: dict[str, str] = {}
         self.evaluators: dict[str, str] = {}
         self.last: dict[str, JobDetail] = {}
@@ -84,10 +97,19 @@ class TrainyardMachine(RuleBasedStateMachine):
     def do(self, coroutine: Any) -> Any:
         return self.loop.run_until_complete(coroutine)
 
+    def program(self, launch: Launch) -> Script:
+        module = module_of(launch)
+        if module != "advances.task":
+            return PROGRAMS[module]
+        job, machines = launch.environment["CLOUD_ML_JOB_ID"], self.world.machines.values()
+        before = [other for machine in machines for _, other in machine.host.launches]
+        lives = [one for one in before if one.environment["CLOUD_ML_JOB_ID"] == job]
+        return advances(1 + sum(one.task == launch.task for one in lives))
+
     @initialize(machines=st.integers(1, 2))
     def start(self, machines: int) -> None:
         for number in range(machines):
-            self.world.machine(f"m{number}", program, cpus=3, engine=ENGINE)
+            self.world.machine(f"m{number}", self.program, cpus=3, engine=ENGINE)
         self.do(self.world.settle(1))
 
     @rule(
@@ -221,6 +243,11 @@ class TrainyardMachine(RuleBasedStateMachine):
             self.last[job_id] = detail
 
     @invariant()
+    def retries_end_without_progress_and_are_many_with_it(self) -> None:
+        for job_id in self.modules:
+            check_retries(self.last[job_id])
+
+    @invariant()
     def lines_are_numbered_without_gap_or_repeat(self) -> None:
         for job_id, module in self.modules.items():
             self.check_lines(job_id, module)
@@ -271,7 +298,7 @@ class TrainyardMachine(RuleBasedStateMachine):
             lines = logs.setdefault((entry.run, entry.task), [])
             if entry.task != SERVICE_TASK:
                 assert entry.number == len(lines)
-                lines.append(entry.text)
+                lines.append(PLACE.sub("0", entry.text))
         for (_, task), lines in logs.items():
             assert lines == printed[task.startswith("evaluator")][: len(lines)]
 
@@ -298,6 +325,24 @@ def alive_replicas(machine: Machine) -> dict[str, set[str]]:
         }
         for run_id in machine.host.runs
     }
+
+
+def check_retries(detail: JobDetail) -> None:
+    """Infrastructure failures in a row, since a run got further than all before it, cost retries; no others do."""
+    used, checkpoints, steps = 0, -1, -1
+    for run in detail.runs:
+        assert used <= RETRIES, f"run {run.number} of {detail.job}"
+        if run.verdict is None or run.verdict.outcome is not Outcome.FAILED:
+            continue
+        checkpoint = max((-1 if r.durable_step is None else r.durable_step for r in run.replicas), default=-1)
+        step = max((-1 if r.step is None else r.step for r in run.replicas), default=-1)
+        is_further = checkpoint > checkpoints or step > steps
+        checkpoints, steps = max(checkpoints, checkpoint), max(steps, step)
+        if FAULTS[run.verdict.reason] is Fault.INFRASTRUCTURE:
+            used = 1 if is_further else used + 1
+    last = detail.runs[-1].verdict if detail.runs else None
+    if detail.state is JobState.FAILED and last and FAULTS[last.reason] is Fault.INFRASTRUCTURE:
+        assert used > RETRIES or any(event.after == JobState.CANCELLING for event in detail.events)
 
 
 def printed_by(module: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from trainyard_protocol.states import ReplicaState, RunState
 from trainyard_protocol.sync import CLUSTER, AgentInfo, ExitReport, Stall, TrialOrder
@@ -9,7 +10,7 @@ from trainyard_protocol.views import Verdict
 from trainyard_server.context import Backend
 from trainyard_server.domain.lifecycle import stalls
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
-from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
+from trainyard_server.domain.snapshots import JobSnapshot, Reached, ReplicaSnapshot, RunSnapshot
 from trainyard_server.storage.db import studies
 from trainyard_server.storage.db.job_inputs import JobInput
 from trainyard_server.storage.db.models import AgentRow, JobRow, ReplicaRow, RunRow
@@ -58,7 +59,9 @@ def job_snapshot(reader: Reader, key: int) -> JobSnapshot:
     if run is None:
         return snapshot_of(job, parsed)
     live = run_snapshot(run, reader.replicas([run.run_id]))
-    return snapshot_of(job, parsed, live, restarts_of(reader, [run]).get(key, ()))
+    snapshot = snapshot_of(job, parsed, live, restarts_of(reader, [run]).get(key, ()))
+    # The others have a full budget: what their runs reached decides nothing.
+    return replace(snapshot, reached_before=Reached(*reader.reached(key))) if job.retries_used else snapshot
 
 
 def restarts_of(reader: Reader, live: Iterable[RunRow]) -> dict[int, tuple[RunSnapshot, ...]]:
@@ -184,6 +187,7 @@ def _replica(row: ReplicaRow) -> ReplicaSnapshot:
         exit=ended,
         log_complete=row.log_complete,
         step=row.step,
+        durable_step=row.durable_step,
         stall=Stall.model_validate(row.stall) if row.stall else None,
         stacks=row.stacks,
         waits=row.waits,

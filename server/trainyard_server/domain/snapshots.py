@@ -13,6 +13,19 @@ from trainyard_server.domain.lifecycle.stalls import StallAction, StalledReplica
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """The newest checkpoint and the last step that runs reported; None: none was reported."""
+
+    checkpoint: int | None = None
+    step: int | None = None
+
+    def is_beyond(self, other: "Reached") -> bool:
+        """Whether its checkpoint or its step is newer."""
+        pairs = ((self.checkpoint, other.checkpoint), (self.step, other.step))
+        return any(mine is not None and (theirs is None or mine > theirs) for mine, theirs in pairs)
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaSnapshot:
     task: str
     state: ReplicaState
@@ -21,6 +34,8 @@ class ReplicaSnapshot:
     exit: ExitReport | None = None
     log_complete: bool = False
     step: int | None = None
+    durable_step: int | None = None
+    """The step of its newest checkpoint."""
     stall: Stall | None = None
     stacks: str = ""
     waits: str = ""
@@ -50,6 +65,12 @@ class RunSnapshot:
         return tuple(StalledReplica(r.task, r.stall, r.stacks, r.step is not None) for r in self.replicas)
 
     @property
+    def reached(self) -> Reached:
+        checkpoints = [r.durable_step for r in self.replicas if r.durable_step is not None]
+        steps = [r.step for r in self.replicas if r.step is not None]
+        return Reached(max(checkpoints, default=None), max(steps, default=None))
+
+    @property
     def complete(self) -> bool:
         """Whether every replica has exited and every log is closed."""
         return all(r.state is ReplicaState.EXITED and r.log_closed for r in self.replicas)
@@ -76,6 +97,9 @@ class JobSnapshot:
     started_at: datetime | None = None
     backoff_until: datetime | None = None
     retries_used: int = 0
+    """New runs after infrastructure failures since a run got further than those before it."""
+    reached_before: Reached = Reached()
+    """What the runs before the live one reached; empty if no retry is used."""
     stop_message: str = ""
     stall_action: StallAction | None = None
     run: RunSnapshot | None = None

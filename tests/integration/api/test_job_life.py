@@ -181,6 +181,32 @@ def test_killed_replica_gets_new_runs_with_backoff_until_the_budget_is_spent(
         assert "A new run starts in 4 s (retry 1 of 2)." in api.events()
 
 
+def test_run_that_gets_further_than_those_before_gives_its_job_the_whole_budget_again(
+    tmp_path: Path, clock: Clock
+) -> None:
+    kinds = {"checkpoint": '{"event": "checkpoint", "step": %d}', "step": '{"event": "progress", "step": %d}'}
+    for kind, report in kinds.items():
+        with server(tmp_path / kind, clock, retries=2, backoff_first_s=4) as api:
+            agent = ScriptedAgent(api)
+            agent.sync()
+            started(api, agent)
+            pauses = []
+            for reached in (100, 100, 150, 150, 120, 130):  # from the last checkpoint on
+                agent.log(report % reached)
+                agent.exit(code=137, reason=Reason.KILLED_BY_SIGNAL)
+                if api.job()["state"] == "FAILED":
+                    break
+                pauses += [pause for pause in (4, 8) if f"A new run starts in {pause} s" in api.events()[-1]]
+                api.tick(10)
+                agent.sync()
+                agent.start()
+            assert api.job()["state"] == "FAILED", kind
+            assert pauses == [4, 8, 4, 8], kind
+            assert [run["number"] for run in api.detail()["runs"]] == [1, 2, 3, 4, 5], kind
+            anew = "(retry 1 of 2, counted anew: this run got further than those before)."
+            assert sum(event.endswith(anew) for event in api.events()) == 1, kind
+
+
 def test_host_shutdown_gets_a_new_run_without_using_the_budget(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock, retries=0) as api:
         agent = ScriptedAgent(api)

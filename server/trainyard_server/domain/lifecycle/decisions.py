@@ -44,8 +44,8 @@ _ABOVE_A_STALL = (*_HOST_REASONS, Reason.COMPLETED)
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Number of new runs after infrastructure failures, the backoff before each, and the action for a stalled run whose
-    job requests none."""
+    """Number of new runs in a row after infrastructure failures without progress, the backoff before each, and the
+    action for a stalled run whose job requests none."""
 
     retries: int
     backoff_first_s: float
@@ -504,14 +504,16 @@ def _ended(
             job_message=message,
             verdict=verdict,
         )
-    retry = job.retries_used + 1
+    is_further = job.retries_used > 0 and run.reached.is_beyond(job.reached_before)
+    retry = 1 if is_further else job.retries_used + 1
     if job.state is not JobState.CANCELLING and fault is Fault.INFRASTRUCTURE and retry <= policy.retries:
         pause = policy.backoff_s(retry)
+        anew = ", counted anew: this run got further than those before" if is_further else ""
         return Transition(
             run=RunState.ENDED,
             job=JobState.QUEUED,
             run_message=f"Run {run.number} failed: {verdict.message}",
-            job_message=f"A new run starts in {pause:g} s (retry {retry} of {policy.retries}).",
+            job_message=f"A new run starts in {pause:g} s (retry {retry} of {policy.retries}{anew}).",
             verdict=verdict,
             backoff_until=now + timedelta(seconds=pause),
             retries_used=retry,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Select, Text, cast, func, literal, select
 from sqlalchemy.orm import Session
 
-from trainyard_protocol.states import FINAL_JOB_STATES, RUN_MOVES, JobState
+from trainyard_protocol.states import FINAL_JOB_STATES, RUN_MOVES, JobState, RunState
 from trainyard_server.domain.permissions import Visible
 from trainyard_server.storage.db.job_inputs import JobInput, JobInputs
 from trainyard_server.storage.db.models import (
@@ -237,6 +237,15 @@ class Reader:
         """The runs of the job's gang, without those of restarted evaluators."""
         query = select(RunRow).filter_by(job_key=job_key, beside=None).order_by(RunRow.number)
         return self._session.scalars(query).all()
+
+    def reached(self, job_key: int) -> tuple[int | None, int | None]:
+        """The newest checkpoint and the last step of the ended runs of the job's gang."""
+        query = select(func.max(ReplicaRow.durable_step), func.max(ReplicaRow.step)).join(
+            RunRow, RunRow.run_id == ReplicaRow.run_id
+        )
+        ended = (RunRow.job_key == job_key, RunRow.beside.is_(None), RunRow.state == RunState.ENDED)
+        checkpoint, step = self._session.execute(query.where(*ended)).one()
+        return checkpoint, step
 
     def restarts(self, job_keys: Iterable[int]) -> Sequence[RunRow]:
         """The runs of restarted evaluators of some jobs, each job's in order."""

@@ -184,7 +184,15 @@ def _cgroups(name: str) -> list[Path]:
 class Machine:
     """One machine; the first one has the disks of all others. To be used in a thread that lives as long as they do."""
 
-    def __init__(self, name: str, home: Home, programs: Programs, first: "Machine | None" = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        home: Home,
+        programs: Programs,
+        first: "Machine | None" = None,
+        zone: Path | None = None,
+    ) -> None:
+        """`zone`: the file of its time zone; None: UTC."""
         missing = [tool for tool in _TOOLS if not shutil.which(tool)]
         if os.geteuid() != 0 or missing:
             who = "this is root" if os.geteuid() == 0 else "this is not root"
@@ -198,6 +206,7 @@ class Machine:
             "PATH": f"/run/programs/bin:{os.environ['PATH']}",
             "HOME": "/run",
             _MARK: home.name,
+            "TZ": f"{zone or 'UTC'}",
         }
         self._unshare: subprocess.Popen[bytes] | None = None
         self._first = 0

@@ -1,6 +1,7 @@
 """A node of the bed: a machine with containerd and a kubelet, as clusters have them today (CRI, not Docker)."""
 
 import json
+import struct
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -13,6 +14,9 @@ PAUSE_IMAGE = "docker.io/library/trainyard-test-pause:bed"
 DNS_ADDRESS, DOMAIN = "10.96.0.10", "cluster.local"
 WITH_PACKAGES = "with-packages"
 """RuntimeClass whose containers have the Python packages of the tests: an image with them would be half a gigabyte."""
+
+ZONES_H = (5.5, -3.5)
+"""Offsets of the nodes' clocks from UTC, in turn: containerd stamps the lines of logs in the zone of its node."""
 
 _SOCKET = "/run/containerd/containerd.sock"
 _CONTAINERD = f"""
@@ -42,14 +46,17 @@ class Node:
         self.name = f"node-{number}"
         self.address = f"10.77.0.{10 + number}"
         self.pod_network = f"10.244.{number}.0/24"
-        self.machine = Machine(self.name, home, programs, first)
         self._programs = programs
         self._files = home.directory / self.name
+        self._zone = self._files / "zone"
+        self.machine = Machine(self.name, home, programs, first, self._zone)
+        self._offset_s = round(3600 * ZONES_H[(number - 1) % len(ZONES_H)])
         self._home = home
 
     def write_files(self, authority: Path) -> None:
         """Its configuration; in a directory that also gets its certificate and kubeconfig."""
         (self._files / "cni").mkdir(parents=True)
+        self._zone.write_bytes(_time_zone(self._offset_s))
         spec = self._files / "with-packages.json"
         spec.write_text(json.dumps(_with_packages(self._programs["ctr"])))
         (self._files / "containerd.toml").write_text(_CONTAINERD.replace("SPEC", str(spec)))
@@ -124,6 +131,12 @@ class Node:
             "nodeStatusUpdateFrequency": "2s",
             "nodeLeaseDurationSeconds": 8,
         }
+
+
+def _time_zone(offset_s: int) -> bytes:
+    """The file of a zone with one offset (RFC 8536, version 1): hosts need not have tzdata."""
+    counts = struct.pack(">6l", 0, 0, 0, 0, 1, 4)
+    return b"TZif" + bytes(16) + counts + struct.pack(">lBB", offset_s, 0, 0) + b"BED\0"
 
 
 def _with_packages(ctr: str) -> object:

@@ -4,10 +4,12 @@ What breaks nothing but its own run happens side by side: the first test that as
 """
 
 import contextlib
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from run_ids import unique_run
 from trainyard_agent.control.start_deadline import StartDeadline
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.fake import Print
-from trainyard_agent.runtimes.kubernetes import objects, status
+from trainyard_agent.runtimes.kubernetes import logs, objects, status
 from trainyard_agent.runtimes.kubernetes.access import RULES
 from trainyard_agent.runtimes.kubernetes.admission import MANAGED
 from trainyard_agent.runtimes.kubernetes.client import KubeError, KubeObject, KubeRefused
@@ -365,6 +367,30 @@ def test_node_without_power_keeps_its_pods_as_last_seen_until_it_is_back_or_they
     }
     driver.runtime.remove(RUN)
     assert driver.lab.remaining(RUN) == []
+
+
+def test_log_goes_on_after_a_pause_in_utc_on_nodes_of_any_zone(
+    kubernetes: Bed, kubernetes_lab: KubernetesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node of the bed is east of UTC, the other one west."""
+    monkeypatch.setattr(logs, "_QUIET_S", 0.3)
+    driver = Driver(kubernetes_lab)
+    pauses = "import time\nfor _ in range(4): print(time.time_ns() // 1000, flush=True); time.sleep(1.2)"
+    for number, node in enumerate(kubernetes.nodes):
+        run_id = run_of(f"zone {number}")
+        with _only_on(kubernetes, node):
+            driver.start(run_id, {CHIEF: Program(python=pauses)})
+            driver.until(partial(driver.texts, run_id, CHIEF))
+        log = driver.whole_log(run_id, CHIEF)
+        written = [int(line.text) for line in log.lines]
+        stamped = [round(datetime.fromisoformat(line.time).timestamp() * 1e6) for line in log.lines]
+        assert len(written) == 4, node
+        assert log.gap is None, node
+        raw = kubernetes_lab.client.last_log_line(objects.pod_name(run_id, CHIEF), objects.CONTAINER)
+        assert re.match(rb"\S+[+-]\d\d:30 ", raw), raw
+        bounds = [*written, time.time_ns() // 1000]
+        for begin, stamp, end in zip(bounds, stamped, bounds[1:], strict=False):
+            assert begin <= stamp <= end, f"{node}: {[line.time for line in log.lines]}"
 
 
 @contextlib.contextmanager

@@ -360,8 +360,7 @@ def parse_time(text: str) -> datetime | None:
     """Parse the engine's time in nanoseconds; None for the one that means never."""
     if not text or text == _NEVER:
         return None
-    whole, _, fraction = text.removesuffix("Z").partition(".")
-    return datetime.fromisoformat(f"{whole}.{(fraction + '000000')[:6]}+00:00")
+    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def _log_config(quota: int) -> dict[str, Any]:

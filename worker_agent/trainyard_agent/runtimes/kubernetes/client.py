@@ -207,12 +207,12 @@ class KubeClient:
         except httpx.HTTPError as error:
             raise self._down(error) from error
 
-    def last_log_time(self, pod: str, container: str) -> str:
-        """The time of the last line of a container's log; "" if there is none."""
+    def last_log_line(self, pod: str, container: str) -> bytes:
+        """The last line of a container's log, with its time; b"" if there is none."""
         params = {"timestamps": "true", "container": container, "tailLines": "1"}
         try:
             with self._stream(self._path("pods", pod, "log"), params, httpx.Timeout(_CALL_S)) as answer:
-                return answer.read().partition(b" ")[0].decode("ascii", "replace")
+                return answer.read()
         except httpx.HTTPError as error:
             raise self._down(error) from error
 

@@ -1,7 +1,7 @@
 """Copies of the pods' logs: each is followed by a thread, into log.jsonl in the agent's state directory.
 
 The API has one stream, as stdout, with a time for each line but no position: after a broken connection reading goes on
-a second before the last line, and what is there already is passed over.
+a second before the last line, and what is there already is passed over. All times here are in UTC.
 """
 
 import logging
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from trainyard_agent.host.files import read_json, write_json
@@ -267,7 +267,7 @@ def _from_start(started: str, gap: Callable[[str, str], None]) -> Callable[[str]
         if is_first and datetime.fromisoformat(time) - datetime.fromisoformat(started) > timedelta(
             seconds=_ROTATION_S
         ):
-            gap(microseconds(started), time)
+            gap(utc_time(started), time)
         is_first = False
         return False
 
@@ -320,9 +320,17 @@ def _parsed(raw: bytes) -> tuple[str, bytes]:
             pieces.append(text[:_PIECE])
             text = text[found.end() :]
         text = b"".join([*pieces, text])
-    return microseconds(stamp.decode("ascii", "replace")), text
+    return utc_time(stamp.decode("ascii")), text
 
 
-def microseconds(stamp: str) -> str:
-    whole, _, fraction = stamp.removesuffix("Z").partition(".")
-    return f"{whole}.{(fraction + '000000')[:6]}Z"
+def line_time(raw: bytes) -> str:
+    """The time of a line of the API, in UTC and microseconds; "" if it has none, as the words of a kubelet."""
+    stamp = _TIME.match(raw)
+    return utc_time(stamp[0].decode("ascii").rstrip()) if stamp else ""
+
+
+def utc_time(stamp: str) -> str:
+    """The time in UTC and microseconds. A runtime of containers stamps lines in its node's zone, with the offset: as
+    text, these do not compare with each other, nor with what the agent and the server keep."""
+    time = datetime.fromisoformat(stamp).astimezone(UTC)
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -31,7 +31,7 @@ from trainyard_agent.runtimes.kubernetes.client import KubeClient, KubeError, Ku
 from trainyard_agent.runtimes.kubernetes.ends import EndOrder
 from trainyard_agent.runtimes.kubernetes.installation import Installation
 from trainyard_agent.runtimes.kubernetes.log_copies import LogCopies
-from trainyard_agent.runtimes.kubernetes.logs import LogSource, microseconds
+from trainyard_agent.runtimes.kubernetes.logs import LogSource, line_time
 from trainyard_agent.runtimes.kubernetes.metrics import PodMetrics
 from trainyard_agent.runtimes.kubernetes.objects import (
     EXIT,
@@ -424,11 +424,11 @@ class KubernetesRuntime:
         stamp = ""
         if several and pod is not None and has_begun(pod):
             try:
-                stamp = self._client.last_log_time(name, objects.CONTAINER)
+                stamp = line_time(self._client.last_log_line(name, objects.CONTAINER))
             except KubeError as error:
                 _log.warning("the last line of pod %s is not known: %s", name, error)
         version = int(pod["metadata"]["resourceVersion"]) if pod else 0
-        return microseconds(stamp) if stamp else "", version
+        return stamp, version
 
     def _end_unstarted(self, run: _Run, reports: Iterable[ReplicaReport]) -> None:
         """Delete the pods that are over for us while their kubelets still try to start them."""

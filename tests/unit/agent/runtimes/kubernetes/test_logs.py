@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,44 @@ def test_end_of_a_container_that_its_kubelet_has_lost_is_told_as_a_gap(tmp_path:
     copies = copied(tmp_path, server, seen=((True, False), (False, True)))
     assert texts(copies) == ["line 1"]
     assert copies.read(KEY, 1, 1, 1).gap == LogGap(after="2026-01-01T10:00:01.000001Z", before="")
+
+
+def test_lines_of_nodes_in_any_zone_are_whole_and_in_utc(tmp_path: Path) -> None:
+    """Followed, cut off, and taken up again by an agent that knows the position alone: the zone is the node's."""
+    offsets = ("Z", "+05:30", "+14:00", "+00:00", "-03:30", "-12:00")
+    wrong = {}
+    for offset in offsets:
+        zone = datetime.fromisoformat(f"2026-01-01T00:00:00{offset}").tzinfo
+        begin = datetime(2026, 1, 1, 10, tzinfo=UTC)
+        times = [begin + timedelta(seconds=7 * number, microseconds=number) for number in range(6)]
+        stamps = [time.astimezone(zone).isoformat(timespec="microseconds") for time in times]
+        raws = [f"{stamp.replace('+00:00', 'Z')} line {n}\n".encode() for n, stamp in enumerate(stamps)]
+        raws[3] = raws[3].replace(b".000003", b".000003999")  # the API has nanoseconds
+        server = LogServer(b"".join(raws[:3]), b"".join(raws[2:]), b"".join(raws[5:]), fails=True)
+        copies = copied(tmp_path / offset.replace(":", ""), server)
+        found = copies.read(KEY, 0, 100, 1 << 20)
+        last = found.lines[2].time if len(found.lines) > 2 else ""
+        after = LogServer(b"".join(raws[2:]))
+        moved = copied(tmp_path / f"moved {offset}", after, LogPosition(next=3, last_time=last, same_time=1))
+        seen = (
+            [(one.time, one.text) for one in found.lines],
+            texts(moved, 3),
+            (found.gap, server.asked, after.asked[-1]),
+        )
+        expected = (
+            [(f"{time:%Y-%m-%dT%H:%M:%S.%f}Z", f"line {n}") for n, time in enumerate(times)],
+            ["line 3", "line 4", "line 5"],
+            (None, ["", "2026-01-01T10:00:13Z", "2026-01-01T10:00:34Z"], "2026-01-01T10:00:13Z"),
+        )
+        if seen != expected:
+            wrong[offset] = seen
+    assert not wrong
+
+
+def test_words_of_a_kubelet_in_place_of_a_line_have_no_time() -> None:
+    assert logs.line_time(b"2026-01-01T10:00:01.5+05:30 line 1\n") == "2026-01-01T04:30:01.500000Z"
+    assert logs.line_time(b"unable to retrieve container logs for containerd://0") == ""
+    assert logs.line_time(b"") == ""
 
 
 def test_long_line_of_an_older_kubelet_has_its_times_taken_out(tmp_path: Path) -> None:

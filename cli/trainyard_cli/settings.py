@@ -26,10 +26,6 @@ PERSON_ROLES = ("viewer", "submitter", "admin")
 WAIT_STATES = ("PREPARING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
 """Values of --for-state of `jobs wait`."""
 
-DASHBOARD_HOST = "trainyard.localhost"
-"""A name of loopback that browsers know by themselves. Services on other ports, under localhost and 127.0.0.1, get none
-of its cookies."""
-
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -73,15 +69,6 @@ class Server:
     @property
     def is_loopback(self) -> bool:
         return urlsplit(self.url).hostname in _LOOPBACK
-
-    @property
-    def dashboard_url(self) -> str:
-        """The address for browsers: of a server on loopback by a host name of its own."""
-        address = urlsplit(self.url)
-        if address.scheme != "http" or not self.is_loopback:
-            return self.url
-        port = f":{address.port}" if address.port else ""
-        return address._replace(netloc=f"{DASHBOARD_HOST}{port}").geturl()
 
 
 def default_project(environment: Mapping[str, str] = os.environ) -> str:

@@ -6,6 +6,7 @@ import gc
 import logging
 import math
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from trainyard_protocol import loopback
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
 from trainyard_protocol.google import DEFAULT_DOMAIN, GOOGLES_DOMAIN, host_of, names_of
 from trainyard_protocol.private_files import HOW_TO_MAKE_ONE, make_private, read_token_file
@@ -22,7 +24,7 @@ from trainyard_server import web_server
 from trainyard_server.api.hosts import is_host_name
 from trainyard_server.app import create_app
 from trainyard_server.config import network
-from trainyard_server.config.network import checked_network
+from trainyard_server.config.network import BACKLOG, NetworkOptions, checked_network
 from trainyard_server.config.oidc_options import OidcOptions, checked_oidc
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.permissions import Role, Token, is_name
@@ -71,13 +73,12 @@ def _serve(options: argparse.Namespace) -> None:
     with ExitStack() as stack:
         try:
             # First, so that a busy port is reported before anything is opened.
-            listener = stack.enter_context(network.listen(reached.host, options.port))
-            port = options.google_port
-            secured = stack.enter_context(network.listen(reached.host, port)) if port else None
+            listeners = _listening(stack, reached, options.port)
+            google_listeners = _listening(stack, reached, options.google_port) if options.google_port else []
             stack.callback(os.close, _lock(settings.data_dir, shared=bool(settings.database)))
             front = None
-            if secured is not None:
-                front = GoogleFront(secured, _authority(settings))
+            if google_listeners:
+                front = GoogleFront(google_listeners, _authority(settings))
                 settings = replace(settings, google_ca=front.authority.ca)
             app = create_app(settings)
         except TrainyardError as error:
@@ -91,7 +92,12 @@ def _serve(options: argparse.Namespace) -> None:
             raise UsageError(f"cannot use the {resource}: {reason}.") from error
         gc.freeze()
         gc.enable()
-        web_server.serve(app, listener, reached, front)
+        web_server.serve(app, listeners, reached, front)
+
+
+def _listening(stack: ExitStack, reached: NetworkOptions, port: int) -> list[socket.socket]:
+    """Sockets that listen until the stack is closed. Raises FailedPrecondition."""
+    return [stack.enter_context(listener) for listener in loopback.listen(reached.host, port, BACKLOG)]
 
 
 def _authority(settings: Settings) -> "OwnAuthority":

@@ -9,6 +9,7 @@ import logging
 import re
 import signal
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import FrameType
@@ -63,14 +64,17 @@ class ServerConfig(uvicorn.Config):
 
 @dataclass(frozen=True, slots=True)
 class GoogleFront:
-    """A second address of the server, for Google's clients: with TLS, and an authority of its own."""
+    """A second port of the server, for Google's clients: with TLS, and an authority of its own."""
 
-    listener: socket.socket
+    listeners: Sequence[socket.socket]
     authority: "OwnAuthority"
 
 
 def serve(
-    app: FastAPI, listener: socket.socket, reached: NetworkOptions, front: GoogleFront | None = None
+    app: FastAPI,
+    listeners: Sequence[socket.socket],
+    reached: NetworkOptions,
+    front: GoogleFront | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT."""
     config = ServerConfig(
@@ -86,7 +90,7 @@ def serve(
         forwarded_allow_ips=list(reached.believed),
     )
     config.reached = reached
-    WebServer(config, app.state.use_cases.backend.notifier, front).run(sockets=[listener])
+    WebServer(config, app.state.use_cases.backend.notifier, front).run(sockets=list(listeners))
 
 
 def most_connections(limit: int) -> int:
@@ -230,11 +234,13 @@ class WebServer(uvicorn.Server):
             self.config.ssl = self._certificate.context
         await super().startup(sockets)
         if self._front is not None:
-            self.servers.append(await self._serve_front(self._front))
-        for listener in (*sockets, *([self._front.listener] if self._front is not None else [])):
+            self.servers += [
+                await self._serve_front(listener, self._front.authority) for listener in self._front.listeners
+            ]
+        for listener in (*sockets, *(self._front.listeners if self._front is not None else ())):
             listener.listen(BACKLOG)  # asyncio sets the kernel's queue, too, to what it accepts at once
 
-    async def _serve_front(self, front: GoogleFront) -> asyncio.Server:
+    async def _serve_front(self, listener: socket.socket, authority: "OwnAuthority") -> asyncio.Server:
         """Serve the same application as uvicorn's own listener does."""
 
         def connection() -> Connection:
@@ -244,8 +250,8 @@ class WebServer(uvicorn.Server):
 
         return await asyncio.get_running_loop().create_server(
             connection,
-            sock=front.listener,
-            ssl=front.authority.context,
+            sock=listener,
+            ssl=authority.context,
             backlog=self.config.backlog,
         )
 

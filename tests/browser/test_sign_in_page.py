@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import ALICE
 from trainyard_cli.commands.dashboard import write_page
-from trainyard_cli.settings import Server
+from trainyard_cli.local.host_names import DASHBOARD_HOST
 
 Open = Callable[..., Page]
 
@@ -52,7 +52,7 @@ def test_link_signs_in_once_leaves_no_code_in_the_address_and_no_cookie_under_ot
     dashboard: DashboardServer, open_page: Open, tmp_path: Path
 ) -> None:
     code = dashboard.api.client.post("/trainyard/v1/sign-in-codes", headers=ALICE).json()["code"]
-    address = Server(dashboard.url, "token").dashboard_url
+    address = dashboard.url.replace("127.0.0.1", DASHBOARD_HOST)
     page = open_page("/", role="")
     page.goto(write_page(f"{address}/sign-in#{code}", tmp_path).as_uri())
     expect(page).to_have_url(f"{address}/")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trainyard_cli.local.connect import connect, notify
+from trainyard_cli.local.host_names import dashboard_url
 from trainyard_cli.local.state import detach
 from trainyard_cli.output.safe import echo
 from trainyard_cli.settings import Target
@@ -36,7 +37,7 @@ def show(target: Target, *, open_it: bool, launch: Callable[[str], bool] = webbr
     """
     with connect(target) as client:
         code = client.sign_in_code()
-    address = client.server.dashboard_url
+    address = dashboard_url(client.server)
     link = f"{address}/sign-in#{code.code}"
     who = f"{code.name} ({code.role})"
     if open_it and has_browser(os.environ) and _launch(link, launch):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard_cli.commands.shell_init import this_program
 from trainyard_cli.local import service as service
+from trainyard_cli.local.host_names import dashboard_url
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output import formats
 from trainyard_cli.output.activity import Activity
@@ -63,7 +64,7 @@ def status(target: Target, output: Output) -> bool:
 
 
 def _dashboard(server: Server | None) -> str:
-    return f"{server.dashboard_url}/" if server is not None else ""
+    return f"{dashboard_url(server)}/" if server is not None else ""
 
 
 def _status_data(now: service.Status) -> dict[str, Any]:

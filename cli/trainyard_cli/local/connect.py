@@ -57,10 +57,13 @@ def _needed_server(target: Target) -> Server:
             "`trainyard login URL`, or select one with --server and --token-file (or TRAINYARD_SERVER and "
             "TRAINYARD_TOKEN)."
         )
-    if server.local and LocalState(target.state_dir).process("server") is None:
-        raise Unavailable(
-            "The local server is not running. Start it with `trainyard up`. Running jobs are not affected."
-        )
+    if server.local:
+        state = LocalState(target.state_dir)
+        if state.process("server") is None:
+            raise Unavailable(
+                "The local server is not running. Start it with `trainyard up`. Running jobs are not affected."
+            )
+        state.check_port()
     return server
 
 

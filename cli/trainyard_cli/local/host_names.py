@@ -1,15 +1,41 @@
-"""Names of loopback: whether this machine resolves them, and a marked block of its hosts file where it does not."""
+"""Names of loopback: whether this machine resolves them, a marked block of its hosts file where it does not, and the
+one for browsers."""
 
 import shlex
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from trainyard_cli.settings import Server
+from trainyard_protocol import loopback
+
+DASHBOARD_HOST = "trainyard.localhost"
+"""A name of loopback that browsers know by themselves. Services on other ports, under localhost and 127.0.0.1, get none
+of its cookies."""
 
 HOSTS_FILE = Path("/etc/hosts")
 
-_ADDRESS = "127.0.0.1"
+_HTTP_PORT = 80
 _BEGIN_WORDS, _END = "# trainyard begin", "# trainyard end"
 _BEGIN = f"{_BEGIN_WORDS}: `trainyard disconnect google` removes these lines"
+
+
+def dashboard_url(server: Server) -> str:
+    """The address of a server for browsers. On loopback it is a host name of its own where one user holds both
+    addresses that the name has, else the address that the server is known to have: a browser sends a sign-in code and
+    cookies to no other."""
+    address = urlsplit(server.url)
+    if address.scheme != "http" or not server.is_loopback:
+        return server.url
+    port = address.port or _HTTP_PORT
+    if loopback.is_held_by_one_user(port):
+        host = DASHBOARD_HOST
+    elif address.hostname == "localhost":
+        host = loopback.IPV4
+    else:
+        return server.url
+    return address._replace(netloc=f"{host}:{port}" if address.port else host).geturl()
 
 
 def unresolved(names: Sequence[str]) -> list[str]:
@@ -54,7 +80,7 @@ def rewrite(text: str, file: Path = HOSTS_FILE) -> None:
 
 
 def _block(names: Sequence[str]) -> list[str]:
-    return [_BEGIN, f"{_ADDRESS} {' '.join(names)}", _END]
+    return [_BEGIN, f"{loopback.IPV4} {' '.join(names)}", _END]
 
 
 def _is_loopback(name: str) -> bool:

@@ -23,12 +23,11 @@ from trainyard_cli.local.state import (
     commands,
     detach,
     environment,
-    free_port,
-    is_free,
     stop_all_command,
 )
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unauthenticated, Unavailable
+from trainyard_protocol.loopback import free_port, is_free
 from trainyard_protocol.states import JobState
 
 if TYPE_CHECKING:
@@ -201,6 +200,10 @@ def status(state: LocalState) -> Status:
         )
     if state.process("server") is None:
         return Status(tuple(parts), None, "The local service is not running. `trainyard up` starts it.")
+    try:
+        state.check_port()
+    except Unavailable as error:
+        return Status(tuple(parts), None, error.message)
     return server_status(server, tuple(parts))
 
 
@@ -299,7 +302,16 @@ def _answers(state: LocalState) -> bool:
     if server is None:
         return False
     with _client(server, 2.0) as client:
-        return client.answers()
+        return _is_answering(state, client)
+
+
+def _is_answering(state: LocalState, client: "Client") -> bool:
+    """Whether this user's server answers; before it has bound its port another user may have."""
+    try:
+        state.check_port()
+    except Unavailable:
+        return False
+    return client.answers()
 
 
 def _client(server: Server, timeout_s: float | None = None) -> "Client":
@@ -328,7 +340,7 @@ def _wait_until_ready(
             for name, process in started.items():
                 if process.poll() is not None:
                     raise _start_failure(state, options, name, process.returncode, logged.get(name, 0))
-            answers = answers or client.answers()
+            answers = answers or _is_answering(state, client)
             missing = (
                 _missing(client, options, since if "agent" in started else None) if answers else "server"
             )
@@ -337,7 +349,7 @@ def _wait_until_ready(
             report(f"starting the {_PARTS[missing]}")
             if time.monotonic() > deadline:
                 tail = _tail(state, missing, logged.get(missing, 0))
-                checks = _failed_checks(client)
+                checks = _failed_checks(client) if answers else ""
                 raise Unavailable(
                     f"The local {missing} was not ready within {timeout_s:.0f} s.{checks}{tail}"
                 )
@@ -384,6 +396,7 @@ def _running_jobs(state: LocalState) -> list[str]:
     if server is None or state.process("server") is None:
         return []
     try:
+        state.check_port()
         with _client(server, 5.0) as client:
             running = [job["jobId"] for name in _RUNNING for job in client.list_jobs(f"state:{name}")]
             counts = client.status().jobs

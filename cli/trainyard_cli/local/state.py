@@ -7,7 +7,6 @@ import pwd
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO, Literal
 from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, Server, read_token
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 from trainyard_protocol.gcs import FRONT_ROOTS
+from trainyard_protocol.loopback import IPV4, free_port, is_free, user_of
 
 ProcessName = Literal["server", "storage", "agent"]
 PROCESSES: tuple[ProcessName, ...] = ("server", "storage", "agent")
@@ -154,12 +154,22 @@ class LocalState:
         port = self.options().server_port
         if not port or not self.token_file.is_file():
             return None
-        return Server(f"http://127.0.0.1:{port}", read_token(self.token_file), local=True)
+        return Server(f"http://{IPV4}:{port}", read_token(self.token_file), local=True)
+
+    def check_port(self) -> None:
+        """Raises Unavailable while another user listens on the server's port, who would get the token."""
+        port = self.options().server_port
+        user = user_of(IPV4, port)
+        if user is not None and user != self.root.stat().st_uid:
+            raise Unavailable(
+                f"Port {port} of the local server belongs to another user of this machine (user id {user}), so no "
+                "token is sent there. `trainyard down`, then `trainyard up`, takes another port."
+            )
 
     def storage_url(self) -> str:
         """The address of gs://, with its secret; without it before the first start."""
         secret = f"/{read_token(self.storage_token_file)}" if self.storage_token_file.is_file() else ""
-        return f"http://127.0.0.1:{self.options().storage_port}{secret}"
+        return f"http://{IPV4}:{self.options().storage_port}{secret}"
 
     def process(self, name: ProcessName) -> ProcessRecord | None:
         """The process with that name, if alive."""
@@ -318,11 +328,10 @@ def check_cpus(text: str, usable: Set[int]) -> None:
 
 def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]]:
     """The command lines of the three processes. Pure."""
-    loopback = "127.0.0.1"
     server = [
         *(sys.executable, "-m", "trainyard_server"),
         *("--data-dir", str(state.root / "server")),
-        *("--host", loopback, "--port", str(options.server_port)),
+        *("--host", IPV4, "--port", str(options.server_port)),
         *("--token-file", f"admin{':' if state.user else ''}{state.user}={state.token_file}"),
         *("--token-file", f"agent={state.agent_token_file}"),
     ]
@@ -344,7 +353,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         server += ["--keep-logs-gb", f"{options.keep_logs_gb:g}"]
     agent = [
         *(sys.executable, "-m", "trainyard_agent"),
-        *("--server", f"http://{loopback}:{options.server_port}"),
+        *("--server", f"http://{IPV4}:{options.server_port}"),
         *("--token-file", str(state.agent_token_file)),
         *("--state-dir", str(state.root / "agent")),
         *("--runtime", options.runtime, "--one-user", "--capacity", options.capacity),
@@ -389,23 +398,6 @@ def detach(started: subprocess.Popen[bytes]) -> None:
     """Suppress Popen's warning about a child that outlives it."""
     if started.poll() is None:
         started.returncode = 0
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _end(pid: int, grace_s: float) -> None:

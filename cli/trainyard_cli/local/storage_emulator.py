@@ -23,8 +23,9 @@ from trainyard_cli.local.storage_api import StorageApi
 from trainyard_cli.local.storage_http import StorageServer
 from trainyard_cli.local.tensorflow_front import TensorFlowFront
 from trainyard_cli.settings import read_token
+from trainyard_protocol import loopback
+from trainyard_protocol.errors import FailedPrecondition
 
-_LOOPBACK = "127.0.0.1"
 _ENGINE, _ENGINE_TIMEOUT_S = "unix:///var/run/docker.sock", 10.0
 _POLL_S = 2.0  # interval of checks for the bridge
 _BACKLOG = 256
@@ -93,9 +94,9 @@ async def _serve(
         _log.error("cannot use the directory %s, perhaps because another process does: %s", data_dir, error)
         return False
     try:
-        server = await asyncio.start_server(storage.serve, _LOOPBACK, port, backlog=_BACKLOG)
-    except OSError as error:
-        _log.error("cannot listen on %s:%d: %s", _LOOPBACK, port, error)
+        servers = await serve_loopback(storage, port)
+    except FailedPrecondition as error:
+        _log.error("%s", error.message)
         await storage.close()
         return False
     stop = asyncio.Event()
@@ -103,11 +104,20 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     containers = asyncio.create_task(serve_containers(storage, port)) if for_containers else None
     await stop.wait()
-    server.close()
+    for server in servers:
+        server.close()
     if containers is not None:
         containers.cancel()
     await storage.close()
     return True
+
+
+async def serve_loopback(storage: StorageServer, port: int) -> list[asyncio.Server]:
+    """Listen on both addresses of loopback: `localhost` is either. Raises FailedPrecondition."""
+    listeners = loopback.listen(loopback.IPV4, port, _BACKLOG)
+    return [
+        await asyncio.start_server(storage.serve, sock=listener, backlog=_BACKLOG) for listener in listeners
+    ]
 
 
 async def serve_containers(storage: StorageServer, port: int) -> None:

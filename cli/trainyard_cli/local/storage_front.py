@@ -17,17 +17,17 @@ from pathlib import Path
 import httpx
 
 from trainyard_cli.local.object_files import Draft
-from trainyard_cli.local.storage_emulator import serve_containers
+from trainyard_cli.local.storage_emulator import serve_containers, serve_loopback
 from trainyard_cli.local.storage_http import StorageServer
 from trainyard_cli.local.storage_messages import Answer, Call, FilePart, Refused
 from trainyard_cli.local.tensorflow_front import Reach, TensorFlowFront
 from trainyard_cli.settings import Server, default_state_dir
 from trainyard_protocol.errors import FailedPrecondition
+from trainyard_protocol.loopback import IPV4
 from trainyard_protocol.storage_calls import AREAS
 from trainyard_protocol.trust import client_context
 
 _OF_ROOT = Path("/var/lib/trainyard-storage")
-_LOOPBACK = "127.0.0.1"
 _PLAIN = "/storage/plain"
 _FREE_BYTES = 1 << 62  # a full disk ends the call that fills it
 _MAX_JSON = 1 << 26
@@ -157,23 +157,24 @@ async def _serve(
     storage: StorageServer, server: Server, front: TensorFlowFront, port: int, containers: bool
 ) -> int:
     try:
-        listener = await asyncio.start_server(storage.serve, _LOOPBACK, port)
-    except OSError as error:
+        servers = await serve_loopback(storage, port)
+    except FailedPrecondition:
         await storage.close()
-        raise FailedPrecondition(f"Port {port} cannot be used: {error.strerror}.") from error
+        raise
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     _log.info(
         "gs:// of %s is at http://%s:%d/{job}, its authorities in %s",
         server.url,
-        _LOOPBACK,
+        IPV4,
         port,
         front.roots,
     )
     bridge = asyncio.create_task(serve_containers(storage, port)) if containers else None
     await stop.wait()
-    listener.close()
+    for listener in servers:
+        listener.close()
     if bridge is not None:
         bridge.cancel()
     await storage.close()

@@ -2,12 +2,12 @@
 
 import argparse
 import ipaddress
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
+from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.google import DEFAULT_DOMAIN
+from trainyard_protocol.loopback import IPV4
 from trainyard_server.config.certificate import Certificate
 
 BACKLOG = 2048
@@ -25,7 +25,7 @@ class NetworkOptions:
     `X-Forwarded-Proto` and `X-Forwarded-For` are believed of `proxies` and this machine alone.
     """
 
-    host: str = "127.0.0.1"
+    host: str = IPV4
     certificate: Certificate | None = None
     proxies: tuple[Block, ...] = ()
 
@@ -52,9 +52,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--host",
-        default="127.0.0.1",
+        default=IPV4,
         metavar="ADDRESS",
-        help="the address to listen on, 0.0.0.0 for every one (IPv4) of this machine; default: %(default)s",
+        help="the address to listen on, 0.0.0.0 for every one (IPv4) of this machine; of loopback's 127.0.0.1 and ::1 "
+        "always both, since localhost is either; default: %(default)s",
     )
     group.add_argument("--port", type=int, default=8470, help="default: %(default)s")
     group.add_argument(
@@ -96,7 +97,7 @@ def checked_network(options: argparse.Namespace) -> NetworkOptions:
     if (options.tls_cert is None) is not (options.tls_key is None):
         raise InvalidArgument("--tls-cert and --tls-key are needed together.")
     proxies = tuple(map(_block, options.behind_proxy))
-    host = "127.0.0.1" if options.host == "localhost" else options.host
+    host = IPV4 if options.host == "localhost" else options.host
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError as error:
@@ -111,24 +112,6 @@ def checked_network(options: argparse.Namespace) -> NetworkOptions:
         )
     certificate = Certificate(options.tls_cert, options.tls_key) if options.tls_cert is not None else None
     return NetworkOptions(host, certificate, proxies)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises FailedPrecondition."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol: asyncio sets TCP_NODELAY on no other, and then an answer waits 40 ms for the client's ACK.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if family is socket.AF_INET6:
-        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # one kind of address to compare
-    try:
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        reason = getattr(error, "strerror", None) or error
-        raise FailedPrecondition(f"cannot listen on {host}:{port}: {reason}.") from error
-    return listener
 
 
 def _block(text: str) -> Block:

@@ -46,6 +46,7 @@ class Process:
         for role in ("admin", "agent"):
             write_token(directory / role, long_token(role))
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=30)
+        self.other_address = f"http://[::1]:{self._port}"
 
     def start(self) -> None:
         arguments = ["--data-dir", str(self._directory / "data"), "--port", str(self._port)]
@@ -139,6 +140,10 @@ def test_server_that_was_killed_has_everything_that_it_had_answered(process: Pro
     assert found["trainingInput"] == created["trainingInput"]
     eventually(lambda: process.sync().runs)
     assert process.end(signal.SIGINT)[0] == 0
+
+
+def test_server_on_loopback_holds_all_that_localhost_means(process: Process) -> None:
+    assert httpx.get(f"{process.other_address}/healthz", timeout=30).status_code == 200
 
 
 def test_second_server_on_the_same_data_directory_is_refused(process: Process, tmp_path: Path) -> None:

@@ -73,18 +73,3 @@ def test_token_file_that_holds_no_token_is_refused(tmp_path: Path, content: byte
 
 def test_server_never_shows_its_token() -> None:
     assert "secret" not in repr(Server(URL, "secret"))
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("http://127.0.0.1:8470", "http://trainyard.localhost:8470"),
-        ("http://localhost", "http://trainyard.localhost"),
-        ("http://[::1]:8470/yard", "http://trainyard.localhost:8470/yard"),
-        (URL, URL),
-        ("https://localhost:8470", "https://localhost:8470"),  # a proxy's certificate names it
-        ("http://trains.example", "http://trains.example"),
-    ],
-)
-def test_dashboard_on_loopback_has_a_host_name_of_its_own(url: str, expected: str) -> None:
-    assert Server(url, "t").dashboard_url == expected

@@ -108,13 +108,25 @@ def test_proxy_elsewhere_is_the_only_one_that_connects_and_is_believed() -> None
     assert NetworkOptions().admits("192.0.2.1"), "it listens on loopback, or has TLS"
 
 
+@pytest.mark.parametrize(("address", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+@pytest.mark.parametrize("option", ["--port", "--google-port"])
 def test_port_that_is_busy_is_said(
-    tmp_path: Path, tokens: list[str], capsys: pytest.CaptureFixture[str]
+    option: str,
+    address: str,
+    shown: str,
+    tmp_path: Path,
+    tokens: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as busy:
+    with socket.create_server(
+        (address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+    ) as busy:
         port = busy.getsockname()[1]
-        error = refused(capsys, "--data-dir", tmp_path / "data", "--port", port, *tokens)
-    assert error == f"trainyard_server: cannot listen on 127.0.0.1:{port}: Address already in use.\n"
+        error = refused(capsys, "--data-dir", tmp_path / "data", "--port", "0", option, port, *tokens)
+    assert error == (
+        f"trainyard_server: cannot listen on {shown}:{port}: Address already in use. End the program that does, or "
+        "choose another port.\n"
+    )
 
 
 def test_data_directory_that_is_a_file_is_said(

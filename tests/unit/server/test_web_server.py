@@ -12,8 +12,9 @@ import pytest
 from fastapi import FastAPI
 
 from trainyard_protocol.health import CheckStatus
+from trainyard_protocol.loopback import IPV4, listen
 from trainyard_server import web_server
-from trainyard_server.config.network import BACKLOG, NetworkOptions, listen
+from trainyard_server.config.network import BACKLOG, NetworkOptions
 from trainyard_server.services.health import descriptors_check
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.events.notifier import Notifier
@@ -74,10 +75,11 @@ def test_many_connections_are_accepted_a_few_at_a_time_and_the_others_wait(
     monkeypatch.setattr(web_server, "WebServer", ObservedServer)
     app = FastAPI()
     app.state.use_cases = SimpleNamespace(backend=SimpleNamespace(notifier=Notifier()))
-    with listen("127.0.0.1", 0) as listener, ExitStack() as stack:
+    with ExitStack() as stack:
+        listener, other = (stack.enter_context(held) for held in listen(IPV4, 0, BACKLOG))
         address = listener.getsockname()
         clients = [stack.enter_context(socket.create_connection(address, 10)) for _ in range(connections)]
-        thread = threading.Thread(target=web_server.serve, args=(app, listener, NetworkOptions()))
+        thread = threading.Thread(target=web_server.serve, args=(app, [listener, other], NetworkOptions()))
         thread.start()
         for client in clients:
             client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")

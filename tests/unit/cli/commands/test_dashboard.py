@@ -14,6 +14,7 @@ import pytest
 
 from trainyard_cli.commands import dashboard
 from trainyard_cli.settings import Server, Target, default_state_dir
+from trainyard_protocol import loopback
 from trainyard_protocol.views import SignInCode
 
 CODE = "123.abc.def"
@@ -39,6 +40,7 @@ def removers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[s
     started: list[subprocess.Popen[bytes]] = []
     monkeypatch.setattr(dashboard, "connect", lambda _: Answering())
     monkeypatch.setattr(dashboard, "detach", started.append)
+    monkeypatch.setattr(loopback, "is_held_by_one_user", lambda _: True)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER", "VSCODE_IPC_HOOK_CLI"):
         monkeypatch.delenv(name, raising=False)

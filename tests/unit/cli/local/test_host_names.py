@@ -1,8 +1,10 @@
-"""The block of names in a hosts file."""
+"""The block of names in a hosts file, and the name for browsers."""
 
 import pytest
 
 from trainyard_cli.local import host_names
+from trainyard_cli.settings import Server
+from trainyard_protocol import loopback
 
 NAMES = ["ml.trainyard.localhost", "storage.trainyard.localhost"]
 
@@ -23,3 +25,24 @@ def test_block_whose_end_was_removed_is_left_alone() -> None:
 
 def test_localhost_is_known_and_an_unknown_name_is_not() -> None:
     assert host_names.unresolved(["localhost", "ml.trainyard.invalid"]) == ["ml.trainyard.invalid"]
+
+
+def test_dashboard_has_a_name_of_its_own_only_where_one_user_holds_all_that_it_means(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cases = (
+        # server, both addresses are held by one user, address for browsers
+        ("http://127.0.0.1:8470", True, "http://trainyard.localhost:8470"),
+        ("http://localhost", True, "http://trainyard.localhost"),
+        ("http://[::1]:8470/yard", True, "http://trainyard.localhost:8470/yard"),
+        ("http://127.0.0.1:8470", False, "http://127.0.0.1:8470"),
+        ("http://localhost:8470/yard", False, "http://127.0.0.1:8470/yard"),
+        ("http://[::1]:8470", False, "http://[::1]:8470"),
+        ("https://localhost:8470", True, "https://localhost:8470"),  # a proxy's certificate names it
+        ("http://trains.example", True, "http://trains.example"),
+    )
+    shown = []
+    for url, held, _ in cases:
+        monkeypatch.setattr(loopback, "is_held_by_one_user", lambda _, held=held: held)
+        shown.append((url, held, host_names.dashboard_url(Server(url, "t"))))
+    assert shown == list(cases)

@@ -15,8 +15,11 @@ import pytest
 
 from trainyard_cli.local import service
 from trainyard_cli.local import state as local
+from trainyard_cli.local.connect import connect
 from trainyard_cli.local.state import LocalState, Options
+from trainyard_cli.settings import Target
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
+from trainyard_protocol.loopback import free_port
 from unit.cli.scripted_server import ScriptedServer, ok, refused, scripted_server
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -86,6 +89,26 @@ def test_server_before_the_first_start_is_none(state: LocalState) -> None:
     assert state.server() is None
 
 
+def test_token_is_not_sent_to_another_user_on_the_servers_port(
+    state: LocalState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted_server() as script, running(state):
+        port = int(script.url.rpartition(":")[2])
+        state.save(Options(server_port=port, storage_port=free_port()))
+        connected = connect(Target(state.root, local=True))
+        connected.close()
+        monkeypatch.setattr(local, "user_of", lambda *_: os.geteuid() + 1)
+        says = "belongs to another user of this machine"
+        with pytest.raises(Unavailable, match=says):
+            connect(Target(state.root, local=True))
+        assert says in service.status(state).problem
+        monkeypatch.setattr(service, "commands", lambda *_: {"server": SLEEP})
+        with pytest.raises(Unavailable, match="server was not ready within"):
+            service.up(state, {}, lambda _: None, timeout_s=0.2)
+        service.down(state, lambda _: None)
+        assert script.requests == []
+
+
 def test_process_that_was_started_is_recognized_and_stopped(state: LocalState) -> None:
     with running(state) as started:
         found = LocalState(state.root).process("server")
@@ -147,7 +170,7 @@ def test_ports_once_chosen_stay(state: LocalState) -> None:
 
 def test_port_used_by_another_program_is_replaced_while_nothing_runs(state: LocalState) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        taken = Options(server_port=listener.getsockname()[1], storage_port=local.free_port())
+        taken = Options(server_port=listener.getsockname()[1], storage_port=free_port())
         assert state.with_ports(taken).server_port != taken.server_port
         started = state.start("agent", SLEEP, os.environ)
         try:

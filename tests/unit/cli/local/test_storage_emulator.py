@@ -24,7 +24,7 @@ import pytest
 
 from addresses import free_ports
 from trainyard_cli.local import storage_emulator
-from trainyard_cli.local.state import is_free
+from trainyard_protocol.loopback import is_free
 
 SECRET = "s3cret_-" * 5
 PROGRAM = """

@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
+from contextlib import ExitStack
 
-from trainyard_server.config.network import listen
+from trainyard_protocol.loopback import IPV4, listen
 
 
 async def test_answers_of_several_writes_do_not_wait_for_the_clients_acknowledgement() -> None:
@@ -15,7 +16,8 @@ async def test_answers_of_several_writes_do_not_wait_for_the_clients_acknowledge
             accepted = transport.get_extra_info("socket")
             connected.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-    with listen("127.0.0.1", 0) as listener:
+    with ExitStack() as stack:
+        listener, _ = (stack.enter_context(held) for held in listen(IPV4, 0, 1))
         server = await loop.create_server(Connection, sock=listener)
         async with server:
             _, writer = await asyncio.open_connection(*listener.getsockname())

@@ -14,7 +14,7 @@ _NAME = re.compile(
     r"(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?P<digest>@sha256:[0-9a-f]{64})?"
 )
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{1,64}")
-_HUB = "docker.io"  # or index.docker.io
+_HUB, _OLD_HUB = "docker.io", "index.docker.io"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +39,39 @@ class AllowedImages:
         return f"{image} is not an image that jobs of project {project} may bring; {allowed}."
 
 
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """An image's name, or a pattern of one, in parts. `version` is `:TAG` or `@DIGEST`, "" for none."""
+
+    registry: str
+    path: str
+    version: str
+
+
 def _matches(pattern: str, image: str) -> bool:
-    """Whether the pattern matches the image. One without a tag or digest matches every tag and digest."""
-    match = _NAME.fullmatch(image)
-    if match is None:
+    """Whether the pattern matches the image. One without a tag or digest matches every tag and digest. Each part is
+    compared by itself, so that `*` of a registry does not reach into the path."""
+    if _NAME.fullmatch(image) is None:
         return False
-    repository = _with_registry(image[: match.end("path")])
-    version = f"{match['tag'] or ''}{match['digest'] or ''}" or ":latest"
-    has_version = re.search(r"[:@]", pattern.rpartition("/")[2])
-    return fnmatchcase(f"{repository}{version}" if has_version else repository, _with_registry(pattern))
+    if pattern == "*":
+        return True
+    allowed, named = _parsed(pattern), _parsed(image)
+    return (
+        fnmatchcase(named.registry, allowed.registry)
+        and fnmatchcase(named.path, allowed.path)
+        and (not allowed.version or fnmatchcase(named.version or ":latest", allowed.version))
+    )
 
 
-def _with_registry(name: str) -> str:
+def _parsed(name: str) -> _Reference:
     first, slash, rest = name.partition("/")
-    if (
-        name == "*"
-        or (slash and set(first) & set(".:*") and not first.endswith(_HUB))
-        or first == "localhost"
-    ):
-        return name
-    path = rest if first.endswith(_HUB) else name
-    return f"{_HUB}/{path}" if "/" in path else f"{_HUB}/library/{path}"
+    # What engines take for a registry, and `*` in a pattern.
+    has_registry = slash and (first in ("*", "localhost") or set(first) & set(".:") or first != first.lower())
+    registry, rest = (first, rest) if has_registry else (_HUB, name)
+    registry = _HUB if registry == _OLD_HUB else registry
+    tagged, at, digest = rest.partition("@")
+    path = tagged.partition(":")[0]
+    version = f"@{digest}" if at else tagged[len(path) :]  # engines ignore a tag beside a digest
+    if registry == _HUB and "/" not in path:
+        path = f"library/{path}"
+    return _Reference(registry, path, version)

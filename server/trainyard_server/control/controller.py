@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from trainyard_protocol.states import JobState, ReplicaState, RunState
+from trainyard_protocol.states import JobState, RunState
 from trainyard_protocol.sync import AgentInfo
 from trainyard_protocol.views import LogEntry
 from trainyard_server.context import Backend
@@ -301,7 +301,7 @@ class Controller:
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)
                 for replica in known.replicas if lost else ():
-                    if replica.state is ReplicaState.EXITED and not replica.log_closed:
+                    if not replica.log_complete:  # if its agent comes back, it sends what is missing
                         message = f"The log of {replica.task} may lack its end: its host was lost."
                         event = Event("log-damaged", message, run.number, replica.task)
                         writer.complete_log(run, replica.task, now, event)

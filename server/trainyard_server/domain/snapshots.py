@@ -5,7 +5,7 @@ from datetime import datetime
 
 from trainyard_protocol.config.fields import seconds
 from trainyard_protocol.machines import ReplicaRequest
-from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
+from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.sync import ExitReport, Stall, TrialOrder
 from trainyard_protocol.training_input import DEFAULT_MAX_RUNNING_TIME_S, TrainingInput
 from trainyard_protocol.views import Verdict
@@ -33,6 +33,7 @@ class ReplicaSnapshot:
     started_at: datetime | None = None
     exit: ExitReport | None = None
     log_complete: bool = False
+    """Nobody waits for more lines: its agent has sent the end, or is lost itself."""
     step: int | None = None
     durable_step: int | None = None
     """The step of its newest checkpoint."""
@@ -43,11 +44,6 @@ class ReplicaSnapshot:
     @property
     def has_run(self) -> bool:
         return self.state is ReplicaState.RUNNING or (self.exit is not None and self.started_at is not None)
-
-    @property
-    def log_closed(self) -> bool:
-        """Whether no more lines can come: the log is complete, or was lost with its host."""
-        return self.log_complete or (self.exit is not None and self.exit.reason is Reason.HOST_LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +68,8 @@ class RunSnapshot:
 
     @property
     def complete(self) -> bool:
-        """Whether every replica has exited and every log is closed."""
-        return all(r.state is ReplicaState.EXITED and r.log_closed for r in self.replicas)
+        """Whether every replica has exited and every log is complete."""
+        return all(r.state is ReplicaState.EXITED and r.log_complete for r in self.replicas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.health import sized
-from trainyard_protocol.states import ReplicaState, RunState
+from trainyard_protocol.states import FINAL_JOB_STATES, ReplicaState, RunState
 from trainyard_protocol.sync import (
     CLUSTER,
     MAX_REPORTED,
@@ -90,7 +90,8 @@ class AgentSync:
         notifier = self._backend.notifier
         with notifier.subscribe(agent_topic(agent_id)) as events:
             notifier.publish(agent_topic(agent_id))
-            answer = await to_thread.run_sync(self.answer, agent_id)
+            reported = frozenset(report.run_id for report in request.runs)
+            answer = await to_thread.run_sync(self.answer, agent_id, reported)
             deadline = asyncio.get_running_loop().time() + min(
                 request.wait_s, self._backend.settings.longest_hold_s
             )
@@ -108,7 +109,7 @@ class AgentSync:
                 if left <= 0:
                     break
                 if await events.wait(left):
-                    answer = await to_thread.run_sync(self.answer, agent_id)
+                    answer = await to_thread.run_sync(self.answer, agent_id, reported)
             if self._newest.get(agent_id) is me:
                 del self._newest[agent_id]
             await to_thread.run_sync(self._answered, agent_id, answer)
@@ -166,9 +167,14 @@ class AgentSync:
         if touched or changed:
             self._controller.schedule()
 
-    def answer(self, agent_id: str) -> SyncResponse:
-        """All orders for the agent. The agent of a machine gets a lease while another agent could run its jobs. That of
-        an engine gets none: its runs outlive it, and never start elsewhere because it is silent."""
+    def answer(self, agent_id: str, reported: Collection[str] = ()) -> SyncResponse:
+        """All orders for the agent, which has reported these runs. The agent of a machine gets a lease while another
+        agent could run its jobs. That of an engine gets none: its runs outlive it, and never start elsewhere because it
+        is silent.
+
+        A run that ended without the agent, because it was silent for too long, is ordered to stop until its logs are
+        here.
+        """
         backend = self._backend
         with backend.store.read() as reader:
             me = reader.agent(agent_id)
@@ -176,7 +182,7 @@ class AgentSync:
             leased = not fronts_engine and self._has_company(reader, agent_id)
             lease_s = backend.settings.granted_lease_s if leased else None
             # An engine's objects, which others may read, have no token of the storage.
-            orders = self._orders(reader, agent_id, None if fronts_engine else self._run_tokens)
+            orders = self._orders(reader, agent_id, None if fronts_engine else self._run_tokens, reported)
         answer = SyncResponse(version="", lease_s=lease_s, runs=orders)
         version = hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]
         return answer.model_copy(update={"version": version})
@@ -200,9 +206,9 @@ class AgentSync:
         """Add the lines that continue the replica's log. Complete once its end is here and agrees with the lines that
         the server has, or once the job's log quota is used up.
 
-        A log that can never be completed is closed as it is, with an event: no job waits for it. The lines of a run
-        that has ended (its machine was lost and is back) are dropped. Raises NotFound for an unknown replica,
-        PermissionDenied for another agent's.
+        A log that can never be completed is closed as it is, with an event: no job waits for it. An agent that was lost
+        and is back completes the logs of its ended runs, while their jobs go on. Raises NotFound for an unknown
+        replica, PermissionDenied for another agent's.
         """
         backend = self._backend
         chunk = checked_chunk(chunk)
@@ -213,7 +219,7 @@ class AgentSync:
             job = reader.job_by_key(run.job_key)
             agent = reader.agent(run.agent_id)
         logs, stream = backend.logs, Stream(run.number, task)
-        if replica.log_complete or run.state is RunState.ENDED:
+        if not replica.is_log_open or job.state in FINAL_JOB_STATES:
             return LogReceipt(
                 next=logs.count(job.project, job.job_id, stream), complete=True, accepts_blocks=True
             )
@@ -244,6 +250,9 @@ class AgentSync:
         if complete:
             if stored is not None:
                 event = Event("log-quota", _quota_notice(task, stored, quota), run.number, task)
+            if event is None and replica.log_complete:
+                message = f"The log of {task} is complete: its agent is back, and has sent its end."
+                event = Event("log-complete", message, run.number, task)
             steps = backend.progress.final_values(job.project, job.job_id, stream, run_id, appended.next)
             actor = _actor(str(agent.info["name"])) if agent is not None else SERVICE_ACTOR
             with backend.store.write(actor) as writer:
@@ -251,7 +260,8 @@ class AgentSync:
                 now, end = backend.clock(), chunk.end if not appended.full else None
                 end = end and end.model_copy(update={"sha256": end_sha256})
                 writer.complete_log(run, task, now, event, end=end, stored=stored)
-            backend.notifier.publish(job_topic(job.key))
+            is_late = run.state is RunState.ENDED
+            backend.notifier.publish(job_topic(job.key), *([agent_topic(run.agent_id)] if is_late else []))
             self._controller.advance(job.key)
             self._controller.schedule()  # what this run held may be free now
         position = logs.position(job.project, job.job_id, stream) if chunk.resume else None
@@ -313,10 +323,15 @@ class AgentSync:
         # Record the heartbeat now, however late the next tick is.
         self._backend.agent_liveness.silent_s(agent)
 
-    def _orders(self, reader: Reader, agent_id: str, tokens: RunTokens | None) -> tuple[RunOrder, ...]:
+    def _orders(
+        self, reader: Reader, agent_id: str, tokens: RunTokens | None, reported: Collection[str]
+    ) -> tuple[RunOrder, ...]:
         orders = []
-        mine = live_runs(reader, agent_id)
-        gangs = {run.job_key: gang for run, gang in mine if run.beside is None}
+        live = live_runs(reader, agent_id)
+        gangs = {run.job_key: gang for run, gang in live if run.beside is None}
+        ended = set(reported) - {run.run_id for run, _ in live}
+        late = [(run, list(reader.replicas([run.run_id]))) for run in reader.late_runs(agent_id, ended)]
+        mine = [*live, *late]
         jobs = reader.jobs_by_key(run.job_key for run, _ in mine)
         for run, gang in mine:
             job = jobs[run.job_key]
@@ -327,7 +342,8 @@ class AgentSync:
                 logger.exception("Job %s of %s cannot be read", job.job_id, job.project)
             else:
                 peers = [] if run.beside is None else gangs.get(run.job_key, [])
-                token = tokens.token(run.run_id) if tokens is not None else ""
+                has_token = tokens is not None and run.state is not RunState.ENDED
+                token = tokens.token(run.run_id) if tokens is not None and has_token else ""
                 orders.append(self._order(run, gang, peers, job, training_input, trial, token))
         return tuple(orders)
 
@@ -344,7 +360,7 @@ class AgentSync:
         return RunOrder(
             run_id=run.run_id,
             number=run.number,
-            target="stop" if run.state is RunState.STOPPING else "run",
+            target="stop" if run.state in (RunState.STOPPING, RunState.ENDED) else "run",
             project=job.project,
             job_id=job.job_id,
             training_input=training_input,

@@ -331,13 +331,63 @@ def test_lost_agent_among_two_gives_its_job_to_the_other_after_the_lease(api: Se
     api.tick(1)
     second.sync()
     assert second.run.number == 2
-    late = first.ship("master-replica-0", LogChunk(start=0, lines=(line("late"),)), run)
-    assert (late.next, late.complete) == (0, True)
-    assert first.sync().runs == ()
     second.start()
     assert run.run_id not in second.runs
     second.exit()
     assert api.job()["state"] == "SUCCEEDED"
+    assert "The log of master-replica-0 may lack its end: its host was lost." in api.events()
+    late = first.ship("master-replica-0", LogChunk(start=0, lines=(line("late"),)), run)
+    assert (late.next, late.complete) == (0, True), "the log of a job that has ended stays as it is"
+    assert first.sync().runs == ()
+
+
+def test_lost_agent_that_is_back_sends_what_its_runs_wrote_while_their_job_goes_on(api: Server) -> None:
+    first, second = ScriptedAgent(api, "first"), ScriptedAgent(api, "second")
+    first.sync()
+    second.sync()
+    first.sync()
+    started(api, first)
+    run = first.run
+    first.log("heard")
+    api.tick(599)
+    second.sync()
+    api.tick(2)
+    second.sync()
+    api.tick(1)
+    second.sync()
+    second.start()
+    assert api.detail()["runs"][0]["replicas"][0]["reason"] == "HOST_LOST"
+    (order,) = first.sync().runs
+    assert (order.run_id, order.target) == (run.run_id, "stop")
+    first.log("written", "in silence")
+    first.end_log(run=run)
+    assert first.sync().runs == ()
+    lines = [
+        data["text"]
+        for kind, data, _ in api.stream()
+        if kind == "log" and data["task"] == order.replicas[0].task
+    ]
+    assert lines == ["heard", "written", "in silence"]
+    complete = "The log of master-replica-0 is complete: its agent is back, and has sent its end."
+    assert api.events().count(complete) == 1
+    second.exit()
+    assert api.job()["state"] == "SUCCEEDED"
+
+
+def test_agent_that_has_stopped_its_run_at_the_end_of_its_lease_still_ends_the_log(api: Server) -> None:
+    first, second = ScriptedAgent(api, "first"), ScriptedAgent(api, "second")
+    first.sync()
+    second.sync()
+    first.sync()
+    started(api, first)
+    run = first.run
+    first.log("heard")
+    first.exit(code=143, reason=Reason.HOST_LOST, after_stop=True, logs=False)
+    assert api.detail()["runs"][0]["state"] == "STOPPING"
+    first.end_log(texts=("written in silence",), run=run)
+    assert api.detail()["runs"][0]["state"] == "ENDED"
+    assert [event for event in api.detail()["events"] if event["kind"] == "log-damaged"] == []
+    assert api.detail()["runs"][0]["replicas"][0]["log_lines"] == 2
 
 
 def test_only_agent_has_no_lease(agent: ScriptedAgent) -> None:

@@ -56,7 +56,7 @@ def restart(job: JobSnapshot, now: datetime, policy: Backoff) -> Restart | None:
     for task in filter(is_evaluator, (replica.task for replica in job.run.replicas)):
         lives = _lives(job, task)
         run, replica = lives[-1]
-        has_ended = replica.log_closed and (run is job.run or run.state is RunState.ENDED)
+        has_ended = replica.log_complete and (run is job.run or run.state is RunState.ENDED)
         if not has_ended or replica.exit is None or not _starts_again(lives):
             continue
         free, charged = FAULTS[replica.exit.reason] is Fault.OPERATOR, _charged(lives)

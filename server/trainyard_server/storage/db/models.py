@@ -18,6 +18,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    and_,
     text,
 )
 from sqlalchemy.engine import Dialect
@@ -285,6 +286,14 @@ class ReplicaRow(Table):
     metrics: Mapped[dict[str, Any] | None] = mapped_column(
         JSON(none_as_null=True), deferred=True, deferred_raiseload=True
     )
+
+    @property
+    def is_log_open(self) -> bool:
+        """Whether its agent has not ended its log: a complete one was given up with its agent, which may come back."""
+        return self.log_lines is None and self.log_kept is None
+
+
+IS_LOG_OPEN = and_(ReplicaRow.log_lines.is_(None), ReplicaRow.log_kept.is_(None))
 
 
 class EventRow(Table):

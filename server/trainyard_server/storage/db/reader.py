@@ -12,6 +12,7 @@ from trainyard_protocol.states import FINAL_JOB_STATES, RUN_MOVES, JobState, Run
 from trainyard_server.domain.permissions import Visible
 from trainyard_server.storage.db.job_inputs import JobInput, JobInputs
 from trainyard_server.storage.db.models import (
+    IS_LOG_OPEN,
     AgentRow,
     DeletedJobRow,
     EventRow,
@@ -263,6 +264,20 @@ class Reader:
         if agent_id is not None:
             query = query.where(RunRow.agent_id == agent_id)
         return self._session.scalars(query).all()
+
+    def late_runs(self, agent_id: str, run_ids: Collection[str]) -> Sequence[RunRow]:
+        """Those of these runs that ended without this agent, which was lost, and whose jobs go on: it may still send
+        their logs."""
+        if not run_ids:
+            return ()
+        with_open_logs = select(ReplicaRow.run_id).where(ReplicaRow.run_id.in_(run_ids), IS_LOG_OPEN)
+        query = (
+            select(RunRow)
+            .join(JobRow, JobRow.key == RunRow.job_key)
+            .where(RunRow.run_id.in_(with_open_logs), RunRow.agent_id == agent_id)
+            .where(RunRow.state == RunState.ENDED, JobRow.state.in_(UNFINISHED_JOBS))
+        )
+        return self._session.scalars(query.order_by(RunRow.run_id)).all()
 
     def replicas(self, run_ids: Iterable[str]) -> Sequence[ReplicaRow]:
         """The replicas of some runs, each gang in its own order."""

@@ -36,6 +36,7 @@ from trainyard_server.storage.db import engine
 from trainyard_server.storage.db.audit_trail import AuditTrail, current_trail
 from trainyard_server.storage.db.job_inputs import JobInput, JobInputs
 from trainyard_server.storage.db.models import (
+    IS_LOG_OPEN,
     AgentRow,
     DeletedJobRow,
     EventRow,
@@ -333,17 +334,16 @@ class Writer(Reader):
         stored: int | None = None,
     ) -> None:
         """Mark a replica's log as complete. `end` is from its agent; `stored` is the number of lines that a quota left.
+        With neither its agent is lost, and may come back.
 
-        Does nothing the second time.
+        Does nothing once the agent has ended it.
         """
         values: dict[str, object] = {"log_complete": True, "log_kept": stored}
         if end is not None:
             values |= {"log_lines": end.count, "log_sha256": end.sha256}
         result = self._session.execute(
             update(ReplicaRow)
-            .where(
-                ReplicaRow.run_id == run.run_id, ReplicaRow.task == task, ReplicaRow.log_complete.is_(False)
-            )
+            .where(ReplicaRow.run_id == run.run_id, ReplicaRow.task == task, IS_LOG_OPEN)
             .values(**values)
         )
         self.changes.jobs.add(run.job_key)

@@ -1,6 +1,7 @@
 """Server address and token: from flags, then the environment, then the saved login, then the local state directory."""
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,6 +75,17 @@ class Server:
 def default_project(environment: Mapping[str, str] = os.environ) -> str:
     """`$TRAINYARD_PROJECT` or `local`."""
     return environment.get("TRAINYARD_PROJECT") or DEFAULT_PROJECT
+
+
+def checked_project(text: str) -> str:
+    """The project's id, by the server's rule. Raises InvalidArgument, which names the variable if it has the id."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}", text):
+        return text
+    source = "$TRAINYARD_PROJECT" if text == os.environ.get("TRAINYARD_PROJECT") else "--project"
+    raise InvalidArgument(
+        f"{source}: {text!r} is not a project id: it has 1 to 128 letters, digits and _ . : -, and begins with a "
+        "letter or a digit."
+    )
 
 
 def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:

@@ -192,15 +192,10 @@ def _labels(value: object) -> object:
 
 Labels = Annotated[dict[str, str], BeforeValidator(_labels)]
 
-_OUTPUT_ONLY = (
-    "createTime",
-    "startTime",
-    "endTime",
-    "state",
-    "errorMessage",
-    "trainingOutput",
-    "jobPosition",
+OUTPUT_ONLY = frozenset(
+    ("createTime", "startTime", "endTime", "state", "errorMessage", "trainingOutput", "jobPosition")
 )
+"""Keys of the API's Job that the server sets."""
 
 
 class Job(Message):
@@ -218,7 +213,7 @@ class Job(Message):
             return data
         if "predictionInput" in data or "prediction_input" in data:
             raise validation_error("has a predictionInput; only training jobs run here.")
-        return {key: value for key, value in data.items() if to_camel(str(key)) not in _OUTPUT_ONLY}
+        return {key: value for key, value in data.items() if to_camel(str(key)) not in OUTPUT_ONLY}
 
 
 class LabelsPatch(Message):

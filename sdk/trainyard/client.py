@@ -162,6 +162,8 @@ class Client:
             name=job_id,
             user_args=user_args,
         )
+        if self._http.server.local:
+            draft = submission.with_default_machine(draft, logger.info)
         self._check(draft)
         directory = str(get(draft.data, "trainingInput.jobDir") or "")
         if self._storage and directory.startswith("gs://"):

@@ -16,6 +16,21 @@ from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views import JobDetail
 
+_SHOWN = 20
+"""Jobs that the question names."""
+
+
+def ended_jobs(client: Client, filter_: str) -> list[str]:
+    """The names of the jobs that match and have ended; says how many of those that match have not."""
+    jobs = list(client.list_jobs(filter_))
+    ended = [job["jobId"] for job in jobs if job["state"] in FINAL_JOB_STATES]
+    if active := len(jobs) - len(ended):
+        verbs = ("has", "stays") if active == 1 else ("have", "stay")
+        notify(f"{count(active, 'job')} of those that match {verbs[0]} not ended, and {verbs[1]}.")
+    if not ended:
+        notify("No job that has ended matches. Nothing was deleted.")
+    return ended
+
 
 def delete(client: Client, names: Sequence[str], state: LocalState, *, confirmed: bool) -> None:
     """Delete jobs that have ended: all of them, or none if one is unknown or has not ended.
@@ -53,11 +68,15 @@ def own_directory(detail: JobDetail, root: Path | None, name: str) -> Path | Non
 def consequences(jobs: Mapping[str, JobDetail], directories: Mapping[str, Path | None]) -> str:
     """The text of the question: what is removed, and what stays. Pure."""
     lines = [f"This deletes {count(len(jobs), 'job')} with record, log, curves and resource usage:"]
-    for name, detail in jobs.items():
+    for name, detail in list(jobs.items())[:_SHOWN]:
         own, job_dir = directories[name], detail.job.get("trainingInput", {}).get("jobDir")
         also = f", and its directory {own} with all files" if own is not None else ""
         stays = f"; {job_dir} stays" if job_dir else ""
         lines.append(f"  {name} ({detail.state}){also}{stays}")
+    if len(jobs) > _SHOWN:
+        lines.append(
+            f"  and {len(jobs) - _SHOWN} more, with their own directories; directories of --job-dir stay"
+        )
     return "\n".join([*lines, "This cannot be undone. The names are never used again."])
 
 

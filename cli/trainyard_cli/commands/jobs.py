@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainyard_cli.client import Client, LogQuery
+from trainyard_cli.commands.listing import check_keys
 from trainyard_cli.local.connect import notify
 from trainyard_cli.output import formats, progress, study_status
 from trainyard_cli.output.formats import Output
@@ -52,6 +53,7 @@ def describe(
         return "\n".join([f"{detail.job['jobId']}: {detail.state}", *lines])
     if everything:
         return formats.render(output, detail.model_dump(mode="json", exclude_none=True))
+    check_keys("--format", [column.key for column in output.columns], [detail.job])
     if output.for_people:
         notify("\n" + "\n".join(lines))
     return formats.render(output, detail.job)

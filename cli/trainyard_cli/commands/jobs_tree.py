@@ -93,20 +93,29 @@ def cancel(target: Target, job: str) -> None:
 
 
 @jobs_group.command()
-@jobs_argument
+@click.argument("names", type=JobName(), shell_complete=job_names, nargs=-1, metavar="[JOB...]")
+@click.option(
+    "--filter",
+    "filter_",
+    default="",
+    help="The jobs that match and have ended, as in jobs list: createTime<2026-01-01 AND labels.team=vision",
+)
 @click.option("--yes", "--quiet", "confirmed", is_flag=True, help="Do not ask.")
 @server_options
-def delete(target: Target, names: tuple[str, ...], confirmed: bool) -> None:
+def delete(target: Target, names: tuple[str, ...], filter_: str, confirmed: bool) -> None:
     """Delete jobs that have ended: record, log, curves, resource usage. Asks before.
 
     The local service's own directory of a job goes with it; a --job-dir, also on gs://, stays. A name is never used
     again.
     """
+    if bool(names) == bool(filter_.strip()):
+        raise click.UsageError("Name jobs, or give --filter: exactly one of JOB... | --filter must be given.")
     from trainyard_cli.commands import delete as removal
     from trainyard_cli.local.state import LocalState
 
     with _connect(target) as client:
-        removal.delete(client, names, LocalState(target.state_dir), confirmed=confirmed)
+        if chosen := names or removal.ended_jobs(client, filter_):
+            removal.delete(client, chosen, LocalState(target.state_dir), confirmed=confirmed)
 
 
 @jobs_group.command("stream-logs")

@@ -1,9 +1,12 @@
 """List of jobs. It loads no models: see `v1_client`."""
 
+import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+
+import click
 
 from trainyard_cli.local.connect import notify
 from trainyard_cli.output import formats
@@ -28,10 +31,11 @@ def list_jobs(
     uri: bool,
 ) -> str:
     """List jobs as `JOB_ID STATUS CREATED` or in `output`'s format. `limit` applies after sorting."""
-    jobs: Iterable[dict[str, Any]] = client.list_jobs(filter_, None if sort_by else limit)
+    jobs = list(client.list_jobs(filter_, None if sort_by else limit))
+    check_keys("--sort-by", [key.removeprefix("~") for key in _keys(sort_by)], jobs)
+    check_keys("--format", [column.key for column in output.columns], jobs)
     if sort_by:
         jobs = sort(jobs, sort_by)[:limit]
-    jobs = list(jobs)
     if uri:
         base = f"{client.server.url}/v1/projects/{client.project}/jobs"
         return "\n".join(f"{base}/{job['jobId']}" for job in jobs)
@@ -48,6 +52,25 @@ def list_jobs(
     return formats.table(headers, [row[: len(headers)] for row in rows])
 
 
+def check_keys(flag: str, keys: Iterable[str], jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Raise a usage error for a key that none of these jobs has, and that no job can have."""
+    for key in keys:
+        if all(formats.value_at(job, key) is None for job in jobs):
+            from trainyard_protocol.job_keys import FIRST, is_key  # slow, and rarely needed
+
+            if not is_key(key):
+                near = difflib.get_close_matches(key, FIRST, n=1)
+                did_you_mean = f" Did you mean {near[0]}?" if near else ""
+                raise click.UsageError(
+                    f"argument {flag}: jobs have no key {key!r}.{did_you_mean} Keys are {', '.join(sorted(FIRST))}, "
+                    "and those inside them, such as trainingInput.workerCount."
+                )
+
+
+def _keys(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def _cause(job: Mapping[str, Any]) -> str:
     """The cause of a failed job: the first line of its errorMessage, without the sentence before the cause."""
     if job["state"] != JobState.FAILED:
@@ -60,7 +83,7 @@ def _cause(job: Mapping[str, Any]) -> str:
 def sort(jobs: Iterable[Mapping[str, Any]], sort_by: str) -> list[Any]:
     """Sort by `KEY,~KEY`: `~` is descending; jobs without the key come last."""
     ordered = list(jobs)
-    for key in reversed([part.strip() for part in sort_by.split(",") if part.strip()]):
+    for key in reversed(_keys(sort_by)):
         name = key.removeprefix("~")
         with_key = [job for job in ordered if formats.value_at(job, name) is not None]
         without = [job for job in ordered if formats.value_at(job, name) is None]

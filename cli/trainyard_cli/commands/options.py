@@ -9,7 +9,13 @@ from typing import Any
 import click
 
 from trainyard_cli.commands.suggestions import unknown_option
-from trainyard_cli.settings import DEFAULT_PROJECT, Target, default_project, default_state_dir
+from trainyard_cli.settings import (
+    DEFAULT_PROJECT,
+    Target,
+    checked_project,
+    default_project,
+    default_state_dir,
+)
 
 Command = Callable[..., Any]
 
@@ -120,7 +126,7 @@ def server_options(
     ) -> Any:
         target = Target(
             state_dir=state_dir or default_state_dir(),
-            project=project or default_project(),
+            project=checked_project(project or default_project()),
             server=server or "",
             token_file=token_file,
             local=state_dir is not None,

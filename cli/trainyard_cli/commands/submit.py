@@ -82,6 +82,8 @@ def submit(
         )
     state = LocalState(target.state_dir)
     server = find_server(target)
+    if server is None or server.local:
+        draft = submission.with_default_machine(draft, notify)
     with _proposing_build(draft, words, user_args):
         checked = _check(draft, target, server, _catalog(server, state))
     _notify_substitution(checked, server, state)
@@ -157,6 +159,8 @@ def validate(
     draft, project = _draft(source, flags, name, user_args)
     state = LocalState(target.state_dir)
     found = find_server(target)
+    if found is None or found.local:
+        draft = submission.with_default_machine(draft, notify)
     catalog = _catalog(found, state)
     server = running_server(target)
     with _proposing_build(draft, [word for word in words if word != "--fix"], user_args):

@@ -10,6 +10,7 @@ from trainyard_cli.commands.gcloud_flags import behind_the_verb
 
 _SYNONYMS = {
     "kill": ("cancel",),
+    "log": ("stream-logs",),
     "logs": ("stream-logs",),
     "ls": ("list",),
     "ps": ("list",),
@@ -70,27 +71,28 @@ def _shown(group: click.Group) -> list[str]:
 
 
 def _path(group: click.Group, word: str) -> list[str]:
-    """The names that lead to the command that was meant; [] without one."""
-    if name := _closest(word, group.commands):
-        return [name]
-    if len(shown := _shown(group)) == 1:  # `jobs submit` has nothing but `training`
-        return shown
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group) and (inner := _closest(word, command.commands)):
-            return [name, inner]
+    """The names that lead to the command that was meant; [] without one. A word that names a command, also one of a
+    group below, comes before one that resembles a name."""
+    for closest in (_named, _resembling):
+        if name := closest(word, group.commands):
+            return [name]
+        if closest is _resembling and len(shown := _shown(group)) == 1:
+            return shown  # `jobs submit` has nothing but `training`
+        for name, command in group.commands.items():
+            if isinstance(command, click.Group) and (inner := closest(word, command.commands)):
+                return [name, inner]
     return []
 
 
 def _meant(name: str, word: str) -> bool:
-    return _closest(word, [name]) == name
+    return bool(_named(word, [name]) or _resembling(word, [name]))
 
 
-def _closest(word: str, names: Collection[str]) -> str:
-    if word in names:
-        return word
-    for name in _SYNONYMS.get(word, ()):
-        if name in names:
-            return name
+def _named(word: str, names: Collection[str]) -> str:
+    return next((name for name in (word, *_SYNONYMS.get(word, ())) if name in names), "")
+
+
+def _resembling(word: str, names: Collection[str]) -> str:
     return next(iter(difflib.get_close_matches(word, names, n=1)), "")
 
 

@@ -143,6 +143,11 @@ FLAGS: tuple[Flag, ...] = (
         "trainingInput.scaleTier",
         {"type": TierChoice(SCALE_TIERS, case_sensitive=False)},
     ),
+    Flag(
+        "--cpus",
+        "CPUs of the master, and of each other replica without a machine type: the machine types local-N.",
+        options={"type": click.IntRange(1), "metavar": "N"},
+    ),
     Flag("--runtime-version", "Version of the pre-built runtime.", "trainingInput.runtimeVersion"),
     Flag("--python-version", "Version of Python.", "trainingInput.pythonVersion"),
     Flag("--service-account", "Recorded with the job.", "trainingInput.serviceAccount"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard_cli.client import Client
-from trainyard_cli.submission import config_file, packaging, programs, script_package
+from trainyard_cli.submission import config_file, machine_types, packaging, programs, script_package
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
 from trainyard_cli.submission.programs import Program
@@ -74,6 +74,7 @@ def draft(
     data, origins = merge(config.data if config else {}, flags)
     if data.get(spelling(data, _TRAINING)) is None:
         data[spelling(data, _TRAINING)] = {}
+    machine_types.add_cpus(data, origins, flags)
     if user_args:
         put(data, f"{_TRAINING}.args", list(user_args))
         origins["args"] = "USER_ARGS"
@@ -109,6 +110,15 @@ def with_image(made: JobDraft, image: str) -> JobDraft:
             put(data, path, image)
     origins["master_config.image_uri"] = "--build"
     return replace(made, data=data, origins=origins)
+
+
+def with_default_machine(made: JobDraft, notify: Notify) -> JobDraft:
+    """The job as this machine's own service gets it: with one CPU where it is a program, and names no machines."""
+    data = copy.deepcopy(dict(made.data))
+    if not machine_types.add_default(data):
+        return made
+    notify(machine_types.ONE_CPU)
+    return replace(made, data=data)
 
 
 def lacks_program(made: JobDraft) -> bool:

@@ -303,6 +303,30 @@ def test_list_filters_limits_sorts_and_formats(typed: Type, app: Server) -> None
     assert typed("jobs list --uri --filter jobId:cnn*").out.endswith("/v1/projects/p/jobs/cnn\n")
 
 
+UNKNOWN_KEYS = {
+    "jobs list --sort-by ~createtime": "argument --sort-by: jobs have no key 'createtime'. Did you mean createTime?",
+    "jobs list --format value(jobId,foo)": "argument --format: jobs have no key 'foo'.",
+    "jobs list --format csv(trainingInput.workers)": "jobs have no key 'trainingInput.workers'.",
+    "jobs describe a --format value(stat)": "jobs have no key 'stat'. Did you mean state?",
+    "jobs list --project Foo/Bar": "--project: 'Foo/Bar' is not a project id",
+}
+KEYS_WITHOUT_A_VALUE = (
+    "jobs list --format value(errorMessage,endTime,trainingOutput.trials[0].finalMetric.objectiveValue)",
+    "jobs list --format value(labels.team,trainingInput.workerConfig.acceleratorConfig.type)",
+    "jobs list --format value(trainingInput.hyperparameters.params[0].discreteValues) --sort-by startTime,~labels.a",
+)
+
+
+def test_list_and_describe_refuse_keys_that_no_job_can_have(typed: Type, app: Server) -> None:
+    wrong = []
+    for words, refusal in UNKNOWN_KEYS.items() if app.create("a") else ():
+        printed = typed(words)
+        if printed.code == 0 or printed.out or refusal not in printed.err:
+            wrong.append(f"{words}: {printed}")
+    wrong += [words for words in KEYS_WITHOUT_A_VALUE if typed(words).code]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_flags_of_gcloud_stand_before_the_verb_too(typed: Type, app: Server) -> None:
     app.create("a")
     assert typed("--project p jobs -q --verbosity debug --format=value(jobId) list").out == "a\n"
@@ -373,7 +397,7 @@ def test_describe_for_scripts_prints_nothing_else(typed: Type, app: Server) -> N
 def test_describe_unknown_job_exits_1(typed: Type) -> None:
     printed = typed("jobs describe none")
     assert (printed.code, printed.out) == (1, "")
-    assert "none was not found" in printed.err
+    assert printed.err.startswith("ERROR: The job projects/p/jobs/none was not found.")
 
 
 def test_cancel_is_silent_and_harmless_when_repeated(typed: Type, app: Server) -> None:
@@ -686,6 +710,28 @@ def test_delete_of_a_job_that_has_not_ended_deletes_none_of_them(typed: Type, ap
         "To end it first:  jobs cancel active\n"
     )
     assert app.job("ended")["state"] == "CANCELLED"
+
+
+def test_delete_by_a_filter_takes_the_ended_jobs_that_match(typed: Type, app: Server) -> None:
+    for name in ("rnn_1", "rnn_2", "rnn_3", "cnn"):
+        app.create(name)
+    for name in ("rnn_1", "rnn_2", "cnn"):
+        app.cancel(name)
+    printed = typed("jobs delete --filter jobId:rnn* --yes")
+    assert sorted(printed.err.splitlines()) == [
+        "1 job of those that match has not ended, and stays.",
+        "Deleted the job [rnn_1].",
+        "Deleted the job [rnn_2].",
+    ]
+    assert sorted(typed("jobs list --format value(jobId)").out.split()) == ["cnn", "rnn_3"]
+    nothing = typed("jobs delete --filter jobId:rnn_1 --yes")
+    assert (nothing.code, nothing.err) == (0, "No job that has ended matches. Nothing was deleted.\n")
+    for words in (
+        "jobs delete --yes",
+        "jobs delete cnn --filter jobId:rnn*",
+        "jobs delete --filter foo:x --yes",
+    ):
+        assert typed(words).code, words
 
 
 def test_own_directory_is_the_default_one_and_never_a_job_dir_or_a_link(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ TYPED = {
     "jobs descrbe x": "Did you mean:\n  trainyard jobs describe x\n",
     "jobs logs x": "Did you mean:\n  trainyard jobs stream-logs x\n",
     "jobs stop x": "Did you mean:\n  trainyard jobs cancel x\n",
+    "logs x": "Did you mean:\n  trainyard jobs stream-logs x\n",
     "stop": "Did you mean:\n  trainyard down\n",
     "list --limit 3": "Did you mean:\n  trainyard jobs list --limit 3\n",
     "jobs qqq": "ERROR: (trainyard.jobs) No such command 'qqq'.\n",

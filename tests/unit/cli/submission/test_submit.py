@@ -104,6 +104,42 @@ def test_merge_maps_fields_to_flags() -> None:
     }
 
 
+CPUS = {
+    "": ("CUSTOM", "local-4", None),
+    "trainingInput: {pythonModule: a.b, workerCount: 2}": ("CUSTOM", "local-4", "local-4"),
+    "trainingInput: {scaleTier: CUSTOM, masterType: n1-highmem-8, workerCount: 1, workerType: standard}": (
+        *("CUSTOM", "local-4", "standard"),
+    ),
+}
+NAMES_MACHINES = (
+    "trainingInput: {scaleTier: BASIC}",
+    "trainingInput: {scaleTier: CUSTOM, masterType: local-2}",
+    "trainingInput: {masterConfig: {imageUri: a}}",
+    "training_input: {worker_count: 1}",
+)
+
+
+def test_cpus_are_the_machine_type_of_every_replica_without_one(tmp_path: Path) -> None:
+    for text, (tier, master, worker) in CPUS.items():
+        asked = draft(tmp_path, text or "trainingInput: {}", cpus=4).data["trainingInput"]
+        assert (asked["scaleTier"], asked["masterType"], asked.get("workerType")) == (tier, master, worker)
+    assert "--cpus: 'local-99' is not a machine type" in refusal(draft(tmp_path, CUSTOM, cpus=99))
+    for flag, value in (("scale_tier", "basic"), ("master_machine_type", "local-2")):
+        with pytest.raises(InvalidArgument, match="--cpus"):
+            submit.draft(None, flags(cpus=4, **{flag: value}), current_dir=tmp_path)
+
+
+def test_default_machine_is_one_cpu_where_a_program_names_no_machines(tmp_path: Path) -> None:
+    messages: list[str] = []
+    made = submit.with_default_machine(draft(tmp_path, "trainingInput: {pythonModule: a.b}"), messages.append)
+    assert made.data["trainingInput"]["masterType"] == "local-1"
+    assert messages == ["No scale tier: the job gets 1 CPU (--cpus N for more)."]
+    for text in NAMES_MACHINES:
+        named = draft(tmp_path, text)
+        assert submit.with_default_machine(named, messages.append) is named, text
+    assert len(messages) == 1
+
+
 def test_draft_without_user_args_keeps_the_configs(tmp_path: Path) -> None:
     assert draft(tmp_path, CUSTOM).data["trainingInput"]["args"] == ["--lr", 0.1]
 
@@ -182,12 +218,12 @@ def test_draft_package_that_does_not_exist_is_refused_at_once(tmp_path: Path) ->
 
 
 def test_check_locally_bad_values_name_flag_and_line(tmp_path: Path) -> None:
-    text = CUSTOM.replace("local-1", "local-9")
-    message = refusal(draft(tmp_path, text, name="9x", worker_count=2, worker_machine_type="local-8"))
+    text = CUSTOM.replace("local-1", "local-99")
+    message = refusal(draft(tmp_path, text, name="9x", worker_count=2, worker_machine_type="local-88"))
     assert "JOB: A name should start with a letter" in message
-    message = refusal(draft(tmp_path, text, worker_count=2, worker_machine_type="local-8"))
-    assert "config.yaml:3: masterType: 'local-9' is not a machine type of this service." in message
-    assert "--worker-machine-type: 'local-8' is not a machine type of this service." in message
+    message = refusal(draft(tmp_path, text, worker_count=2, worker_machine_type="local-88"))
+    assert "config.yaml:3: masterType: 'local-99' is not a machine type of this service." in message
+    assert "--worker-machine-type: 'local-88' is not a machine type of this service." in message
 
 
 def test_check_locally_wrong_secrets_name_flag_or_line(tmp_path: Path) -> None:

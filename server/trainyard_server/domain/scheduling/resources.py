@@ -303,6 +303,14 @@ def needs(gang: Iterable[ReplicaRequest]) -> str:
     return describe(sum(share.vcpus for share in shares), memory_of(shares), gpus)
 
 
+def needs_on(gang: Iterable[ReplicaRequest], shares: Sequence[ResourceShare], agent: AgentSnapshot) -> str:
+    """The resources that a gang gets on an agent, where it may be scaled down, and then those that it asked for."""
+    given = {kind or "GPU": count for kind, count in gpus_of(shares).items()}
+    there = describe(cpus_of(shares, agent.capacity), memory_of(shares), given)
+    requested = needs(gang)
+    return there if there == requested else f"{there} (scaled down from {requested})"
+
+
 def has(capacity: Capacity) -> str:
     amounts = describe(capacity.vcpus, capacity.memory_bytes, capacity.accelerators)
     nodes = sum(pool.nodes for pool in capacity.pools)

@@ -24,7 +24,9 @@ from trainyard_server.domain.scheduling.resources import (
     asked,
     full_queue,
     has,
+    memory_of,
     needs,
+    needs_on,
     scaling,
 )
 from trainyard_server.domain.scheduling.several_agents import ONE_AGENT, listed, together_reason
@@ -243,17 +245,18 @@ def _enqueue(group: Group, budget: QuotaBudget, kind: WaitingKind) -> None:
 def _room_reason(job: JobSnapshot, candidates: Sequence[Candidate], roomy: Sequence[Candidate]) -> str:
     """Resources that are missing on the agent with the most free resources."""
     if roomy:
-        return f"needs {needs(job.gang)}; agent {roomy[0].node.agent.name} has room for it, reserved for jobs ahead"
-    node = max((candidate.node for candidate in candidates), key=lambda node: node.free[:2])
+        agent = roomy[0].node.agent
+        needed = needs_on(job.gang, roomy[0].shares, agent)
+        return f"needs {needed}; agent {agent.name} has room for it, reserved for jobs ahead"
+    candidate = max(candidates, key=lambda candidate: candidate.node.free[:2])
+    node = candidate.node
     agent, capacity = node.agent, node.agent.capacity
     if agent.in_flight:
         return full_queue(agent)
     cpus, memory = capacity.vcpus, capacity.memory_bytes
-    requested_memory = sum(request.resources.memory_bytes for request in job.gang)
-    reason = (
-        f"needs {needs(job.gang)}; agent {agent.name} has {cpus} vCPU, of which {node.free_vcpus} are free"
-    )
-    if min(requested_memory, memory) > node.free_memory:
+    needed = needs_on(job.gang, candidate.shares, agent)
+    reason = f"needs {needed}; agent {agent.name} has {cpus} vCPU, of which {node.free_vcpus} are free"
+    if memory_of(candidate.shares) > node.free_memory:
         reason += f", and {memory / GIGABYTE:.1f} GB, of which {node.free_memory / GIGABYTE:.1f} are free"
     devices = capacity.accelerators.total()
     if devices and any(request.resources.accelerator_count for request in job.gang):

@@ -213,6 +213,9 @@ def test_fit_waits_for_room_with_a_gang_that_fits_the_empty_machine() -> None:
 def test_fit_waits_for_the_whole_machine_with_a_gang_that_is_scaled() -> None:
     result = plan([queued(1, 5)], [agent(gb=20, mode="fit", gangs=(held(0),))], NOW)
     assert result.waiting[1].kind == "room"
+    assert result.waiting[1].reason == (
+        "needs 2 vCPU and 10.0 GB (scaled down from 5 vCPU and 10.0 GB); agent laptop has 2 vCPU, of which 1 are free"
+    )
 
 
 def test_fit_prefers_to_wait_for_an_agent_that_holds_the_gang_as_asked() -> None:

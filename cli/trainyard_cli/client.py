@@ -154,9 +154,12 @@ class Client(V1Client):
         path = f"{self._extensions}/{quote(job, safe='')}/explain"
         return self._read(Explanation, "GET", path, params=params)
 
-    def trials(self, study: str) -> StudyView:
-        """A study with all its trials. Raises FailedPrecondition for another job."""
-        return self._read(StudyView, "GET", f"{self._extensions}/{quote(study, safe='')}/trials")
+    def trials(self, study: str, metric: str = "", goal: str = "") -> StudyView:
+        """A study with all its trials, with the values of its metric or of another one. Raises FailedPrecondition for
+        another job, InvalidArgument for a metric that no trial has reported."""
+        params = {name: text for name, text in (("metric", metric), ("goal", goal)) if text}
+        path = f"{self._extensions}/{quote(study, safe='')}/trials"
+        return self._read(StudyView, "GET", path, params=params)
 
     def why(self, job: str) -> QueueExplanationView:
         return self._read(QueueExplanationView, "GET", f"{self._extensions}/{quote(job, safe='')}/why")

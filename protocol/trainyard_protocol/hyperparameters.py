@@ -178,6 +178,21 @@ class HyperparameterSpec(Message):
         return self.goal is Goal.MINIMIZE
 
     @property
+    def sent_goal(self) -> Goal | None:
+        """The goal that was sent; None where it is the default."""
+        unsent = "goal" not in self.model_fields_set or self.goal is Goal.GOAL_TYPE_UNSPECIFIED
+        return None if unsent else self.goal
+
+    @property
+    def needs_metric(self) -> bool:
+        """Whether the study is nothing without its metric. A grid is tried as a whole: one whose config names no metric
+        takes a metric that its trials report."""
+        return (
+            self.algorithm is not Algorithm.GRID_SEARCH
+            or "hyperparameter_metric_tag" in self.model_fields_set
+        )
+
+    @property
     def grid_size(self) -> int | None:
         """The number of points of its space; None with a DOUBLE among the parameters."""
         return _size(self.params)

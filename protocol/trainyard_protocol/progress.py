@@ -13,6 +13,7 @@ so it rejects most by their first character. `progress_reader` reads other lines
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,17 @@ FINAL_EVENTS = frozenset({"done", "stopped"})
 
 _NO_METRICS = frozenset({"event", "step", "steps", "epoch", "epochs", "stacks"})
 
+_LOWER = frozenset(
+    "cer cost err error fid loss mae mape mse nll perplexity ppl rmse wer".split()  # noqa: SIM905
+)
+_HIGHER = frozenset(
+    "acc accuracy auc auroc bleu dice f1 iou map miou ndcg precision psnr r2 recall reward rouge score ssim".split()  # noqa: SIM905
+)
+_VALIDATION = frozenset(
+    "dev eval evaluation held heldout holdout test val valid validation".split()  # noqa: SIM905
+)
+_WORD = re.compile(r"[a-z0-9]+")
+
 
 @dataclass(frozen=True, slots=True)
 class ProgressEvent:
@@ -49,6 +61,23 @@ class ProgressEvent:
     epochs: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     is_position: bool = True
+
+
+def lower_is_better(name: str) -> bool | None:
+    """The direction of a metric by the words of its name; None where they do not tell."""
+    words = _words(name)
+    if words & _LOWER or "loss" in name.casefold():
+        return True
+    return False if words & _HIGHER or "accuracy" in name.casefold() else None
+
+
+def is_validation(name: str) -> bool:
+    """Whether the name says that the metric is of examples that are not trained on, such as val_loss."""
+    return bool(_words(name) & _VALIDATION)
+
+
+def _words(name: str) -> set[str]:
+    return set(_WORD.findall(name.casefold()))
 
 
 def parse(text: str) -> ProgressEvent | None:

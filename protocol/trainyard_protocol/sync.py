@@ -276,10 +276,15 @@ MAX_REPORTED = 100
 """Measurements in a report: cloudml-hypertune keeps as many in its file."""
 
 
+MAX_OTHERS = 20
+"""Other metrics in a report."""
+
+
 class RunReport(Wire):
     """`activity` is the present step of the preparation of a run ("installing trainer-0.0.0.tar.gz"). `runtime` is the
     runtime that the agent chose for it, None before (and from older agents); `runtime_reason` is why, where there was a
-    choice ("the job brings its image"). `measurements`: of a trial, the last MAX_REPORTED in its metric file."""
+    choice ("the job brings its image"). `measurements`: of a trial, the last MAX_REPORTED in its metric file;
+    `other_metrics`: the newest values of others in it by name, where it has none with the study's tag."""
 
     run_id: str
     replicas: Many[ReplicaReport]
@@ -287,6 +292,7 @@ class RunReport(Wire):
     runtime: RuntimeName | None = None
     runtime_reason: str = ""
     measurements: Many[TrialMeasurement] = ()
+    other_metrics: dict[str, TrialMeasurement] = {}
 
 
 class ServerAbout(Wire):

@@ -44,12 +44,14 @@ class TrialView(Wire):
 class StudyView(Wire):
     """A study with its trials, by number. `spec` has the `hyperparameters` as they were sent. `counts` are the trials
     by state, `best` the number of the best one so far. `resumed`: trials of an earlier study that suggestions know.
-    `message`: why the study fails; "" while it does not."""
+    `message`: why the study fails; "" while it does not. `reported`: where no trial has a value, metrics that they have
+    reported."""
 
     job_id: str
     state: JobState
     goal: str
     metric_tag: str
+    reported: tuple[str, ...] = ()
     algorithm: str
     max_trials: int
     max_parallel_trials: int

@@ -148,16 +148,18 @@ class Client:
             "goal": goal,
             "parallel_trials": parallel_trials,
         }
+        flags = JobFlags({name: value for name, value in given.items() if value})
         user_args = tuple(map(str, args))
         source = config_file.of(config) if isinstance(config, Mapping) else Path(config) if config else None
         if from_trial:
             if source is not None:
                 raise InvalidArgument("config and from_trial exclude each other.")
             name = from_trial.job_id if isinstance(from_trial, Trial) else from_trial.replace("/", ".")
-            source, user_args = trial_config(self._http, name, user_args, logger.info), ()
+            source, flags = trial_config(self._http, name, user_args, logger.info, flags)
+            user_args = ()
         draft = submission.draft(
             source,
-            JobFlags({name: value for name, value in given.items() if value}),
+            flags,
             current_dir=Path.cwd(),
             name=job_id,
             user_args=user_args,
@@ -302,10 +304,11 @@ class Job:
 
         return metrics.read(fetch, from_step, to_step)
 
-    def trials(self) -> list[Trial]:
+    def trials(self, metric: str = "", goal: Literal["", "maximize", "minimize"] = "") -> list[Trial]:
         """The trials of a study, best first: parameters, measurements, state and times; `job_id` is that of the
-        trial's own job. Raises FailedPrecondition for another job."""
-        return best_first(self._http.trials(self.id))
+        trial's own job. `metric` ranks them by another metric that they have reported; `goal` is needed where its name
+        does not tell whether it is to be large. Raises FailedPrecondition for another job."""
+        return best_first(self._http.trials(self.id, metric, goal))
 
     def files(self, path: str = "") -> list[FileEntry]:
         """The entries of a directory below its job-dir."""

@@ -145,8 +145,9 @@ def test_alone_reports_every_ten_steps_and_at_the_end_of_each_epoch(trained: tup
 def test_alone_writes_the_metric_of_the_tuning_service(
     trained: tuple[Trainer, Path], metric_file: Path
 ) -> None:
-    (line,) = metric_file.read_text().splitlines()
-    metric = json.loads(line)
+    metrics = [json.loads(line) for line in metric_file.read_text().splitlines()]
+    assert [one["global_step"] for one in metrics] == ["90", "180", "270", "360", "450"]  # at each evaluation
+    metric = metrics[-1]
     assert float(metric["training/hptuning/metric"]) == pytest.approx(trained[0].held_out_accuracy, abs=1e-5)
     assert (metric["global_step"], metric["trial"]) == ("450", "3")
 

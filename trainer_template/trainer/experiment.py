@@ -202,6 +202,8 @@ class Experiment:
             report("evaluation", step=position.steps, epoch=position.epochs, **measured)
             summaries.scalars(run, position.steps, **measured)
             summaries.flush()
+        if self.cluster.is_chief:
+            report_to_tuning_service(evaluated, position.steps)
         return evaluated
 
     def score(self, evaluated: dict[str, float]) -> float:
@@ -238,7 +240,6 @@ class Experiment:
         facts["parameters_sha256"] = state.parameters_sha256(trained)
         url = saver.save_model(export(self.model, trained, self.dataset.label_names, facts))
         if self.cluster.is_chief:
-            report_to_tuning_service(evaluated[next(iter(self.model.task.metrics), "loss")], position.steps)
             report("saved", model=url)
 
 

@@ -17,7 +17,7 @@ from trainer.output.histograms import Histograms
 from trainer.output.profile import StepProfiler
 from trainer.output.report import Progress, report
 from trainer.output.saving import Saver
-from trainer.output.summaries import NoSummaries, Summaries, TensorBoard
+from trainer.output.summaries import NoSummaries, Summaries, TensorBoard, report_to_tuning_service
 from trainer.state import State, TrainingPosition
 from trainer.steps import make_evaluation_step, make_train_step, no_sums
 from trainer.strategy import Strategy, copy_on_device, prefetch
@@ -147,6 +147,10 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     if evaluated is None or exported != position:
         variables = strategy.replicate((host_state.params, host_state.statistics))
         evaluated = experiment.evaluate(evaluation_step, variables, exported, summaries)
+        if (
+            experiment.cluster.is_chief and exported != position
+        ):  # the value at the highest step is the trial's
+            report_to_tuning_service(evaluated, position.steps)
     experiment.save_model(saver, host_state, exported, evaluated)
     summaries.close()
     report("done", step=position.steps, steps=steps, parameters_sha256=state.parameters_sha256(host_state))

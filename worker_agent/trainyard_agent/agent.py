@@ -340,13 +340,14 @@ class Agent:
             RunReport(
                 run_id=run_id,
                 replicas=self._stall_monitor.annotate(
-                    run_id, self._start_deadline.annotate(run_id, replicas)
+                    run_id, self._start_deadline.annotate(run_id, run.replicas)
                 ),
                 runtime=self._handles[run_id].runtime,
                 runtime_reason=staging[run_id].runtime_reason if run_id in staging else "",
-                measurements=measurements,
+                measurements=run.measurements,
+                other_metrics=dict(run.others),
             )
-            for run_id, (replicas, measurements) in measured.items()
+            for run_id, run in measured.items()
             if run_id in self._handles
         ]
         for run_id, order in self._orders.items():

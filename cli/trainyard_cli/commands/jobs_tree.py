@@ -294,9 +294,18 @@ def metrics(target: Target, output: "Output", job: str, **parameters: Any) -> No
 
 @jobs_group.command()
 @job_argument
+@click.option(
+    "--metric", default="", help="Rank them by this metric that they reported.  [default: the study's]"
+)
+@click.option(
+    "--goal",
+    type=click.Choice(("maximize", "minimize"), case_sensitive=False),
+    default=None,
+    help="Whether that metric is to be large or small.  [default: as its name says]",
+)
 @server_options
 @output_options
-def trials(target: Target, output: "Output", job: str) -> None:
+def trials(target: Target, output: "Output", job: str, metric: str, goal: str | None) -> None:
     """Show the trials of a study, best first: state, metric, hyperparameters and times.
 
     Everything about one of them: jobs describe JOB/7, jobs stream-logs JOB/7.
@@ -304,7 +313,7 @@ def trials(target: Target, output: "Output", job: str) -> None:
     from trainyard_cli.commands import trials as trial_commands
 
     with _connect(target) as client:
-        text = trial_commands.trials(client, job, output)
+        text = trial_commands.trials(client, job, output, metric, goal or "")
     if text:
         echo(text)
 

@@ -73,7 +73,7 @@ def submit(
     With `if_not_exists` a job of that name with the same content counts as the submitted one; with another content it
     is an AlreadyExists with the differences.
     """
-    source, user_args = _source(target, config, from_trial, user_args)
+    source, user_args, flags = _source(target, config, from_trial, user_args, flags)
     draft, project = _draft(source, flags, name, user_args)
     if if_not_exists and not draft.name:
         raise click.UsageError(
@@ -155,7 +155,7 @@ def validate(
     """
     if fix and _fix(config):
         return
-    source, user_args = _source(target, config, from_trial, user_args)
+    source, user_args, flags = _source(target, config, from_trial, user_args, flags)
     draft, project = _draft(source, flags, name, user_args)
     state = LocalState(target.state_dir)
     found = find_server(target)
@@ -191,17 +191,18 @@ def validate(
 
 
 def _source(
-    target: Target, config: Path | None, from_trial: str, user_args: tuple[str, ...]
-) -> tuple[Path | ConfigFile | None, tuple[str, ...]]:
-    """The config of the job and the arguments of its program: of the config's file, or of a trial."""
+    target: Target, config: Path | None, from_trial: str, user_args: tuple[str, ...], flags: JobFlags
+) -> tuple[Path | ConfigFile | None, tuple[str, ...], JobFlags]:
+    """The config of the job, the arguments of its program and its flags: of the config's file, or of a trial."""
     if not from_trial:
-        return config, user_args
+        return config, user_args, flags
     if config is not None:
         raise click.UsageError(
             "argument --from-trial: At most one of --config | --from-trial can be specified."
         )
     with connect(target) as client:
-        return trial_config(client, from_trial, user_args, notify), ()
+        source, flags = trial_config(client, from_trial, user_args, notify, flags)
+    return source, (), flags
 
 
 def _draft(

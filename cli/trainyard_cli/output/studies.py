@@ -62,6 +62,13 @@ def _shown(value: str) -> str:
         return value
 
 
+def unranked(view: StudyView) -> str:
+    """A hint at metrics for trials that have no value; "" where they have."""
+    if not view.reported or view.message:
+        return ""
+    return f"They reported {', '.join(view.reported)}: --metric NAME ranks them by one of these."
+
+
 def totals(view: StudyView) -> str:
     """`5 of 12 trials ended, 1 of them failed. Best: trial 3.`"""
     ended = sum(number for state, number in view.counts.items() if state in FINAL_JOB_STATES)

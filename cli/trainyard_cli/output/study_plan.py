@@ -31,15 +31,16 @@ def at_once(spec: HyperparameterSpec) -> int:
 
 
 def headline(spec: HyperparameterSpec) -> str:
-    """`A study by GRID_SEARCH: 4 trials, 2 at a time, over lr and batch_size, for the largest accuracy.`"""
+    """`A study by GRID_SEARCH: 4 trials, 2 at a time, over lr and batch_size, for the largest accuracy.` A grid without
+    a metric is ranked by what its trials report."""
     names = [without_control(one.spec.parameter_name) for one in spec.located()]
     over = " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
     extreme = "smallest" if spec.minimizes else "largest"
+    aim = f"for the {extreme} {without_control(spec.hyperparameter_metric_tag)}"
+    if not spec.needs_metric:
+        aim = "ranked by the metric that they report (--metric names it)"
     planned = formats.count(spec.planned_trials, "trial")
-    return (
-        f"A study {_ALGORITHMS[spec.algorithm]}: {planned}, {at_once(spec)} at a time, "
-        f"over {over}, for the {extreme} {without_control(spec.hyperparameter_metric_tag)}."
-    )
+    return f"A study {_ALGORITHMS[spec.algorithm]}: {planned}, {at_once(spec)} at a time, over {over}, {aim}."
 
 
 def lines(spec: HyperparameterSpec) -> list[str]:

@@ -171,10 +171,15 @@ FLAGS: tuple[Flag, ...] = (
         _STUDY,
         {"type": Sweep(), "multiple": True, "metavar": "NAME=VALUE,..."},
     ),
-    Flag("--metric", "Metric by which a study finds its best trial.", f"{_STUDY}.hyperparameterMetricTag"),
+    Flag(
+        "--metric",
+        "Metric by which a study finds its best trial.  [default: of a sweep the only validation metric]",
+        f"{_STUDY}.hyperparameterMetricTag",
+    ),
     Flag(
         "--goal",
-        "Whether the metric of a study is to be large or small.  [default: maximize]",
+        "Whether the metric of a study is to be large or small.  [default: the config's, or as the name of --metric "
+        "says]",
         f"{_STUDY}.goal",
         {"type": click.Choice(("maximize", "minimize"), case_sensitive=False)},
     ),

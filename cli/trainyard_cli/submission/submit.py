@@ -88,6 +88,8 @@ def draft(
                 f"--{parameter.replace('_', '-')} is for a study: add --sweep NAME=VALUE,..., or hyperparameters to "
                 "the config."
             )
+    if flags.text("metric") and not flags.text("goal"):
+        _set_goal(data, flags.text("metric"), origins)
     if flags.text("scale_tier").lower() == "custom" and not get(data, f"{_TRAINING}.masterType"):
         raise InvalidArgument("--master-machine-type is required if scale-tier is set to `CUSTOM`.")
     _make_job_dir_absolute(data, config, origins, current_dir)
@@ -99,6 +101,28 @@ def draft(
     if flags.text("package_path"):
         return _with_program(made, programs.find(Path(flags.text("package_path")).expanduser(), made.module))
     return made if flags.packages else _with_automatic_program(made, current_dir)
+
+
+def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> None:
+    """Set the goal of --metric by its name, where neither --goal nor the config has one. Raises InvalidArgument where
+    the name does not tell, or tells the opposite of the config."""
+    from trainyard_protocol.progress import lower_is_better
+
+    path = f"{_TRAINING}.hyperparameters.goal"
+    lower, given = lower_is_better(metric), str(get(data, path) or "").upper()
+    if given in ("", "GOAL_TYPE_UNSPECIFIED"):
+        if lower is None:
+            raise InvalidArgument(
+                f"--metric {metric}: its name does not tell whether it is to be large or small. Add --goal maximize or "
+                "--goal minimize."
+            )
+        put(data, path, "MINIMIZE" if lower else "MAXIMIZE")
+        origins["hyperparameters.goal"] = "--metric"
+    elif lower is not None and given == ("MAXIMIZE" if lower else "MINIMIZE"):
+        raise InvalidArgument(
+            f"--metric {metric}: the config has the goal {given}, which does not fit its name. Add --goal maximize or "
+            "--goal minimize."
+        )
 
 
 def with_image(made: JobDraft, image: str) -> JobDraft:

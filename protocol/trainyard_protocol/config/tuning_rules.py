@@ -51,6 +51,14 @@ def violations(spec: HyperparameterSpec) -> Iterator[Violation]:
             )
 
 
+def direction_unknown(metric: str) -> str:
+    """The refusal of a metric without a goal whose name does not tell whether it is to be large."""
+    return (
+        f"is needed: the name {quoted(metric)} does not tell whether it is to be large or small. "
+        "Name maximize or minimize."
+    )
+
+
 def _counts(spec: HyperparameterSpec) -> Iterator[Violation]:
     """maxParallelTrials above maxTrials is allowed: all trials then run at once."""
     if not 1 <= spec.max_trials <= MAX_TRIALS:

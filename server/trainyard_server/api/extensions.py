@@ -29,6 +29,7 @@ from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, UseCas
 from trainyard_server.domain.metrics.series import LEAST
 from trainyard_server.services.job_search import JobSearchRequest
 from trainyard_server.services.metrics import DEFAULT_POINTS, MOST_POINTS, MetricsQuery, csv_blocks
+from trainyard_server.services.studies import Ranking
 from trainyard_server.services.usage import DEFAULT_POINTS as USAGE_POINTS
 from trainyard_server.services.usage import LEAST_POINTS
 from trainyard_server.services.usage import MOST_POINTS as MOST_USAGE_POINTS
@@ -133,9 +134,9 @@ def explain(
 
 
 @router.get("/projects/{project}/jobs/{job_id}/trials")
-def trials(project: str, job_id: str, cases: Cases) -> StudyView:
-    """The trials of a study, by number."""
-    return cases.studies.view(project, job_id)
+def trials(project: str, job_id: str, cases: Cases, metric: str = "", goal: str = "") -> StudyView:
+    """The trials of a study, by number, with the values of its metric or of another one."""
+    return cases.studies.view(project, job_id, Ranking(metric, goal))
 
 
 @router.get("/projects/{project}/jobs/{job_id}/study")

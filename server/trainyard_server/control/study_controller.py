@@ -7,13 +7,14 @@ the second finds it created.
 
 import logging
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.context import Backend
 from trainyard_server.control.optuna_search import StudySuggester
 from trainyard_server.domain.tuning import study as domain
-from trainyard_server.domain.tuning.measurements import merged, of_curves
+from trainyard_server.domain.tuning.measurements import chosen_metric, listed, merged, names_in, of_curves
 from trainyard_server.domain.tuning.study import (
     CreateTrial,
     Decision,
@@ -24,8 +25,12 @@ from trainyard_server.domain.tuning.study import (
     StudySnapshot,
 )
 from trainyard_server.storage.db import studies
+from trainyard_server.storage.db.reader import Reader
 from trainyard_server.storage.db.repository import Writer
 from trainyard_server.storage.events.notifier import QUEUE_TOPIC, job_topic
+
+_EXAMPLES = 10
+"""Trials of which a message lists the metrics."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,26 +50,47 @@ class StudyController:
         return moved, touched
 
     def _read_curves(self, key: int) -> bool:
-        """Take over the metric from the curves of trials whose programs write no metric file. Whether there was a new
+        """Take over the metric from the curves of trials, beside what their metric files have. Whether there was a new
         value."""
         with self._backend.store.read() as reader:
             study = studies.snapshot(reader, key)
             if study is None or study.state in FINAL_JOB_STATES:
                 return False
-            found = []
-            for trial, summaries in studies.unreported(reader, key):
+            taken = self._metric_to_choose(reader, study) if study.chooses_metric else ""
+            tag = taken or study.tag
+            new = []
+            for trial, summaries in studies.with_curves(reader, key, ended=bool(taken)):
                 stored = tuple(studies.measurements_of(trial))
-                values = merged(stored, of_curves(summaries, study.spec.hyperparameter_metric_tag))
+                curve = of_curves(summaries, tag)
+                # What a program reports to its file counts before what it prints.
+                values = merged(curve, stored) if trial.from_file else merged(stored, curve)
                 if values != stored:
-                    found.append((trial, values))
-        if not found:
+                    new.append((trial, values))
+        if not (new or taken):
             return False
         with self._backend.store.write() as writer:
-            for trial, values in found:
+            if taken:
+                if studies.metric_of(writer, key):
+                    return True
+                direction = "the largest" if domain.maximizes(study.spec, taken) else "the smallest"
+                message = f"No metric was named: trials are ranked by {taken}, {direction} first."
+                studies.choose_metric(writer, key, taken, message, self._backend.clock())
+            for trial, values in new:
                 current = studies.stored_measurements(writer, trial.job_key)
-                if current is not None and not current[0].from_file:
-                    studies.record_measurements(writer, current[0], values, from_file=False)
+                if current is not None and tuple(current[1]) == tuple(studies.measurements_of(trial)):
+                    studies.record_measurements(writer, current[0], values)
         return True
+
+    @staticmethod
+    def _metric_to_choose(reader: Reader, study: StudySnapshot) -> str:
+        """The metric to choose, by the first trial that has ended well and reported one. A trial that runs may not have
+        reported all of its metrics yet."""
+        for trial in study.trials:
+            if trial.state is JobState.SUCCEEDED:
+                names = names_in(chain.from_iterable(studies.summaries(reader, [trial.key]).values()))
+                if names:
+                    return chosen_metric(names, study.spec.sent_goal)
+        return ""
 
     def _step(self, key: int) -> list[int] | None:
         """Apply the next decision, and return the keys of the trials' jobs that it concerns. None if there is none."""
@@ -98,8 +124,11 @@ class StudyController:
 
 def _apply(writer: Writer, study: StudySnapshot, decision: Decision, now: datetime) -> list[int]:
     match decision:
-        case MoveStudy(state, message, error):
+        case MoveStudy(state, message, error, lacks_metric):
             job = writer.job_by_key(study.key)
+            if lacks_metric:
+                text = _with_names(writer, study, error or message)
+                message, error = (message, text) if error else (text, error)
             values: dict[str, Any] = {}
             if state is JobState.RUNNING:
                 values = {"started_at": job.started_at or now}
@@ -108,10 +137,11 @@ def _apply(writer: Writer, study: StudySnapshot, decision: Decision, now: dateti
             writer.move_job(job, state, now, message, **values)
         case LogTrial(number, phase, message, lacks_metric):
             key = next(trial.key for trial in study.trials if trial.number == number)
-            names = studies.reported_names(writer, key) if lacks_metric else []
-            message = f"{message[:-1]}. It reported {', '.join(names)}." if names else message
+            names = studies.reported_names(writer, [key]) if lacks_metric else []
+            message = f"{message} It reported {listed(names)}." if names else message
             studies.log_trial(writer, study.key, number, phase, message, now)
-        case FailStudy(message):
+        case FailStudy(message, lacks_metric):
+            message = _with_names(writer, study, message) if lacks_metric else message
             studies.mark_failing(writer, study.key, message, now)
         case StopTrials(numbers, message, early):
             keys = {trial.number: trial.key for trial in study.trials}
@@ -132,3 +162,13 @@ def _apply(writer: Writer, study: StudySnapshot, decision: Decision, now: dateti
         case CreateTrial():
             raise AssertionError("a trial is created with its parameters")
     return []
+
+
+def _with_names(writer: Writer, study: StudySnapshot, message: str) -> str:
+    """A sentence about a metric that trials lack, with what they have reported and what can be done."""
+    ended = [trial.key for trial in study.trials if trial.state is JobState.SUCCEEDED]
+    names = studies.reported_names(writer, ended[:_EXAMPLES])
+    if not names:
+        return f"{message} They reported no metric at all: docs/metrics.md has what a program prints."
+    rank = f"jobs trials {study.job_id} --metric NAME ranks them by one of these."
+    return f"{message} They reported {listed(names)}: {rank}"

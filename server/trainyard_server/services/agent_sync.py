@@ -13,9 +13,11 @@ from anyio import to_thread
 
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.health import sized
+from trainyard_protocol.progress import MAX_NAME
 from trainyard_protocol.states import FINAL_JOB_STATES, ReplicaState, RunState
 from trainyard_protocol.sync import (
     CLUSTER,
+    MAX_OTHERS,
     MAX_REPORTED,
     LogChunk,
     LogGap,
@@ -25,6 +27,7 @@ from trainyard_protocol.sync import (
     RunReport,
     SyncRequest,
     SyncResponse,
+    TrialMeasurement,
     TrialOrder,
 )
 from trainyard_protocol.training_input import TrainingInput
@@ -34,6 +37,7 @@ from trainyard_server.control.snapshots import live_runs, peers_of, run_snapshot
 from trainyard_server.domain.agent_keys import AgentKey
 from trainyard_server.domain.lifecycle import decisions, stalls
 from trainyard_server.domain.lifecycle.messages import waiting
+from trainyard_server.domain.metrics.summary import CurveSummary
 from trainyard_server.domain.reports import bounded_sync, checked_chunk
 from trainyard_server.domain.run_tokens import RunTokens
 from trainyard_server.domain.snapshots import RunSnapshot
@@ -156,6 +160,8 @@ class AgentSync:
                     touched.add(run.job_key)
                 if report.measurements and _record_measurements(writer, run.job_key, report):
                     touched.add(run.job_key)
+                if report.other_metrics and not report.measurements:
+                    _record_others(writer, run.job_key, report.other_metrics)
             others = self._others_alive(writer, request.agent.agent_id, _COMPANY) if changed else ()
         if changed:
             # The lease of one that was alone changes.
@@ -405,11 +411,25 @@ def _record_measurements(writer: Writer, job_key: int, report: RunReport) -> boo
     if found is None or not reported:
         return False
     trial, stored = found
-    values = merged(stored if trial.from_file else (), reported)
-    if trial.from_file and values == tuple(stored):
+    values, newest = merged(stored, reported), merged((), reported)[-1]
+    if trial.from_file and (trial.step, trial.value) == newest and values == tuple(stored):
         return False
-    studies.record_measurements(writer, trial, values, from_file=True)
+    if studies.metric_of(writer, trial.study_key):
+        return False  # the study took another metric before this was reported
+    studies.record_measurements(writer, trial, values, newest)
     return True
+
+
+def _record_others(writer: Writer, job_key: int, metrics: Mapping[str, TrialMeasurement]) -> None:
+    """Store the metrics in the file of a trial that has none of the study's name."""
+    found = studies.stored_measurements(writer, job_key)
+    values = {
+        name: (one.step, one.value)
+        for name, one in list(metrics.items())[:MAX_OTHERS]
+        if 0 < len(name) <= MAX_NAME and name.isprintable() and math.isfinite(one.value)
+    }
+    if found is not None and values:
+        studies.record_others(writer, found[0], CurveSummary(further=values).json())
 
 
 def _actor(agent: str) -> str:

@@ -44,6 +44,7 @@ from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.scheduler import Placement, Planner, in_order
 from trainyard_server.domain.snapshots import JobSnapshot
 from trainyard_server.domain.tuning.narrowing import narrowed
+from trainyard_server.domain.tuning.study import maximizes
 from trainyard_server.domain.tuning.study_charts import best_quarter, chosen_numbers
 from trainyard_server.services.job_details import JobDetails
 from trainyard_server.services.jobs import Jobs, known_job
@@ -168,11 +169,12 @@ class Configs:
             if spec is None:
                 raise InvalidArgument(Violation("trials", f"are those of a study; {job_id} is none."))
             lines = studies.trial_lines(reader, row.key)
+            maximize = maximizes(spec, studies.metric_of(reader, row.key))
             new_id = _clone_id(reader, project, job_id)
             labels = dict(row.labels)
         try:
             if trials == "best":
-                chosen = best_quarter([trial_value(line) for line in lines], maximize=not spec.minimizes)
+                chosen = best_quarter([trial_value(line) for line in lines], maximize=maximize)
             else:
                 chosen = chosen_numbers(trials, [line.number for line in lines])
         except ValueError:

@@ -39,6 +39,7 @@ from trainyard_server.context import Backend
 from trainyard_server.control.retention import RETENTION
 from trainyard_server.control.snapshots import peers_of, snapshot_of, trial_order
 from trainyard_server.domain.permissions import Visible
+from trainyard_server.domain.tuning.study import tag_of
 from trainyard_server.services.cluster import agent_lines
 from trainyard_server.services.jobs import known_job, v1_job
 from trainyard_server.services.training_output import training_output, training_outputs
@@ -223,7 +224,8 @@ def _trial_metric(reader: Reader, job: JobRow) -> TrialMetric | None:
     spec = reader.job_input(study)[0].hyperparameters
     if spec is None or trial.step is None or trial.value is None:
         return None
-    return TrialMetric(name=spec.hyperparameter_metric_tag, step=trial.step, value=trial.value)
+    name = tag_of(spec, studies.metric_of(reader, study.key))
+    return TrialMetric(name=name, step=trial.step, value=trial.value)
 
 
 def _by_run(replicas: Sequence[ReplicaRow]) -> dict[str, list[ReplicaRow]]:

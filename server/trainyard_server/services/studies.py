@@ -3,10 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
-from trainyard_protocol.errors import FailedPrecondition
-from trainyard_protocol.hyperparameters import HyperparameterSpec
+from trainyard_protocol.config.tuning_rules import direction_unknown
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Violation, quoted
+from trainyard_protocol.hyperparameters import Goal, HyperparameterSpec
+from trainyard_protocol.progress import MAX_NAME, lower_is_better
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.tuning import (
     FinalMetric,
@@ -19,12 +23,16 @@ from trainyard_protocol.tuning import (
 from trainyard_server.context import Backend
 from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.importance import importances
-from trainyard_server.domain.tuning.study import TrialSnapshot, best_of
+from trainyard_server.domain.tuning.measurements import listed, merged, names_in, of_curves
+from trainyard_server.domain.tuning.study import StudySnapshot, TrialSnapshot, best_of, maximizes, tag_of
 from trainyard_server.domain.tuning.study_charts import TrialValue, best_first, best_quarter, records, sample
 from trainyard_server.services.jobs import known_job
 from trainyard_server.storage.db import studies
 from trainyard_server.storage.db.models import StudyRow, TrialRow
+from trainyard_server.storage.db.reader import Reader
 from trainyard_server.storage.db.studies import TrialJob
+
+_EXAMPLES = 10
 
 
 class TrialOrigin(NamedTuple):
@@ -35,12 +43,30 @@ class TrialOrigin(NamedTuple):
     parameters: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Another metric, and goal (`maximize`, `minimize`), by which trials are to be ranked; "": the study's, or the one
+    that the name of the metric says. Raises InvalidArgument."""
+
+    metric: str = ""
+    goal: str = ""
+
+    def __post_init__(self) -> None:
+        if self.goal.upper() not in ("", Goal.MAXIMIZE, Goal.MINIMIZE):
+            message = f"must be maximize or minimize; this is {quoted(self.goal)}."
+            raise InvalidArgument(Violation("goal", message))
+        if len(self.metric) > MAX_NAME:
+            message = f"has at most {MAX_NAME} characters; this has {len(self.metric)}."
+            raise InvalidArgument(Violation("metric", message))
+
+
 class Studies:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def view(self, project: str, job_id: str) -> StudyView:
-        """The study with its trials. Raises FailedPrecondition for a job that is none, NotFound."""
+    def view(self, project: str, job_id: str, ranking: Ranking | None = None) -> StudyView:
+        """The study with its trials, ranked by its metric or by another. Raises FailedPrecondition for a job that is
+        none, NotFound; InvalidArgument for a ranking that is not possible."""
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
             study = studies.snapshot(reader, job.key, measurements=True)
@@ -48,13 +74,19 @@ class Studies:
                 raise _no_study(job_id)
             rows = studies.trials(reader, job.key, measurements=True)
             activities = reader.activities([trial_job.key for _, trial_job in rows])
+            tag, maximize = study.tag, study.maximizes
+            if ranking is not None and (ranking.metric or ranking.goal):
+                study, tag, maximize = _ranked_by(reader, study, ranking)
+            is_ranked = any(trial.value is not None for trial in study.trials)
+            reported = () if is_ranked else studies.reported_names(reader, _examples(study))
         spec = study.spec
-        best = best_of(study.trials, maximize=study.maximizes)
+        best = best_of(study.trials, maximize=maximize)
         return StudyView(
             job_id=job_id,
             state=job.state,
-            goal="MAXIMIZE" if study.maximizes else "MINIMIZE",
-            metric_tag=spec.hyperparameter_metric_tag,
+            goal="MAXIMIZE" if maximize else "MINIMIZE",
+            metric_tag=tag,
+            reported=tuple(reported),
             algorithm=spec.algorithm,
             max_trials=spec.max_trials,
             max_parallel_trials=spec.max_parallel_trials,
@@ -94,7 +126,7 @@ class Studies:
             if row is None or spec is None:
                 raise _no_study(job_id)
             lines = studies.trial_lines(reader, job.key)
-            values, maximize = [trial_value(line) for line in lines], not spec.minimizes
+            values, maximize = [trial_value(line) for line in lines], maximizes(spec, row.metric)
             shown = sample(values, maximize=maximize)
             live = [
                 line.job_key for line in lines if line.state is JobState.PREPARING and line.number in shown
@@ -104,8 +136,8 @@ class Studies:
             return StudyCharts(
                 job_id=job_id,
                 state=job.state,
-                goal="MINIMIZE" if spec.minimizes else "MAXIMIZE",
-                metric_tag=spec.hyperparameter_metric_tag,
+                goal="MAXIMIZE" if maximize else "MINIMIZE",
+                metric_tag=tag_of(spec, row.metric),
                 algorithm=spec.algorithm,
                 max_trials=spec.max_trials,
                 planned_trials=spec.planned_trials,
@@ -127,6 +159,39 @@ def trial_value(line: studies.TrialLine) -> TrialValue:
     """The trial with the metric that counts."""
     counts = line.value is not None and math.isfinite(line.value) and line.state is not JobState.FAILED
     return TrialValue(line.number, line.value if counts else None, line.job_state in FINAL_JOB_STATES)
+
+
+def _ranked_by(reader: Reader, study: StudySnapshot, ranking: Ranking) -> tuple[StudySnapshot, str, bool]:
+    """The study with the values that its trials reported of another metric, its name, and whether it is to be large."""
+    tag = ranking.metric or study.tag
+    if ranking.goal:
+        maximize = ranking.goal.upper() == Goal.MAXIMIZE
+    elif tag.casefold() == study.tag.casefold():
+        maximize = study.maximizes
+    elif (lower := lower_is_better(tag)) is not None:
+        maximize = not lower
+    else:
+        raise InvalidArgument(Violation("goal", direction_unknown(tag)))
+    if tag.casefold() == study.tag.casefold():
+        return study, study.tag, maximize
+    summaries = studies.summaries(reader, [trial.key for trial in study.trials])
+    curves = {key: merged((), of_curves(of_job, tag)) for key, of_job in summaries.items()}
+    if not any(curves.values()):
+        names = names_in(chain.from_iterable(summaries.values()))
+        text = f"They reported {listed(names)}." if names else "They reported no metric at all."
+        message = f"No trial of {study.job_id} has reported {quoted(tag)}. {text}"
+        raise InvalidArgument(Violation("metric", message))
+    trials = [
+        replace(trial, measurements=points, final=points[-1] if points else None)
+        for trial in study.trials
+        for points in (curves.get(trial.key, ()),)
+    ]
+    return replace(study, trials=tuple(trials)), tag, maximize
+
+
+def _examples(study: StudySnapshot) -> list[int]:
+    """The jobs of a few trials that have ended well, whose metrics are named."""
+    return [trial.key for trial in study.trials if trial.state is JobState.SUCCEEDED][:_EXAMPLES]
 
 
 def _no_study(job_id: str) -> FailedPrecondition:

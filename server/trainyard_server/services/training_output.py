@@ -12,7 +12,7 @@ from trainyard_protocol.training_input import Job, TrainingInput
 from trainyard_server.domain.tuning.measurements import Measurement
 from trainyard_server.domain.tuning.search import GridSearch
 from trainyard_server.domain.tuning.seed import seed_of
-from trainyard_server.domain.tuning.study import LONGEST_STUDY_ID, TrialSnapshot, ranked
+from trainyard_server.domain.tuning.study import LONGEST_STUDY_ID, TrialSnapshot, ranked, tag_of
 from trainyard_server.domain.tuning.suggester import PastTrial
 from trainyard_server.storage.db import studies
 from trainyard_server.storage.db.models import JobRow
@@ -51,22 +51,24 @@ def training_output(reader: Reader, job: JobRow) -> dict[str, Any]:
         return _units(job, [job])
     jobs = {one.key: one for _, one in studies.trials(reader, job.key, measurements=False)}
     trials = [_trial_output(one, jobs[one.key]) for one in ranked(study.trials, maximize=study.maximizes)]
-    output = _output(study.spec, study.counts) | _units(job, jobs.values())
+    output = _output(study.tag, study.counts) | _units(job, jobs.values())
     return output | ({"trials": trials} if trials else {})
 
 
 def new_training_output(training_input: TrainingInput) -> dict[str, Any]:
     """The `trainingOutput` of a job that was just created."""
     spec = training_input.hyperparameters
-    return {} if spec is None else _output(spec, {})
+    return {} if spec is None else _output(spec.hyperparameter_metric_tag, {})
 
 
 def training_outputs(reader: Reader, jobs: Sequence[JobRow]) -> dict[int, dict[str, Any]]:
     """The `trainingOutput` of the jobs of a list, by key. A study's has counts alone: trials take long to read."""
     specs = {job.key: spec for job in jobs if (spec := _spec_of(reader, job)) is not None}
     counts = studies.counts(reader, specs) if specs else {}
+    taken = studies.metrics_of(reader, specs) if specs else {}
+    tags = {key: tag_of(spec, taken.get(key, "")) for key, spec in specs.items()}
     return {
-        job.key: _output(specs[job.key], counts.get(job.key, {})) if job.key in specs else _units(job, [job])
+        job.key: _output(tags[job.key], counts.get(job.key, {})) if job.key in tags else _units(job, [job])
         for job in jobs
     }
 
@@ -109,11 +111,11 @@ def _past(reader: Reader, project: str, job_id: str) -> Past:
     return [*study.past, *((parameters, value) for parameters, value in own if value is not None)]
 
 
-def _output(spec: HyperparameterSpec, counts: Mapping[JobState, int]) -> dict[str, Any]:
+def _output(tag: str, counts: Mapping[JobState, int]) -> dict[str, Any]:
     return {
         "completedTrialCount": str(counts.get(JobState.SUCCEEDED, 0)),
         "isHyperparameterTuningJob": True,
-        "hyperparameterMetricTag": spec.hyperparameter_metric_tag,
+        "hyperparameterMetricTag": tag,
     }
 
 

@@ -232,6 +232,7 @@ class ScriptedAgent:
         self.response = SyncResponse(version="", lease_s=None, runs=())
         self.shipped: dict[tuple[str, str], int] = {}
         self.measured: dict[str, tuple[TrialMeasurement, ...]] = {}
+        self.other_metrics: dict[str, dict[str, TrialMeasurement]] = {}
 
     def sync(self) -> SyncResponse:
         request = SyncRequest(agent=self.info, runs=self.reports(), seen=self.response.version)
@@ -260,6 +261,7 @@ class ScriptedAgent:
                 runtime=self.choice[0],
                 runtime_reason=self.choice[1],
                 measurements=self.measured.get(run_id, ()),
+                other_metrics=self.other_metrics.get(run_id, {}),
             )
             for run_id in self.runs
         )

@@ -1,5 +1,6 @@
 """Studies over HTTP: trials as jobs, their metrics, and how a study ends."""
 
+import json
 import math
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from integration.api.api_support import ADMIN, ScriptedAgent, Server, package_job
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import RunOrder, SyncResponse
+from trainyard_protocol.sync import RunOrder, SyncResponse, TrialMeasurement
 
 JOBS = "/v1/projects/p/jobs"
 SPEC: dict[str, Any] = {
@@ -298,3 +299,115 @@ def test_grid_of_which_no_point_is_left_is_not_resumed(api: Server, agent: Scrip
     again = package_job(hyperparameters=SPEC | grid | {"resumePreviousJobId": "rest"})
     refused = api.client.post(JOBS, json={"jobId": "again", "trainingInput": again}, headers=ADMIN)
     assert (refused.status_code, "none is left to try" in refused.text) == (400, True)
+
+
+GRID: dict[str, Any] = {
+    "algorithm": "GRID_SEARCH",
+    "hyperparameterMetricTag": None,
+    "params": [SPEC["params"][1]],
+    "maxTrials": 3,
+    "maxParallelTrials": 1,
+}
+
+
+def finish_with(agent: ScriptedAgent, run: RunOrder, *lines: dict[str, Any]) -> None:
+    """The trial runs, prints these reports and ends; the queue goes on."""
+    agent.start(run)
+    for report in lines:
+        agent.log(json.dumps({"event": "progress"} | report), run=run)
+    finish(agent, run)
+
+
+def test_grid_without_a_metric_takes_the_validation_metric_that_its_trials_report(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    create(api, **GRID)
+    api.tick()
+    for number, (loss, validation) in enumerate(((0.1, 0.5), (0.2, 0.3), (0.3, 0.4)), 1):
+        reports = ({"step": 1, "loss": loss}, {"step": 2, "loss": loss, "val_loss": validation})
+        finish_with(agent, runs(agent)[number], *reports)
+    assert api.job("study")["state"] == "SUCCEEDED"
+    assert "No metric was named: trials are ranked by val_loss, the smallest first." in api.events("study")
+    assert "Trial 1 finished: val_loss 0.5 at step 2 (best so far)." in api.events("study")
+    output = api.job("study")["trainingOutput"]
+    assert output["hyperparameterMetricTag"] == "val_loss"
+    assert [trial["trialId"] for trial in output["trials"]] == ["2", "3", "1"]
+    (listed_job,) = api.get("/v1/projects/p/jobs")["jobs"]
+    assert listed_job["trainingOutput"]["hyperparameterMetricTag"] == "val_loss"
+    assert (view(api)["metric_tag"], view(api)["goal"], view(api)["best"]) == ("val_loss", "MINIMIZE", 2)
+    assert api.detail("study.1")["trial_metric"]["name"] == "val_loss"
+    assert api.get("/trainyard/v1/projects/p/jobs/study/study")["best"] == 2
+
+
+def test_trials_are_ranked_afterwards_by_any_metric_that_they_reported(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    create(api, **GRID)
+    api.tick()
+    further = {f"layer_{number}": 0.0 for number in range(10)}
+    for number, (accuracy, speed) in enumerate(((0.5, 3.0), (0.7, 2.0), (0.6, 1.0)), 1):
+        reports = {"step": 2, "val_loss": 1.0, "val_accuracy": accuracy, **further, "speed": speed}
+        finish_with(agent, runs(agent)[number], reports)
+    path = "/trainyard/v1/projects/p/jobs/study/trials"
+    unranked = api.get(path)
+    assert (unranked["best"], unranked["reported"][:2]) == (None, ["val_loss", "val_accuracy"])
+    (done,) = [line for line in api.events("study") if line.startswith("Job completed")]
+    assert "not ranked, since no metric was named. They reported val_loss, val_accuracy, layer_0" in done
+    ranked = api.get(path, metric="val_accuracy")
+    assert (ranked["best"], ranked["goal"], ranked["metric_tag"]) == (2, "MAXIMIZE", "val_accuracy")
+    assert [trial["final"]["value"] for trial in ranked["trials"]] == [0.5, 0.7, 0.6]
+    assert api.get(path, metric="speed", goal="minimize")["best"] == 3  # beyond the metrics that have a curve
+    refused = {
+        "goal: is needed": {"metric": "speed"},
+        "metric: No trial of study has reported": {"metric": "los", "goal": "minimize"},
+        "goal: must be maximize or minimize": {"metric": "speed", "goal": "up"},
+    }
+    answers = {says: api.client.get(path, params=params, headers=ADMIN) for says, params in refused.items()}
+    texts = {says: answer.text.replace(" Error", "") for says, answer in answers.items()}
+    assert [says for says in refused if says.partition(": ")[2] not in texts[says]] == []
+    assert {answer.status_code for answer in answers.values()} == {400}
+
+
+def test_study_whose_first_trials_lack_its_metric_stops_and_says_what_they_reported(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    create(api, maxTrials=9, maxParallelTrials=1)
+    api.tick()
+    for number in (1, 2):
+        finish_with(agent, runs(agent)[number], {"step": 1, "loss": 0.5, "val_acc": 0.9})
+    third = runs(agent)[3]
+    agent.start(third)
+    agent.other_metrics[third.run_id] = {"hypertune_acc": TrialMeasurement(step=3, value=0.75)}
+    finish(agent, third)
+    job = api.job("study")
+    assert (job["state"], len(trials(api))) == ("FAILED", 3)
+    assert job["errorMessage"].startswith(
+        "The first 3 trials that ended reported no accuracy. They reported loss, val_acc, hypertune_acc: "
+        "jobs trials study --metric NAME ranks them by one of these."
+    )
+    ranked = api.get("/trainyard/v1/projects/p/jobs/study/trials", metric="hypertune_acc")
+    assert (ranked["best"], ranked["trials"][2]["final"]) == (3, {"step": 3, "value": 0.75})
+
+
+def test_metric_file_and_lines_are_one_curve_whose_value_is_the_files(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    """A program that writes its file once, at the end, has been measured all along."""
+    create(api, maxTrials=1, maxParallelTrials=1)
+    api.tick()
+    run = runs(agent)[1]
+    agent.start(run)
+    for step in (1, 2, 3):
+        report = {"event": "progress", "step": step * 10, "accuracy": step / 10}
+        agent.log(json.dumps(report), run=run)
+    api.use_cases.backend.progress.flush()
+    api.tick()
+    agent.measure(run, 0.8, 0.9)  # by epochs, 1 and 2
+    agent.sync()
+    trial = trials(api)[0]
+    assert trial["measurements"] == [[1, 0.8], [2, 0.9], [10, 0.1], [20, 0.2], [30, 0.3]]
+    assert trial["final"] == {"step": 2, "value": 0.9}
+    agent.log(json.dumps({"event": "progress", "step": 40, "accuracy": 0.4}), run=run)
+    finish(agent, run, 0.8, 0.95)
+    assert trials(api)[0]["measurements"][1:] == [[2, 0.95], [10, 0.1], [20, 0.2], [30, 0.3], [40, 0.4]]
+    assert trials(api)[0]["final"] == {"step": 2, "value": 0.95}

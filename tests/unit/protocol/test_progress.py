@@ -11,6 +11,7 @@ from trainyard_protocol.progress import (
     MAX_NAME,
     MAX_STEP,
     ProgressEvent,
+    lower_is_better,
     parse,
 )
 
@@ -106,3 +107,21 @@ def test_of_very_many_metrics_the_first_are_taken() -> None:
     assert mark is not None
     assert list(mark.metrics) == [f"m{number}" for number in range(MAX_METRICS)]
     assert list(mark.metrics.values()) == [float(number) for number in range(MAX_METRICS)]
+
+
+@pytest.mark.parametrize(
+    ("name", "lower"),
+    [
+        ("loss", True),
+        ("val_loss", True),
+        ("valLoss", True),
+        ("eval/RMSE", True),
+        ("held_out_accuracy", False),
+        ("top-1 acc", False),
+        ("learning_rate", None),
+        ("accelerators", None),
+        ("examples_per_second", None),
+    ],
+)
+def test_direction_is_in_the_words_of_the_name(name: str, lower: bool | None) -> None:
+    assert lower_is_better(name) is lower

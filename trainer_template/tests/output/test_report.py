@@ -255,18 +255,22 @@ def test_tuning_metric_is_written_to_the_file_of_the_environment(
     monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", "acc")
     monkeypatch.setenv("CLOUD_ML_TRIAL_ID", "7")
     for step in range(120):
-        report_to_tuning_service(0.5, step)
+        report_to_tuning_service({"loss": 2.0, "acc": 0.5}, step)
     reports = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(reports) == 100
     assert reports[-1].pop("timestamp") > 1e9
     assert reports[-1] == {"acc": "0.5", "checkpoint_path": "", "global_step": "119", "trial": "7"}
+    for tag, value in (("held_out_loss", "2.0"), ("loss", "2.0"), ("training/hptuning/metric", "0.5")):
+        monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", tag)
+        report_to_tuning_service({"loss": 2.0, "acc": 0.5}, 1)
+        assert json.loads(file.read_text().splitlines()[-1])[tag] == value
 
 
 @pytest.mark.usefixtures("no_tuning")
 def test_tuning_metric_is_not_written_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summaries, "DEFAULT_METRIC_FILE", str(tmp_path / "output.metrics"))
-    report_to_tuning_service(0.5, 1)
+    report_to_tuning_service({"loss": 0.5}, 1)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", "")
-    report_to_tuning_service(0.5, 1)
+    report_to_tuning_service({"loss": 0.5}, 1)
     assert '"training/hptuning/metric": "0.5"' in (tmp_path / "output.metrics").read_text()

@@ -130,19 +130,24 @@ class TensorBoard:
                 )
 
 
-def report_to_tuning_service(metric: float, step: int) -> None:
+def report_to_tuning_service(evaluated: Mapping[str, float], step: int) -> None:
     """Write the metric of hyperparameter tuning, if CLOUD_ML_HP_METRIC_FILE or CLOUD_ML_HP_METRIC_TAG is set.
+
+    It is the metric of the evaluation that the tag names, with or without `held_out_`, else the first besides the loss.
 
     The format is cloudml-hypertune's: the last 100 reports, one JSON object per line, values and steps as strings.
     """
     file = os.environ.get("CLOUD_ML_HP_METRIC_FILE")
     if not file and "CLOUD_ML_HP_METRIC_TAG" not in os.environ:
         return
+    tag = os.environ.get("CLOUD_ML_HP_METRIC_TAG") or DEFAULT_METRIC_TAG
+    first = next((name for name in evaluated if name != "loss"), "loss")
+    metric = evaluated.get(tag.removeprefix("held_out_"), evaluated[first])
     path = Path(file or DEFAULT_METRIC_FILE)
     line = {
         "timestamp": time.time(),
         "trial": os.environ.get("CLOUD_ML_TRIAL_ID", "0"),
-        os.environ.get("CLOUD_ML_HP_METRIC_TAG") or DEFAULT_METRIC_TAG: str(metric),
+        tag: str(metric),
         "global_step": str(step),
         "checkpoint_path": "",
     }

@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 
 from trainyard_agent.host.clock import Clock
-from trainyard_agent.monitoring.metric_lines import measurements_in
+from trainyard_agent.monitoring.metric_lines import measurements_in, others_in
 from trainyard_agent.runtimes.base import Handle, Runtime
 from trainyard_protocol.cluster import PRIMARY
 from trainyard_protocol.states import ReplicaState
@@ -20,7 +20,14 @@ PATIENCE_S = 30.0
 
 _log = logging.getLogger(__name__)
 
-Observed = tuple[tuple[ReplicaReport, ...], tuple[TrialMeasurement, ...]]
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The replicas of a run with what its metric file has: measurements, or without any those of other metrics."""
+
+    replicas: tuple[ReplicaReport, ...]
+    measurements: tuple[TrialMeasurement, ...] = ()
+    others: Mapping[str, TrialMeasurement] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -29,6 +36,7 @@ class _TrialFile:
     cannot be read."""
 
     values: tuple[TrialMeasurement, ...] = ()
+    others: Mapping[str, TrialMeasurement] = field(default_factory=dict)
     read_at: float = float("-inf")
     is_final: bool = False
     since: float | None = None
@@ -52,7 +60,7 @@ class MetricFiles:
             return {
                 run_id: self._read(handles[run_id], tuple(replicas))
                 if run_id in handles and handles[run_id].metric_tag
-                else (tuple(replicas), ())
+                else Observed(tuple(replicas))
                 for run_id, replicas in observed.items()
             }
 
@@ -60,22 +68,24 @@ class MetricFiles:
         file = self._files.setdefault(handle.run_id, _TrialFile())
         primary = next((one for one in replicas if one.task == PRIMARY.name), None)
         if primary is None or file.is_final:
-            return replicas, file.values
+            return Observed(replicas, file.values, file.others)
         now, ended = self._clock.monotonic(), primary.exit is not None
         if not ended and (primary.state is not ReplicaState.RUNNING or now - file.read_at < READ_S):
-            return replicas, file.values
+            return Observed(replicas, file.values, file.others)
         file.read_at = now
         try:
             content = self._runtime.read_metrics(handle.run_id, PRIMARY.name)
         except Exception as error:  # noqa: BLE001 - of a file that is a program's, or of an engine; read again
             if not ended:
-                return replicas, file.values
+                return Observed(replicas, file.values, file.others)
             file.since = now if file.since is None else file.since
             if now - file.since < PATIENCE_S:
                 going = primary.model_copy(update={"state": ReplicaState.RUNNING, "exit": None})
-                return tuple(going if one is primary else one for one in replicas), file.values
+                held = tuple(going if one is primary else one for one in replicas)
+                return Observed(held, file.values, file.others)
             _log.warning("the metric file of run %s cannot be read: %s", handle.run_id, error)
         else:
             file.values = measurements_in(content, handle.metric_tag) or file.values  # it is being rewritten
+            file.others = {} if file.values else others_in(content)
         file.is_final = ended
-        return replicas, file.values
+        return Observed(replicas, file.values, file.others)

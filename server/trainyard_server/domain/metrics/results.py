@@ -1,21 +1,13 @@
 """Results of a job in numbers: the last and the best value of each metric. Pure."""
 
 import math
-import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from trainyard_protocol.progress import lower_is_better
 from trainyard_server.domain.metrics.series import Points, joined
-
-_LOWER = frozenset(
-    "cer cost err error fid loss mae mape mse nll perplexity ppl rmse wer".split()  # noqa: SIM905
-)
-_HIGHER = frozenset(
-    "acc accuracy auc auroc bleu dice f1 iou map miou ndcg precision psnr r2 recall reward rouge score ssim".split()  # noqa: SIM905
-)
-_WORD = re.compile(r"[a-z0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +29,6 @@ def result(name: str, task: str, runs: Sequence[tuple[int, Points]], limit: int)
         return None
     last = (points.steps[-1], points.values[-1])
     return MetricResult(name, task, last, _best(name, points), points.thinned(limit))
-
-
-def lower_is_better(name: str) -> bool | None:
-    """By the words of the name; None where they do not tell."""
-    folded = name.casefold()
-    words = set(_WORD.findall(folded))
-    if words & _LOWER or "loss" in folded:
-        return True
-    return False if words & _HIGHER or "accuracy" in folded else None
 
 
 def _best(name: str, points: Points) -> tuple[int, float] | None:

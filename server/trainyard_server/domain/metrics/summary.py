@@ -14,6 +14,9 @@ from trainyard_protocol.views import number
 METRICS = 8
 POINTS = 40
 
+FURTHER = 100
+"""Metrics beyond METRICS, of which only the newest value is kept."""
+
 _FIRST = ("loss", "train_loss")
 
 
@@ -42,12 +45,14 @@ class _Curve:
 
 @dataclass(slots=True)
 class CurveSummary:
-    """The curves of one replica. `taken` counts its points, to find the fuller of two summaries."""
+    """The curves of one replica. `taken` counts its points, to find the fuller of two summaries. `further` has the
+    newest step and value of metrics that have no curve."""
 
     taken: int = 0
     epoch: float | None = None
     epochs: float | None = None
     curves: dict[str, _Curve] = field(default_factory=dict)
+    further: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def add(self, mark: ProgressEvent) -> None:
         if mark.epoch is not None:
@@ -60,23 +65,31 @@ class CurveSummary:
             curve = self.curves.get(name)
             if curve is None:
                 if not self._has_room(name):
+                    if name in self.further or len(self.further) < FURTHER:
+                        self.further[name] = (mark.step, value)
+                        self.taken += 1
                     continue
+                self.further.pop(name, None)
                 curve = self.curves[name] = _Curve(mark.step, value)
             curve.add(mark.step, value)
             self.taken += 1
 
     def json(self) -> dict[str, Any] | None:
         """The value of the replica's column: a `views.MetricsDigest` and a little more. None if it is empty."""
-        if not self.curves and self.epoch is None and self.epochs is None:
+        if not self.curves and not self.further and self.epoch is None and self.epochs is None:
             return None
         names = ordered(self.curves)
+        further = [
+            {"name": name, "step": step, "value": number(value)}
+            for name, (step, value) in self.further.items()
+        ]
         return {
             "main": names[0] if names else "",
             "epoch": self.epoch,
             "epochs": self.epochs,
             "taken": self.taken,
             "metrics": [_curve_json(name, self.curves[name]) for name in names],
-        }
+        } | ({"further": further} if further else {})
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> Self:
@@ -93,7 +106,8 @@ class CurveSummary:
             )
             for one in stored["metrics"]
         }
-        return cls(stored["taken"], stored["epoch"], stored["epochs"], curves)
+        further = {one["name"]: (one["step"], float(one["value"])) for one in stored.get("further", ())}
+        return cls(stored["taken"], stored["epoch"], stored["epochs"], curves, further)
 
     def _has_room(self, name: str) -> bool:
         """Whether the metric fits. A loss replaces a less important metric."""
@@ -102,7 +116,8 @@ class CurveSummary:
         last = ordered(self.curves)[-1]
         if _rank(last) <= _rank(name):
             return False
-        del self.curves[last]
+        removed = self.curves.pop(last)
+        self.further[last] = (removed.step, removed.value)
         return True
 
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard_protocol.hyperparameters import HyperparameterSpec
+from trainyard_protocol.progress import lower_is_better
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.domain.tuning.measurements import Measurement, is_below_median
 from trainyard_server.domain.tuning.suggester import PastTrial
 
 HOPELESS_TRIALS = 3
-"""With maxFailedTrials 0 a study fails if its first trials, this many, all fail and none has succeeded."""
+"""With maxFailedTrials 0 a study fails if its first trials, this many, all fail and none has succeeded. It also
+fails if this many have ended well and none reported its metric."""
 
 LONGEST_STUDY_ID = 122
 """Characters of a study's id: its trials are jobs `ID.NUMBER`."""
@@ -77,8 +79,9 @@ class TrialSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class StudySnapshot:
-    """A study with its trials, by their numbers. `past`: parameters and value of trials of the study that it resumes.
-    `failure`: it fails as soon as no trial runs. `exhausted`: its space has no further trial."""
+    """A study with its trials, by their numbers. `metric`: the metric that was taken from what trials report, "" where
+    the config's counts. `past`: parameters and value of trials of the study that it resumes. `failure`: it fails as
+    soon as no trial runs. `exhausted`: its space has no further trial."""
 
     key: int
     project: str
@@ -87,14 +90,24 @@ class StudySnapshot:
     spec: HyperparameterSpec
     seed: int
     trials: tuple[TrialSnapshot, ...] = ()
+    metric: str = ""
     past: tuple[tuple[Mapping[str, str], float], ...] = ()
     failure: str = ""
     exhausted: bool = False
     stop_message: str = ""
 
     @property
+    def tag(self) -> str:
+        return tag_of(self.spec, self.metric)
+
+    @property
     def maximizes(self) -> bool:
-        return not self.spec.minimizes
+        return maximizes(self.spec, self.metric)
+
+    @property
+    def chooses_metric(self) -> bool:
+        """Whether a metric that trials report is still to be taken as the study's."""
+        return not (self.spec.needs_metric or self.metric or any(trial.final for trial in self.trials))
 
     @property
     def counts(self) -> Counter[JobState]:
@@ -103,18 +116,20 @@ class StudySnapshot:
 
     @property
     def identity(self) -> object:
-        """All that a decision depends on. A measurement that comes while it is found does not matter."""
+        """All that a decision depends on. Measurements after the first, which come while it is found, do not matter."""
         trials = [(t.number, t.job_state, t.stopped_early, t.logged) for t in self.trials]
-        return self.state, self.failure, self.exhausted, trials
+        is_measured = any(trial.final for trial in self.trials)
+        return self.state, self.failure, self.exhausted, self.metric, is_measured, trials
 
 
 @dataclass(frozen=True, slots=True)
 class MoveStudy:
-    """A new state of the study. `message` goes into its log."""
+    """A new state of the study. `message` goes into its log. `lacks_metric`: it ends with what trials have reported."""
 
     state: JobState
     message: str = ""
     error: str = ""
+    lacks_metric: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +158,11 @@ class StopTrials:
 
 @dataclass(frozen=True, slots=True)
 class FailStudy:
-    """The study fails once its trials have ended: none is created any more."""
+    """The study fails once its trials have ended: none is created any more. `lacks_metric`: the message ends with what
+    trials have reported instead."""
 
     message: str
+    lacks_metric: bool = False
 
 
 Decision = MoveStudy | CreateTrial | LogTrial | StopTrials | FailStudy
@@ -156,6 +173,17 @@ def step(study: StudySnapshot) -> Decision | None:
     if study.state in FINAL_JOB_STATES:
         return None
     return _logged(study) or _moved(study) or _cancelling(study) or _failing(study) or _going_on(study)
+
+
+def tag_of(spec: HyperparameterSpec, metric: str) -> str:
+    """The name of the metric that counts. `metric`: the one that was taken from what trials report, or ""."""
+    return metric or spec.hyperparameter_metric_tag
+
+
+def maximizes(spec: HyperparameterSpec, metric: str) -> bool:
+    """Whether the metric is to be large: by the goal that was sent, else by the name of a metric that was taken."""
+    by_name = lower_is_better(metric) if metric and spec.sent_goal is None else None
+    return not (spec.minimizes if by_name is None else by_name)
 
 
 def trial_state(job_state: JobState, stopped_early: bool) -> JobState:
@@ -200,14 +228,14 @@ def _logged(study: StudySnapshot) -> LogTrial | None:
 
 
 def _end_of(study: StudySnapshot, trial: TrialSnapshot) -> str:
-    name, tag = f"Trial {trial.number}", study.spec.hyperparameter_metric_tag
+    name, tag = f"Trial {trial.number}", study.tag
     if trial.state is JobState.FAILED:
         return f"{name} failed: {_first_line(trial.error) or 'its job failed.'}"
     if trial.state is JobState.CANCELLED:
         return f"{name} was cancelled: {_first_line(trial.error) or 'its job was cancelled.'}"
     how = "was stopped early" if trial.stopped_early else "finished"
     if trial.final is None:
-        return f"{name} {how}, and reported no {tag}."
+        return f"{name} {how}." if study.chooses_metric else f"{name} {how}, and reported no {tag}."
     earlier = [other for other in study.trials if other.logged is TrialPhase.ENDED]
     best = best_of([*earlier, trial], maximize=study.maximizes) or trial
     rank = "best so far" if best is trial else f"best: {best.value:.6g} of trial {best.number}"
@@ -230,7 +258,7 @@ def _failing(study: StudySnapshot) -> Decision | None:
         return None
     if not study.failure:
         failure = _failure(study)
-        return FailStudy(failure) if failure else None
+        return FailStudy(failure) if failure else _without_metric(study)
     if stop := _stop_all(study, f"The study fails: {study.failure}"):
         return stop
     return None if _live(study) else MoveStudy(JobState.FAILED, "Job failed.", study.failure)
@@ -255,6 +283,16 @@ def _failure(study: StudySnapshot) -> str:
     if count > spec.max_trials / 2:
         return f"{count} of {spec.max_trials} trials failed. {example}"
     return ""
+
+
+def _without_metric(study: StudySnapshot) -> FailStudy | None:
+    """The end of a study that cannot rank its trials: the first have ended well, and none of all has its metric."""
+    ended = sum(trial.state is JobState.SUCCEEDED for trial in study.trials)
+    first = min(HOPELESS_TRIALS, study.spec.planned_trials)
+    if not study.spec.needs_metric or ended < first or any(trial.final for trial in study.trials):
+        return None
+    trials = f"first {ended} trials that ended" if ended > 1 else "trial that ended"
+    return FailStudy(f"The {trials} reported no {study.tag}.", lacks_metric=True)
 
 
 def _moved(study: StudySnapshot) -> MoveStudy | None:
@@ -285,9 +323,13 @@ def _end(study: StudySnapshot) -> MoveStudy:
         message = f"None of {len(study.trials)} trials succeeded."
         return MoveStudy(JobState.FAILED, "Job failed.", message)
     best = best_of(study.trials, maximize=study.maximizes)
-    tag, count = study.spec.hyperparameter_metric_tag, len(study.trials)
+    tag, count = study.tag, len(study.trials)
+    if best is None and study.spec.needs_metric:
+        message = f"No trial that succeeded reported {tag}."
+        return MoveStudy(JobState.FAILED, "Job failed.", message, lacks_metric=True)
     if best is None:
-        return MoveStudy(JobState.SUCCEEDED, f"Job completed successfully. No trial reported {tag}.")
+        done = "Job completed successfully. Its trials are not ranked, since no metric was named."
+        return MoveStudy(JobState.SUCCEEDED, done, lacks_metric=True)
     found = f"trial {best.number}, {tag} {best.value:.6g} ({shown(best.parameters)})"
     return MoveStudy(JobState.SUCCEEDED, f"Job completed successfully. Best of {count} trials: {found}.")
 

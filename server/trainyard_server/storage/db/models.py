@@ -180,6 +180,9 @@ class StudyRow(Table):
     failure: Mapped[str] = mapped_column(AnyText, default="")  # why it fails once its trials have ended
     exhausted: Mapped[bool] = mapped_column(default=False)  # its space has no further trial
     past: Mapped[list[Any]]  # [parameters, value] of the trials of the study that it resumes
+    metric: Mapped[str] = mapped_column(
+        AnyText, default=""
+    )  # taken from what trials report; "": the config's
 
 
 class TrialRow(Table):
@@ -194,6 +197,9 @@ class TrialRow(Table):
     logged: Mapped[TrialPhase]  # the last one in the study's log
     stopped_early: Mapped[bool] = mapped_column(default=False)
     from_file: Mapped[bool] = mapped_column(default=False)  # its program reports to the metric file
+    others: Mapped[
+        dict[str, Any] | None
+    ]  # summary of other metrics in that file, where the study's is not in it
     step: Mapped[int | None] = mapped_column(BigInteger)  # of its last measurement
     value: Mapped[float | None]
     measurements: Mapped[list[Any]] = mapped_column(deferred=True, deferred_raiseload=True)  # [step, value]

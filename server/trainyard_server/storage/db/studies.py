@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, NamedTuple
 
 from sqlalchemy import and_, delete, func, select, update
@@ -9,7 +10,7 @@ from sqlalchemy.orm import undefer
 
 from trainyard_protocol.cluster import PRIMARY
 from trainyard_protocol.states import JobState
-from trainyard_server.domain.tuning.measurements import Measurement
+from trainyard_server.domain.tuning.measurements import Measurement, names_in
 from trainyard_server.domain.tuning.study import (
     ENDED_BY_ITSELF,
     StudySnapshot,
@@ -88,6 +89,7 @@ def snapshot(reader: Reader, key: int, *, measurements: bool | None = None) -> S
             for trial, trial_job in trials(reader, key, measurements=with_measurements)
         ),
         past=tuple((dict(parameters), float(value)) for parameters, value in study.past),
+        metric=study.metric,
         failure=study.failure,
         exhausted=study.exhausted,
         stop_message=job.stop_message,
@@ -199,41 +201,44 @@ def counts(reader: Reader, keys: Iterable[int]) -> dict[int, dict[JobState, int]
     return result
 
 
-def reported_names(reader: Reader, job_key: int) -> list[str]:
-    """The names of the metrics that the primary of a trial has reported."""
-    query = select(ReplicaRow.metrics).join(RunRow, RunRow.run_id == ReplicaRow.run_id)
-    query = query.where(RunRow.job_key == job_key, ReplicaRow.task == PRIMARY.name).order_by(RunRow.number)
-    summaries = [summary for summary in reader.session.scalars(query) if summary]
-    return list(dict.fromkeys(str(curve["name"]) for summary in summaries for curve in summary["metrics"]))
+def reported_names(reader: Reader, job_keys: Iterable[int]) -> list[str]:
+    """The names of the metrics that the primaries of these trials have reported."""
+    return names_in(chain.from_iterable(summaries(reader, job_keys).values()))
 
 
-def unreported(reader: Reader, key: int) -> list[tuple[TrialRow, list[Mapping[str, Any]]]]:
-    """The trials that have not ended for the study's log and whose programs write no metric file, with the summaries of
-    their primaries' curves, run by run."""
-    waiting = (
-        select(TrialRow)
-        .options(undefer(TrialRow.measurements))
-        .where(
-            TrialRow.study_key == key,
-            TrialRow.logged != TrialPhase.ENDED,
-            TrialRow.from_file.is_(False),
-        )
-    )
-    found = {trial.job_key: trial for trial in reader.session.scalars(waiting)}
+def summaries(reader: Reader, job_keys: Iterable[int]) -> dict[int, list[Mapping[str, Any]]]:
+    """The summaries of what the primaries of these trials report: their curves, run by run, and what is in the file of
+    one that does not report its study's metric to it."""
+    keys = list(job_keys)
     query = (
         select(RunRow.job_key, ReplicaRow.metrics)
         .join(ReplicaRow, ReplicaRow.run_id == RunRow.run_id)
         .where(
-            RunRow.job_key.in_(list(found)),
+            RunRow.job_key.in_(keys),
             ReplicaRow.task == PRIMARY.name,
             ReplicaRow.metrics.is_not(None),
         )
         .order_by(RunRow.job_key, RunRow.number)
     )
-    summaries: dict[int, list[Mapping[str, Any]]] = {}
+    result: dict[int, list[Mapping[str, Any]]] = {}
     for job_key, summary in reader.session.execute(query):
-        summaries.setdefault(job_key, []).append(summary)
-    return [(found[job_key], of_job) for job_key, of_job in summaries.items()]
+        result.setdefault(job_key, []).append(summary)
+    files = select(TrialRow.job_key, TrialRow.others).where(
+        TrialRow.job_key.in_(keys), TrialRow.others.is_not(None)
+    )
+    for job_key, others in reader.session.execute(files):
+        result.setdefault(job_key, []).append(others)
+    return result
+
+
+def with_curves(reader: Reader, key: int, *, ended: bool) -> list[tuple[TrialRow, list[Mapping[str, Any]]]]:
+    """The trials of a study with the summaries of their primaries' curves, run by run: those that have not ended for
+    the study's log, or with `ended` all."""
+    wanted = select(TrialRow).options(undefer(TrialRow.measurements)).where(TrialRow.study_key == key)
+    if not ended:
+        wanted = wanted.where(TrialRow.logged != TrialPhase.ENDED)
+    rows = {trial.job_key: trial for trial in reader.session.scalars(wanted)}
+    return [(rows[job_key], of_job) for job_key, of_job in summaries(reader, rows).items()]
 
 
 def stored_measurements(reader: Reader, job_key: int) -> tuple[TrialRow, list[Measurement]] | None:
@@ -314,16 +319,40 @@ def mark_exhausted(writer: Writer, key: int) -> None:
 
 
 def record_measurements(
-    writer: Writer, trial: TrialRow, values: Sequence[Measurement], *, from_file: bool
+    writer: Writer, trial: TrialRow, values: Sequence[Measurement], reported: Measurement | None = None
 ) -> None:
-    """Store all measurements of a trial, in place of the earlier ones."""
-    step, value = values[-1]
+    """Store all measurements of a trial, in place of the earlier ones. `reported`: the newest in its metric file. It is
+    the trial's value, whatever its lines say."""
+    new: dict[str, Any] = {"measurements": [list(one) for one in values]}
+    if reported is not None:
+        new |= {"step": reported[0], "value": reported[1], "from_file": True}
+    elif not trial.from_file:
+        new |= {"step": values[-1][0], "value": values[-1][1]}
     statement = update(TrialRow).filter_by(study_key=trial.study_key, number=trial.number)
-    writer.session.execute(
-        statement.values(
-            measurements=[list(one) for one in values], step=step, value=value, from_file=from_file
-        ).execution_options(synchronize_session=False)
-    )
+    writer.session.execute(statement.values(**new).execution_options(synchronize_session=False))
+
+
+def record_others(writer: Writer, trial: TrialRow, others: Mapping[str, Any] | None) -> None:
+    """Store the summary of other metrics in the file of a trial."""
+    statement = update(TrialRow).filter_by(study_key=trial.study_key, number=trial.number)
+    writer.session.execute(statement.values(others=others).execution_options(synchronize_session=False))
+
+
+def choose_metric(writer: Writer, key: int, metric: str, message: str, now: datetime) -> None:
+    """Rank the trials of a study by a metric that they report."""
+    writer.session.get_one(StudyRow, key).metric = metric
+    writer.add_event(key, Event("metric", message), now)
+
+
+def metric_of(reader: Reader, key: int) -> str:
+    """The metric that a study took from what its trials report; "" if it took none."""
+    return reader.session.scalar(select(StudyRow.metric).filter_by(job_key=key)) or ""
+
+
+def metrics_of(reader: Reader, keys: Iterable[int]) -> dict[int, str]:
+    """`metric_of` several studies."""
+    query = select(StudyRow.job_key, StudyRow.metric).where(StudyRow.job_key.in_(list(keys)))
+    return {row.job_key: row.metric for row in reader.session.execute(query)}
 
 
 def delete_with_trials(writer: Writer, key: int, now: datetime, by: str) -> None:

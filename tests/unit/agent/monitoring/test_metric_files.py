@@ -9,13 +9,13 @@ import pytest
 
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.host.metric_file import METRIC_BYTES, read_metric_file
-from trainyard_agent.monitoring.metric_files import PATIENCE_S, READ_S, MetricFiles
-from trainyard_agent.monitoring.metric_lines import measurements_in
+from trainyard_agent.monitoring.metric_files import PATIENCE_S, READ_S, MetricFiles, Observed
+from trainyard_agent.monitoring.metric_lines import measurements_in, others_in
 from trainyard_agent.runtimes.base import Handle
 from trainyard_agent.runtimes.exits import never_ran
 from trainyard_agent.runtimes.fake import FakeHost, FakeRuntime, Script
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import MAX_REPORTED, ReplicaReport
+from trainyard_protocol.sync import MAX_OTHERS, MAX_REPORTED, ReplicaReport, TrialMeasurement
 
 CHIEF = "master-replica-0"
 HANDLE = Handle(run_id="r", runtime="fake", addresses={CHIEF: "h:1"}, grace_s=1, metric_tag="acc")
@@ -50,6 +50,13 @@ def test_only_the_last_measurements_are_taken() -> None:
     content = b"\n".join(line(global_step=str(step)) for step in range(1000))
     found = measurements_in(content, "acc")
     assert (len(found), found[-1].step) == (MAX_REPORTED, 999)
+
+
+def test_other_metrics_of_a_file_are_their_newest_values_and_few() -> None:
+    assert others_in(line() + b"\n" + line(acc="0.75", lr="high", global_step=11)) == {
+        "acc": TrialMeasurement(step=11, value=0.75)
+    }
+    assert len(others_in(line(**{f"metric_{number}": number for number in range(100)}))) == MAX_OTHERS
 
 
 def _link(path: Path) -> None:
@@ -124,8 +131,8 @@ def test_file_is_read_at_intervals_and_after_the_end_before_that_is_reported() -
     )
 
     def report(replica: ReplicaReport) -> tuple[ReplicaReport, list[float]]:
-        replicas, values = files.with_measurements({"r": HANDLE}, {"r": (replica,)})["r"]
-        return replicas[0], [one.value for one in values]
+        seen = files.with_measurements({"r": HANDLE}, {"r": (replica,)})["r"]
+        return seen.replicas[0], [one.value for one in seen.measurements]
 
     runtime.content = line(acc=1)
     assert [report(running)[1], report(running)[1], runtime.reads] == [[1.0], [1.0], 1]
@@ -142,6 +149,6 @@ def test_file_is_read_at_intervals_and_after_the_end_before_that_is_reported() -
 
     other = MetricFiles(runtime, clock)
     runtime.content = OSError("the engine is away for good")
-    assert other.with_measurements({"r": HANDLE}, {"r": (ended,)})["r"][0][0].exit is None
+    assert other.with_measurements({"r": HANDLE}, {"r": (ended,)})["r"].replicas[0].exit is None
     clock.advance(PATIENCE_S)
-    assert other.with_measurements({"r": HANDLE}, {"r": (ended,)})["r"] == ((ended,), ())
+    assert other.with_measurements({"r": HANDLE}, {"r": (ended,)})["r"] == Observed((ended,))

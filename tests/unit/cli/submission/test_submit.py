@@ -7,6 +7,7 @@ import pytest
 
 from trainyard_cli.submission import submit
 from trainyard_cli.submission.flags import JobFlags, merge
+from trainyard_cli.submission.sweep import swept
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.machines import default_catalog
 
@@ -309,3 +310,30 @@ trainingInput:
     lines = refusal(draft(tmp_path, wrong)).splitlines()[1:]
     assert lines[0].startswith(f"{tmp_path}/config.yaml:12: ")
     assert lines[0].endswith("has a minValue (3.0) above its maxValue (2.0).")
+
+
+def test_goal_follows_from_the_name_of_the_metric_or_is_asked_for(tmp_path: Path) -> None:
+    study = CUSTOM + "  hyperparameters: {%s}\n"
+    sweep = (swept("lr", ["1", "2"]),)
+    rows: list[tuple[str, dict[str, Any], str]] = [
+        ("", {"sweep": sweep, "metric": "loss"}, "MINIMIZE"),
+        ("", {"sweep": sweep, "metric": "val_accuracy"}, "MAXIMIZE"),
+        ("", {"sweep": sweep, "metric": "loss", "goal": "maximize"}, "MAXIMIZE"),
+        ("", {"sweep": sweep, "metric": "speed"}, "its name does not tell"),
+        ("", {"sweep": sweep, "metric": "speed", "goal": "minimize"}, "MINIMIZE"),
+        ("", {"sweep": sweep}, "None"),
+        ("goal: MAXIMIZE", {"sweep": sweep, "metric": "loss"}, "goal MAXIMIZE, which does not fit its name"),
+        ("goal: MAXIMIZE", {"sweep": sweep, "metric": "speed"}, "MAXIMIZE"),
+        ("goal: GOAL_TYPE_UNSPECIFIED", {"sweep": sweep, "metric": "loss"}, "MINIMIZE"),
+        ("hyperparameterMetricTag: loss", {"sweep": sweep}, "None"),  # as on AI Platform: MAXIMIZE by default
+    ]
+    wrong = []
+    for config, given, expected in rows:
+        try:
+            made = draft(tmp_path, study % config, **given)
+            result = str(made.data["trainingInput"]["hyperparameters"].get("goal"))
+        except InvalidArgument as error:
+            result = error.message
+        if expected not in result:
+            wrong.append((config, given, result))
+    assert not wrong

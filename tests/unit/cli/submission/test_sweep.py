@@ -36,7 +36,8 @@ def test_sweep_is_a_grid_over_all_combinations_with_numbers_in_order_and_texts_a
         "maxParallelTrials": 6,
     }
     assert study_plan.lines(HyperparameterSpec.model_validate(spec))[:2] == [
-        "A study by GRID_SEARCH: 6 trials, 6 at a time, over lr and model, for the largest training/hptuning/metric.",
+        "A study by GRID_SEARCH: 6 trials, 6 at a time, over lr and model, ranked by the metric that they "
+        "report (--metric names it).",
         "The grid has 6 points.",
     ]
 

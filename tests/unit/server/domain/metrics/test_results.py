@@ -2,9 +2,7 @@
 
 import math
 
-import pytest
-
-from trainyard_server.domain.metrics.results import lower_is_better, result
+from trainyard_server.domain.metrics.results import result
 from trainyard_server.domain.metrics.series import Curve, Points
 
 
@@ -13,24 +11,6 @@ def points(*given: tuple[int, float]) -> Points:
     for step, value in given:
         curve.add(step, value, float(step))
     return curve.points()
-
-
-@pytest.mark.parametrize(
-    ("name", "lower"),
-    [
-        ("loss", True),
-        ("val_loss", True),
-        ("valLoss", True),
-        ("eval/RMSE", True),
-        ("held_out_accuracy", False),
-        ("top-1 acc", False),
-        ("learning_rate", None),
-        ("accelerators", None),
-        ("examples_per_second", None),
-    ],
-)
-def test_direction_is_in_the_words_of_the_name(name: str, lower: bool | None) -> None:
-    assert lower_is_better(name) is lower
 
 
 def test_result_has_the_last_and_the_best_point_of_all_runs() -> None:

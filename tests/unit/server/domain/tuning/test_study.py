@@ -1,13 +1,20 @@
 """Decisions about studies: when one fails, when a trial is stopped early, what counts."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from trainyard_protocol.hyperparameters import HyperparameterSpec
+from trainyard_protocol.hyperparameters import Goal, HyperparameterSpec
 from trainyard_protocol.states import JobState
 from trainyard_protocol.training_input import parse_training_input
-from trainyard_server.domain.tuning.measurements import MAX_MEASUREMENTS, is_below_median, merged, of_curves
+from trainyard_server.domain.tuning.measurements import (
+    MAX_MEASUREMENTS,
+    chosen_metric,
+    is_below_median,
+    merged,
+    of_curves,
+)
 from trainyard_server.domain.tuning.study import (
     MOST_QUEUED,
     CreateTrial,
@@ -26,10 +33,20 @@ PARAMS = [{"parameterName": "x", "type": "INTEGER", "minValue": 1, "maxValue": 9
 DONE, FAILED, RUNNING = JobState.SUCCEEDED, JobState.FAILED, JobState.RUNNING
 
 
-def study(*states: JobState, state: JobState = RUNNING, failure: str = "", **spec: Any) -> StudySnapshot:
-    """A study whose trials have these states, and lines in its log about them."""
+def study(
+    *states: JobState, state: JobState = RUNNING, failure: str = "", measured: bool = True, **spec: Any
+) -> StudySnapshot:
+    """A study whose trials have these states, and lines in its log about them. Those that are DONE have a value."""
     trials = tuple(
-        TrialSnapshot(number, 10 + number, one, {"x": "1"}, has_started=True, logged=TrialPhase.ENDED)
+        TrialSnapshot(
+            number,
+            10 + number,
+            one,
+            {"x": "1"},
+            has_started=True,
+            logged=TrialPhase.ENDED,
+            final=(1, 0.5) if measured and one is DONE else None,
+        )
         for number, one in enumerate(states, 1)
     )
     given = {"params": PARAMS, "maxTrials": 10, "maxParallelTrials": 2} | spec
@@ -59,6 +76,46 @@ def test_study_that_fails_first_stops_its_trials_and_stays_failed_whatever_they_
     assert step(study(FAILED, DONE, failure="why")) == MoveStudy(FAILED, "Job failed.", "why")
     queued = study(FAILED, DONE, failure="why", state=JobState.QUEUED)
     assert step(queued) == MoveStudy(JobState.PREPARING)  # every move of the table
+
+
+def test_study_whose_first_trials_end_without_its_metric_fails_unless_it_needs_none() -> None:
+    grid: dict[str, Any] = {"algorithm": "GRID_SEARCH"}
+    tagged: dict[str, Any] = grid | {"hyperparameterMetricTag": "loss"}
+    fails = {
+        "the first three": study(DONE, DONE, DONE, RUNNING, measured=False),
+        "a grid that names its metric": study(DONE, DONE, DONE, measured=False, **tagged),
+        "all of two": study(DONE, DONE, maxTrials=2, measured=False),
+    }
+    goes_on = {
+        "two of ten": study(DONE, DONE, measured=False),
+        "one that runs has a value": study(DONE, DONE, DONE, RUNNING, measured=False),
+        "a grid without a metric": study(DONE, DONE, DONE, measured=False, **grid),
+    }
+    running = goes_on["one that runs has a value"]
+    trials = (*running.trials[:3], replace(running.trials[3], final=(1, 0.5)))
+    goes_on["one that runs has a value"] = replace(running, trials=trials)
+    decided = {name: step(one) for name, one in (fails | goes_on).items()}
+    assert {name for name, one in decided.items() if isinstance(one, FailStudy)} == set(fails)
+    assert decided["the first three"] == FailStudy(
+        "The first 3 trials that ended reported no training/hptuning/metric.", lacks_metric=True
+    )
+    (ended,) = (step(study(DONE, FAILED, maxTrials=2, measured=False)),)
+    message = "No trial that succeeded reported training/hptuning/metric."
+    assert ended == MoveStudy(FAILED, "Job failed.", message, lacks_metric=True)
+
+
+def test_metric_that_nobody_named_is_the_only_one_of_validation_with_a_direction() -> None:
+    rows: list[tuple[list[str], Goal | None, str]] = [
+        (["loss", "val_loss", "learning_rate"], None, "val_loss"),
+        (["loss", "accuracy", "val_loss", "val_accuracy"], None, ""),
+        (["loss", "accuracy", "val_loss", "val_accuracy"], Goal.MINIMIZE, "val_loss"),
+        (["loss", "val_loss"], Goal.MAXIMIZE, ""),
+        (["loss", "steps_per_second"], None, "loss"),
+        (["speed"], Goal.MAXIMIZE, ""),
+        ([], None, ""),
+    ]
+    wrong = [row for row in rows if chosen_metric(row[0], row[1]) != row[2]]
+    assert not wrong
 
 
 def test_trials_are_created_up_to_both_limits() -> None:

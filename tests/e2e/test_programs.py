@@ -78,3 +78,70 @@ def test_programs_run_unchanged_on_two_replicas_with_curves(service: Service) ->
         "rank-1",
     }
     assert service.job_dir("events").joinpath("logs", "0").is_dir()
+
+
+LEAVES_FILES = """
+import pathlib, sys
+print("params:", open("configs/params.yaml").read())
+print("arguments:", sys.argv[1:])
+open("outputs/model.npz", "w").write("weights")
+with open("configs/params.yaml", "a") as params:
+    params.write(", momentum: 0.9")
+with open("huge", "wb") as huge:
+    huge.truncate(1 << 31)
+"""
+
+
+def files(service: Service, job: str, path: str = "") -> list[str]:
+    """All that the page Files shows."""
+    with service.client() as client:
+        entries = list(client.files(job, path))
+    names = (f"{path}/{entry.name}".lstrip("/") for entry in entries)
+    nested = (
+        files(service, job, name) if entry.kind == "directory" else [name]
+        for name, entry in zip(names, entries, strict=True)
+    )
+    return sorted(name for names in nested for name in names)
+
+
+@pytest.mark.parametrize("job_dir", ["", "out", "gs://models/run"])
+def test_files_that_a_script_leaves_in_its_directory_are_in_the_jobs(service: Service, job_dir: str) -> None:
+    job = f"leaves_files{len(job_dir)}"
+    source = service.work / job
+    (source / "configs").mkdir(parents=True)
+    (source / "outputs").mkdir()
+    (source / "train.py").write_text(LEAVES_FILES)
+    (source / "configs" / "params.yaml").write_text("lr: 0.1")
+    config = str(service.config(pythonModule=None, **local(workers=1)))
+    given = ("--job-dir", job_dir) if job_dir else ()
+    words = ("jobs", "submit", "training", job, "--config", config, "--package-path", ".", *given)
+    submitted = service.run(*words, cwd=source)
+    assert submitted.returncode == 0, submitted.stderr
+    assert ("gets no argument --job-dir (--pass-job-dir passes it)" in submitted.stderr) == bool(job_dir)
+    assert service.wait_for(job, "SUCCEEDED", "FAILED") == "SUCCEEDED"
+    assert [name for name in files(service, job) if "master" in name] == [
+        "outputs/master-replica-0/configs/params.yaml",
+        "outputs/master-replica-0/outputs/model.npz",
+    ]
+    assert (source / "configs" / "params.yaml").read_text() == "lr: 0.1"
+    log = service.log(job)
+    assert "params: lr: 0.1\n" in log
+    assert "arguments: []\n" in log
+    assert (
+        "of the working directory lost (huge (2.15 GB)): a replica's may have 1.07 GB and 10000 files" in log
+    )
+    if job_dir == "out":
+        assert (source / "out/outputs/master-replica-0/outputs/model.npz").read_text() == "weights"
+
+
+def test_missing_file_beside_a_script_is_said_at_submit_and_named_in_the_verdict(service: Service) -> None:
+    (service.work / "configs").mkdir(exist_ok=True)
+    (service.work / "configs" / "lonely.yaml").touch()
+    (service.work / "lonely.py").write_text("open('configs/lonely.yaml')")
+    config = str(service.config(pythonModule=None, **local()))
+    words = ("jobs", "submit", "training", "lonely", "--config", config, "--package-path", "lonely.py")
+    assert "lonely.py:1 names configs/lonely.yaml, which is not uploaded." in service.run(*words).stderr
+    assert service.wait_for("lonely", "SUCCEEDED", "FAILED") == "FAILED"
+    assert (
+        "FileNotFoundError: [Errno 2] No such file or directory; the directory configs was not uploaded with lonely.py"
+    ) in service.value("lonely", "errorMessage")

@@ -138,6 +138,11 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag("--job-dir", "Output directory of the job: a directory or gs://BUCKET/DIR.", "trainingInput.jobDir"),
     Flag(
+        "--pass-job-dir",
+        "Pass --job-dir to a script or a directory of scripts too, as a package gets it.",
+        options={"is_flag": True},
+    ),
+    Flag(
         "--scale-tier",
         "Number of replicas and their machine types.",
         "trainingInput.scaleTier",

@@ -126,15 +126,19 @@ def declares_itself(project: Path) -> bool:
     return _own_backend(project) is not None
 
 
-def files_of(directory: Path) -> list[Path]:
-    """The files below a directory that are packed: none that are hidden, of an environment or of a build.
+def files_of(directory: Path) -> tuple[list[Path], list[Path]]:
+    """The files below a directory that are packed, and the empty directories: none that are hidden, of an environment
+    or of a build.
 
     Raises InvalidArgument if they are larger than a package may be.
     """
     found: list[Path] = []
+    empty: list[Path] = []
     size = 0
     for parent, directories, names in os.walk(directory):
         directories[:] = sorted(name for name in directories if not _is_skipped(Path(parent, name)))
+        if not directories and not names and Path(parent) != directory:
+            empty.append(Path(parent))
         for path in (Path(parent, name) for name in sorted(names)):
             if not path.is_file() or _is_skipped(path):
                 continue
@@ -145,7 +149,7 @@ def files_of(directory: Path) -> list[Path]:
                     f"{directory} has more than {MAX_BYTES // 2**20} MiB of files, too much for a package. Give the "
                     "script alone (--package-path FILE.py), or move the data elsewhere."
                 )
-    return found
+    return found, empty
 
 
 def _own_backend(project: Path) -> tuple[str, tuple[str, ...]] | None:

@@ -4,12 +4,14 @@ A Python package is built as a source distribution (`packaging`). Anything else,
 scripts, a notebook exported as a script or a shell script, is packed as it is, with a launcher (`script_package`).
 """
 
+import posixpath
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +21,8 @@ from trainyard_protocol.errors import InvalidArgument
 
 Kind = Literal["package", "python", "notebook", "shell"]
 
+_MAX_LEFT_OUT = 3
+_MAX_SOURCES = 100
 _ENTRY_NAMES = ("task", "train", "main", "__main__")
 _NO_ENTRIES = ("__init__", "setup", "conftest")
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
@@ -30,7 +34,8 @@ class Program:
     """A program to package. `module` is the job's pythonModule.
 
     For all kinds but `package`: `entry` is the file that is started and `files` are all that are packed, relative to
-    `root`; `interpreter` is that of a shell script. `choice` says why the entry was chosen; "" if the user named it.
+    `root`, and `empty` the directories without any; `interpreter` is that of a shell script; `passes_job_dir`: it gets
+    the argument --job-dir. `choice` says why the entry was chosen; "" if the user named it.
     """
 
     kind: Kind
@@ -39,7 +44,9 @@ class Program:
     root: Path
     entry: str = ""
     files: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
     interpreter: str = ""
+    passes_job_dir: bool = False
     requirements: tuple[str, ...] = ()
     choice: str = ""
 
@@ -52,6 +59,15 @@ class Program:
         return (
             f"{self.path} and what it imports ({', '.join(others[:3])}{', ...' if len(others) > 3 else ''})"
         )
+
+    @property
+    def uploaded(self) -> str:
+        """The packed files in words, for the error about a file that is not among them."""
+        if self.path.is_dir():
+            return (
+                f"{self.path.resolve().name} (hidden directories, environments and build output are left out)"
+            )
+        return f"{self.entry} (--package-path with its directory uploads all that is beside it)"
 
 
 def find(path: Path, module: str = "") -> Program:
@@ -73,6 +89,25 @@ def find(path: Path, module: str = "") -> Program:
         f"--package-path {path} does not exist. It is a Python package, a directory of scripts, or one script "
         "(.py or .sh)."
     )
+
+
+def left_out(program: Program, directory: Path) -> Iterator[str]:
+    """Sentences about files that the program names by their paths from the current directory or from its own, and that
+    its replicas do not have there."""
+    if program.kind == "package":
+        sources = list(islice(program.path.rglob("*.py"), _MAX_SOURCES))
+        missing = "which is not in the directory that a package starts in. Open data beside __file__."
+    else:
+        sources = [program.root / name for name in program.files if name.endswith(".py")][:_MAX_SOURCES]
+        missing = "which is not uploaded. A directory is uploaded whole: --package-path DIR"
+    bases = tuple(dict.fromkeys((program.root, directory)))
+    named = {
+        name: f"{source}:{line} names {name}, {missing}"
+        for source in sources
+        for line, name in source_checks.named_files(source, bases)
+        if posixpath.normpath(name) not in program.files
+    }
+    yield from islice(named.values(), _MAX_LEFT_OUT)
 
 
 def beside(directories: Sequence[Path], module: str) -> Program | None:
@@ -135,8 +170,10 @@ def _directory(path: Path, module: str) -> Program:
             raise InvalidArgument(f"The module {module} is not in {path}. {hint}")
     else:
         entry, choice = _only_entry(path, _python_files(path) or sorted(path.glob("*.sh")))
-    everything = tuple(file.relative_to(path).as_posix() for file in packaging.files_of(path))
-    return _program(path, entry, everything, choice)
+    files, empty = (
+        tuple(file.relative_to(path).as_posix() for file in paths) for paths in packaging.files_of(path)
+    )
+    return replace(_program(path, entry, files, choice), empty=empty)
 
 
 def _script(path: Path, module: str) -> Program:

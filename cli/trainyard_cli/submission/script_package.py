@@ -1,8 +1,8 @@
-"""Package of a script: a wheel with the user's files as they are, and a launcher.
+"""Package of a script: a wheel with the user's files as they are, and a launcher (`script_launcher`).
 
-The launcher is a module with the script's name; it starts the script as `python FILE` does, with its own directory
-first on the path. A wheel of pure Python is a zip with a list of its files, so nothing is built here or on the agent.
-The same files give the same wheel.
+The launcher is a module with the script's name; it starts the script as `python FILE` does, in a writable copy of the
+files. A wheel of pure Python is a zip with a list of its files, so nothing is built here or on the agent. The same
+files give the same wheel.
 """
 
 import base64
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from trainyard_cli.submission import script_launcher
 from trainyard_cli.submission.packaging import Archive, check_archive
 from trainyard_cli.submission.programs import Program
 from trainyard_protocol.errors import InvalidArgument
@@ -21,53 +22,10 @@ from trainyard_protocol.errors import InvalidArgument
 _VERSION = "0.0.0"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
-_PATHS = '''"""Starts {entry}. Made by `jobs submit`."""
+_CALL = """
 
-import {imports}
-from pathlib import Path
-
-FILES = Path(__file__).resolve().parent / {folder!r}
-SCRIPT = str(FILES / {entry!r})
-'''
-
-_PYTHON = """
 if __name__ == "__main__":
-    sys.path.insert(0, str(FILES))
-    runpy.run_path(SCRIPT, run_name="__main__")
-"""
-
-_NOTEBOOK = r'''
-
-class _Notebook:
-    """What a notebook's commands do in a job: code and shell commands run, displays and installed packages do not."""
-
-    def system(self, command):
-        if not re.search(r"(^|\s)pip3?\s+install\s", command):
-            subprocess.run(command, shell=True, check=False)
-
-    def getoutput(self, command):
-        return subprocess.run(command, shell=True, check=False, capture_output=True, text=True).stdout.splitlines()
-
-    def run_line_magic(self, name, line, *_):
-        if name in ("time", "capture"):
-            exec(line, sys.modules["__main__"].__dict__)
-
-    def run_cell_magic(self, name, line, cell):
-        if name in ("time", "capture"):
-            exec(cell, sys.modules["__main__"].__dict__)
-        else:
-            subprocess.run([name, "-c", cell], check=False)
-
-
-builtins.get_ipython = _Notebook
-'''
-
-_SHELL = """
-if __name__ == "__main__":
-    # `python` in the script is this environment's.
-    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-    sys.stdout.flush()
-    os.execvp({interpreter!r}, [{interpreter!r}, SCRIPT, *sys.argv[1:]])
+    main({arguments})
 """
 
 
@@ -81,17 +39,19 @@ def build(program: Program) -> Iterator[Archive]:
 
 
 def launcher(program: Program) -> str:
-    """The source of the module that starts the script. Pure."""
-    imports = {
-        "python": "runpy, sys",
-        "notebook": "builtins, re, runpy, subprocess, sys",
-        "shell": "os, sys",
-    }[program.kind]
-    imports = imports.replace(", ", "\nimport ")
-    text = _PATHS.format(entry=program.entry, imports=imports, folder=_folder(program))
-    if program.kind == "shell":
-        return text + _SHELL.format(interpreter=program.interpreter)
-    return text + (_NOTEBOOK if program.kind == "notebook" else "") + _PYTHON
+    """The source of the module that starts the script."""
+    folder = f"Path(__file__).resolve().parent / {_folder(program)!r}"
+    options = {
+        "kind": program.kind,
+        "interpreter": program.interpreter,
+        "directories": program.empty,
+        "passes_job_dir": program.passes_job_dir,
+        "uploaded": program.uploaded,
+    }
+    arguments = [repr(program.entry), folder, *(f"{name}={value!r}" for name, value in options.items())]
+    return Path(script_launcher.__file__).read_text(encoding="utf-8") + _CALL.format(
+        arguments=", ".join(arguments)
+    )
 
 
 def metadata(program: Program) -> str:

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ _QUIET = frozenset({"-q", "-qq", "--quiet", "-U", "--upgrade", "--user"})
 _DISPLAY = frozenset({"matplotlib", "config", "load_ext", "reload_ext", "autoreload", "pylab"})
 """Magics that have no effect on what a program computes."""
 
+_LONGEST_NAME = 255
 _CODE_MAGICS = frozenset({"time", "capture"})
 _SHELL_MAGICS = frozenset({"bash", "sh"})
 _PYTHON_2 = re.compile(r"^\s*(print\s+[^\s(=]|exec\s+['\"]|raise\s+\w+\s*,)")
@@ -123,6 +124,17 @@ def _modules(node: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...
 def _file(root: Path, name: tuple[str, ...]) -> list[Path]:
     base = root.joinpath(*name)
     return [file for file in (base.with_name(f"{base.name}.py"), base / "__init__.py") if file.is_file()][:1]
+
+
+def named_files(path: Path, directories: Sequence[Path]) -> Iterator[tuple[int, str]]:
+    """The line and text of each string in a Python file that is the relative path of a file below a directory."""
+    for node in ast.walk(parse(path)):
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            continue
+        name = node.value
+        is_path = len(name) <= _LONGEST_NAME and ("/" in name or "." in name) and name.isprintable()
+        if is_path and not name.startswith("/") and any((base / name).is_file() for base in directories):
+            yield node.lineno, name
 
 
 def has_main_guard(path: Path) -> bool:

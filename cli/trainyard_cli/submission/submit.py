@@ -99,8 +99,13 @@ def draft(
     name = name or str(get(data, "jobId") or "")
     made = JobDraft(data, config, origins, name, flags.packages)
     if flags.text("package_path"):
-        return _with_program(made, programs.find(Path(flags.text("package_path")).expanduser(), made.module))
-    return made if flags.packages else _with_automatic_program(made, current_dir)
+        program = programs.find(Path(flags.text("package_path")).expanduser(), made.module)
+        made = _with_program(made, program)
+    elif not flags.packages:
+        made = _with_automatic_program(made, current_dir)
+    if made.program is None:
+        return made
+    return replace(made, program=replace(made.program, passes_job_dir=bool(flags.text("pass_job_dir"))))
 
 
 def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> None:
@@ -276,15 +281,15 @@ def _archives(made: JobDraft, scratch: ExitStack, notify: Notify) -> list[packag
     local = [Path(package).expanduser() for package in made.packages if "://" not in package]
     archives = [packaging.check_archive(path) for path in local]
     if made.program is not None:
-        for line in packaging_lines(made.program, automatic=made.automatic):
+        for line in packaging_lines(made, made.program):
             notify(line)
         archives.append(scratch.enter_context(_built(made.program)))
     return archives
 
 
-def packaging_lines(program: Program, *, automatic: bool) -> Iterator[str]:
-    """Messages about the packaged program and the choice of its entry."""
-    if automatic:
+def packaging_lines(made: JobDraft, program: Program) -> Iterator[str]:
+    """Messages about the packaged program: what it is, the choice of its entry, and what it does not get."""
+    if made.automatic:
         yield f"Packaging ./{program.path.name}, because the config has {program.module} and no packages."
     else:
         yield f"Packaging {program.shown}."
@@ -292,6 +297,10 @@ def packaging_lines(program: Program, *, automatic: bool) -> Iterator[str]:
         yield f"It runs {program.choice} (--module-name names another)."
     if program.requirements:
         yield f"It needs {', '.join(program.requirements)}."
+    has_job_dir = get(made.data, f"{_TRAINING}.jobDir")
+    if program.kind != "package" and has_job_dir and not program.passes_job_dir:
+        yield "It finds the job-dir in TRAINYARD_JOB_DIR, and gets no argument --job-dir (--pass-job-dir passes it)."
+    yield from programs.left_out(program, Path.cwd())
 
 
 def _built(program: Program) -> AbstractContextManager[packaging.Archive]:

@@ -55,6 +55,11 @@ def is_stopped(pid: int) -> bool:
     return _field(pid, "State").startswith(("T", "t"))
 
 
+def name(pid: int) -> str:
+    """The name that a process has given itself, or that of its program. "" if there is no such process."""
+    return _field(pid, "Name")
+
+
 def is_in_container(pid: int, container: str) -> bool:
     """Whether the process belongs to the container with this id."""
     try:

@@ -28,7 +28,8 @@ _LONGEST_LINE = 1000
 _PROCESS = re.compile(r"^Process (\d+): ")  # py-spy's thread of the same number is the main one
 _THREAD = re.compile(r"^(Current thread|Thread) (\S+)")
 _STOPPED = re.compile(r"^Process \d+ is stopped, ", re.MULTILINE)  # written by the agent
-_PYTHON = re.compile(r"/lib/python3\.\d+/(?!(?:site|dist)-packages/)|^<")
+_PYTHON = re.compile(r"/lib/python3\.\d+/(?!(?:site|dist)-packages/.+/)|^<")
+"""Files of Python itself, and single modules beside installed packages: the launcher of a script is one."""
 
 
 class StallAction(StrEnum):

@@ -13,7 +13,7 @@ import pytest
 
 from run_ids import unique_run
 from trainyard_agent.host import procfs
-from trainyard_agent.monitoring.stack_dump import LIMIT, StackDumper, parse_faulthandler
+from trainyard_agent.monitoring.stack_dump import LAUNCHER, LIMIT, StackDumper, parse_faulthandler
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_protocol.sync import LogLine
@@ -110,6 +110,23 @@ def test_program_that_is_stopped_is_told_to_be(
         pass
     text = StackDumper(runtime, PY_SPY).dump(RUN, TASK, "SIGUSR1", lines)
     assert text.startswith(f"Process {pid} is stopped, by SIGSTOP or a debugger.\n")
+
+
+@needs_py_spy
+def test_process_that_waits_for_a_script_is_left_out(
+    runtime: ProcessRuntime, started: Callable[[str], int]
+) -> None:
+    waits = f"""
+import os, pathlib
+if os.fork():
+    pathlib.Path("/proc/self/comm").write_text("{LAUNCHER}")
+    os.wait()
+"""
+    lines = started(waits + HANGS)
+    launcher, script = runtime.processes(RUN, TASK)
+    text = StackDumper(runtime, PY_SPY).dump(RUN, TASK, "", lines)
+    assert text.startswith(f"Process {script}: ")
+    assert f"Process {launcher}" not in text
 
 
 def test_where_nothing_can_be_told_it_says_why(

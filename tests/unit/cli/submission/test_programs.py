@@ -217,6 +217,50 @@ def test_requirement_that_no_package_can_have_is_refused_with_its_line(
     assert problem in caught.value.message
 
 
+def test_left_out_names_files_that_a_program_opens_and_its_replicas_have_not(tmp_path: Path) -> None:
+    tree(
+        tmp_path,
+        {
+            "alone.py": """\
+                import helpers
+                open("configs/params.yaml")
+                open("gone.yaml")
+                """,
+            "helpers.py": """\
+                open("configs/../configs/more.yaml")
+                open("helpers.py")
+                """,
+            "configs/params.yaml": "",
+            "configs/more.yaml": "",
+            "trainer/__init__.py": "",
+            "trainer/task.py": 'open("trainer/sizes.json")',
+            "trainer/sizes.json": "",
+            "elsewhere/words.txt": "",
+            "words.py": 'open("words.txt")',
+        },
+    )
+    (tmp_path / "absolute.py").write_text(f"open({str(tmp_path / 'gone.yaml')!r})")
+
+    def left_out(path: str, directory: str = ".") -> list[str]:
+        program = programs.find(tmp_path / path)
+        return list(programs.left_out(program, tmp_path / directory))
+
+    whole = "which is not uploaded. A directory is uploaded whole: --package-path DIR"
+    assert left_out("alone.py") == [
+        f"{tmp_path}/alone.py:2 names configs/params.yaml, {whole}",
+        f"{tmp_path}/helpers.py:1 names configs/../configs/more.yaml, {whole}",
+    ]
+    assert left_out("words.py", "elsewhere") == [f"{tmp_path}/words.py:1 names words.txt, {whole}"]
+    assert left_out("absolute.py") == []
+    (sentence,) = left_out("trainer")
+    assert (
+        "task.py:1 names trainer/sizes.json, which is not in the directory that a package starts in"
+        in sentence
+    )
+    (tmp_path / "main.py").write_text('open("configs/params.yaml")')
+    assert list(programs.left_out(programs.find(tmp_path, "main"), tmp_path)) == []
+
+
 def test_wheel_of_a_script_runs_it_as_python_does(tmp_path: Path) -> None:
     """Arguments, siblings, data beside it, pickled functions of __main__, exit code, a notebook's calls."""
     tree(
@@ -252,7 +296,7 @@ def test_wheel_of_a_script_runs_it_as_python_does(tmp_path: Path) -> None:
     ran = _run(tmp_path, found(tmp_path, "run.sh"), "a b")
     prefix, arguments = ran.stdout.splitlines()
     assert prefix == sys.prefix
-    assert arguments.endswith("run_files/run.sh a b")
+    assert arguments.endswith("program/run.sh a b")
     assert ran.returncode == 3
 
 
@@ -264,7 +308,7 @@ def _run(tmp_path: Path, program: Program, *arguments: str) -> subprocess.Comple
             wheel.extractall(site)
     return subprocess.run(
         [sys.executable, "-m", program.module, *arguments],
-        cwd=site.parent,
+        cwd=site,
         env={"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,

@@ -163,6 +163,20 @@ Current thread 0x00007f0000000001 (most recent call first):
     assert diagnosis.message.endswith(" It is in trainer/report.py:134 add.")
 
 
+def test_script_is_told_from_its_launcher_which_lies_among_the_libraries() -> None:
+    stacks = """\
+Current thread 0x00007f0000000001 (most recent call first):
+  File "/env/lib/python3.11/site-packages/jax/_src/api.py", line 2512 in block_until_ready
+  File "/runs/1/program/train.py", line 12 in <module>
+  File "<frozen runpy>", line 88 in _run_code
+  File "/env/lib/python3.11/site-packages/train.py", line 134 in _run
+  File "<frozen runpy>", line 88 in _run_code
+"""
+    diagnosis = diagnose([stands(CHIEF, stacks=stacks)])
+    assert diagnosis is not None
+    assert diagnosis.message.endswith(" It is in program/train.py:12 <module>.")
+
+
 def test_main_stack_of_anything_else_is_empty() -> None:
     assert main_stack("") == ()
     assert main_stack("Its stacks cannot be read: py-spy is not installed.") == ()

@@ -1,0 +1,272 @@
+"""Scripts as replicas start them: from an unpacked wheel, in a process group of their own or as a container's."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from textwrap import dedent
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from trainyard_agent.host.process_tags import TAG
+from trainyard_agent.monitoring.stack_dump import LAUNCHER
+from trainyard_cli.submission import programs, script_launcher, script_package
+
+DEADLINE_S = 120
+
+STOPS = """
+    import signal, sys, time
+    stops = 0
+    def stop(*_):
+        global stops
+        stops += 1
+        open("stops", "w").write(str(stops))
+    signal.signal(signal.SIGTERM, stop)
+    print("ready", flush=True)
+    while not stops:
+        time.sleep(0.01)
+    time.sleep(0.5)  # for a second one
+    sys.exit(stops)
+"""
+
+
+class Replica:
+    """A script's directory, its unpacked wheel, and a directory to start in."""
+
+    def __init__(self, root: Path, files: Mapping[str, str]) -> None:
+        self.source, self.site, self.job_dir = root / "source", root / "site", root / "job"
+        self.start_in = root / "work"
+        self.start_in.mkdir(parents=True)
+        for name, text in files.items():
+            path = self.source / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(dedent(text))
+        self.outputs = self.job_dir / "outputs" / "worker-replica-1"
+        self.environment = {
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": str(self.site),
+            "TRAINYARD_JOB_DIR": str(self.job_dir),
+            "CLUSTER_SPEC": json.dumps({"task": {"type": "worker", "index": 1}}),
+        }
+
+    def start(self, *arguments: str, path: str = "", passes_job_dir: bool = False) -> "subprocess.Popen[str]":
+        program = replace(programs.find(self.source / path), passes_job_dir=passes_job_dir)
+        with script_package.build(program) as wheel, zipfile.ZipFile(wheel.path) as unpacked:
+            unpacked.extractall(self.site)
+        for file in self.site.rglob("*.*"):
+            file.chmod(0o444)  # as in an environment that the agent has sealed
+        return subprocess.Popen(
+            [sys.executable, "-m", program.module, *arguments],
+            cwd=self.start_in,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, path: str = "", passes_job_dir: bool = False) -> tuple[int, str, str]:
+        """The exit code, stdout and stderr."""
+        with self.start(*arguments, path=path, passes_job_dir=passes_job_dir) as process:
+            out, err = process.communicate(timeout=DEADLINE_S)
+        return process.returncode, out, err
+
+    def kept(self) -> dict[str, str]:
+        files = (path for path in self.outputs.rglob("*") if path.is_file())
+        return {path.relative_to(self.outputs).as_posix(): path.read_text() for path in files}
+
+
+def test_script_finds_what_was_uploaded_and_what_it_writes_is_kept(tmp_path: Path) -> None:
+    replica = Replica(
+        tmp_path,
+        {
+            "train.py": """
+                import pathlib, sys
+                import sibling
+                print(open("configs/params.yaml").read())
+                open("outputs/model.npz", "w").write("weights")
+                open("notes.txt", "a").write(" and more")
+                pathlib.Path("link").symlink_to("notes.txt")
+                pathlib.Path(".cache").mkdir()
+                pathlib.Path(".cache/download").write_text("again")
+                sys.exit("failed")
+                """,
+            "sibling.py": "",
+            "configs/params.yaml": "lr: 1",
+            "notes.txt": "notes",
+        },
+    )
+    (replica.source / "outputs" / "plots").mkdir(parents=True)
+    code, out, err = replica.run()
+    kept = f"trainyard: 2 files of the working directory, new or changed: {replica.outputs}"
+    assert (code, out.splitlines(), err) == (1, ["lr: 1", kept], "failed\n")
+    assert replica.kept() == {"outputs/model.npz": "weights", "notes.txt": "notes and more"}
+    assert (replica.source / "notes.txt").read_text() == "notes"
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [("_exit(9)", 9), ("abort()", -6), ("kill(os.getpid(), 9)", -9), ("kill(os.getpid(), 15)", -15)],
+)
+def test_script_that_ends_in_any_way_ends_the_replica_so_and_keeps_its_files(
+    tmp_path: Path, ends: str, expected: int
+) -> None:
+    replica = Replica(tmp_path, {"train.py": f"import os\nopen('model', 'w').write('half')\nos.{ends}\n"})
+    code, _, err = replica.run()
+    assert (code, err) == (expected, "")
+    assert replica.kept() == {"model": "half"}
+
+
+@pytest.mark.parametrize("of_supervisor", [True, False])
+def test_script_gets_a_stop_once_from_a_supervisor_and_from_an_engine(
+    tmp_path: Path, of_supervisor: bool
+) -> None:
+    replica = Replica(tmp_path, {"train.py": STOPS})
+    if of_supervisor:
+        replica.environment[TAG] = "run/worker-replica-1"
+    with replica.start() as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        if of_supervisor:
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, replica.kept()) == (1, {"stops": "1"})
+
+
+def test_shell_script_starts_beside_its_files_and_the_launcher_dies_with_it(tmp_path: Path) -> None:
+    script = """\
+        #!/bin/sh
+        cat words.txt
+        echo kept > new.txt
+        kill -9 $PPID
+        exec sleep 600
+        """
+    replica = Replica(tmp_path, {"run.sh": script, "words.txt": "words"})
+    with replica.start() as process:
+        out, _ = process.communicate(timeout=DEADLINE_S)  # the pipes close when both are dead
+    assert (process.returncode, out) == (-9, "words")
+
+
+def test_what_exceeds_the_limits_is_said_and_the_smallest_files_are_kept(tmp_path: Path) -> None:
+    source = """
+        for name, size in {"big": 3000, "small": 10, "medium": 900}.items():
+            open(name, "w").write("x" * size)
+        """
+    replica = Replica(tmp_path, {"train.py": source})
+    replica.environment["TRAINYARD_OUTPUTS_BYTES"] = "1000"
+    code, out, _ = replica.run()
+    assert (code, sorted(replica.kept())) == (0, ["medium", "small"])
+    assert (
+        "WARNING: trainyard: 1 file of the working directory lost (big (3 kB)): a replica's may have 1 kB"
+        in out
+    )
+    replica = Replica(tmp_path / "files", {"train.py": source})
+    replica.environment["TRAINYARD_OUTPUTS_FILES"] = "1"
+    _, out, _ = replica.run()
+    assert list(replica.kept()) == ["small"]
+    assert "2 files of the working directory lost (big (3 kB), medium (900 B)): " in out
+
+
+def test_files_of_a_job_without_a_directory_and_of_one_that_cannot_be_written_are_said_to_be_lost(
+    tmp_path: Path,
+) -> None:
+    replica = Replica(tmp_path, {"train.py": "open('model', 'w').write('x')"})
+    replica.job_dir.write_text("a file")
+    assert "1 file of the working directory lost (model (1 B)): NotADirectoryError" in replica.run()[1]
+    replica = Replica(tmp_path / "without", {"train.py": "open('model', 'w').write('x')"})
+    del replica.environment["TRAINYARD_JOB_DIR"]
+    code, out, _ = replica.run()
+    assert (code, out.partition(": the job has no")[0]) == (
+        0,
+        "WARNING: trainyard: 1 file of the working directory lost (model (1 B))",
+    )
+
+
+def test_job_dir_is_no_argument_of_a_script_unless_it_is_to_be_passed(tmp_path: Path) -> None:
+    replica = Replica(tmp_path, {"train.py": "import sys\nprint(sys.argv[1:])"})
+    given = ("--lr", "1", "--job-dir", str(replica.job_dir))
+    assert replica.run(*given)[1] == "['--lr', '1']\n"
+    replica = Replica(tmp_path / "own", {"train.py": "import sys\nprint(sys.argv[1:])"})
+    assert replica.run("--job-dir", "elsewhere")[1] == "['--job-dir', 'elsewhere']\n"
+    replica = Replica(tmp_path / "passed", {"train.py": "import sys\nprint(sys.argv[1:])"})
+    given = ("--lr", "1", "--job-dir", str(replica.job_dir))
+    assert replica.run(*given, passes_job_dir=True)[1] == f"{list(given)}\n"
+
+
+def test_missing_relative_file_is_told_as_not_uploaded(tmp_path: Path) -> None:
+    beside = "--package-path with its directory uploads all that is beside it"
+    cases = {
+        "open('configs/params.yaml')": f"; the directory configs was not uploaded with train.py ({beside}): 'configs/",
+        "open('params.yaml')": f"; it was not uploaded with train.py ({beside}): 'params.yaml'",
+        "open('/gone')": "No such file or directory: '/gone'",
+        "import subprocess\nsubprocess.run(['gone'])": "No such file or directory: 'gone'",
+        "import os\nos.chdir('/')\nopen('gone')": "No such file or directory: 'gone'",
+    }
+    wrong = {}
+    for number, (source, expected) in enumerate(cases.items()):
+        replica = Replica(tmp_path / str(number), {"train.py": source})
+        code, _, err = replica.run(path="train.py")
+        if code != 1 or expected not in err.splitlines()[-1]:
+            wrong[source] = err
+    assert not wrong
+    replica = Replica(tmp_path / "all", {"train.py": "open('params.yaml')"})
+    assert "it was not uploaded with source (hidden directories, environments and" in replica.run()[2]
+
+
+@contextmanager
+def storage(uploaded: dict[str, bytes]) -> Iterator[str]:
+    """The address of a storage that takes uploads, with a secret in it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            url = urlsplit(self.path)
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            uploaded[f"{url.path} {parse_qs(url.query)['name'][0]}"] = content
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/secret"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_files_go_to_the_services_storage_without_googles_client(tmp_path: Path) -> None:
+    replica = Replica(tmp_path, {"train.py": "open('a b', 'w').write('x' * 100_000)\nopen('empty', 'w')"})
+    uploaded: dict[str, bytes] = {}
+    with storage(uploaded) as address:
+        replica.environment |= {"TRAINYARD_JOB_DIR": "gs://bucket/run/", "STORAGE_EMULATOR_HOST": address}
+        out = replica.run()[1]
+    assert out == (
+        "trainyard: 2 files of the working directory, new or changed: gs://bucket/run/outputs/worker-replica-1\n"
+    )
+    path = "/secret/upload/storage/v1/b/bucket/o run/outputs/worker-replica-1"
+    assert uploaded == {f"{path}/a b": b"x" * 100_000, f"{path}/empty": b""}
+    replica = Replica(tmp_path / "away", {"train.py": "open('model', 'w')"})
+    replica.environment |= {"TRAINYARD_JOB_DIR": "gs://bucket", "STORAGE_EMULATOR_HOST": address}
+    code, out, _ = replica.run()
+    assert (code, "1 file of the working directory lost (model (0 B)): URLError" in out) == (0, True)
+
+
+def test_agent_knows_the_launcher_by_its_name() -> None:
+    assert script_launcher.NAME == LAUNCHER

@@ -1,6 +1,7 @@
 """Calls of the API of Google Cloud Storage: which buckets and objects a request's path names. Pure.
 
-The server's front and the local storage read paths by this one function, so that what was allowed is what is done.
+The server, the fronts on agents' machines and the local storage read paths by this parser alone. What one of them sends
+on is written anew from what was read (`StorageCall.path`), so what was allowed is what is done.
 Source: https://cloud.google.com/storage/docs/json_api/v1
 """
 
@@ -14,6 +15,11 @@ DOWNLOADS = "/download"
 UPLOADS = ("/upload", "/resumable/upload")
 AREAS = (f"{JSON_API}/", *(f"{area}{JSON_API}/" for area in (DOWNLOADS, *UPLOADS)))
 """The beginnings of all paths of the JSON API, except batches."""
+
+PLAIN_OBJECTS = "/storage/plain"
+"""What is in front of `/BUCKET/OBJECT` at a server, beside its own routes."""
+
+BATCHES = "/batch"
 
 _PASSIVE = re.compile(
     r"(application/(json|octet-stream|x-ndjson)|text/(plain|csv)|image/(png|jpeg|gif|webp)|multipart/mixed)(;[ -~]*)?"
@@ -43,6 +49,7 @@ class Kind(StrEnum):
     PLAIN_GET = "plain.get"
     PLAIN_PUT = "plain.put"
     PLAIN_DELETE = "plain.delete"
+    BATCH = "batch"
 
 
 _OF_BUCKET = {
@@ -53,8 +60,10 @@ _OF_BUCKET = {
 }
 _OF_OBJECT = {"GET": Kind.GET, "PATCH": Kind.UPDATE, "PUT": Kind.UPDATE, "DELETE": Kind.DELETE}
 _PLAIN = {"GET": Kind.PLAIN_GET, "PUT": Kind.PLAIN_PUT, "DELETE": Kind.PLAIN_DELETE}
+_PLAIN_KINDS = frozenset(_PLAIN.values())
 _READS = frozenset({Kind.GET_BUCKET, Kind.BUCKET_DETAIL, Kind.LIST, Kind.GET, Kind.DOWNLOAD, Kind.PLAIN_GET})
 _COPIES = {"copyTo": Kind.COPY, "rewriteTo": Kind.REWRITE}
+_VERBS = {kind: verb for verb, kind in _COPIES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +71,17 @@ class StorageCall:
     """A call, with the bucket and the object that it is about; `to_bucket` and `to_name` are where it copies to."""
 
     kind: Kind
-    path: str
-    """The path as it was read: another reader of it finds the same names."""
     bucket: str = ""
     name: str = ""
     to_bucket: str = ""
     to_name: str = ""
     detail: str = ""
+    area: str = ""
+    """What is in front of `JSON_API` in its path: uploads have several addresses."""
+
+    @property
+    def is_plain(self) -> bool:
+        return self.kind in _PLAIN_KINDS
 
     @property
     def reads(self) -> str:
@@ -80,6 +93,33 @@ class StorageCall:
         """The bucket that is changed; "" for none."""
         return self.to_bucket or ("" if self.kind in _READS else self.bucket)
 
+    @property
+    def path(self) -> str:
+        """The path of the call: `parse` reads the same call from it, whoever else reads it the same names."""
+        if self.is_plain:
+            return f"/{_quoted(self.bucket)}/{_quoted(self.name)}"
+        if self.kind is Kind.BATCH:
+            return f"{BATCHES}{JSON_API}"
+        path = f"{self.area}{JSON_API}/b"
+        if self.bucket:
+            path += f"/{_quoted(self.bucket)}"
+        match self.kind:
+            case Kind.LIST | Kind.UPLOAD:
+                return f"{path}/o"
+            case Kind.BUCKET_DETAIL:
+                return f"{path}/{self.detail}"
+            case Kind.COMPOSE:
+                return f"{path}/o/{_quoted(self.name)}/compose"
+            case Kind.COPY | Kind.REWRITE:
+                to = object_path(self.to_bucket, self.to_name)
+                return f"{path}/o/{_quoted(self.name)}/{_VERBS[self.kind]}{to}"
+        return f"{path}/o/{_quoted(self.name)}" if self.name else path
+
+    @property
+    def path_at_server(self) -> str:
+        """The same, as `parse_at_server` reads it."""
+        return f"{PLAIN_OBJECTS}{self.path}" if self.is_plain else self.path
+
 
 def parse(method: str, path: str) -> StorageCall | None:
     """The call of a request with an encoded path, without its query; None if there is no such call.
@@ -87,24 +127,34 @@ def parse(method: str, path: str) -> StorageCall | None:
     The slashes of an object's name are encoded. Where they are not, the rest of the path is the name.
     """
     method = "GET" if method == "HEAD" else method
-    if not {".", ".."}.isdisjoint(map(unquote, path.split("/"))):
+    if _has_dots(path):
         return None
+    if method == "POST" and (path == BATCHES or path.startswith(f"{BATCHES}/")):
+        return StorageCall(Kind.BATCH)
     for area in UPLOADS:
         if path.startswith(f"{area}{JSON_API}/"):
-            return _upload(method, path, path.removeprefix(f"{area}{JSON_API}/"))
+            return _upload(method, area, path.removeprefix(f"{area}{JSON_API}/"))
     if path.startswith(f"{DOWNLOADS}{JSON_API}/"):
-        call = _json(method, path, path.removeprefix(f"{DOWNLOADS}{JSON_API}/"))
-        return _made(Kind.DOWNLOAD, path, call.bucket, call.name) if call and call.kind is Kind.GET else None
+        call = _json(method, path.removeprefix(f"{DOWNLOADS}{JSON_API}/"))
+        if call is None or call.kind is not Kind.GET:
+            return None
+        return StorageCall(Kind.DOWNLOAD, call.bucket, call.name, area=DOWNLOADS)
     if path.startswith(f"{JSON_API}/"):
-        return _json(method, path, path.removeprefix(f"{JSON_API}/"))
-    bucket, _, name = path.removeprefix("/").partition("/")
-    kind = _PLAIN.get(method)
-    return _made(kind, path, unquote(bucket), unquote(name)) if kind and bucket and name else None
+        return _json(method, path.removeprefix(f"{JSON_API}/"))
+    return _plain(method, path)
+
+
+def parse_at_server(method: str, path: str) -> StorageCall | None:
+    """As `parse`, for a path of a server: plain paths are below `PLAIN_OBJECTS` there, and batches are its own."""
+    if path.startswith(f"{PLAIN_OBJECTS}/"):
+        return None if _has_dots(path) else _plain(method, path.removeprefix(PLAIN_OBJECTS))
+    call = parse(method, path)
+    return None if call is None or call.is_plain or call.kind is Kind.BATCH else call
 
 
 def object_path(bucket: str, name: str) -> str:
     """The path of an object below `JSON_API`."""
-    return f"/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+    return f"/b/{_quoted(bucket)}/o/{_quoted(name)}"
 
 
 def inert_type(content_type: str) -> str:
@@ -112,45 +162,57 @@ def inert_type(content_type: str) -> str:
     return content_type if _PASSIVE.fullmatch(content_type) else _INERT
 
 
-def _upload(method: str, path: str, rest: str) -> StorageCall | None:
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _has_dots(path: str) -> bool:
+    """Whether a part of the path is `.` or `..`, which some readers of paths resolve."""
+    return not {".", ".."}.isdisjoint(map(unquote, path.split("/")))
+
+
+def _plain(method: str, path: str) -> StorageCall | None:
+    bucket, _, name = path.removeprefix("/").partition("/")
+    kind = _PLAIN.get("GET" if method == "HEAD" else method)
+    return _call(kind, unquote(bucket), unquote(name)) if bucket and name else None
+
+
+def _upload(method: str, area: str, rest: str) -> StorageCall | None:
     match rest.split("/"):
         case ["b", bucket, "o"] if bucket and method in ("POST", "PUT", "DELETE"):
-            return _made(Kind.UPLOAD, path, unquote(bucket))
+            return StorageCall(Kind.UPLOAD, unquote(bucket), area=area)
         case _:
             return None
 
 
-def _json(method: str, path: str, rest: str) -> StorageCall | None:
+def _json(method: str, rest: str) -> StorageCall | None:
     match rest.split("/"):
         case ["b"]:
-            kinds = {"GET": Kind.LIST_BUCKETS, "POST": Kind.INSERT_BUCKET}
-            return StorageCall(kinds[method], path) if method in kinds else None
+            return _call({"GET": Kind.LIST_BUCKETS, "POST": Kind.INSERT_BUCKET}.get(method))
         case ["b", bucket] if bucket:
-            return _made(_OF_BUCKET.get(method), path, unquote(bucket))
+            return _call(_OF_BUCKET.get(method), unquote(bucket))
         case ["b", bucket, "o"] if bucket:
             kinds = {"GET": Kind.LIST, "POST": Kind.UPLOAD}  # some clients upload to this address
-            return _made(kinds.get(method), path, unquote(bucket))
+            return _call(kinds.get(method), unquote(bucket))
         case ["b", bucket, "o", *names] if bucket and names[0]:
-            return _of_object(method, path, unquote(bucket), names)
+            return _of_object(method, unquote(bucket), names)
         case ["b", bucket, *detail] if bucket and method == "GET" and "/".join(detail) in _BUCKET_DETAILS:
-            return StorageCall(Kind.BUCKET_DETAIL, path, unquote(bucket), detail="/".join(detail))
+            return StorageCall(Kind.BUCKET_DETAIL, unquote(bucket), detail="/".join(detail))
         case _:
             return None
 
 
-def _of_object(method: str, path: str, bucket: str, names: list[str]) -> StorageCall | None:
+def _of_object(method: str, bucket: str, names: list[str]) -> StorageCall | None:
     match names:
         case [name, "compose"] if method == "POST":
-            return _made(Kind.COMPOSE, path, bucket, unquote(name))
+            return StorageCall(Kind.COMPOSE, bucket, unquote(name))
         case [name, ("copyTo" | "rewriteTo") as verb, "b", to_bucket, "o", to_name] if method == "POST":
             if not (to_bucket and to_name):
                 return None
-            return StorageCall(
-                _COPIES[verb], path, bucket, unquote(name), unquote(to_bucket), unquote(to_name)
-            )
+            return StorageCall(_COPIES[verb], bucket, unquote(name), unquote(to_bucket), unquote(to_name))
         case _:
-            return _made(_OF_OBJECT.get(method), path, bucket, unquote("/".join(names)))
+            return _call(_OF_OBJECT.get(method), bucket, unquote("/".join(names)))
 
 
-def _made(kind: Kind | None, path: str, bucket: str, name: str = "") -> StorageCall | None:
-    return StorageCall(kind, path, bucket, name) if kind is not None else None
+def _call(kind: Kind | None, bucket: str = "", name: str = "") -> StorageCall | None:
+    return StorageCall(kind, bucket, name) if kind is not None else None

@@ -9,7 +9,6 @@ import errno
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,6 @@ _MOST_COMPONENTS = 32
 _BYTES = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 _SETTINGS = ("location", "storageClass", "labels", "versioning", "lifecycle", "iamConfiguration")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-_PLAIN = (Kind.PLAIN_GET, Kind.PLAIN_PUT, Kind.PLAIN_DELETE)
 
 _log = logging.getLogger(__name__)
 
@@ -87,20 +85,18 @@ class StorageApi:
             Kind.PLAIN_GET: self._content,
             Kind.PLAIN_PUT: self._plain_put,
             Kind.PLAIN_DELETE: self._delete,
+            Kind.BATCH: self._batch,
         }
 
     def close(self) -> None:
         self.store.close()
 
     def answer(self, call: Call) -> Answer:
-        if call.method == "POST":
-            call = replace(call, method=call.headers.get("x-http-method-override", call.method))
+        call = call.overridden()
         refuse: Callable[[HTTPStatus, str], Answer] = refusal
         try:
-            if call.path.startswith("/batch"):
-                return storage_batch.answer_batch(call, self.answer, self.store.draft)
             asked = parse(call.method, call.path)
-            if asked is not None and asked.kind in _PLAIN:
+            if asked is not None and asked.is_plain:
                 refuse = plain_refusal
             return self._answer(call, asked)
         except Refused as refused:
@@ -128,6 +124,9 @@ class StorageApi:
         if asked is None:
             raise Refused(HTTPStatus.NOT_FOUND, f"The storage has no {call.method} for this path.")
         return self._handlers[asked.kind](call, asked)
+
+    def _batch(self, call: Call, _asked: StorageCall) -> Answer:
+        return storage_batch.answer_batch(call, self.answer, self.store.draft)
 
     # Buckets
 

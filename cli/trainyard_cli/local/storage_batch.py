@@ -16,6 +16,7 @@ from trainyard_protocol.storage_calls import JSON_API
 
 _MOST_CALLS = 100
 _REQUEST_LINE = re.compile(r"([A-Z]{1,16}) (\S{1,16384})(?: HTTP/1\.[01])?", re.ASCII)
+_ADDRESS = re.compile(r"https?://[^/?]*", re.ASCII)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -43,21 +44,28 @@ def _answered(
 ) -> Answer:
     line, _, rest = message.lstrip(b"\r\n").partition(b"\n")
     match = _REQUEST_LINE.fullmatch(line.decode("latin-1").strip())
-    before, area, target = match[2].partition(f"{JSON_API}/") if match else ("", "", "")
-    if match is None or not area or "?" in before:
+    target = _target(match[2], outer.base) if match else ""
+    if match is None or not target.startswith(f"{JSON_API}/"):
         return refusal(HTTPStatus.BAD_REQUEST, f"A batch has calls of {JSON_API}, not this.")
     headers, content = _split(rest)
     body = draft()
     try:
         body.write(content)
         sent = {name.lower(): str(value) for name, value in headers.items()}
-        made = answer_one(Call(match[1], area + target, sent, body, outer.base))
+        made = answer_one(Call(match[1], target, sent, body, outer.base))
     finally:
         body.close()
     if isinstance(made.body, FilePart):
         made.body.file.close()
         return refusal(HTTPStatus.BAD_REQUEST, "A batch has no downloads.")
     return made
+
+
+def _target(address: str, base: str) -> str:
+    """Path and query of a call's address, which may be whole: below the address of the storage, `base`."""
+    if not _ADDRESS.match(address):
+        return address
+    return _ADDRESS.sub("", address, count=1).removeprefix(_ADDRESS.sub("", base, count=1))
 
 
 def _parts(call: Call) -> Iterator[bytes]:

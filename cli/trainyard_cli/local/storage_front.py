@@ -24,11 +24,10 @@ from trainyard_cli.local.tensorflow_front import Reach, TensorFlowFront
 from trainyard_cli.settings import Server, default_state_dir
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.loopback import IPV4
-from trainyard_protocol.storage_calls import AREAS
+from trainyard_protocol.storage_calls import Kind, StorageCall, parse
 from trainyard_protocol.trust import client_context
 
 _OF_ROOT = Path("/var/lib/trainyard-storage")
-_PLAIN = "/storage/plain"
 _FREE_BYTES = 1 << 62  # a full disk ends the call that fills it
 _MAX_JSON = 1 << 26
 _TIMEOUTS = httpx.Timeout(300.0, connect=10.0, pool=60.0)
@@ -71,7 +70,11 @@ class RemoteApi:
 
     def answer(self, call: Call) -> Answer:
         """The server's answer, with links below the address that the caller knows. Raises Refused."""
-        target = call.target if call.path.startswith((*AREAS, "/batch/")) else f"{_PLAIN}{call.target}"
+        call = call.overridden()
+        asked = parse(call.method, call.path)
+        if asked is None:
+            raise Refused(HTTPStatus.NOT_FOUND, f"The storage has no {call.method} for this path.")
+        target = asked.path_at_server + call.target.removeprefix(call.path)
         headers = {
             name: value for name, value in call.headers.items() if name in _SENT or name.startswith("x-goog-")
         }
@@ -82,7 +85,7 @@ class RemoteApi:
             with self._client.stream(
                 call.method, f"{self._url}{target}", headers=headers, content=_blocks(call)
             ) as response:
-                return self._answer(call, response)
+                return self._answer(call, asked, response)
         except httpx.HTTPError as error:
             _log.warning("%s does not answer: %s", self._url, error)
             raise Refused(
@@ -92,7 +95,7 @@ class RemoteApi:
     def close(self) -> None:
         self._client.close()
 
-    def _answer(self, call: Call, response: httpx.Response) -> Answer:
+    def _answer(self, call: Call, asked: StorageCall, response: httpx.Response) -> Answer:
         kept = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in response.headers.raw
@@ -103,14 +106,14 @@ class RemoteApi:
         if call.method == "HEAD" or response.status_code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
             given = (("Content-Length", length),) if length is not None else ()
             return Answer(response.status_code, (*headers, *given, ("Connection", "close")))
-        body = self._body(call, response)
+        body = self._body(call, asked, response)
         size = len(body) if isinstance(body, bytes) else body.length
         framing = (("Content-Length", str(size)), ("Connection", "close"))
         return Answer(response.status_code, (*headers, *framing), body)
 
-    def _body(self, call: Call, response: httpx.Response) -> bytes | FilePart:
+    def _body(self, call: Call, asked: StorageCall, response: httpx.Response) -> bytes | FilePart:
         is_json = response.headers.get("content-type", "").startswith("application/json")
-        if is_json and "alt=media" not in call.target and call.path.startswith(AREAS):
+        if is_json and call.query.get("alt") != "media" and not _is_content(asked):
             text = bytearray()
             for part in response.iter_raw():
                 text += part
@@ -179,6 +182,11 @@ async def _serve(
         bridge.cancel()
     await storage.close()
     return 0
+
+
+def _is_content(asked: StorageCall) -> bool:
+    """Whether the answer is an object's content, or others' answers, and not to be changed."""
+    return asked.is_plain or asked.kind in (Kind.DOWNLOAD, Kind.BATCH)
 
 
 def _blocks(call: Call) -> Iterator[bytes] | None:

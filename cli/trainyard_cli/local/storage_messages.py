@@ -4,7 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from html import escape
@@ -79,6 +79,11 @@ class Call:
                 HTTPStatus.BAD_REQUEST, f"A query may have {_MOST_PARAMETERS} parameters."
             ) from None
         return dict(pairs)
+
+    def overridden(self) -> "Call":
+        """The call that a POST with X-HTTP-Method-Override means."""
+        given = self.headers.get("x-http-method-override")
+        return replace(self, method=given) if given and self.method == "POST" else self
 
     def json(self) -> Mapping[str, Any]:
         """The body as a JSON object; {} for none. Raises Refused."""

@@ -67,7 +67,7 @@ class Uploads:
             case "multipart":
                 return self._multipart(call, bucket)
             case "resumable":
-                return self._begun(call, bucket, query)
+                return self._begun(call, asked, query)
             case other:
                 raise Refused(
                     HTTPStatus.BAD_REQUEST,
@@ -112,7 +112,7 @@ class Uploads:
                 content.write(part)
             return self._stored(call, bucket, described, content)
 
-    def _begun(self, call: Call, bucket: str, query: Mapping[str, str]) -> Answer:
+    def _begun(self, call: Call, asked: StorageCall, query: Mapping[str, str]) -> Answer:
         resource = dict(call.json())
         name = check_name(query.get("name") or resource.get("name"))
         if kind := call.headers.get("x-upload-content-type"):
@@ -121,12 +121,12 @@ class Uploads:
             resource["contentEncoding"] = encoding
         kept = {**properties(resource), **_hashes_in(resource)}
         needs = conditions(query)
-        needs.check(self._store.find(bucket, name))
+        needs.check(self._store.find(asked.bucket, name))
         size = number(call.headers, "x-upload-content-length")
-        upload = UploadRecord(secrets.token_urlsafe(24), bucket, name, kept, needs, size)
+        upload = UploadRecord(secrets.token_urlsafe(24), asked.bucket, name, kept, needs, size)
         self._store.begin_upload(upload)
         again = {"uploadType": "resumable", "name": name, "upload_id": upload.id}
-        location = f"{call.base}{call.path}?{urlencode(again)}"
+        location = f"{call.base}{asked.path}?{urlencode(again)}"
         return answer(HTTPStatus.OK, {"Location": location, "X-GUploader-UploadID": upload.id})
 
     def _continued(self, call: Call, bucket: str, query: Mapping[str, str]) -> Answer:

@@ -21,10 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainyard_protocol import field_mask
 from trainyard_protocol.errors import InvalidArgument, TooLarge, TrainyardError, Violation, shown
-from trainyard_protocol.storage_calls import AREAS
+from trainyard_protocol.storage_calls import AREAS, PLAIN_OBJECTS
 from trainyard_server.api.csrf import replay
 from trainyard_server.api.errors import error_json
-from trainyard_server.domain.route_access import PLAIN_OBJECTS
 
 _AREAS = ("/v1/", "/v2/")
 _STORAGE = (*AREAS, f"{PLAIN_OBJECTS}/")

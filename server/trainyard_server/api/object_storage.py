@@ -1,6 +1,7 @@
 """Routes of the API of Google Cloud Storage. They check who calls, and stream to and from the storage behind.
 
-What a path means is read once, by `trainyard_protocol.storage_calls`, from the path as it was sent.
+What a path means is read once, by `trainyard_protocol.storage_calls`, from the path as it was sent. What goes to the
+storage, and the audit's row, are written from what was read.
 """
 
 import json
@@ -8,20 +9,36 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from trainyard_protocol import field_mask
 from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge, Unavailable
-from trainyard_protocol.storage_calls import DOWNLOADS, JSON_API, Kind, StorageCall, inert_type, parse
+from trainyard_protocol.storage_calls import (
+    DOWNLOADS,
+    JSON_API,
+    Kind,
+    StorageCall,
+    inert_type,
+    parse_at_server,
+)
 from trainyard_server.api.audit import Audited
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
-from trainyard_server.api.storage_names import METHOD
-from trainyard_server.domain.permissions import ALL_PROJECTS, Role
-from trainyard_server.domain.route_access import PLAIN_OBJECTS, ROUTES, STORAGE_AREAS
+from trainyard_server.api.storage_names import METHOD, encoded_path
+from trainyard_server.domain.permissions import ALL_PROJECTS, Caller, Role
+from trainyard_server.domain.route_access import (
+    DELETE_BUCKET,
+    DELETE_OBJECT,
+    ROUTES,
+    STORAGE_AREAS,
+    UPDATE_BUCKET,
+    WRITE_OBJECT,
+)
 from trainyard_server.services.object_storage import ObjectStorage
+from trainyard_server.storage.db.audit_trail import AuditTrail
 from trainyard_server.storage.remote_objects import RemoteCall
 
 if TYPE_CHECKING:
@@ -38,23 +55,35 @@ _ANSWERED = frozenset(
 )
 _AS_WRITTEN = {b"location": b"Location", b"range": b"Range"}
 _NO_CONTENT, _NOT_MODIFIED, _MULTIPLE_CHOICES = 204, 304, 300
+_INCOMPLETE, _CANCELLED = 308, 499
+_ACTIONS = {
+    Kind.UPDATE_BUCKET: UPDATE_BUCKET,
+    Kind.DELETE_BUCKET: DELETE_BUCKET,
+    Kind.DELETE: DELETE_OBJECT,
+    Kind.PLAIN_DELETE: DELETE_OBJECT,
+}
+_FIELDS = ("fields", "$fields")
+_SYSTEM = ("$alt", "$fields", "$prettyPrint")
+"""Parameters that begin with `$` and mean what they mean without it. Others are more than parameters: Google's service
+takes a method and headers from some."""
 
 router = APIRouter()
 
 
 async def storage(request: Request, cases: Cases, caller: AuthenticatedCaller, trail: Audited) -> Response:
     """A call of the storage, if the caller may make it."""
-    path = request.scope["raw_path"].decode("latin-1").partition("?")[0]
-    call = parse(request.scope.get(METHOD, request.method), path.removeprefix(PLAIN_OBJECTS))
+    call = parse_at_server(request.scope.get(METHOD, request.method), encoded_path(request.scope))
     if call is None:
         raise NotFound(f"There is nothing at {request.method} {request.url.path}.")
     use_case = cases.object_storage
     project = request.query_params.get("project", "")
-    await run_in_threadpool(use_case.check, caller, call)
+    await run_in_threadpool(_admit, use_case, caller, call, trail)
     if call.kind is Kind.LIST_BUCKETS and not caller.may(Role.VIEWER, ALL_PROJECTS):
         await run_in_threadpool(use_case.check_lists, caller, project)
         found = await run_in_threadpool(use_case.buckets_of, project)
         return _json({"kind": "storage#buckets", "items": [_bucket(one.name, one.made_at) for one in found]})
+    if call.kind is Kind.UPLOAD:
+        return await _upload(request, call, use_case, trail)
     if call.kind is not Kind.INSERT_BUCKET:
         answer = await use_case.send(_remote_call(request, call, request.stream()))
         if call.kind is Kind.DELETE_BUCKET and answer.is_success:
@@ -75,14 +104,50 @@ for _route in (route for route in ROUTES if route.path.startswith(STORAGE_AREAS)
     router.add_api_route(_route.path, storage, methods=[_route.method], response_model=None)
 
 
+def _admit(use_case: ObjectStorage, caller: Caller, call: StorageCall, trail: AuditTrail) -> None:
+    """Describe the call in the audit, and check that the caller may make it. Raises PermissionDenied,
+    InvalidArgument."""
+    if call.writes:
+        trail.action = _ACTIONS.get(call.kind, WRITE_OBJECT)
+        trail.subject = "/".join(filter(None, (call.writes, call.to_name or call.name)))
+        trail.project = use_case.visible_project(caller, call.writes)
+    use_case.check(caller, call)
+
+
+async def _upload(
+    request: Request, call: StorageCall, use_case: ObjectStorage, trail: AuditTrail
+) -> Response:
+    """Upload an object, or a part of one. Only the storage's answer tells its name, and whether it is there now."""
+    if name := request.query_params.get("name"):
+        trail.subject = f"{call.bucket}/{name}"
+    text = next((request.query_params[name] for name in _FIELDS if request.query_params.get(name)), "")
+    mask = field_mask.parse(text) if text else {}
+    answer = await use_case.send(_remote_call(request, call, request.stream()))
+    if answer.status_code in (_INCOMPLETE, _CANCELLED) or "location" in answer.headers:
+        trail.is_change = False
+        return await _answer(request, call, answer, use_case)
+    if not answer.is_success:
+        return await _answer(request, call, answer, use_case)
+    made = _with_links(await _read_json(answer), str(request.base_url).rstrip("/"))
+    if isinstance(made, dict) and isinstance(made.get("name"), str):
+        trail.subject = f"{call.bucket}/{made['name']}"
+    return _json(field_mask.apply(mask, made), _is_pretty(request))
+
+
 def _remote_call(request: Request, call: StorageCall, body: AsyncIterator[bytes]) -> RemoteCall:
-    query = request.scope["query_string"].decode("latin-1")
-    if call.kind in (Kind.PLAIN_GET, Kind.PLAIN_PUT, Kind.PLAIN_DELETE):
-        # No other: `?acl`, `?compose` and their like are calls of their own there.
-        generation = request.query_params.get("generation", "")
-        query = urlencode({"generation": generation}) if generation else ""
     method = request.scope.get(METHOD, request.method)
-    return RemoteCall(method, call.path, query, dict(request.headers), body)
+    query = request.scope["query_string"].decode("latin-1")
+    pairs = parse_qsl(query, keep_blank_values=True, encoding="latin-1")
+    if call.is_plain:
+        # No other: `?acl`, `?compose` and their like are calls of their own there.
+        pairs = [(name, value) for name, value in pairs if name == "generation"]
+    unsent = (*_FIELDS, "alt", "$alt") if call.kind is Kind.UPLOAD else ()
+    sent = [
+        (name, value)
+        for name, value in pairs
+        if name not in unsent and (not name.startswith("$") or name in _SYSTEM)
+    ]
+    return RemoteCall(method, call.path, urlencode(sent, encoding="latin-1"), dict(request.headers), body)
 
 
 async def _answer(
@@ -108,7 +173,7 @@ async def _answer(
         return Response(status_code=status, headers=headers)
     if is_json and status < _MULTIPLE_CHOICES and not is_content:
         linked = _with_links(await _read_json(answer), base)
-        return _json(linked, request.query_params.get("prettyPrint") != "false")
+        return _json(linked, _is_pretty(request))
     streamed = StreamingResponse(_streamed(answer), status, headers)
     # TensorFlow's client looks for these names as they are written here.
     streamed.raw_headers = [(_AS_WRITTEN.get(name, name), value) for name, value in streamed.raw_headers]
@@ -151,6 +216,10 @@ def _with_links(value: Any, base: str) -> Any:
     if "resource" in value:
         made["resource"] = _with_links(value["resource"], base)
     return made
+
+
+def _is_pretty(request: Request) -> bool:
+    return request.query_params.get("prettyPrint") != "false"
 
 
 def _json(value: Mapping[str, Any], pretty: bool = True) -> Response:

@@ -3,11 +3,12 @@
 Below every other name the same is at `/storage/plain/BUCKET/OBJECT`, beside the server's own routes.
 """
 
+from urllib.parse import unquote
+
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from trainyard_protocol.storage_calls import AREAS
-from trainyard_server.domain.route_access import PLAIN_OBJECTS
+from trainyard_protocol.storage_calls import StorageCall, parse
 
 METHOD = "trainyard.method"
 """Entry of the scope: the method that the client has sent, where the route is that of another."""
@@ -15,7 +16,6 @@ METHOD = "trainyard.method"
 _GOOGLES = "storage.googleapis.com"
 _LABEL = "storage."
 _LOOPBACK = ".localhost"
-_METHODS = ("GET", "HEAD", "PUT", "DELETE")
 
 
 def is_storage_host(header: str, domain: str = "") -> bool:
@@ -25,6 +25,12 @@ def is_storage_host(header: str, domain: str = "") -> bool:
     return name in (_GOOGLES, own) or (name.startswith(_LABEL) and name.endswith(_LOOPBACK))
 
 
+def encoded_path(scope: Scope) -> str:
+    """The path as it was sent, without its query."""
+    raw: bytes = scope["raw_path"]
+    return raw.decode("latin-1").partition("?")[0]
+
+
 class StorageNames:
     def __init__(self, app: ASGIApp, domain: str = "") -> None:
         """`domain` is the universe domain of Google's clients, if they have one here."""
@@ -32,19 +38,22 @@ class StorageNames:
         self._domain = domain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
-        if is_storage_host(host, self._domain) and _is_plain(scope):
+        call = self._plain_call(scope)
+        if call is not None:
             method = scope["method"]
+            path = call.path_at_server
             scope = {
                 **scope,
                 "method": "GET" if method == "HEAD" else method,
                 METHOD: method,
-                "path": PLAIN_OBJECTS + scope["path"],
-                "raw_path": PLAIN_OBJECTS.encode() + scope["raw_path"],
+                "path": unquote(path),
+                "raw_path": path.encode("ascii"),
             }
         await self._app(scope, receive, send)
 
-
-def _is_plain(scope: Scope) -> bool:
-    path = scope["path"]
-    return scope["method"] in _METHODS and path.count("/") >= 2 and not path.startswith((*AREAS, "/batch/"))
+    def _plain_call(self, scope: Scope) -> StorageCall | None:
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
+        if not is_storage_host(host, self._domain):
+            return None
+        call = parse(scope["method"], encoded_path(scope))
+        return call if call is not None and call.is_plain else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
+from trainyard_protocol.storage_calls import PLAIN_OBJECTS
 from trainyard_server.domain.google_grants import TOKEN_PATHS
 from trainyard_server.domain.permissions import ALL_PROJECTS, SAFE_METHODS, Need, Role
 
@@ -46,7 +47,10 @@ class Access(StrEnum):
 
 
 UNRECORDED = ""
-"""The action of a route that is not GET, but changes nothing, writes an object, or is an agent's routine."""
+"""The action of a route that is not GET, but changes nothing, or is an agent's routine."""
+
+WRITE_OBJECT, DELETE_OBJECT = "objects.write", "objects.delete"
+UPDATE_BUCKET, DELETE_BUCKET = "buckets.update", "buckets.delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,6 @@ _MORE = "/trainyard/v1"
 _DETAIL = f"{_MORE}{_JOB}"
 _BUCKETS = "/storage/v1/b"
 _BUCKET = f"{_BUCKETS}/{{bucket}}"
-PLAIN_OBJECTS = "/storage/plain"
 _PLAIN_OBJECT = f"{PLAIN_OBJECTS}/{{bucket}}/{{name:path}}"
 _MEMBER = f"{_MORE}/projects/{{project}}/members"
 _SECRETS = f"{_MORE}/projects/{{project}}/secrets"
@@ -177,26 +180,27 @@ ROUTES: Sequence[Route] = (
     ),
     Route("GET", _BUCKET, Access.PERSON, "a bucket of a project that one may see; so the next reads"),
     *(
-        Route(method, _BUCKET, Access.PERSON, "change it, as an admin of its project", "buckets.update")
+        Route(method, _BUCKET, Access.PERSON, "change it, as an admin of its project", UPDATE_BUCKET)
         for method in ("PATCH", "PUT")
     ),
-    Route("DELETE", _BUCKET, Access.PERSON, "delete it, as an admin of its project", "buckets.delete"),
+    Route("DELETE", _BUCKET, Access.PERSON, "delete it, as an admin of its project", DELETE_BUCKET),
     Route("GET", f"{_BUCKET}/{{rest:path}}", Access.PERSON, "list and read objects"),
     *(
-        Route(method, f"{_BUCKET}/{{rest:path}}", Access.PERSON, "write objects, as a submitter", UNRECORDED)
-        for method in ("POST", "PATCH", "PUT", "DELETE")
+        Route(
+            method, f"{_BUCKET}/{{rest:path}}", Access.PERSON, "write objects, as a submitter", WRITE_OBJECT
+        )
+        for method in ("POST", "PATCH", "PUT")
     ),
+    Route("DELETE", f"{_BUCKET}/{{rest:path}}", Access.PERSON, "delete one, as a submitter", DELETE_OBJECT),
     Route("GET", f"/download{_BUCKET}/{{rest:path}}", Access.PERSON, "read an object"),
     *(
-        Route(method, f"{area}{_BUCKET}/o", Access.PERSON, "upload objects, as a submitter", UNRECORDED)
+        Route(method, f"{area}{_BUCKET}/o", Access.PERSON, "upload objects, as a submitter", WRITE_OBJECT)
         for area in ("/upload", "/resumable/upload")
         for method in ("POST", "PUT", "DELETE")
     ),
     Route("GET", _PLAIN_OBJECT, Access.PERSON, "read an object; by the storage's own name `/BUCKET/OBJECT`"),
-    *(
-        Route(method, _PLAIN_OBJECT, Access.PERSON, "write one, as a submitter", UNRECORDED)
-        for method in ("PUT", "DELETE")
-    ),
+    Route("PUT", _PLAIN_OBJECT, Access.PERSON, "write one, as a submitter", WRITE_OBJECT),
+    Route("DELETE", _PLAIN_OBJECT, Access.PERSON, "delete one, as a submitter", DELETE_OBJECT),
     Route(
         "POST",
         TOKEN_PATHS[0],

@@ -62,6 +62,14 @@ class ObjectStorage:
             if bucket:
                 self._check_bucket(caller, bucket, role)
 
+    def visible_project(self, caller: Caller, bucket: str) -> str:
+        """The bucket's project, if the caller sees it; else "". `bucket` may be any text."""
+        if not _BUCKET.fullmatch(bucket):
+            return ""
+        with self._backend.store.read() as reader:
+            project = rows.project_of(reader, bucket)
+        return project if project is not None and caller.sees(project) else ""
+
     def check_new_bucket(self, caller: Caller, name: object, project: str) -> str:
         """The name, if the caller may make such a bucket in the project. Raises PermissionDenied, InvalidArgument."""
         check_bucket_name(name)

@@ -29,10 +29,16 @@ UPLOAD = "/upload/storage/v1/b/{}/o?uploadType=media&name={}"
 
 
 @contextmanager
-def local_storage(directory: Path) -> Iterator[str]:
-    """The storage of the local service, in a thread of its own; its address."""
-    loop, ready = asyncio.new_event_loop(), threading.Event()
-    storage, stop = StorageServer(StorageApi(directory), SECRET), asyncio.Event()
+def local_storage(directory: Path, api: StorageApi | None = None) -> Iterator[str]:
+    """The storage of the local service, in a thread of its own; its address. It closes `api`."""
+    with in_thread(StorageServer(api or StorageApi(directory), SECRET)) as port:
+        yield f"http://127.0.0.1:{port}/{SECRET}"
+
+
+@contextmanager
+def in_thread(storage: StorageServer) -> Iterator[int]:
+    """Serve in a thread of its own; the port."""
+    loop, ready, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
     ports: list[int] = []
 
     async def serve() -> None:
@@ -47,7 +53,7 @@ def local_storage(directory: Path) -> Iterator[str]:
     thread.start()
     assert ready.wait(60)
     try:
-        yield f"http://127.0.0.1:{ports[0]}/{SECRET}"
+        yield ports[0]
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(60)
@@ -201,30 +207,54 @@ def test_body_of_a_call_that_has_none_is_left_out(front: Front) -> None:
         assert front.ask(method, path, content=b"body").status_code == status
 
 
-def test_new_and_deleted_buckets_are_audited_and_objects_are_not(front: Front) -> None:
-    made = front.ask("POST", "/storage/v1/b?project=p", json={"name": "short-lived"})
-    assert (made.status_code, made.json()["selfLink"]) == (200, f"{front.url}/storage/v1/b/short-lived")
-    assert (
-        front.ask("POST", "/storage/v1/b?project=q", "other", json={"name": "short-lived"}).status_code == 409
-    )
-    assert front.ask("POST", UPLOAD.format("short-lived", "a"), content=b"a").status_code == 200
-    assert front.ask("DELETE", "/storage/v1/b/short-lived", "anna").status_code == 409
-    assert front.ask("DELETE", "/storage/v1/b/short-lived/o/a").status_code == 204
-    assert (
-        front.ask("PATCH", "/storage/v1/b/short-lived", "anna", json={"labels": {"a": "b"}}).status_code
-        == 200
-    )
-    assert front.ask("DELETE", "/storage/v1/b/short-lived", "anna").status_code == 204
-    assert front.ask("GET", "/storage/v1/b/short-lived", "anna").status_code == 403
+def test_each_change_of_a_bucket_and_its_objects_has_a_row_in_the_audit(front: Front) -> None:
+    """Among them of a bucket whose name begins as the path of batches does."""
+    made = front.ask("POST", "/storage/v1/b?project=p", json={"name": "batches"})
+    assert (made.status_code, made.json()["selfLink"]) == (200, f"{front.url}/storage/v1/b/batches")
+    plain, session = "/storage/plain/batches/a", "/upload/storage/v1/b/batches/o?uploadType=resumable&name=b"
+    kind = {"Content-Type": "multipart/mixed; boundary=x"}
+    call = b"--x\r\nContent-Type: application/http\r\n\r\nDELETE /storage/v1/b/batches/o/a\r\n\r\n\r\n--x--"
+    begun = front.ask("POST", session).headers["location"].removeprefix(front.url)
+    part, whole = ({"Content-Range": f"bytes {span}/4"} for span in ("0-1", "2-3"))
+    table = [
+        front.ask("POST", "/storage/v1/b?project=q", "other", json={"name": "batches"}),
+        front.ask("PUT", plain, content=b"a", headers=kind),
+        front.ask("GET", plain),
+        front.ask("DELETE", plain, "vera"),
+        front.ask("PUT", begun, content=b"ab", headers=part),
+        front.ask("PUT", f"{begun}&fields=size", content=b"cd", headers=whole),
+        front.ask("POST", "/storage/v1/b/batches/o/b/copyTo/b/batches/o/c"),
+        front.ask("POST", "/batch", content=call, headers=kind),
+        front.ask("DELETE", "/storage/v1/b/batches", "anna"),
+        front.ask("PATCH", "/storage/v1/b/batches", "anna", json={"labels": {"a": "b"}}),
+        front.ask("DELETE", "/storage/plain/batches/b"),
+        front.ask("DELETE", "/storage/v1/b/batches/o/c"),
+        front.ask("DELETE", "/storage/v1/b/batches", "anna"),
+        front.ask("GET", "/storage/v1/b/batches", "anna"),
+    ]
+    statuses = [409, 200, 200, 403, 308, 200, 200, 200, 409, 200, 204, 204, 204, 403]
+    assert [answer.status_code for answer in table] == statuses
+    assert (table[2].content, table[5].json()) == (b"a", {"size": "4"})
     rows = front.ask("GET", "/trainyard/v1/audit?pageSize=50", "operator").json()["entries"]
-    found = [(row["actor"], row["action"], row["outcome"]) for row in rows if row["subject"] == "short-lived"]
-    assert found[::-1] == [
-        ("sam", "buckets.create", "done"),
-        ("other", "buckets.create", "refused"),
-        ("anna", "buckets.delete", "refused"),
-        ("anna", "buckets.update", "done"),
-        ("anna", "buckets.delete", "done"),
-        ("anna", "GET /storage/v1/b/{bucket}", "refused"),
+    found = [
+        (row["actor"], row["action"], row["subject"], row["project"], row["outcome"])
+        for row in rows[::-1]
+        if row["subject"].startswith("batches")
+    ]
+    assert found == [
+        ("sam", "buckets.create", "batches", "p", "done"),
+        ("other", "buckets.create", "batches", "q", "refused"),
+        ("sam", "objects.write", "batches/a", "p", "done"),
+        ("vera", "objects.delete", "batches/a", "p", "refused"),
+        ("sam", "objects.write", "batches/b", "p", "done"),
+        ("sam", "objects.write", "batches/c", "p", "done"),
+        ("sam", "objects.delete", "batches/a", "p", "done"),
+        ("anna", "buckets.delete", "batches", "p", "refused"),
+        ("anna", "buckets.update", "batches", "p", "done"),
+        ("sam", "objects.delete", "batches/b", "p", "done"),
+        ("sam", "objects.delete", "batches/c", "p", "done"),
+        ("anna", "buckets.delete", "batches", "p", "done"),
+        ("anna", "GET /storage/v1/b/{bucket}", "batches", "", "refused"),
     ]
 
 

@@ -1,6 +1,6 @@
 """Paths of Google Cloud Storage: the buckets that a call reads and changes are those that its path names."""
 
-from trainyard_protocol.storage_calls import parse
+from trainyard_protocol.storage_calls import parse, parse_at_server
 
 
 def test_call_reads_and_writes_the_buckets_of_its_path() -> None:
@@ -23,11 +23,33 @@ def test_call_reads_and_writes_the_buckets_of_its_path() -> None:
         ("DELETE", "/resumable/upload/storage/v1/b/one/o", "objects.insert", "", "one", ""),
         ("GET", "/one/a/b%20c", "plain.get", "one", "", "a/b c"),
         ("PUT", "/one/a", "plain.put", "", "one", "a"),
+        ("PUT", "/batch/a", "plain.put", "", "batch", "a"),
+        ("GET", "/batches/a", "plain.get", "batches", "", "a"),
+        ("POST", "/batch/storage/v1", "batch", "", "", ""),
+        ("DELETE", "/storage/v1%2Fb%2Fone", "plain.delete", "", "storage", "v1/b/one"),
     ]
     for method, path, kind, reads, writes, name in table:
         call = parse(method, path)
         assert call is not None, path
         assert (call.kind, call.reads, call.writes, call.name) == (kind, reads, writes, name), path
+
+
+def test_server_has_plain_paths_below_one_of_its_own_alone() -> None:
+    call = parse_at_server("DELETE", "/storage/plain/storage/v1/b/one")
+    assert call is not None
+    assert (call.kind, call.bucket, call.name) == ("plain.delete", "storage", "v1/b/one")
+    assert (call.path, call.path_at_server) == (
+        "/storage/v1%2Fb%2Fone",
+        "/storage/plain/storage/v1%2Fb%2Fone",
+    )
+    for method, path in (
+        ("GET", "/one/a"),
+        ("POST", "/batch/storage/v1"),
+        ("POST", "/storage/plain/batch/storage"),
+        ("GET", "/%73torage/plain/one/a"),
+        ("GET", "/storage/plain/../one/a"),
+    ):
+        assert parse_at_server(method, path) is None, path
 
 
 def test_other_paths_are_no_calls() -> None:
@@ -44,6 +66,7 @@ def test_other_paths_are_no_calls() -> None:
         ("GET", "/storage/v1/b/one/o/x/../../../two/o/x"),
         ("GET", "/storage/v1/b/one/o/%2E%2E/x"),
         ("POST", "/one/a"),
+        ("POST", "/batches/a"),
         ("GET", "/one/"),
         ("GET", "/one"),
     ):

@@ -515,12 +515,14 @@ class LogBlock(Wire):
 class LogEnd(Wire):
     """The end of a replica's log: the number of lines, and their digest: `sha256` of them all, "" where the agent has
     not read them all; `chain` as of LogDigest, "" of older agents. `cut`: the program wrote more, but the log quota was
-    used up; these are the lines that its machine stored."""
+    used up; these are the lines that its machine stored. `missing`: lines that its machine lost; None: any number
+    of the last ones, since what stored them was killed or removed."""
 
     count: int
     sha256: str
     cut: bool = False
     chain: str = ""
+    missing: int | None = 0
 
 
 class LogGap(Wire):

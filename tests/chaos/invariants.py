@@ -274,13 +274,13 @@ def _check_count(
 
 
 def _may_lack_its_end(outcome: Outcome, name: str, run: RunView, replica: ReplicaView) -> bool:
-    """Its files were removed, or its host was lost: while it ran, or, as the job's log says, after it had ended
-    and before all of its lines were here."""
-    return (
-        "removed" in outcome.harmed.get(_key(run, replica.task), set())
-        or replica.reason is Reason.HOST_LOST
-        or any("its host was lost" in message for message in _damage(outcome, name, run, replica))
+    """It lost lines to what was done to it, and the job says so."""
+    is_reported = any(
+        re.search("may lack|lacks", message) for message in _damage(outcome, name, run, replica)
     )
+    lost = replica.reason is Reason.HOST_LOST or outcome.plan.agents > 1
+    harmed = "removed" in outcome.harmed.get(_key(run, replica.task), set())
+    return is_reported and (lost or harmed or outcome.plan.runtime == "kubernetes")
 
 
 def _damage(outcome: Outcome, name: str, run: RunView, replica: ReplicaView) -> list[str]:

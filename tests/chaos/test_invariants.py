@@ -1,6 +1,7 @@
 """The invariants can fail: a good history is damaged in one place, and the one that is meant finds it."""
 
 import copy
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -210,4 +211,7 @@ def test_log_may_lack_its_end_where_the_service_says_that_its_host_was_lost(good
     message = "The log of master-replica-0 may lack its end: its host was lost."
     update = {"kind": "log-damaged", "run": 1, "task": "master-replica-0", "message": message}
     _change(damaged, events=(*events, events[-1].model_copy(update=update)))
+    with pytest.raises(AssertionError, match="lines of stdout, and"):
+        invariants.every_line_is_there_once_and_in_order(damaged)  # of the only agent nothing is lost
+    damaged.plan = dataclasses.replace(damaged.plan, agents=2)
     invariants.every_line_is_there_once_and_in_order(damaged)

@@ -73,7 +73,8 @@ def checked_chunk(chunk: LogChunk) -> LogChunk:
         return chunk
     count = min(max(chunk.end.count, 0), MAX_LINES)
     digests = {name: getattr(chunk.end, name).replace("\0", "")[:MAX_SHA256] for name in ("sha256", "chain")}
-    end = {"count": count, **digests}
+    missing = chunk.end.missing and min(max(chunk.end.missing, 0), MAX_LINES)
+    end = {"count": count, "missing": missing, **digests}
     return chunk.model_copy(update={"end": chunk.end.model_copy(update=end)})
 
 

@@ -256,6 +256,8 @@ class AgentSync:
         if complete:
             if stored is not None:
                 event = Event("log-quota", _quota_notice(task, stored, quota), run.number, task)
+            if event is None and chunk.end is not None and chunk.end.missing != 0:
+                event = Event("log-damaged", _missing_notice(task, chunk.end.missing), run.number, task)
             if event is None and replica.log_complete:
                 message = f"The log of {task} is complete: its agent is back, and has sent its end."
                 event = Event("log-complete", message, run.number, task)
@@ -451,6 +453,12 @@ def _times_of(gap: LogGap) -> str:
     if gap.after and gap.before:
         return f"between {gap.after} and {gap.before}"
     return f"after {gap.after}" if gap.after else f"before {gap.before or 'its end'}"
+
+
+def _missing_notice(task: str, missing: int | None) -> str:
+    if missing is None:
+        return f"The log of {task} may lack its last lines: what stored them was killed or removed."
+    return f"The log of {task} lacks {missing} line{'s' * (missing != 1)}, which its machine has lost."
 
 
 def _quota_notice(task: str, stored: int, quota: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 from databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, START, Clock, ScriptedAgent, Server, line, server
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import LogChunk, LogEnd, LogGap
+from trainyard_protocol.sync import LogChunk, LogEnd, LogGap, digest
 
 pytestmark = on_every_database
 
@@ -422,6 +422,25 @@ def test_log_that_differs_from_the_agents_is_closed_and_said(api: Server, agent:
     damaged = [e for e in api.detail()["events"] if e["kind"] == "log-damaged"]
     assert len(damaged) == 1
     assert "is not what the replica wrote" in damaged[0]["message"]
+
+
+def test_log_that_lacks_lines_is_complete_and_says_how_many(api: Server, agent: ScriptedAgent) -> None:
+    expected = {
+        0: [],
+        1: ["The log of master-replica-0 lacks 1 line, which its machine has lost."],
+        1000: ["The log of master-replica-0 lacks 1000 lines, which its machine has lost."],
+        None: [
+            "The log of master-replica-0 may lack its last lines: what stored them was killed or removed."
+        ],
+    }
+    for number, (missing, messages) in enumerate(expected.items()):
+        job_id = f"job_{number}"
+        started(api, agent, job_id)
+        end = LogEnd(count=1, sha256=digest([line("one")]), missing=missing)
+        agent.ship("master-replica-0", LogChunk(start=0, lines=(line("one"),), end=end), agent.run)
+        agent.exit(logs=False)
+        events = [e["message"] for e in api.detail(job_id)["events"] if e["kind"] == "log-damaged"]
+        assert (api.job(job_id)["state"], events) == ("SUCCEEDED", messages)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.base import LogSlice, Runtime
 from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.errors import NotFound, TrainyardError
 from trainyard_protocol.sync import LogBlock, LogChunk, LogDigest, LogEnd, LogLine, LogPosition
@@ -158,7 +158,7 @@ class LogShipper:
         end = None
         if log.complete:
             is_whole = digest.count == start + len(log.lines) or not self._runtime.traits.keeps_logs
-            end = _end(digest, log.cut) if is_whole else await asyncio.to_thread(self._log_end, key, log.cut)
+            end = _end(digest, log) if is_whole else await asyncio.to_thread(self._log_end, key, log)
         chunk = (
             LogChunk(start=start, blocks=LogBlock.of(log.lines), end=end, gap=log.gap)
             if progress.accepts_blocks
@@ -178,11 +178,11 @@ class LogShipper:
         max_lines, max_bytes = self._limits
         return 4 * len(lines) < max_lines and 4 * sum(len(line.text) for line in lines) < max_bytes
 
-    def _log_end(self, key: Key, cut: bool) -> LogEnd:
+    def _log_end(self, key: Key, last: LogSlice) -> LogEnd:
         digest = LogDigest(chain=None)
         for lines in self._all(key):
             digest.extend((line.stream, line.text) for line in lines)
-        return _end(digest, cut)
+        return _end(digest, last)
 
     def _all(self, key: Key) -> Iterator[Sequence[LogLine]]:
         number = 0
@@ -194,5 +194,11 @@ class LogShipper:
         return self._progress.setdefault(key, _Progress())
 
 
-def _end(digest: LogDigest, cut: bool) -> LogEnd:
-    return LogEnd(count=digest.count, sha256=digest.hexdigest(), cut=cut, chain=digest.chain or "")
+def _end(digest: LogDigest, last: LogSlice) -> LogEnd:
+    return LogEnd(
+        count=digest.count,
+        sha256=digest.hexdigest(),
+        cut=last.cut,
+        chain=digest.chain or "",
+        missing=last.missing,
+    )

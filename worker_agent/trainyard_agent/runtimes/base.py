@@ -159,12 +159,14 @@ METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 class LogSlice:
     """Consecutive lines of one replica's log. `complete`: no line can follow. `cut`, with the last lines: the replica
     has written more than its quota. `gap`: lines may be missing before the first of these; a
-    slice never goes over a gap."""
+    slice never goes over a gap. `missing`, of a complete log: lines that the machine no longer has; None: it may be
+    any number of the last ones."""
 
     lines: tuple[LogLine, ...]
     complete: bool
     cut: bool = False
     gap: LogGap | None = None
+    missing: int | None = 0
 
 
 class EngineUnavailable(Exception):

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainyard_agent.host.files import DamagedFile, read_json
 from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.supervisor import CUT
 from trainyard_protocol.sync import LogLine
@@ -79,7 +80,8 @@ class LogFile:
         lines = self.read(start, max_lines, max_bytes)
         more = finished and bool(self.read(start + len(lines), 1, 0))
         complete = finished and not more
-        return LogSlice(lines, complete, cut=(complete or not lines) and done.with_name(CUT).exists())
+        cut = (complete or not lines) and done.with_name(CUT).exists()
+        return LogSlice(lines, complete, cut, missing=_missing(done, start + len(lines)) if complete else 0)
 
     def _cache_offset(self, number: int, offset: int) -> None:
         self._offsets.pop(number, None)
@@ -109,6 +111,18 @@ class RunLogs:
     def forget(self, run_id: str) -> None:
         """Forget the files of a run that is removed."""
         self._files = {key: log for key, log in self._files.items() if key[0] != run_id}
+
+
+def _missing(done: Path, count: int) -> int | None:
+    """Lines that a log of `count` lines lacks, as whoever wrote it noted at its end."""
+    try:
+        note = read_json(done) or {}
+    except DamagedFile:
+        return None
+    written = note.get("lines")
+    if isinstance(written, int):
+        return max(0, written - count)
+    return None if note else 0  # it tells what was lost, with all that was not written yet
 
 
 def parse_lines(raws: Sequence[bytes]) -> tuple[LogLine, ...]:

@@ -62,3 +62,37 @@ def test_log_that_waits_for_its_next_line_costs_three_looks_at_the_disk(tmp_path
     assert [one.text for one in logs.read("run", "task", 1, 10, 1 << 20).lines] == ["two"]
     (directory / "done.json").touch()
     assert logs.read("run", "task", 2, 10, 1 << 20).complete
+
+
+def test_complete_log_says_how_many_lines_it_lacks(tmp_path: Path) -> None:
+    whole, torn = line("one") + line("two") + line("three"), line("one") + line("two")[:-5]
+    cases: list[tuple[bytes, str, int | None]] = [
+        (whole, '{"lines": 3}', 0),
+        (torn, '{"lines": 3}', 2),
+        (torn, '{"supervisor": "killed"}', None),
+        (torn, '{"supervisor": "killed", "lines": 1}', 0),
+        (whole, "{}", 0),
+        (whole, "", None),
+    ]
+    found = []
+    for number, (content, done, _) in enumerate(cases):
+        directory = tmp_path / "run" / f"task-{number}"
+        directory.mkdir(parents=True)
+        (directory / "log.jsonl").write_bytes(content)
+        (directory / "done.json").write_text(done)
+        log = RunLogs(tmp_path).read("run", directory.name, 0, 10, 1 << 20)
+        found.append((content, done, log.missing))
+        assert log.complete
+    assert found == cases
+
+
+def test_log_that_was_truncated_behind_what_was_read_lacks_the_rest(tmp_path: Path) -> None:
+    directory = tmp_path / "run" / "task"
+    directory.mkdir(parents=True)
+    path = directory / "log.jsonl"
+    path.write_bytes(line("one") + line("two"))
+    logs = RunLogs(tmp_path)
+    assert len(logs.read("run", "task", 0, 10, 1 << 20).lines) == 2
+    path.write_bytes(line("one"))
+    (directory / "done.json").write_text('{"lines": 5}')
+    assert logs.read("run", "task", 2, 10, 1 << 20).missing == 3

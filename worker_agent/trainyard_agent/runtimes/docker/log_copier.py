@@ -23,6 +23,9 @@ from trainyard_protocol.sync import Stream
 _HEADER = struct.Struct(">BxxxL")
 _STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
 _MICROSECONDS = 26  # characters of a time up to microseconds
+REMOVED = {"container": "removed"}
+"""The note at the end of a log, in done.json, that may lack its last lines."""
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 _log = logging.getLogger(__name__)
@@ -105,9 +108,10 @@ class LogCopier(threading.Thread):
             try:
                 self._copy(follow=True)
                 if self._has_ended():
-                    self._copy(follow=False)  # some engines close a followed log before its last lines
+                    # Some engines close a followed log before its last lines.
+                    is_whole = self._copy(follow=False)
                     if not self._closing.is_set():
-                        write_json(self._directory / "done.json", {})
+                        write_json(self._directory / "done.json", {} if is_whole else REMOVED)
                     return
             except (EngineError, OSError) as error:
                 if self._closing.is_set() or not self._directory.exists():
@@ -124,14 +128,14 @@ class LogCopier(threading.Thread):
         if self.is_alive():
             self.join()
 
-    def _copy(self, follow: bool) -> None:
-        """Append the lines that we lack, unless the log is cut."""
+    def _copy(self, follow: bool) -> bool:
+        """Append the lines that we lack, unless the log is cut. False if the container is gone, with its log."""
         if (self._directory / CUT).exists():
-            return
+            return True
         mask = Mask(self._secrets())
         self._stream = stream = self._engine.log(self._container, follow)
         if stream is None:
-            return
+            return False
         if self._closing.is_set():  # `close` did not see this stream
             stream.interrupt()
         reader = LineReader(mask)
@@ -149,6 +153,7 @@ class LogCopier(threading.Thread):
                     copy.end()
         if copy.is_cut:
             write_json(self._directory / CUT, {})
+        return True
 
 
 class _LogReading:

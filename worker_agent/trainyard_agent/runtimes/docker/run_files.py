@@ -15,6 +15,7 @@ They are cached in memory: no other process writes them.
 import logging
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
@@ -143,8 +144,8 @@ class RunFiles:
         write_json(self.directory(run_id, report.task) / "exit.json", report.model_dump(mode="json"))
         self._reports[(run_id, report.task)] = report
 
-    def close_log(self, run_id: str, task: str) -> None:
-        write_json(self.directory(run_id, task) / "done.json", {})
+    def close_log(self, run_id: str, task: str, note: Mapping[str, str]) -> None:
+        write_json(self.directory(run_id, task) / "done.json", note)
 
     def log_is_closed(self, run_id: str, task: str) -> bool:
         return (self.directory(run_id, task) / "done.json").exists()

@@ -38,7 +38,7 @@ from trainyard_agent.runtimes.docker.engine import (
     EngineError,
     EngineRefused,
 )
-from trainyard_agent.runtimes.docker.log_copier import LogCopier
+from trainyard_agent.runtimes.docker.log_copier import REMOVED, LogCopier
 from trainyard_agent.runtimes.docker.networks import Networks
 from trainyard_agent.runtimes.docker.probe import EngineProbe
 from trainyard_agent.runtimes.docker.run_files import ContainerRunRecord, Key, RunFiles
@@ -549,7 +549,7 @@ class DockerRuntime:
             exit=how,
         )
         if (record.run_id, task) not in self._copiers:  # there is nothing to copy
-            self._files.close_log(record.run_id, task)
+            self._files.close_log(record.run_id, task, {} if started_at is None else REMOVED)
         self._files.save_exit(record.run_id, report)
         return report
 

@@ -25,6 +25,14 @@ class SmallDisk:
     def free(self) -> None:
         (self.path / "ballast").unlink(missing_ok=True)
 
+    def forbid_files(self) -> None:
+        """Not a file or directory more: its inodes are used up, though bytes are free."""
+        status = os.statvfs(self.path)
+        self._remount(f"nr_inodes={status.f_files - status.f_ffree}")
+
+    def allow_files(self) -> None:
+        self._remount("nr_inodes=1000")
+
     def forbid_writes(self) -> None:
         """Raises CalledProcessError as long as a file on it is open for writing."""
         self._remount("ro")

@@ -16,6 +16,7 @@ from trainyard_agent.control.runtime_choice import Machine as OfferedMachine
 from trainyard_agent.control.runtime_choice import choose
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.lease.lease import Lease
+from trainyard_agent.monitoring.disk_watch import DiskWatch
 from trainyard_agent.runtime_selection import offer
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.runtimes.docker.probe import EngineState
@@ -81,6 +82,8 @@ class Machine:
             replica_environment={"STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"},
         )
         self.lease = Lease(world.clock)
+        self.disks = DiskWatch()
+        self.stager: Stager = ReadyAtOnce()
         self._key = secrets.token_hex(32)
         self.network = LossyTransport(world.app)
         self._client: ServerClient | None = None
@@ -90,17 +93,25 @@ class Machine:
     def boot(self) -> None:
         """A new agent on the same machine: it knows nothing but what it finds there."""
         self._client = ServerClient("http://server", TOKENS[Role.AGENT], self._key, transport=self.network)
-        stager: Stager = ReadyAtOnce()
+        stager = self.stager
         if self.engine is not None:
             choices = Choices(lambda order: choose(order, self._with_engine()))
             kinds: tuple[RuntimeName, ...] = ("process", "docker")
             self.runtime = RuntimeSet({kind: FakeRuntime(self.host, kind) for kind in kinds}, choices)
             stager = StagerSet({kind: ReadyAtOnce() for kind in kinds}, choices)
-        self.agent = Agent(self.runtime, self._client, stager, self.world.clock, self.offered, self.lease)
+        self.agent = Agent(
+            self.runtime,
+            self._client,
+            stager,
+            self.world.clock,
+            self.offered,
+            self.lease,
+            disks=self.disks,
+        )
 
     def offered(self) -> AgentInfo:
         if self.engine is None:
-            return self.info
+            return self.info.model_copy(update={"disks": self.disks.disks})
         environment = self.info.replica_environment
         return offer(self.info, self._with_engine(), self.engine, environment, {"process", "docker"})
 

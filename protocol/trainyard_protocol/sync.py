@@ -36,6 +36,9 @@ from trainyard_protocol.gcs import EMULATOR, without_secret
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.training_input import TrainingInput, parse_training_input
 
+NO_ROOM_AT_END = "When it ended, "
+"""The beginning of the sentence about a full disk in the message of an exit: it may be why the program failed."""
+
 AGENT_KEY = "X-Trainyard-Agent-Key"
 """The header with the key of the agent that calls. The agents' token only lets an agent join."""
 
@@ -145,6 +148,21 @@ def _reported(environment: dict[str, str]) -> dict[str, str]:
     return {name: without_secret(value) if name == EMULATOR else value for name, value in environment.items()}
 
 
+class Disk(Wire):
+    """A directory that an agent writes to. `free_bytes` of its file system change in steps of a tenth, so that reports
+    change rarely. `problem` is why no run can start that needs it ("cannot be written (Read-only file system)"); ""
+    while it has room."""
+
+    path: str
+    free_bytes: int = 0
+    problem: str = ""
+
+
+def no_room(disks: Iterable[Disk]) -> str:
+    """The first directory without room, and its problem: "/data has less than 250 MB left"; "" if all have room."""
+    return next((f"{disk.path} {disk.problem}" for disk in disks if disk.problem), "")
+
+
 HOST, CLUSTER = "host", "cluster"
 """Kinds of agents: of one machine, or of an engine that spans hosts and goes on without its agent."""
 
@@ -156,7 +174,8 @@ class AgentInfo(Wire):
     than the whole machine. `runtimes` has every runtime of the agent, all on the one `capacity`. `runtime` is that of
     package jobs, with its `replica_environment`; `runs_images`: a job with an image can start now. Agents before
     `runtimes` have `runtime` alone. `host` is the machine's host name. `in_flight`: its engine has a queue of its own,
-    which decides what starts, and gets so many runs to choose from; 0: the server decides, by what is free.
+    which decides what starts, and gets so many runs to choose from; 0: the server decides, by what is free. `disks`:
+    the directories that it writes to; while one has no room, nothing is started there.
     """
 
     agent_id: str
@@ -171,6 +190,7 @@ class AgentInfo(Wire):
     kind: str = HOST
     host: str = ""
     in_flight: Annotated[int, Field(ge=0)] = 0
+    disks: Many[Disk] = ()
 
     def offer(self, runtime: str) -> RuntimeOffer | None:
         """The runtime of that name, if the agent has it."""

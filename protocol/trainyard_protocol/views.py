@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer
 
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.sync import Capacity, RuntimeOffer, Stall, Stream, Wire, image_runtime
+from trainyard_protocol.sync import Capacity, Disk, RuntimeOffer, Stall, Stream, Wire, image_runtime, no_room
 from trainyard_protocol.usage import GpuUsage
 
 SERVICE_TASK = "service"
@@ -307,8 +307,9 @@ class SuggestionView(Wire):
 
 
 class QueueExplanationView(Wire):
-    """The explanation of a waiting job; for another job, `summary` alone. `kind` is room, quota, never, no-agent or
-    no-engine. `ahead` and `holders` are jobs that the reader may see; `hidden_holders` is the number of the others.
+    """The explanation of a waiting job; for another job, `summary` alone. `kind` is room, quota, never, no-agent,
+    no-engine or no-disk. `ahead` and `holders` are jobs that the reader may see; `hidden_holders` is the number of the
+    others.
 
     `changes` has the smallest first. Where no single change is enough, `nothing` is a sentence about what is.
     """
@@ -402,12 +403,18 @@ class AgentView(Wire):
     kind: str = "host"
     host: str = ""
     draining: bool = False
+    disks: tuple[Disk, ...] = ()
+
+    @property
+    def no_room(self) -> str:
+        """The directory of its machine without room, and why: nothing is started there until it has some."""
+        return no_room(self.disks) if self.alive else ""
 
     @property
     def state(self) -> str:
         if not self.alive:
             return "silent, draining" if self.draining else "silent"
-        return "draining" if self.draining else "alive"
+        return "draining" if self.draining else "no room" if self.no_room else "alive"
 
     @property
     def runtime_names(self) -> str:

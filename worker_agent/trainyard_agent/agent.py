@@ -15,6 +15,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from trainyard_agent.control.launch import launches
 from trainyard_agent.control.log_shipper import LogShipper
@@ -31,13 +32,14 @@ from trainyard_agent.control.reconcile import (
 from trainyard_agent.control.start_deadline import START_DEADLINE_S, StartDeadline
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.lease.lease import Lease
+from trainyard_agent.monitoring.disk_watch import DiskWatch, ExitNotes
 from trainyard_agent.monitoring.metric_files import MetricFiles
 from trainyard_agent.monitoring.nvidia_smi import NvidiaSmi
 from trainyard_agent.monitoring.stack_dump import StackDumper
 from trainyard_agent.monitoring.stall_monitor import POLL_S, StallMonitor
 from trainyard_agent.monitoring.usage_reporter import USAGE_S, UsageReporter
 from trainyard_agent.runtimes.base import STOPPED, EngineUnavailable, Handle, Runtime, StartFailed
-from trainyard_agent.runtimes.exits import never_ran
+from trainyard_agent.runtimes.exits import blamed_on_disk, never_ran, tells_of_disk
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import Stager, Staging
@@ -98,9 +100,11 @@ class Agent:
         lease: Lease | None = None,
         usage_s: float = USAGE_S,
         start_deadline_s: float = START_DEADLINE_S,
+        disks: DiskWatch | None = None,
     ) -> None:
-        """`info`: what the agent offers now, which may change. `usage_s`: seconds between two usage measurements; 0:
-        none. `start_deadline_s`: how long an engine may give the same reasons for not starting a run."""
+        """`info`: what the agent offers now, which may change. `disks`: those that it and its runs write to. `usage_s`:
+        seconds between two usage measurements; 0: none. `start_deadline_s`: how long an engine may give the same
+        reasons for not starting a run."""
         self._runtime = runtime
         self._control_plane = control_plane
         self._stager = stager
@@ -112,6 +116,8 @@ class Agent:
         self._usage_reporter = UsageReporter(runtime, control_plane, clock, driver)
         self._usage_s = usage_s
         self._metric_files = MetricFiles(runtime, clock)
+        self._disks = disks or DiskWatch()
+        self._exit_notes = ExitNotes(self._disks)
         self._shipper = LogShipper(control_plane, runtime, watch=self._stall_monitor.ingest)
         self._recovered = False
         self._handles: dict[str, Handle] = {}
@@ -332,6 +338,7 @@ class Agent:
     async def _reports(self) -> tuple[RunReport, ...]:
         """A report for every run that the runtime holds or the server ordered."""
         observed = await self._observe()
+        await self._note_disks(observed)
         measured = await asyncio.to_thread(
             self._metric_files.with_measurements, dict(self._handles), observed
         )
@@ -340,7 +347,8 @@ class Agent:
             RunReport(
                 run_id=run_id,
                 replicas=self._stall_monitor.annotate(
-                    run_id, self._start_deadline.annotate(run_id, run.replicas)
+                    run_id,
+                    self._exit_notes.annotate(run_id, self._start_deadline.annotate(run_id, run.replicas)),
                 ),
                 runtime=self._handles[run_id].runtime,
                 runtime_reason=staging[run_id].runtime_reason if run_id in staging else "",
@@ -368,6 +376,14 @@ class Agent:
             )
         reports += [RunReport(run_id=run_id, replicas=exits) for run_id, exits in self._given_up.items()]
         return tuple(sorted(reports, key=lambda report: report.run_id))
+
+    async def _note_disks(self, observed: _Observed) -> None:
+        """Look at the disks when a replica has failed, once: a full one may be why."""
+        failed = [one for one in observed.items() if self._exit_notes.are_missing(*one)]
+        if failed:
+            problem = await asyncio.to_thread(self._disks.look)
+            for run_id, replicas in failed:
+                self._exit_notes.note(run_id, replicas, problem)
 
     async def _observe(self) -> _Observed:
         def observe(run_ids: list[str]) -> _Observed:
@@ -458,7 +474,7 @@ class Agent:
                 await self._start(order, staging)
             case GiveUp(order, reason, message):
                 await self._stager.discard(order.run_id)
-                self._give_up(order, {replica.task: (reason, message) for replica in order.replicas})
+                await self._give_up(order, {replica.task: (reason, message) for replica in order.replicas})
             case Stop(run_id, grace_s):
                 await self._stop(run_id, grace_s)
             case Remove(run_id):
@@ -467,6 +483,7 @@ class Agent:
                 self._handles.pop(run_id, None)
                 self._given_up.pop(run_id, None)
                 self._stopped.discard(run_id)
+                self._exit_notes.forget(run_id)
                 _log.info("removed run %s", run_id)
 
     async def _start(self, order: RunOrder, staging: Staging) -> None:
@@ -478,7 +495,7 @@ class Agent:
             except FailedPrecondition as error:
                 await self._stager.discard(order.run_id)
                 end = (Reason.SECRETS_FAILED, error.message)
-                self._give_up(order, {replica.task: end for replica in order.replicas})
+                await self._give_up(order, {replica.task: end for replica in order.replicas})
                 return
 
         def place_and_start() -> Handle:
@@ -505,7 +522,7 @@ class Agent:
             ends = {replica.task: (Reason.STOPPED, others) for replica in order.replicas}
             ends[failure.task] = (failure.reason, Mask(secrets.values()).text(failure.message))
             await self._stager.discard(order.run_id)
-            self._give_up(order, ends)
+            await self._give_up(order, ends)
         else:
             _log.info("started run %d of job %s (%s)", order.number, order.job_id, order.run_id)
 
@@ -524,10 +541,15 @@ class Agent:
         order = self._orders.get(run_id)
         if order is not None:
             end = (Reason.VANISHED, "Its directory on the machine is gone.")
-            self._give_up(order, {replica.task: end for replica in order.replicas})
+            await self._give_up(order, {replica.task: end for replica in order.replicas})
 
-    def _give_up(self, order: RunOrder, ends: dict[str, tuple[Reason, str]]) -> None:
-        now = self._clock.now()
+    async def _give_up(self, order: RunOrder, ends: dict[str, tuple[Reason, str]]) -> None:
+        """Report the run as ended. A full disk is the machine's fault; the next report has it, so nothing else starts
+        there."""
+        is_disks = any(tells_of_disk(message) for _, message in ends.values())
+        suspect = Path(order.directory) if is_disks and order.directory.startswith("/") else None
+        now, no_room = self._clock.now(), await asyncio.to_thread(self._disks.look, suspect)
+        ends = {task: blamed_on_disk(*end, no_room) for task, end in ends.items()}
         self._given_up[order.run_id] = tuple(
             ReplicaReport(
                 task=task,

@@ -23,6 +23,7 @@ from trainyard_agent.host.process_tags import StillAlive
 from trainyard_agent.joining import check_server
 from trainyard_agent.lease import lease_file, watchdog_files
 from trainyard_agent.lease.lease import Lease
+from trainyard_agent.monitoring.disk_watch import DiskWatch
 from trainyard_agent.options import STOP_ALL_GRACE_S, parse
 from trainyard_agent.platforms import PLATFORMS
 from trainyard_agent.runtime_selection import Exclusion, RuntimeRefused
@@ -164,6 +165,7 @@ async def _run_agent(options: argparse.Namespace) -> None:
     """Raises RuntimeRefused once another agent has taken its place."""
     clock, platform = SystemClock(), PLATFORMS[options.runtime]
     me = platform.identity(options)
+    disks = DiskWatch(_written(options), int(options.disk_reserve_gb * 1e9))
     async with ServerClient(
         options.server, _token(options.token_file), me.key, options.ca_file
     ) as control_plane:
@@ -180,23 +182,35 @@ async def _run_agent(options: argparse.Namespace) -> None:
         )
         with platform.open(options, me.agent_id, control_plane) as opened:
             await opened.exclusion.acquire()
+            await asyncio.to_thread(disks.start)
             agent = Agent(
                 opened.runtime,
                 control_plane,
                 opened.stager,
                 clock,
-                lambda: opened.info(info),
+                lambda: opened.info(info.model_copy(update={"disks": disks.disks})),
                 platform.lease(options, clock),
                 options.usage_every,
                 options.start_deadline,
+                disks,
             )
             logger.info(
                 "agent %s (--runtime %s) connects to %s", me.agent_id, options.runtime, options.server
             )
             try:
                 await _run_until_lost(agent, opened.exclusion)
-            finally:  # a start that is going on in a thread needs the runtime to its end
+            finally:
+                disks.close()
+                # a start that is going on in a thread needs the runtime to its end
                 await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def _written(options: argparse.Namespace) -> list[Path]:
+    """The directories that every run needs. The job-dirs of one user may be in any of many places: of these a disk
+    counts once a run has failed of it."""
+    shared = [options.shared_dir] if options.shared_dir is not None else []
+    roots = [] if options.one_user else [root.absolute() for root in options.job_dir_root]
+    return [options.state_dir, *shared, *roots]
 
 
 async def _run_until_lost(agent: Agent, exclusion: Exclusion) -> None:

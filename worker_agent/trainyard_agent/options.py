@@ -97,6 +97,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "0: no limit; default: %(default)g",
     )
     parser.add_argument(
+        "--disk-reserve-gb",
+        type=_gigabytes,
+        default=0.25,
+        metavar="N",
+        help="start no run while the disk of --state-dir, of a --job-dir-root or of the container engine has less than "
+        "N times 10^9 bytes left (of a small disk: a tenth of it), so that what runs can go on; default: %(default)g",
+    )
+    parser.add_argument(
         "--replica-env",
         type=_assignment,
         action="append",

@@ -116,7 +116,7 @@ def open_runtimes(
     with (
         closing(Engine()) as engine,
         closing(Engine(timeout_s=ANSWER_S)) as polled,
-        closing(EngineProbe(polled, _built_images(table))) as probe,
+        closing(EngineProbe(polled, _built_images(table), int(options.disk_reserve_gb * 1e9))) as probe,
     ):
         if "docker" in offered:
             _poll_first(probe, demanded=options.runtime == "docker")

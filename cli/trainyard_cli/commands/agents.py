@@ -21,6 +21,7 @@ from trainyard_cli.output.safe import echo
 from trainyard_cli.settings import Server, Target, checked_token, chosen_ca_file, encrypted_url
 from trainyard_protocol.agents import AgentsView
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.health import sized
 from trainyard_protocol.machines import GIGABYTE
 from trainyard_protocol.people import TokenRequest
 from trainyard_protocol.views import AgentView
@@ -71,9 +72,12 @@ def list_all(target: Target, output: Output) -> None:
     now = datetime.now(UTC)
     headers = [
         *("NAME", "ID", "HOST", "STATE", "RUNTIMES", "RUNS", "VCPU", "MEMORY GB", "GPUS"),
-        *("VERSION", "LAST CONTACT"),
+        *("DISK FREE", "VERSION", "LAST CONTACT"),
     ]
     echo(formats.table(headers, [_row(agent, now) for agent in agents]))
+    for agent in agents:
+        if agent.no_room:
+            notify(f"{agent.name} starts nothing: {agent.no_room}.")
 
 
 def drain(target: Target, name: str, *, draining: bool) -> None:
@@ -199,6 +203,7 @@ def _row(agent: AgentView, now: datetime) -> list[str]:
         f"{agent.cpus_given} of {capacity.vcpus}",
         f"{agent.memory_given_bytes / GIGABYTE:.0f} of {capacity.memory_bytes / GIGABYTE:.0f}",
         f"{agent.accelerators_given or len(agent.gpus_given)} of {devices}" if devices else "-",
+        sized(min(disk.free_bytes for disk in agent.disks)) if agent.disks else "-",
         agent.version,
         _age((now - agent.last_seen).total_seconds()),
     ]

@@ -31,7 +31,7 @@ _MEANINGS = {
     "database": "Jobs cannot be submitted, shown or scheduled. Running replicas go on.",
     "disk": "No new jobs can be submitted, and results of running jobs may not be recorded.",
     "scheduler": "Jobs do not start or end.",
-    "agents": "Jobs stay queued: there is no agent to run them.",
+    "agents": "Jobs stay queued while no agent can run them.",
     "descriptors": "The server will refuse new connections, of agents too.",
     "logs": "Log lines of some jobs cannot be shown. Other jobs are not affected.",
 }
@@ -39,7 +39,7 @@ _ADVICE = {
     "database": "Start the database again, or see its log. The server reconnects by itself.",
     "disk": "Free disk space, or mount the disk writable. The server continues by itself.",
     "scheduler": "See the server's log.",
-    "agents": "`trainyard up` starts the agent of this machine.",
+    "agents": "`trainyard up` starts the agent of this machine; `trainyard agents list` says what each one lacks.",
     "descriptors": "Find out who holds its connections (`ss -tnp`), or start it with a higher limit (`ulimit -n`).",
     "logs": "Restore the files from a backup, or leave them: nothing else depends on them.",
 }
@@ -150,6 +150,14 @@ def of_agents(agents: Sequence[AgentView], version: str) -> Iterator[Finding]:
             "They may not understand each other.",
             "Restart the agent with the same version. On one machine: `trainyard down`, then `trainyard up`.",
         )
+    for agent in agents:
+        if agent.no_room:
+            yield _problem(
+                "agents",
+                f"The agent {agent.name} has no room: {agent.no_room}.",
+                "Nothing starts there; what runs may be unable to write its results. Its log lines wait.",
+                "Free some space there, or make it writable. It goes on by itself then.",
+            )
     alive = sum(agent.alive for agent in agents)
     if alive and not others:
         message = f"{formats.count(alive, 'agent')} alive, with the server's version."

@@ -18,7 +18,7 @@ class QueuePlan:
         self._limits = Quotas()
         self._last: tuple[int, datetime, int] | None = None
         self._pause: tuple[datetime, datetime] | None = None
-        """From the plan to the end of the first backoff in it."""
+        """From the plan to the end of the first backoff, or of the first avoided agent, in it."""
 
     def forget(self) -> None:
         """Let the next `update` plan everything."""
@@ -55,9 +55,8 @@ class QueuePlan:
                 placements.append(answer)
             else:
                 waiting[job.key] = answer
-            if job.backoff_until is not None and job.backs_off(now):
-                end = job.backoff_until if self._pause is None else min(job.backoff_until, self._pause[1])
-                self._pause = now, end
+            for end in job.pauses(now):
+                self._pause = now, end if self._pause is None else min(end, self._pause[1])
         self._last = queue_order(jobs[-1])
         self._planner = None if placements else planner
         return Plan(tuple(placements), waiting)

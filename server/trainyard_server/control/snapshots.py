@@ -4,11 +4,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from trainyard_protocol.states import ReplicaState, RunState
-from trainyard_protocol.sync import CLUSTER, AgentInfo, ExitReport, Stall, TrialOrder
+from trainyard_protocol.states import JobState, ReplicaState, RunState
+from trainyard_protocol.sync import CLUSTER, AgentInfo, ExitReport, Stall, TrialOrder, no_room
 from trainyard_protocol.views import Verdict
 from trainyard_server.context import Backend
 from trainyard_server.domain.lifecycle import stalls
+from trainyard_server.domain.scheduling.avoidance import Avoidance, avoidance
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.snapshots import JobSnapshot, Reached, ReplicaSnapshot, RunSnapshot
 from trainyard_server.storage.db import studies
@@ -88,13 +89,25 @@ def run_snapshot(run: RunRow, replicas: Iterable[ReplicaRow]) -> RunSnapshot:
 
 def queued_snapshots(reader: Reader, jobs: Iterable[JobRow]) -> list[JobSnapshot]:
     """Queued jobs, without runs. A job whose row cannot be parsed is logged and left out."""
-    queued = []
+    queued, jobs = [], list(jobs)
+    avoided = avoidances(reader, jobs)
     for job in jobs:
         try:
-            queued.append(snapshot_of(job, reader.job_input(job)))
+            queued.append(replace(snapshot_of(job, reader.job_input(job)), avoids=avoided.get(job.key)))
         except Exception:
             logger.exception("Job %s of %s cannot be read", job.job_id, job.project)
     return queued
+
+
+def avoidances(reader: Reader, jobs: Iterable[JobRow]) -> dict[int, Avoidance]:
+    """The agents that queued jobs avoid, by job: few have had a run."""
+    retried = [job.key for job in jobs if job.state is JobState.QUEUED and job.retries_used]
+    found = {
+        run.job_key: avoidance(run.agent_id, str((run.verdict or {}).get("reason", "")), run.ended_at)
+        for run in reader.last_runs(retried)
+        if run.ended_at is not None
+    }
+    return {key: avoided for key, avoided in found.items() if avoided is not None}
 
 
 def snapshot_of(
@@ -160,6 +173,7 @@ def agent_snapshot(row: AgentRow, gangs: Iterable[Gang], alive: bool) -> AgentSn
         engine=info.kind == CLUSTER,
         gangs=tuple(gangs),
         in_flight=info.in_flight,
+        no_room=no_room(info.disks),
     )
 
 

@@ -10,12 +10,14 @@ from trainyard_protocol.machines import ReplicaRequest
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.control.snapshots import (
     agent_snapshot,
+    avoidances,
     gang_of,
     restarts_of,
     run_snapshot,
     snapshot_of,
 )
 from trainyard_server.domain.lifecycle import decisions
+from trainyard_server.domain.scheduling.avoidance import Avoidance
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.snapshots import JobSnapshot, RunSnapshot
 from trainyard_server.storage.agent_liveness import AgentLiveness
@@ -131,8 +133,10 @@ class Workload:
         touched: set[str] = set()
         changed = revisions.changed_jobs(reader, since)
         restarts = restarts_of(reader, [one.run for one in changed if one.run is not None])
+        avoided = avoidances(reader, (one.job for one in changed))
         for one in changed:
-            touched |= self._replace(reader, one, restarts.get(one.job.key, ()))
+            key = one.job.key
+            touched |= self._replace(reader, one, restarts.get(key, ()), avoided.get(key))
         for row in revisions.changed_agents(reader, since):
             touched.discard(row.agent_id)
             if row.removed_at is not None:
@@ -159,7 +163,9 @@ class Workload:
             keys.clear()
         self._changes = QueueChanges({}, other=True)
 
-    def _replace(self, reader: Reader, one: ChangedJob, restarts: tuple[RunSnapshot, ...]) -> set[str]:
+    def _replace(
+        self, reader: Reader, one: ChangedJob, restarts: tuple[RunSnapshot, ...], avoids: Avoidance | None
+    ) -> set[str]:
         """Take over a job; the agents on which its gang has changed."""
         key, before = one.job.key, self._gangs.pop(one.job.key, None)
         if before is not None:
@@ -180,7 +186,7 @@ class Workload:
         if one.is_study and one.job.state not in FINAL_JOB_STATES:
             self.studies.add(key)
         elif one.job.state not in FINAL_JOB_STATES:
-            self._add_unfinished(reader, one, restarts)
+            self._add_unfinished(reader, one, restarts, avoids)
         is_queued = key in self.queue
         if was_queued:
             self._changes.other = True
@@ -190,12 +196,15 @@ class Workload:
             return set()
         return {one.agent_id for one in (before, held) if one is not None}
 
-    def _add_unfinished(self, reader: Reader, one: ChangedJob, restarts: tuple[RunSnapshot, ...]) -> None:
+    def _add_unfinished(
+        self, reader: Reader, one: ChangedJob, restarts: tuple[RunSnapshot, ...], avoids: Avoidance | None
+    ) -> None:
         row, key = one.job, one.job.key
         try:
             run = run_snapshot(one.run, one.gang) if one.run is not None else None
             training_input, gang = reader.job_input(row)
-            job = snapshot_of(row, (training_input, self._interned.setdefault(gang, gang)), run, restarts)
+            parsed = (training_input, self._interned.setdefault(gang, gang))
+            job = replace(snapshot_of(row, parsed, run, restarts), avoids=avoids)
         except Exception:
             logger.exception("Job %s of %s cannot be read", row.job_id, row.project)
             self._unreadable.add(key)

@@ -1,5 +1,6 @@
 """Snapshots of jobs, runs and replicas: the values that the lifecycle and the scheduler decide with. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,6 +11,7 @@ from trainyard_protocol.sync import ExitReport, Stall, TrialOrder
 from trainyard_protocol.training_input import DEFAULT_MAX_RUNNING_TIME_S, TrainingInput
 from trainyard_protocol.views import Verdict
 from trainyard_server.domain.lifecycle.stalls import StallAction, StalledReplica
+from trainyard_server.domain.scheduling.avoidance import Avoidance
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +104,23 @@ class JobSnapshot:
     restarts: tuple[RunSnapshot, ...] = ()
     trial: TrialOrder | None = None
     """Of a trial, where its variables are of interest."""
+    avoids: Avoidance | None = None
+    """Of a queued job whose last run failed of its machine."""
 
     def backs_off(self, now: datetime) -> bool:
         """Whether its next run has to wait. A clock that was set back ends the pause, which would last for as long."""
         return self.backoff_until is not None and self.queued_at <= now < self.backoff_until
+
+    def pauses(self, now: datetime) -> Iterator[datetime]:
+        """The ends of what holds its next run back now: its backoff, and the time in which it avoids an agent."""
+        if self.backoff_until is not None and self.backs_off(now):
+            yield self.backoff_until
+        if self.avoids is not None and self.avoids.applies(now):
+            yield self.avoids.until
+
+    def avoided(self, now: datetime) -> str:
+        """The agent that its next run avoids now; "" without one."""
+        return self.avoids.agent_id if self.avoids is not None and self.avoids.applies(now) else ""
 
     @property
     def max_running_s(self) -> float:

@@ -233,6 +233,7 @@ def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLin
         capacity=info.capacity,
         host=info.host,
         draining=row.draining,
+        disks=info.disks,
         alive=alive,
         last_seen=row.last_seen,
         runs=sum(not run.orphaned for run in runs),

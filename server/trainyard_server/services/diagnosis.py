@@ -29,7 +29,7 @@ PREPARING_S = 1800.0
 UPLOAD_KEPT_S = 30 * 86400.0
 """How long an uploaded package that no unfinished job uses is kept after its last upload, at least."""
 
-_STUCK = ("never", "no-engine")  # kinds of waiting that do not end by themselves
+_STUCK = ("never", "no-engine", "no-disk")  # kinds of waiting that do not end by themselves
 _SLOW_S = 0.25
 _TOP = 5
 
@@ -233,6 +233,9 @@ def _of_queued(job: JobRow) -> Finding:
     if job.waiting_kind == "no-engine":
         advice = "Start Docker on that machine, or cancel the job."
         return _problem("jobs", found, "It starts as soon as the engine answers.", advice)
+    if job.waiting_kind == "no-disk":
+        advice = "Free some space there: `trainyard agents list` has each agent's disks."
+        return _problem("jobs", found, "It starts as soon as there is room.", advice)
     return _problem(
         "jobs",
         found,

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trainyard_protocol.errors import Unavailable
 from trainyard_protocol.health import Check, CheckStatus, Health, sized, worst
+from trainyard_protocol.sync import AgentInfo, no_room
 from trainyard_server.context import Backend
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.agent_liveness import Stopwatch
@@ -186,6 +187,14 @@ class HealthChecks:
             silent = f": {len(agents)} silent" if agents else ""
             return Check(status=CheckStatus.DEGRADED, message=f"none is connected, so jobs wait{silent}")
         silent = f", {len(agents) - alive} silent" if alive < len(agents) else ""
+        full = sum(
+            bool(no_room(AgentInfo.model_validate(agent.info).disks))
+            for agent in agents
+            if self._backend.agent_liveness.is_alive(agent)
+        )
+        if full:
+            found = f"{full} of them start nothing: no room on a disk (`trainyard agents list` says which)"
+            return Check(status=CheckStatus.DEGRADED, message=f"{alive} alive{silent}; {found}")
         return Check(status=CheckStatus.OK, message=f"{alive} alive{silent}")
 
 

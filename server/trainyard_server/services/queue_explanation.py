@@ -191,6 +191,8 @@ def _nothing(waiting: Waiting, job: JobSnapshot) -> str:
             return "Nothing short of an agent that it can run on (on one machine: `trainyard up`)."
         case "no-engine":
             return "Nothing short of a container engine that answers: start Docker on an agent's machine."
+        case "no-disk":
+            return "Nothing short of room on that disk: free some, or add an agent. It starts by itself then."
         case "never":
             return f"Nothing short of an agent that has {needs(job.gang)}."
         case "quota":

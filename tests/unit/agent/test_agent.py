@@ -1,6 +1,7 @@
 """The agent with a fake runtime, a stub server and a clock that stands still."""
 
 import asyncio
+import errno
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -497,7 +498,8 @@ async def test_lease_that_runs_out_stops_every_replica(world: World) -> None:
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (OSError("no space left on device"), Reason.START_FAILED),
+        (RuntimeError("a bug"), Reason.START_FAILED),
+        (OSError(errno.ENOSPC, "No space left on device"), Reason.HOST_FAILED),
         (EngineUnavailable("the API server is busy"), Reason.HOST_FAILED),
     ],
 )

@@ -3,12 +3,25 @@
 A message is a sentence about "it", the replica; the server adds the replica's name.
 """
 
+import re
 import signal
 from dataclasses import dataclass
 from datetime import datetime
 
 from trainyard_protocol.states import Reason, reason_of_exit
 from trainyard_protocol.sync import ExitReport
+
+_NO_SPACE = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+_BROKEN = re.compile(r"read-only file system|input/output error|stale file handle", re.IGNORECASE)
+_MAY_BE_THE_DISKS = frozenset(
+    (
+        Reason.START_FAILED,
+        Reason.PACKAGES_FAILED,
+        Reason.IMAGE_FAILED,
+        Reason.STAGING_FAILED,
+        Reason.HOST_FAILED,
+    )
+)
 
 _MESSAGES = {
     Reason.VANISHED: "Its supervisor was killed, its directory was removed, or the machine was restarted.",
@@ -79,6 +92,22 @@ def never_ran(reason: Reason, message: str, finished_at: datetime, after_stop: b
     return ExitReport(
         code=None, reason=reason, message=message, finished_at=finished_at, after_stop=after_stop
     )
+
+
+def tells_of_disk(message: str) -> bool:
+    """Whether the message of a failure is that of a disk which is full, read-only or broken."""
+    return bool(_NO_SPACE.search(message) or _BROKEN.search(message))
+
+
+def blamed_on_disk(reason: Reason, message: str, no_room: str) -> tuple[Reason, str]:
+    """The reason and message of a start that failed: a full disk is the machine's fault, whoever tells of it (pip, an
+    engine, this agent). `no_room` is the directory without room and its problem, "" where all have some: then what says
+    that it cannot write has been told so by a file system of its own."""
+    if reason not in _MAY_BE_THE_DISKS:
+        return reason, message
+    if not (_NO_SPACE.search(message) or (no_room and _BROKEN.search(message))):
+        return reason, message
+    return Reason.HOST_FAILED, f"{no_room}. {message}" if no_room else message
 
 
 def message_of_code(code: int) -> str:

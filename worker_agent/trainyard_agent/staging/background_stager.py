@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from pathlib import Path
 
+from trainyard_agent.host import disk
 from trainyard_agent.host.files import remove_tree
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_protocol.states import Reason
@@ -66,8 +67,9 @@ class BackgroundStager(ABC):
         except StagingFailed as failure:
             self._status[run_id] = failure.staging
         except OSError as error:
-            message = f"Its environment could not be made: {error}."
-            self._status[run_id] = Staging("failed", reason=Reason.STAGING_FAILED, message=message)
+            message = f"Its environment could not be made: {disk.in_words(error)}."
+            reason = Reason.HOST_FAILED if disk.is_machines(error) else Reason.STAGING_FAILED
+            self._status[run_id] = Staging("failed", reason=reason, message=message)
         except Exception as error:  # noqa: BLE001 - reported rather than lost in a task
             _log.exception("preparing run %s failed", run_id)
             message = f"Its environment could not be made: {type(error).__name__}: {error}."

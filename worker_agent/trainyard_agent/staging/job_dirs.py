@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from trainyard_agent.host import directories, unix_users
+from trainyard_agent.host import directories, disk, unix_users
 from trainyard_agent.host.directories import LinkInPath
 from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.staging.base import StagingFailed
@@ -66,8 +66,7 @@ class JobDirs:
         except LinkInPath as error:
             raise _failed(path, f"{error.strerror}; a job-dir must lead through no link") from error
         except OSError as error:
-            message = f"The job-dir {path} cannot be created: {error.strerror}."
-            raise StagingFailed(Reason.START_FAILED, message) from error
+            raise _not_created(path, error) from error
         target = PurePosixPath(*path.parts[: len(path.parts) - len(names) + depth])
         return JobDirMount(str(root.resolve().joinpath(*names[:depth])), str(target))
 
@@ -114,7 +113,7 @@ def create_default(job_dir: str, user: int | None = None) -> None:
         unix_users.give(path, user)
     except OSError as error:
         message = f"The job-dir {path} cannot be given to the job's user: {error.strerror}."
-        raise StagingFailed(Reason.START_FAILED, message) from error
+        raise StagingFailed(_whose(error), message) from error
     if closed := unix_users.closed_to(path.parent):
         message = f"The job-dir {path} cannot be used: the users of jobs may not enter {closed} (chmod o+x)."
         raise StagingFailed(Reason.START_FAILED, message)
@@ -154,5 +153,15 @@ def _create(path: Path, mode: int) -> None:
     try:
         path.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
-        message = f"The job-dir {path} cannot be created: {error.strerror}."
-        raise StagingFailed(Reason.START_FAILED, message) from error
+        raise _not_created(path, error) from error
+
+
+def _not_created(path: Path, error: OSError) -> StagingFailed:
+    return StagingFailed(
+        _whose(error), f"The job-dir {path} cannot be created: {disk.in_words(error, path)}."
+    )
+
+
+def _whose(error: OSError) -> Reason:
+    """A disk that is full or read-only is the machine's fault; a path that cannot be made is the job's."""
+    return Reason.HOST_FAILED if disk.is_machines(error) else Reason.START_FAILED

@@ -24,7 +24,13 @@ from trainyard_protocol.sync import ExitReport, RunReport, Stall
 from trainyard_protocol.views import Verdict
 from trainyard_server.domain.lifecycle import evaluators, stalls
 from trainyard_server.domain.lifecycle.causes import Cause, shown
-from trainyard_server.domain.lifecycle.messages import about_permissions, error_message, sentence, the_replica
+from trainyard_server.domain.lifecycle.messages import (
+    about_disk,
+    about_permissions,
+    error_message,
+    sentence,
+    the_replica,
+)
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
 
 _OWN_SIGNALS = (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: of the program's own making
@@ -336,7 +342,8 @@ def verdict_of(job: JobSnapshot, last_lines: Sequence[str] = (), cause: Cause | 
             )
         code = replica.exit.code
         why = shown(cause, replica.task) if cause is not None else ""
-        parts = (sentence(replica.task, replica.exit), about_permissions(replica.exit, why), why)
+        notes = (about_permissions(replica.exit, why), about_disk(replica.exit))
+        parts = (sentence(replica.task, replica.exit), *notes, why)
         return Verdict(
             outcome=Outcome.FAILED,
             reason=replica.exit.reason,

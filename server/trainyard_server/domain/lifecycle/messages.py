@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainyard_protocol.cluster import Task
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import ExitReport, ReplicaReport
+from trainyard_protocol.sync import NO_ROOM_AT_END, ExitReport, ReplicaReport
 from trainyard_protocol.views import Verdict
 
 _LAST_LINES_LIMIT = 4000  # characters of the failed replica's log that an errorMessage quotes
@@ -65,10 +65,17 @@ def waiting(replicas: Sequence[ReplicaReport]) -> str:
     return f"{first} (and {len(others)} other reasons)" if len(others) > 1 else "; ".join((first, *others))
 
 
+def about_disk(ended: ExitReport) -> str:
+    """The sentence of an agent about a disk without room when a replica ended by itself; "" for any other."""
+    by_itself = ended.reason in (Reason.PROGRAM_ERROR, Reason.KILLED_BY_SIGNAL)
+    _, marker, note = ended.message.partition(NO_ROOM_AT_END)
+    return f"{marker}{note}" if by_itself and marker else ""
+
+
 def about_permissions(ended: ExitReport, cause: str) -> str:
     """The further sentences of an agent about the user of a program that was denied a permission; "" for any other."""
     denied = ended.reason is Reason.PROGRAM_ERROR and "permission denied" in cause.lower()
-    return ended.message.partition(". ")[2] if denied else ""
+    return ended.message.partition(". ")[2].partition(NO_ROOM_AT_END)[0].rstrip() if denied else ""
 
 
 def error_message(verdict: Verdict) -> str:

@@ -54,6 +54,8 @@ def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
         return "draining: an operator lets it start nothing new"
     if not agent.alive:
         return "silent: nothing is started there until it reports again"
+    if agent.no_room:
+        return f"no room on its disk: {agent.no_room}"
     if not agent.starts(job.needs_images):
         problem = agent.waits_for(job.needs_images)
         return problem if agent.engine else f"{problem}: start Docker there"

@@ -229,18 +229,23 @@ class Cluster:
     def __init__(self, agents: Iterable[AgentSnapshot], limits: quotas.Quotas) -> None:
         self.nodes = sorted(map(Node, agents), key=_size)
         self._limits = limits
-        self._groups: dict[tuple[tuple[ReplicaRequest, ...], bool, bool], Group] = {}
-        self._known: dict[tuple[int, bool, bool], tuple[object, Group]] = {}
+        self._groups: dict[tuple[tuple[ReplicaRequest, ...], bool, bool, str], Group] = {}
+        self._known: dict[tuple[int, bool, bool, str], tuple[object, Group]] = {}
         self._budgets: dict[str, QuotaBudget] = {}
 
-    def group(self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True) -> Group:
-        """The gangs that are equal to this one. To hash a large gang takes longer than to find the object again."""
-        known = self._known.get((id(gang), images, alive))
+    def group(
+        self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True, avoided: str = ""
+    ) -> Group:
+        """The gangs that are equal to this one, and avoid the same agent. To hash a large gang takes longer than to
+        find the object again."""
+        known = self._known.get((id(gang), images, alive, avoided))
         if known is None:
-            found = self._groups.get((gang, images, alive))
+            found = self._groups.get((gang, images, alive, avoided))
             if found is None:
-                found = self._groups[gang, images, alive] = Group(self._find(gang, images, alive))
-            known = self._known[id(gang), images, alive] = (gang, found)
+                candidates = self._find(gang, images, alive)
+                others = [one for one in candidates if one.node.agent.agent_id != avoided]
+                found = self._groups[gang, images, alive, avoided] = Group(others or candidates)
+            known = self._known[id(gang), images, alive, avoided] = (gang, found)
         return known[1]
 
     def candidates(
@@ -249,8 +254,8 @@ class Cluster:
         """The agents that could hold the gang if they were empty: as requested if any can, else scaled down, where that
         is least.
 
-        Only agents that start such jobs now, or with `alive=False` only those that are silent or draining, or whose
-        container engine is away.
+        Only agents that start such jobs now, or with `alive=False` only those that are silent, draining or without room
+        on their disks, or whose container engine is away.
         """
         return self.group(gang, images, alive).candidates
 

@@ -98,7 +98,8 @@ class AgentSnapshot:
     `runs_packages`: its runtimes start jobs with an image, or with packages, now. `engine_problem`: why its
     engine starts nothing now, or "". `no_processes`: why package jobs need that engine, or "". `engine`: it is that of
     an engine that spans hosts, whose capacity changes. `in_flight`: this engine decides what starts, and has so many
-    runs at most to choose from; 0: what is free decides."""
+    runs at most to choose from; 0: what is free decides. `no_room`: the directory of its machine that has no room, and
+    why; "" if all have."""
 
     agent_id: str
     name: str
@@ -113,11 +114,12 @@ class AgentSnapshot:
     draining: bool = False
     engine: bool = False
     in_flight: int = 0
+    no_room: str = ""
 
     @property
     def accepts_work(self) -> bool:
         """Whether work can be placed there now."""
-        return self.alive and not self.draining
+        return self.alive and not self.draining and not self.no_room
 
     def starts(self, images: bool) -> bool:
         """Whether its runtimes start such jobs now: with an image (`images`), or with packages."""

@@ -32,7 +32,7 @@ from trainyard_server.domain.scheduling.resources import (
 from trainyard_server.domain.scheduling.several_agents import ONE_AGENT, listed, together_reason
 from trainyard_server.domain.snapshots import JobSnapshot
 
-WaitingKind = Literal["room", "quota", "never", "no-agent", "no-engine", "backoff"]
+WaitingKind = Literal["room", "quota", "never", "no-agent", "no-engine", "no-disk", "backoff"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Planner:
     def _decide(self, job: JobSnapshot) -> tuple[Group, Placement | Waiting]:
         """The answer for the job, and its group."""
         cluster, ahead = self._cluster, self._ahead
-        group = cluster.group(job.gang, job.needs_images)
+        group = cluster.group(job.gang, job.needs_images, avoided=job.avoided(self._now))
         if job.backoff_until is not None and job.backs_off(self._now):
             return group, Waiting(
                 "backoff", f"its next run starts at {rfc3339(job.backoff_until)}", ahead + 1
@@ -157,7 +157,7 @@ class Planner:
         budget = cluster.budget(job.project)
         known = self._full.get(group) if not budget.limits else None
         if known is not None and known[0] == self._allocations:
-            return group, Waiting("room", known[1] + _ahead(ahead), ahead + 1)
+            return group, Waiting("room", known[1] + self._avoided(job) + _ahead(ahead), ahead + 1)
         affordable, roomy = _affordable(group, budget, group.roomy(self._allocations))
         refused = group.candidates[0].usage if not affordable else None
         for candidate in roomy if known is None else ():
@@ -173,7 +173,17 @@ class Planner:
         if not budget.limits:
             # Later answers only get stricter: no gang of the group starts in this plan any more.
             self._full[group] = (self._allocations, reason)
-        return group, Waiting("room", reason + _ahead(ahead), ahead + 1)
+        return group, Waiting("room", reason + self._avoided(job) + _ahead(ahead), ahead + 1)
+
+    def _avoided(self, job: JobSnapshot) -> str:
+        """A clause about the agent that the job avoids, if that could hold it; "" without one."""
+        avoided = job.avoided(self._now)
+        if not avoided or job.avoids is None:
+            return ""
+        able = (one.node.agent for one in self._cluster.candidates(job.gang, job.needs_images))
+        name = next((agent.name for agent in able if agent.agent_id == avoided), "")
+        until = rfc3339(job.avoids.until.replace(microsecond=0))
+        return f"; agent {name}, on which its last run failed, is avoided until {until}" if name else ""
 
     def _without_candidates(self, job: JobSnapshot, position: int) -> tuple[Group, Waiting]:
         """The group of the agents that could take the job at another time, and the reason that none does now."""
@@ -316,6 +326,9 @@ def _no_candidate(job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate
         problems = "; ".join(f"on agent {agent.name} {agent.waits_for(job.needs_images)}" for agent in away)
         engine = "an engine that answers" if all(agent.engine for agent in away) else "a container engine"
         return Waiting("no-engine", f"needs {engine}: {problems}", position)
+    if full := [agent for agent in closed if agent.alive and not agent.draining and agent.no_room]:
+        reason = "; ".join(f"on agent {agent.name} {agent.no_room}" for agent in full)
+        return Waiting("no-disk", f"needs room on a disk: {reason}", position)
     if silent_ones := [agent.name for agent in closed if not agent.draining]:
         reason = f"waits for agent {', '.join(silent_ones)}, which is silent at the moment"
         return Waiting("no-agent", reason, position)

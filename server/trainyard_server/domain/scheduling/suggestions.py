@@ -161,6 +161,13 @@ def _agent(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
                 )
                 yield SuggestionView(kind="agent", message=message)
                 return
+    for full in situation.agents:
+        if full.alive and full.no_room:
+            agents = tuple(replace(one, no_room="") if one is full else one for one in situation.agents)
+            if replace(situation, agents=agents).starts(job):
+                message = f"room on the disk of agent {full.name}, where {full.no_room}"
+                yield SuggestionView(kind="agent", message=message)
+                return
     for silent in situation.agents:
         if not silent.alive:
             agents = tuple(replace(one, alive=one.alive or one is silent) for one in situation.agents)

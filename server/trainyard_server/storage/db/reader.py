@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, Text, cast, func, literal, select
+from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, literal, select
 from sqlalchemy.orm import Session
 
 from trainyard_protocol.states import FINAL_JOB_STATES, RUN_MOVES, JobState, RunState
@@ -247,6 +247,19 @@ class Reader:
         ended = (RunRow.job_key == job_key, RunRow.beside.is_(None), RunRow.state == RunState.ENDED)
         checkpoint, step = self._session.execute(query.where(*ended)).one()
         return checkpoint, step
+
+    def last_runs(self, job_keys: Collection[int]) -> Sequence[RunRow]:
+        """The newest run of the gang of each of these jobs."""
+        if not job_keys:
+            return ()
+        newest = (
+            select(RunRow.job_key, func.max(RunRow.number).label("number"))
+            .where(RunRow.job_key.in_(list(job_keys)), RunRow.beside.is_(None))
+            .group_by(RunRow.job_key)
+            .subquery()
+        )
+        same = and_(RunRow.job_key == newest.c.job_key, RunRow.number == newest.c.number)
+        return self._session.scalars(select(RunRow).join(newest, same)).all()
 
     def restarts(self, job_keys: Iterable[int]) -> Sequence[RunRow]:
         """The runs of restarted evaluators of some jobs, each job's in order."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mounts import small_disk
 from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_agent.staging.job_dirs import JobDirMount, JobDirs, create_default
@@ -160,3 +161,22 @@ def test_default_job_dir_is_made_for_its_user_alone_and_a_bucket_is_left(tmp_pat
     made.write_text("in the way")
     with pytest.raises(StagingFailed, match="cannot be created"):
         create_default(str(made))
+
+
+def test_job_dir_on_a_disk_that_takes_nothing_is_the_machines_fault(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        dirs = JobDirs((disk.path,), one_user=True)
+        create_default(str(disk.path / "p"))
+        for words, stop, go_on in (
+            ("No space left on device", disk.forbid_files, disk.allow_files),
+            ("Read-only file system", disk.forbid_writes, disk.allow_writes),
+        ):
+            stop()
+            failures = []
+            for prepare in (lambda: mount(dirs, f"{disk.path}/a"), lambda: create_default(f"{disk.path}/b")):
+                with pytest.raises(StagingFailed) as caught:
+                    prepare()
+                failures.append(caught.value.staging)
+            go_on()
+            assert [one.reason for one in failures] == [Reason.HOST_FAILED] * 2, failures
+            assert all(words in one.message and "are free" in one.message for one in failures), failures

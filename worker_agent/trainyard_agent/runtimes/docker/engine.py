@@ -88,6 +88,8 @@ class EngineInfo:
     live_restore: bool
     user_namespace: bool = False
     """Root of a container is another user of the host (rootless, userns-remap)."""
+    root: str = ""
+    """The directory of its images and containers, by its own path."""
 
 
 class LogStream:
@@ -145,6 +147,7 @@ class Engine:
             version=info["ServerVersion"],
             cpus=int(info["NCPU"]),
             memory_bytes=int(info["MemTotal"]),
+            root=str(info.get("DockerRootDir") or ""),
             live_restore=bool(info.get("LiveRestoreEnabled")),
             user_namespace=any(
                 option.startswith(("name=rootless", "name=userns"))

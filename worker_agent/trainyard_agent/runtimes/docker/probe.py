@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from trainyard_agent.host import disk
 from trainyard_agent.runtimes.docker.engine import Engine, EngineDown, EngineError, EngineInfo
 
 POLL_S = 2.0
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class EngineState:
     """The result of the last poll. `info` and `images` are from the last answer, None and empty before the first;
-    `problem` is why the engine does not answer now, or ""."""
+    `problem` is why the engine does not answer now, or has no room for containers, or ""."""
 
     info: EngineInfo | None = None
     images: frozenset[str] = frozenset()
@@ -38,9 +39,11 @@ class EngineState:
 class EngineProbe:
     """Polls an engine, also for which of the `images` it has. `engine` should time out after ANSWER_S."""
 
-    def __init__(self, engine: Engine, images: Collection[str] = ()) -> None:
+    def __init__(self, engine: Engine, images: Collection[str] = (), reserve: int = 0) -> None:
+        """`reserve`: bytes that its disk keeps free."""
         self.engine = engine
         self._images = images
+        self._reserve = reserve
         self._closed = threading.Event()
         self.state = EngineState()
         """Replaced as a whole, so any thread may read it."""
@@ -55,7 +58,7 @@ class EngineProbe:
                 self.engine.ping()
                 info = before.info
             images = frozenset(name for name in self._images if self.engine.image(name) is not None)
-            self.state = EngineState(info, images)
+            self.state = EngineState(info, images, disk.shortage(info.root, self._reserve))
         except EngineError as error:
             self.state = replace(before, problem=self._problem(error))
         if (self.state.about, self.state.problem) != (before.about, before.problem):

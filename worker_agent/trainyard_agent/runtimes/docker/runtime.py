@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainyard_agent.host import procfs, tpus
+from trainyard_agent.host import disk, procfs, tpus
 from trainyard_agent.host.metric_file import METRIC_BYTES
 from trainyard_agent.host.subscribers import Subscribers
 from trainyard_agent.runtimes.base import (
@@ -162,7 +162,8 @@ class DockerRuntime:
             )
             self._files.create(record)
         except (OSError, ValueError) as error:
-            message = f"There is no room for it: {error}."
+            words = disk.in_words(error) if isinstance(error, OSError) else str(error)
+            message = f"There is no room for it: {words}."
             raise StartFailed(order.replicas[0].task, message, Reason.HOST_FAILED) from error
         return record
 
@@ -182,7 +183,8 @@ class DockerRuntime:
             self._undo(run_id)
             if isinstance(error, StartFailed):
                 raise
-            raise StartFailed(launches[0].task, f"{error}.", Reason.HOST_FAILED) from error
+            words = disk.in_words(error) if isinstance(error, OSError) else str(error)
+            raise StartFailed(launches[0].task, f"{words}.", Reason.HOST_FAILED) from error
 
     def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
         record = self._files.record(run_id)

@@ -26,8 +26,8 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, Field
 
+from trainyard_agent.host import disk, process_tags, procfs, unix_users, wake_pipe
 from trainyard_agent.host import environment as job_environment
-from trainyard_agent.host import process_tags, procfs, unix_users, wake_pipe
 from trainyard_agent.host.files import (
     is_locked,
     try_lock,
@@ -155,7 +155,8 @@ class ProcessRuntime:
                 self._write(record)
             except (OSError, ports.NoFreePort, ValueError) as error:
                 self.remove(run_id)
-                raise StartFailed(first, f"There is no room for it: {error}.", Reason.HOST_FAILED) from error
+                words = disk.in_words(error) if isinstance(error, OSError) else str(error)
+                raise StartFailed(first, f"There is no room for it: {words}.", Reason.HOST_FAILED) from error
             return record
 
     def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
@@ -171,7 +172,8 @@ class ProcessRuntime:
                 self.remove(run_id)
                 if isinstance(error, StartFailed):
                     raise
-                raise StartFailed(launches[0].task, f"{error}.", Reason.HOST_FAILED) from error
+                words = f"It could not be started: {disk.in_words(error)}."
+                raise StartFailed(launches[0].task, words, Reason.HOST_FAILED) from error
 
     def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
         with self._lock:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from trainyard_agent.host import disk
 from trainyard_agent.host.files import remove_tree, write_json
 from trainyard_agent.host.metric_file import read_metric_file
 from trainyard_agent.runtimes.base import (
@@ -130,7 +131,8 @@ class SlurmRuntime:
                 self._write(record)
             except OSError as error:
                 remove_tree(run)
-                raise StartFailed(first, f"There is no room for it: {error}.", Reason.HOST_FAILED) from error
+                words = f"There is no room for it: {disk.in_words(error)}."
+                raise StartFailed(first, words, Reason.HOST_FAILED) from error
             return _handle(record)
 
     def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
@@ -143,7 +145,7 @@ class SlurmRuntime:
             try:
                 return self._launch(record, record.order, launches)
             except OSError as error:
-                words = str(error.strerror if isinstance(error, SlurmError) else error).rstrip(".")
+                words = disk.in_words(error).rstrip(".")
                 with contextlib.suppress(OSError):  # else the next agent removes it
                     self.remove(run_id)
                 raise StartFailed(

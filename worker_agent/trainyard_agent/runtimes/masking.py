@@ -1,34 +1,80 @@
 """Mask: replaces the secrets of a run in its output. It imports only the standard library, for the supervisor.
 
-Masked are exact values, each line of a value of several lines that has at least MIN_LINE characters, and what becomes
-of either in JSON, in a URL and in base64. A program that changes a value in another way shows it.
+Masked are exact values and their parts that are secrets by themselves: each line of a value of several lines that has
+at least MIN_LINE characters, the strings of JSON such as a service account's key, and the password in a URL. Of each
+also what clients print of it: in JSON, in a URL, in HTML, as Python and shells quote it, and in base64, alone or behind
+a user's name. A program that changes a value in another way shows it.
 """
 
 import base64
+import html
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import quote, quote_plus, unquote
 
 MASKED = b"***"
 
 MIN_LINE = 8
-"""Characters of a line of a value of several lines: shorter ones, such as `}`, are no secrets."""
+"""Characters of a line of a value of several lines, or of a string of JSON: shorter ones, as `}`, are no secrets."""
 
-_PREFIX = 4  # characters of the shortest value
+_PREFIXES = (16, 8, 4)
+"""Bytes by which a form is looked up: the most that it has. 4 are those of the shortest value."""
+
+_MIN_INNER = 6  # characters of base64 that begins inside a group, without those that other text is in
+
+_OF_BOTH = (0, 2, 3)
+"""Characters of base64 that what is before a secret changes, by its bytes in the first group."""
+
+_NOT_SECRET = frozenset(
+    {
+        *(
+            "type",
+            "project_id",
+            "quota_project_id",
+            "client_email",
+            "client_id",
+            "universe_domain",
+            "account",
+        ),
+        *(
+            "audience",
+            "subject_token_type",
+            "region",
+            "user",
+            "username",
+            "email",
+            "host",
+            "database",
+            "dbname",
+        ),
+    }
+)
+"""Fields of JSON that a log may name. Addresses without a password are none either."""
+
+_URL_SAFE = (
+    "",  # quote(..., safe='') and Java
+    "/",  # quote
+    " +",  # SQLAlchemy
+    "$&+,;=",  # Go, in front of a host
+    "!~*'()",  # JavaScript: encodeURIComponent
+    "!$&'()*+,%",  # browsers and Node.js, in front of a host
+)
+"""What clients leave as it is in URLs, beside letters, digits and `_.-~`."""
 
 
 class Mask:
     """A mask for those values. False without any."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        forms = {form for value in values for form in _forms(value) if len(form) >= _PREFIX}
+        least = _PREFIXES[-1]
+        forms = {form for value in values for form in _forms(value) if len(form) >= least}
         self._forms: dict[bytes, list[bytes]] = {}
         for form in sorted(forms, key=len, reverse=True):  # the longest that matches is masked
-            self._forms.setdefault(form[:_PREFIX], []).append(form)
+            self._forms.setdefault(form[: _width_of(form)], []).append(form)
         self.longest = max(map(len, forms), default=0)
-        # A class of bytes for each place of a prefix: whatever the number of forms, most of a text is passed by in C.
-        classes = b"".join(_one_of(set(column)) for column in zip(*self._forms, strict=True))
-        self._candidate = re.compile(classes)
+        self._widths = sorted({len(prefix) for prefix in self._forms}, reverse=True)
+        self._candidate = _candidates(self._forms, self._widths)
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -56,27 +102,130 @@ class Mask:
         return at
 
     def _found(self, data: bytes) -> Iterator[tuple[int, int]]:
-        at = 0
-        while self._forms and (candidate := self._candidate.search(data, at)):
-            at = start = candidate.start()
-            forms = self._forms.get(data[start : start + _PREFIX], ())
-            form = next((form for form in forms if data.startswith(form, start)), b"")
-            at += len(form) or 1
-            if form:
-                yield start, at
+        end = 0
+        for candidate in self._candidate.finditer(data):
+            start = candidate.start()
+            for width in self._widths if start >= end else ():
+                forms = self._forms.get(data[start : start + width])
+                if forms and (form := next((form for form in forms if data.startswith(form, start)), b"")):
+                    end = start + len(form)
+                    yield start, end
+                    break
 
 
 def _forms(value: str) -> Iterator[bytes]:
-    lines = [line.strip() for line in re.split(r"[\r\n]+", value)]
-    for text in {value.strip(), *(line for line in lines if len(line) >= MIN_LINE)}:
-        data = text.encode()
-        yield data
-        yield json.dumps(text)[1:-1].encode()
-        yield json.dumps(text, ensure_ascii=False)[1:-1].encode()
-        yield re.sub(rb"[^A-Za-z0-9_.~-]", lambda match: b"%%%02X" % match[0][0], data)
-        for part in (data, data[: len(data) // 3 * 3]):  # whole groups are the same whatever follows
-            yield base64.b64encode(part).rstrip(b"=")
-            yield base64.urlsafe_b64encode(part).rstrip(b"=")
+    """Every form in which clients print the value, and its parts that are secrets by themselves."""
+    texts = {value.strip(), *map(str.strip, _strings(value))}
+    texts |= {
+        form for text in texts for password in _passwords(text) for form in (password, unquote(password))
+    }
+    for text in texts:
+        for form in {text, *_in_json(text), *_in_urls(text), *_in_html(text), *_quoted(text)}:
+            yield form.encode()
+        yield from _in_base64(text.encode(), (0, 1, 2))
+    lines = (line.strip() for text in texts for line in re.split(r"[\r\n]+", text))
+    for line in {line for line in lines if len(line) >= MIN_LINE} - texts:
+        for form in {line, *_in_json_once(line), quote(line, safe="")}:
+            yield form.encode()
+        yield from _in_base64(line.encode(), (0,))
+
+
+def _strings(value: str) -> Iterator[str]:
+    """The strings of a value in JSON that may be secrets."""
+    if not value.lstrip().startswith(("{", "[")):
+        return
+    try:
+        waiting = [("", json.loads(value))]
+    except (ValueError, RecursionError):
+        return
+    while waiting:
+        name, item = waiting.pop()
+        match item:
+            case str() if len(item) >= MIN_LINE and name not in _NOT_SECRET and not _is_plain_url(item):
+                yield item
+            case dict():
+                waiting += item.items()
+            case list():
+                waiting += [(name, element) for element in item]
+
+
+def _passwords(text: str) -> Sequence[str]:
+    """The password in a URL, as it is written there."""
+    return re.findall(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@:]*:([^\s/?#]+)@", text)
+
+
+def _is_plain_url(text: str) -> bool:
+    """Whether the text is an address alone, such as that of an endpoint."""
+    return re.fullmatch(r"https?://[A-Za-z0-9.:/%_-]+", text) is not None
+
+
+def _in_json(text: str) -> Iterator[str]:
+    for form in _in_json_once(text):
+        yield form
+        yield from _in_json_once(form)  # JSON as a string of JSON
+
+
+def _in_json_once(text: str) -> Iterator[str]:
+    for is_ascii in (True, False):
+        form = json.dumps(text, ensure_ascii=is_ascii)[1:-1]
+        yield form
+        yield form.replace("/", "\\/")  # PHP
+        yield re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", form)  # Go
+
+
+def _in_urls(text: str) -> Iterator[str]:
+    quoted = {quote_plus(text), *(quote(text, safe=safe) for safe in _URL_SAFE)}
+    quoted.add(re.sub("[:@/]", lambda match: quote(match[0], safe=""), text))  # older SQLAlchemy
+    for form in quoted:
+        yield form
+        yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), form)
+
+
+def _in_html(text: str) -> Iterator[str]:
+    escaped = html.escape(text, quote=False)
+    yield escaped
+    for double, single in (
+        ("&quot;", "&#x27;"),
+        ("&#34;", "&#39;"),
+        ("&quot;", "&#39;"),
+        ("&quot;", "&apos;"),
+    ):
+        yield escaped.replace('"', double).replace("'", single)
+
+
+def _quoted(text: str) -> Iterator[str]:
+    """Python's texts and bytes, which escape `'` or not, and what shells quote (`set -x`)."""
+    for form in (repr(text)[1:-1], ascii(text)[1:-1], repr(text.encode())[2:-1]):
+        yield form
+        yield re.sub(r"(?<!\\)'", r"\'", form)
+    yield text.replace("'", "'\\''")
+    yield text.replace("'", "'\"'\"'")
+
+
+def _in_base64(data: bytes, offsets: Iterable[int]) -> Iterator[bytes]:
+    """Base64 of the data behind that many bytes: `USER:` before a password may be of any length."""
+    for before in offsets:
+        shifted = bytes(before) + data
+        for part in (shifted, shifted[: len(shifted) // 3 * 3]):  # whole groups are the same whatever follows
+            for encoded in (base64.b64encode(part), base64.urlsafe_b64encode(part)):
+                form = encoded.rstrip(b"=")[_OF_BOTH[before] :]
+                if not before or len(form) >= _MIN_INNER:
+                    yield form
+
+
+def _width_of(form: bytes) -> int:
+    return next(width for width in _PREFIXES if len(form) >= width)
+
+
+def _candidates(prefixes: Iterable[bytes], widths: Iterable[int]) -> re.Pattern[bytes]:
+    """Where a form may begin. A class of bytes for each place of a prefix: whatever the number of forms, most of a text
+    is passed by in C, by the class of the first place."""
+    first, rest = set[int](), []
+    for width in widths:
+        columns = [set(column) for column in zip(*(p for p in prefixes if len(p) == width), strict=True)]
+        first |= columns[0]
+        rest.append(b"".join(map(_one_of, columns[1:])))
+    return re.compile(_one_of(first) + b"(?=" + b"|".join(rest) + b")" if first else b"(?!)")
 
 
 def _one_of(column: Iterable[int]) -> bytes:

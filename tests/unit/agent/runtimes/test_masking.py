@@ -1,8 +1,12 @@
 """Secrets in output: masked wherever they stand, however the output is chunked."""
 
 import base64
+import html
 import json
-from urllib.parse import quote
+import re
+import shlex
+from urllib.parse import quote, quote_plus, urlencode
+from xml.sax import saxutils
 
 import pytest
 from hypothesis import given
@@ -34,6 +38,98 @@ def test_secret_is_masked_in_the_forms_that_programs_print(form: str) -> None:
     printed, shown = FORMS[form]
     masked = Mask([TOKEN, KEY]).text(printed)
     assert masked.startswith(shown) if form.endswith("behind") else masked == shown
+
+
+PASSWORD = "s3cr et/+w'ö&<x>:@%\"\\y"
+KEY_FIELDS = {
+    "type": "service_account",
+    "project_id": "project-of-the-team",
+    "private_key_id": "0123456789abcdef",
+    "private_key": "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg+k/hkiG9w0\nBAQEFAASC+KcwggSj/==\n"
+    "-----END PRIVATE KEY-----\n",
+    "client_email": "me@project-of-the-team.iam.gserviceaccount.com",
+    "token_uri": "https://oauth2.googleapis.com/token",
+    "more": [{"refresh_token": "1//0-refresh"}],
+}
+KEY_FILE = json.dumps(KEY_FIELDS)
+DATABASE = "postgresql+psycopg://ann:p%40ss+w0rd@db:5432/runs?sslmode=require"
+
+
+def lower(text: str) -> str:
+    return re.sub("%..", lambda match: match[0].lower(), text)
+
+
+CLIENTS = {
+    "quote": quote(PASSWORD),
+    "quote, all": quote(PASSWORD, safe=""),
+    "quote_plus": quote_plus(PASSWORD),
+    "quote, lower case": lower(quote(PASSWORD)),
+    "quote_plus, lower case": lower(quote_plus(PASSWORD)),
+    "a form": urlencode({"password": PASSWORD}).removeprefix("password="),
+    "SQLAlchemy": quote(PASSWORD, safe=" +"),
+    "SQLAlchemy 1": PASSWORD.replace(":", "%3A").replace("@", "%40").replace("/", "%2F"),
+    "encodeURIComponent": quote(PASSWORD, safe="!~*'()"),
+    "html.escape": html.escape(PASSWORD),
+    "html.escape, text": html.escape(PASSWORD, quote=False),
+    "Jinja": html.escape(PASSWORD, quote=False).replace('"', "&#34;").replace("'", "&#39;"),
+    "XML": saxutils.escape(PASSWORD, {'"': "&quot;", "'": "&apos;"}),
+    "repr": repr(PASSWORD)[1:-1],
+    "ascii": ascii(PASSWORD)[1:-1],
+    "repr of bytes": repr(PASSWORD.encode())[2:-1],
+    "JSON": json.dumps(PASSWORD)[1:-1],
+    "JSON of Go": json.dumps(PASSWORD, ensure_ascii=False)[1:-1]
+    .replace("&", "\\u0026")
+    .replace("<", "\\u003c")
+    .replace(">", "\\u003e"),
+    "JSON of PHP": json.dumps(PASSWORD)[1:-1].replace("/", "\\/"),
+    "JSON in JSON": json.dumps(json.dumps(PASSWORD))[3:-3],
+    "bash -x": PASSWORD.replace("'", "'\\''"),
+    "shlex.quote": shlex.quote(PASSWORD)[1:-1],
+}
+
+
+def test_secret_is_masked_as_clients_print_it() -> None:
+    mask = Mask([PASSWORD])
+    shown = {name: mask.text(f"error: <{printed}>!") for name, printed in CLIENTS.items()}
+    assert shown == dict.fromkeys(CLIENTS, "error: <***>!")
+
+
+def test_secret_behind_a_user_is_masked_in_base64() -> None:
+    """Of its first and last character some bits are in characters that what is beside it changes: they are shown."""
+    mask, shown = Mask([PASSWORD]), []
+    for user in ("u", "us", "use", "user"):
+        for behind in ("", "\n", "@host"):
+            for encode in (base64.b64encode, base64.urlsafe_b64encode):
+                text = encode(f"{user}:{PASSWORD}{behind}".encode()).decode()
+                masked = mask.text(f"Authorization: Basic {text}")
+                left = masked.removeprefix("Authorization: Basic ")
+                if left.count("***") != 1 or len(left) > 3 + len(f"{user}:{behind}") * 4 // 3 + 8:
+                    shown.append((user, behind, masked))
+    assert shown == []
+
+
+def test_parts_of_a_value_that_are_secrets_are_masked_alone() -> None:
+    mask = Mask([KEY_FILE, DATABASE])
+    private_key = KEY_FIELDS["private_key"]
+    assert isinstance(private_key, str)
+    expected = {
+        KEY_FILE: "***",
+        private_key: "***\n",
+        private_key.replace("\n", ""): "*" * 12,
+        repr({"private_key": private_key}): "{'private_key': '***\\n'}",
+        json.dumps(json.dumps({"private_key": private_key})): '"{\\"private_key\\": \\"***\\\\n\\"}"',
+        "key 0123456789abcdef of me@project-of-the-team.iam.gserviceaccount.com": "key *** of "
+        "me@project-of-the-team.iam.gserviceaccount.com",
+        "refresh_token=1%2F%2F0-refresh": "refresh_token=***",
+        "POST https://oauth2.googleapis.com/token service_account": "POST https://oauth2.googleapis.com/token "
+        "service_account",
+        f"cannot connect: {DATABASE}": "cannot connect: ***",
+        "password authentication: ann p@ss+w0rd": "password authentication: ann ***",
+        "postgresql://ann:p%40ss+w0rd@other/x": "postgresql://ann:***@other/x",
+        "postgresql://ann:p%40ss%2Bw0rd@other/x": "postgresql://ann:***@other/x",
+    }
+    assert {printed: mask.text(printed) for printed in expected} == expected
+    assert Mask(["[" * 50_000]).text("[[[[ is no JSON") == "[[[[ is no JSON"
 
 
 def test_longest_secret_is_masked_and_no_value_masks_nothing() -> None:

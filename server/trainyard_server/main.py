@@ -26,7 +26,7 @@ from trainyard_server.app import create_app
 from trainyard_server.config import network
 from trainyard_server.config.network import BACKLOG, NetworkOptions, checked_network
 from trainyard_server.config.oidc_options import OidcOptions, checked_oidc
-from trainyard_server.config.settings import Settings
+from trainyard_server.config.settings import GRACE_S, LEAST_LEASE_S, Settings
 from trainyard_server.domain.permissions import Role, Token, is_name
 from trainyard_server.domain.route_access import OIDC_CALLBACK
 from trainyard_server.storage import descriptors
@@ -294,8 +294,11 @@ def _add_oidc(parser: argparse.ArgumentParser) -> None:
 
 
 def _settings(options: argparse.Namespace, names: Sequence[str] = ()) -> Settings:
-    if options.lease_seconds <= 0:
-        raise UsageError(f"--lease-seconds must be above 0; this is {options.lease_seconds:g}.")
+    if not LEAST_LEASE_S <= options.lease_seconds < math.inf:
+        raise UsageError(
+            f"--lease-seconds must be at least {LEAST_LEASE_S:g}, four times the grace period of {GRACE_S:g} s: agents "
+            f"stop their replicas before their lease ends. This is {options.lease_seconds:g}."
+        )
     if options.retries < 0:
         raise UsageError(f"--retries must be 0 or more; this is {options.retries}.")
     if not 0 <= options.keep_logs_gb < math.inf:

@@ -146,21 +146,14 @@ class History:
     def _server(self, place: Place, number: int) -> tuple[Service, int]:
         (port,) = free_ports(1)
         data = self.root / "data"
-        arguments = [
-            "--data-dir",
-            str(data),
-            "--port",
-            str(port),
-            "--lease-seconds",
-            str(LEASE_S[self.plan.runtime]),
-        ]
-        arguments += ["--retries", str(self.retries)]
+        arguments = ["--data-dir", str(data), "--port", str(port), "--retries", str(self.retries)]
         for role, token in TOKENS.items():
             write_token(self.root / role, token)
             arguments += ["--token-file", f"{role}={self.root / role}"]
         if place.database:
             arguments += ["--database", place.database]
-        knobs = {**SERVER_KNOBS, "silent_after_s": SILENT_S[self.plan.runtime]}
+        runtime = self.plan.runtime
+        knobs = {**SERVER_KNOBS, "silent_after_s": SILENT_S[runtime], "lease_s": LEASE_S[runtime]}
         return Service(place.forge, "server", f"server-{number}", arguments, self.root, knobs), port
 
     def _agent(self, place: Place, number: int, targets: list[int]) -> Service:

@@ -25,7 +25,7 @@ from trainyard_protocol.states import JobState
 from trainyard_protocol.views import JobDetail
 
 LEASE_S, GRACE_S = 10.0, 2.0
-"""An agent is granted 8 s: it tells its replicas to stop after 4, and kills them after 6. The server waits 10."""
+"""An agent tells its replicas to stop after 5.5 s, and kills them after 7.5 s. The server waits 10 s."""
 
 DEADLINE_S = 120.0
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
@@ -45,10 +45,11 @@ _SERVER = """
 import dataclasses, sys
 from trainyard_server import main
 given = main._settings
-quick = {"grace_s": GRACE_S, "silent_after_s": 2.0, "backoff_first_s": 0.1, "tick_s": 0.2, "durable": False}
+quick = {"grace_s": GRACE_S, "lease_s": LEASE_S, "silent_after_s": 2.0}
+quick |= {"backoff_first_s": 0.1, "tick_s": 0.2, "durable": False}
 main._settings = lambda *options: dataclasses.replace(given(*options), **quick)
 sys.exit(main.main())
-""".replace("GRACE_S", str(GRACE_S))
+""".replace("GRACE_S", str(GRACE_S)).replace("LEASE_S", str(LEASE_S))
 
 _ADMIN = {"Authorization": f"Bearer {long_token('admin')}"}
 
@@ -169,7 +170,7 @@ class Cluster:
             write_token(root / role, long_token(role))
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        arguments = ["--data-dir", str(root / "data"), "--port", str(port), "--lease-seconds", str(LEASE_S)]
+        arguments = ["--data-dir", str(root / "data"), "--port", str(port)]
         for role in ("admin", "agent"):
             arguments += ["--token-file", f"{role}={root / role}"]
         with (root / "server.log").open("wb") as log:

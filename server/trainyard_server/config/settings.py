@@ -8,6 +8,11 @@ from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.domain.lifecycle.stalls import StallAction
 from trainyard_server.domain.permissions import Token
 
+GRACE_S = 30.0
+
+LEAST_LEASE_S = 4 * GRACE_S
+"""An agent stops its replicas their grace before the end of its lease, and must not do so at every hiccup."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -79,13 +84,13 @@ class Settings:
     """Maximum backoff before a new run."""
 
     lease_s: float = 600.0
-    """How long an agent may be silent before its replicas count as lost, if there are several agents. The only agent of
-    an installation is waited for indefinitely."""
+    """How long an agent may be silent before its replicas count as lost, if there are several agents: each has a lease.
+    The only agent of an installation is waited for indefinitely."""
 
     silent_after_s: float = 30.0
     """How long an agent may be silent before its replicas are shown as UNKNOWN."""
 
-    grace_s: float = 30.0
+    grace_s: float = GRACE_S
     """Grace period of replicas between SIGTERM and SIGKILL."""
 
     stall_action: StallAction = StallAction.RESTART
@@ -175,7 +180,7 @@ class Settings:
     def longest_hold_s(self) -> float:
         """Effective duration of a long poll: short enough that its agent does not count as silent and renews its lease
         in time."""
-        return min(self.sync_wait_max_s, self.silent_after_s * 2 / 3, self.granted_lease_s / 4)
+        return min(self.sync_wait_max_s, self.silent_after_s * 2 / 3, self.lease_s / 4)
 
     @property
     def stall_policy(self) -> StallPolicy:
@@ -185,8 +190,3 @@ class Settings:
             limit_s=self.stall_limit_s,
             silent_s=self.stall_limit_s or self.stall_least_s,
         )
-
-    @property
-    def granted_lease_s(self) -> float:
-        """The lease of an agent: short enough that it stops its replicas before `lease_s` expires."""
-        return self.lease_s - self.grace_s if self.lease_s > 2 * self.grace_s else self.lease_s / 2

@@ -285,10 +285,8 @@ class Controller:
             if agent is None or silent_s <= settings.silent_after_s:
                 return  # the agent is back
             name = AgentInfo.model_validate(agent.info).name
-            # The agent may hold a lease of a server with other settings: wait for that one, and the grace period.
-            limit_s = max(
-                settings.lease_s, 0.0 if agent.lease_s is None else agent.lease_s + settings.grace_s
-            )
+            # The agent may hold a lease of a server with other settings: wait for that one.
+            limit_s = max(settings.lease_s, agent.lease_s or 0.0)
             overdue = silent_s > limit_s
             for run, replicas in live_runs(writer, agent_id):
                 known = run_snapshot(run, replicas)

@@ -186,7 +186,7 @@ class AgentSync:
             me = reader.agent(agent_id)
             fronts_engine = me is not None and me.info.get("kind") == CLUSTER
             leased = not fronts_engine and self._has_company(reader, agent_id)
-            lease_s = backend.settings.granted_lease_s if leased else None
+            lease_s = backend.settings.lease_s if leased else None
             # An engine's objects, which others may read, have no token of the storage.
             orders = self._orders(reader, agent_id, None if fronts_engine else self._run_tokens, reported)
         answer = SyncResponse(version="", lease_s=lease_s, runs=orders)

@@ -317,7 +317,7 @@ def test_lost_agent_among_two_gives_its_job_to_the_other_after_the_lease(api: Se
     first, second = ScriptedAgent(api, "first"), ScriptedAgent(api, "second", cpus=4)
     first.sync()
     second.sync()
-    assert first.sync().lease_s == 570.0
+    assert first.sync().lease_s == 600.0
     started(api, first)
     run = first.run
     api.tick(599)

@@ -235,6 +235,9 @@ def test_token_files_name_who_has_them(tmp_path: Path) -> None:
     ("option", "value"),
     [
         ("--lease-seconds", 0),
+        ("--lease-seconds", 119),
+        ("--lease-seconds", "nan"),
+        ("--lease-seconds", "inf"),
         ("--retries", -1),
         ("--keep-logs-gb", -1),
         ("--keep-logs-gb", "nan"),

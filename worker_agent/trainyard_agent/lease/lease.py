@@ -60,7 +60,7 @@ class Lease:
         """The remaining grace in seconds: less than `grace_s` if the run was not stopped in time."""
         if self._grant is None:
             return grace_s
-        return min(grace_s, max(0.0, self._grant.stop_at(grace_s) + grace_s - self._clock.monotonic()))
+        return min(grace_s, max(0.0, self._grant.kill_at(grace_s) - self._clock.monotonic()))
 
     def _save(self, grant: Grant) -> None:
         self._grant = grant

@@ -37,9 +37,17 @@ class Grant:
     def stop_at(self, grace_s: float) -> float:
         """When the agent stops a run with this grace, so that it has ended when the lease expires.
 
-        Never before half of the lease, however long the grace. (The server waits for the lease and the grace.)
+        Never before half of the lease: a grace that is longer than what is left is cut short.
         """
-        return self.renewed_at + max(self.lease_s - grace_s - _MARGIN_S, self.lease_s / 2)
+        return max(self._ends_at - grace_s, self.renewed_at + self.lease_s / 2)
+
+    def kill_at(self, grace_s: float) -> float:
+        """When the agent kills what is left of a run with this grace."""
+        return min(self.stop_at(grace_s) + grace_s, self._ends_at)
+
+    @property
+    def _ends_at(self) -> float:
+        return self.renewed_at + self.lease_s - min(_MARGIN_S, self.lease_s / 4)
 
     @property
     def watchdog_delay_s(self) -> float:

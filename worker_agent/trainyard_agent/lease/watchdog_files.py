@@ -37,7 +37,7 @@ def due(grant: Grant, runs: Iterable[LeasedRun]) -> float | None:
     the runs that it has stopped. None: no run is alive."""
     return min(
         (
-            grant.stop_at(run.grace_s) + grant.watchdog_delay_s + (run.grace_s if run.stop_requested else 0.0)
+            (grant.kill_at if run.stop_requested else grant.stop_at)(run.grace_s) + grant.watchdog_delay_s
             for run in runs
             if not run.ended
         ),

@@ -52,14 +52,24 @@ def test_lease_of_an_earlier_boot_has_ended_with_its_replicas(path: Path) -> Non
     assert not Lease(clock, path).must_stop(10.0)
 
 
-def test_lease_shorter_than_the_grace_leaves_half_of_it() -> None:
-    clock = ManualClock()
-    lease = Lease(clock)
-    lease.renew(0.0, 10.0)
-    clock.advance(4.9)
-    assert not lease.must_stop(30.0)
-    clock.advance(0.2)
-    assert lease.must_stop(30.0)
+def test_run_is_stopped_its_grace_before_the_end_of_the_lease_and_killed_within_it() -> None:
+    cases = {  # (lease, grace): when it is stopped, and killed
+        (600.0, 30.0): (565.0, 595.0),
+        (120.0, 30.0): (85.0, 115.0),
+        (45.0, 10.0): (30.0, 40.0),
+        (10.0, 2.0): (5.5, 7.5),
+        (10.0, 30.0): (5.0, 7.5),  # of a server with another grace: never before a half
+    }
+    found = {}
+    for lease_s, grace_s in cases:
+        clock = ManualClock()
+        lease = Lease(clock)
+        lease.renew(0.0, lease_s)
+        while not lease.must_stop(grace_s):
+            clock.advance(0.5)
+        stopped_at = clock.monotonic()
+        found[lease_s, grace_s] = (stopped_at, stopped_at + lease.grace_left(grace_s))
+    assert found == cases
 
 
 def test_grace_is_what_the_lease_leaves_of_it() -> None:

@@ -3,23 +3,27 @@
 from trainyard_protocol.errors import NotFound, PermissionDenied
 from trainyard_protocol.states import RunState
 from trainyard_server.domain.agent_keys import AgentKey
+from trainyard_server.storage.db import people
 from trainyard_server.storage.db.models import AgentRow, RunRow
 from trainyard_server.storage.db.reader import Reader
 
 
-def check_key(agent: AgentRow | None, key: AgentKey) -> None:
-    """Raises PermissionDenied where the agent has another key, or was removed. One without a key gets the first that
-    comes."""
+def check_key(reader: Reader, agent: AgentRow | None, key: AgentKey) -> None:
+    """Raises PermissionDenied where the agent has another key, or was removed and not added again since. One without a
+    key gets the first that comes."""
     if agent is not None and agent.key_sha256 and not key.opens(agent.key_sha256):
         raise PermissionDenied(
             f"The agent id {agent.agent_id} belongs to an agent with another key. Id and key are together in "
             "agent.json of the agent's state directory: restore that file; or stop this agent and remove the file, "
             "and it joins as a new agent."
         )
-    if agent is not None and agent.removed_at is not None:
+    if agent is None or agent.removed_at is None:
+        return
+    name = str(agent.info["name"])
+    if not people.has_agent_token(reader, name, agent.removed_at):
         raise PermissionDenied(
-            f"An operator has removed the agent {agent.info['name']} (id {agent.agent_id}). To join again as a new "
-            "agent, stop this one and remove agent.json of its state directory."
+            f"An operator has removed the agent {name} (id {agent.agent_id}). To let it come back, an operator runs "
+            f"`trainyard agents add {name}`; where it has a token of its own, it needs the new one."
         )
 
 

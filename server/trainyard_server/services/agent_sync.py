@@ -126,7 +126,7 @@ class AgentSync:
         touched = set()
         with backend.store.write(_actor(request.agent.name)) as writer:
             known = writer.agent(request.agent.agent_id)
-            check_key(known, key)
+            check_key(writer, known, key)
             mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
             left = sorted(
                 {r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys()

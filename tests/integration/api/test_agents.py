@@ -13,6 +13,7 @@ from databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, Clock, ScriptedAgent, Server, server, serving
 from trainyard_cli.commands.tree import trainyard
 from trainyard_cli.main import run
+from trainyard_protocol.people import TokenRequest
 from trainyard_protocol.sync import AGENT_KEY, SyncRequest
 
 
@@ -74,10 +75,43 @@ def test_removed_agent_is_forgotten_and_refused_but_named_in_what_it_ran(one: Se
     body = SyncRequest(agent=agent.info, runs=()).model_dump_json()
     answer = one.client.post("/agent/v1/sync", content=body, headers=AGENT)
     assert answer.status_code == 403
-    assert "An operator has removed the agent laptop" in answer.json()["error"]["message"]
+    message = answer.json()["error"]["message"]
+    assert "An operator has removed the agent laptop" in message
+    assert "`trainyard agents add laptop`" in message
     run_ = one.get("/trainyard/v1/projects/p/jobs/job")["runs"][0]
     assert run_["agent"] == "laptop"
     assert change(one, "DELETE", "laptop").status_code == 404
+
+
+@on_every_database
+def test_removed_agent_comes_back_once_an_operator_adds_its_name_again(one: Server) -> None:
+    def add(name: str) -> dict[str, str]:
+        request = TokenRequest(owner=name, for_agent=True).model_dump(mode="json")
+        answer = one.client.post("/trainyard/v1/tokens", json=request, headers=ADMIN)
+        assert answer.status_code == 200, answer.text
+        return {**AGENT, "Authorization": f"Bearer {answer.json()['secret']}"}
+
+    def status_of_sync(headers: dict[str, str]) -> int:
+        body = SyncRequest(agent=agent.info, runs=()).model_dump_json()
+        return one.client.post("/agent/v1/sync", content=body, headers=headers).status_code
+
+    agent = ScriptedAgent(one)
+    old = add("laptop")
+    assert status_of_sync(old) == 200
+    change(one, "PATCH", "laptop", draining=True)
+    one.clock.advance(60)
+    assert change(one, "DELETE", "laptop").status_code == 200
+    add("another")
+    assert status_of_sync(AGENT) == 403
+    new = add("laptop")
+    assert agents(one) == {}, "it is back when it is heard"
+    assert status_of_sync(old) == 401
+    assert status_of_sync(new) == 200
+    assert agents(one).keys() == {"laptop"}
+    one.create()
+    one.tick()
+    agent.sync()
+    assert agent.run.job_id == "job", "it is not drained any more"
 
 
 def test_token_of_an_agent_names_it_and_ends_with_it(

@@ -31,6 +31,12 @@ def tokens(reader: Reader, owner: str | None, limit: int) -> Sequence[TokenRow]:
     return reader.session.scalars(rows if owner is None else rows.filter_by(owner=owner)).all()
 
 
+def has_agent_token(reader: Reader, name: str, since: datetime) -> bool:
+    """Whether a token of agents of that name was made since then, and not revoked."""
+    rows = select(TokenRow.token_id).filter_by(owner=name, for_agent=True, revoked_at=None)
+    return reader.session.scalars(rows.where(TokenRow.created_at >= since).limit(1)).first() is not None
+
+
 def roles_of(reader: Reader, name: str) -> Mapping[str, Role]:
     """A person's role by project."""
     rows = select(MemberRow.project, MemberRow.role).filter_by(name=name)

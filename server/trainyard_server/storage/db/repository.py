@@ -472,7 +472,8 @@ class Writer(Reader):
     def save_agent(
         self, info: AgentInfo, key_sha256: str, orphaned_runs: Sequence[str], now: datetime
     ) -> None:
-        """Store the agent with its key and a heartbeat. `orphaned_runs`: ended runs whose processes still run there."""
+        """Store the agent with its key and a heartbeat, as a new one if it was removed. `orphaned_runs`: ended runs
+        whose processes still run there."""
         row = self.agent(info.agent_id)
         if row is None:
             row = AgentRow(agent_id=info.agent_id, first_seen=now, heartbeats=0, sent_version="")
@@ -480,6 +481,9 @@ class Writer(Reader):
         described, orphans = info.model_dump(mode="json"), list(orphaned_runs)
         if (row.info, row.orphaned_runs) != (described, orphans):
             row.info, row.orphaned_runs = described, orphans
+            self.changes.agents.add(row.agent_id)
+        if row.removed_at is not None:
+            row.removed_at, row.draining = None, False
             self.changes.agents.add(row.agent_id)
         row.key_sha256 = key_sha256
         row.heartbeats += 1

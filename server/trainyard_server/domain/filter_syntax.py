@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from trainyard_protocol.errors import InvalidArgument, Violation
 
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<open>\()|(?P<close>\))|(?P<op><=|>=|!=|=~|[:=<>~])|(?P<minus>-(?=[A-Za-z(]))
+    r"""\s*(?:(?P<open>\()|(?P<close>\))|(?P<op><=|>=|!=|=~|!~|[:=<>~])|(?P<minus>-(?=[A-Za-z(]))
     |"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^'\\]|\\.)*)'|(?P<word>(?!')[^\s()"=:<>!~]+))""",
     re.X,
 )
@@ -62,22 +62,31 @@ class FilterError(Exception):
         self.column, self.message = column, message.strip()
 
 
+MakeSearch = Callable[[FilterToken], Term]
+"""Makes the term of a text that stands alone."""
+
 MakeTerm = Callable[[FilterToken, FilterToken, FilterToken], Term]
 """Makes the term of a field, an operator and a value. Raises FilterError."""
 
 
 def parse(
-    text: str, make_term: MakeTerm, operators: str, *, spaced_values: bool = False
+    text: str,
+    make_term: MakeTerm,
+    operators: str,
+    *,
+    spaced_values: bool = False,
+    make_search: MakeSearch | None = None,
 ) -> Expression | None:
     """None for an empty filter. `operators` are those of messages; `spaced_values`: values in parentheses may stand
-    side by side, as in gcloud's filters. Raises InvalidArgument that shows the column where it went wrong."""
+    side by side, as in gcloud's filters; `make_search`: texts may stand alone, as in Cloud Logging's. Raises
+    InvalidArgument that shows the column where it went wrong."""
     if len(text) > _MAX_LENGTH:
         message = f"may have {_MAX_LENGTH} characters; this has {len(text)}."
         raise InvalidArgument(Violation("filter", message))
     if not text.strip():
         return None
     try:
-        parser = _Parser(text, make_term, operators, spaced_values)
+        parser = _Parser(text, make_term, operators, spaced_values, make_search)
         expression = parser.any_of()
         parser.expect_end()
     except FilterError as error:
@@ -90,9 +99,16 @@ def parse(
 class _Parser:
     """Recursive descent over the tokens of one filter."""
 
-    def __init__(self, text: str, make_term: MakeTerm, operators: str, spaced_values: bool) -> None:
+    def __init__(
+        self,
+        text: str,
+        make_term: MakeTerm,
+        operators: str,
+        spaced_values: bool,
+        make_search: MakeSearch | None,
+    ) -> None:
         self._text, self._make_term, self._operators = text, make_term, operators
-        self._spaced_values = spaced_values
+        self._spaced_values, self._make_search = spaced_values, make_search
         self._tokens = list(self._scan())
         self._at = 0
         self._terms = 0
@@ -125,9 +141,19 @@ class _Parser:
             if closing.kind != "close":
                 raise FilterError(closing.column, "a closing parenthesis is missing.")
             return inside
-        if token.kind != "word" or token.text in ("AND", "OR"):
+        is_text = token.kind == "quoted" and self._make_search is not None
+        if (token.kind != "word" and not is_text) or token.text in ("AND", "OR"):
             raise FilterError(token.column, f"a field's name is expected; this is {token.text!r}.")
-        return self._term(token)
+        following = self._peek()
+        if self._make_search is not None and (following is None or following.kind not in ("op", "quoted")):
+            return self._make_search(token)
+        return self._term(self._with_quoted_parts(token))
+
+    def _with_quoted_parts(self, name: FilterToken) -> FilterToken:
+        """A field's name, whose parts may be in quotes: `labels."a/b"`."""
+        while name.text.endswith(".") and (part := self._peek()) and part.kind == "quoted":
+            name = FilterToken("word", name.text + self._next("").text, name.column)
+        return name
 
     def _count(self, token: FilterToken) -> None:
         self._terms += 1

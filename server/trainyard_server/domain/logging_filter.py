@@ -1,7 +1,8 @@
-"""Filters of Cloud Logging on the lines of one job. Pure.
+"""Filters of Cloud Logging on the lines of jobs. Pure.
 
 `resource.labels.job_id="J" AND severity>=ERROR AND timestamp>="2026-11-20T10:00:00Z"`. Texts are compared in any case,
-`:` finds a part of a text. Source: https://cloud.google.com/logging/docs/view/logging-query-language
+`:` finds a part of a text, `:*` any value, `=~` a pattern, and a text alone is looked for in every field.
+Source: https://cloud.google.com/logging/docs/view/logging-query-language
 """
 
 import operator
@@ -14,9 +15,13 @@ from trainyard_protocol.config.fields import did_you_mean
 from trainyard_protocol.severity import SEVERITIES
 from trainyard_server.domain import filter_syntax
 from trainyard_server.domain.filter_syntax import And, Expression, FilterError, FilterToken, Not, Or, Term
+from trainyard_server.domain.text_patterns import PatternError, pattern
 
 JOB_ID = "resource.labels.job_id"
-_OPERATORS = ": = != < <= > >="
+TRIAL_JOB = "own_job_id"
+"""The id of a trial's own job, which `JOB_ID` finds beside its study's."""
+
+_OPERATORS = ": = != < <= > >= =~ !~"
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -38,12 +43,24 @@ _FIELDS = (
     "resource.labels.task_name",
     "labels.task_name",
     "labels.trial_id",
+    "labels.ml.googleapis.com/task_name",
+    "labels.ml.googleapis.com/trial_id",
 )
+_JSON = "jsonPayload."
+_SEARCHED = ("textPayload", "jsonPayload", "logName", JOB_ID, "resource.labels.task_name", "severity")
+"""Fields that a text alone is looked for in."""
 _SPELLINGS = {
     "insert_id": "insertId",
     "log_name": "logName",
     "text_payload": "textPayload",
+    "json_payload": "jsonPayload",
+    "resource.labels.trial_id": "labels.trial_id",
 }
+_SEARCH = ""  # the field of a text alone
+_PRESENT = ":*"
+_ALSO = {_SEARCH: _SEARCHED, JOB_ID: (JOB_ID, TRIAL_JOB)}
+"""Fields of which one must match."""
+
 _ORDERED = ("timestamp", "severity", "insertId")
 _LEVELS = {"DEFAULT": 0, **{name: number for number, name in enumerate(SEVERITIES, 1)}}
 _LEVELS |= {"ALERT": _LEVELS["CRITICAL"] + 1, "EMERGENCY": _LEVELS["CRITICAL"] + 2}
@@ -52,28 +69,31 @@ LATEST = 2**62
 """Later than any time of a line, in microseconds."""
 
 
+ValueOf = Callable[[str], str | None]
+"""The value of a field of a line as text; None where it has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoggingFilter:
-    """A filter of one job's lines. `earliest` and `latest`: microseconds since 1970 between which all that it passes
-    lies."""
+    """A filter of lines. `jobs`: the ids of the jobs that all lines are of, None for any. `earliest` and `latest`:
+    microseconds since 1970 between which all that it passes lies."""
 
-    job_id: str
-    expression: Expression
+    jobs: frozenset[str] | None
+    expression: Expression | None
     earliest: int
     latest: int
 
-    def passes(self, time: int, fields: Mapping[str, str]) -> bool:
-        """Whether a line passes, of a time in microseconds and with the other fields as text."""
-        return _passes(self.expression, time, fields)
+    def passes(self, time: int, value_of: ValueOf) -> bool:
+        """Whether a line passes, of a time in microseconds and with these values of other fields."""
+        return self.expression is None or _passes(self.expression, time, value_of)
 
 
-def parse(text: str) -> LoggingFilter | None:
-    """None for a filter that names no job: whose lines it asks for. Raises InvalidArgument."""
-    expression = filter_syntax.parse(text, _term, _OPERATORS)
-    job_id = "" if expression is None else _job_of(expression)
-    if expression is None or not job_id:
-        return None
-    return LoggingFilter(job_id, expression, *_extent(expression))
+def parse(text: str) -> LoggingFilter:
+    """Raises InvalidArgument."""
+    expression = filter_syntax.parse(text, _term, _OPERATORS, make_search=_search)
+    if expression is None:
+        return LoggingFilter(None, None, 0, LATEST)
+    return LoggingFilter(_jobs_of(expression), expression, *_extent(expression))
 
 
 def microseconds(text: str) -> int:
@@ -82,17 +102,33 @@ def microseconds(text: str) -> int:
     return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
+def _search(text: FilterToken) -> Term:
+    return Term(_SEARCH, ":", text.text)
+
+
 def _term(name: FilterToken, op: FilterToken, value: FilterToken) -> Term:
     field = _SPELLINGS.get(name.text, name.text)
-    if field not in _FIELDS:
+    if field.startswith("json_payload."):
+        field = _JSON + field.partition(".")[2]
+    if field not in (*_FIELDS, "jsonPayload") and not field.startswith(_JSON):
         hint = did_you_mean(field, _FIELDS)
         raise FilterError(
-            name.column, f"{name.text!r} cannot be filtered by; fields are {', '.join(_FIELDS)}. {hint}"
+            name.column,
+            f"{name.text!r} cannot be filtered by; fields are {', '.join(_FIELDS)}, jsonPayload.FIELD. {hint}",
         )
     if op.text not in _OPERATORS.split():
         raise FilterError(op.column, f"one of {_OPERATORS} is expected after {name.text}.")
     if op.text[0] in "<>" and field not in _ORDERED:
-        raise FilterError(op.column, f"{op.text} compares {', '.join(_ORDERED)}; {field} takes : = and !=.")
+        raise FilterError(
+            op.column, f"{op.text} compares {', '.join(_ORDERED)}; {field} takes : = != =~ and !~."
+        )
+    if op.text == ":" and value.kind == "word" and value.text == "*":
+        return Term(field, _PRESENT, "")
+    if op.text in ("=~", "!~"):
+        if field == "timestamp":
+            raise FilterError(op.column, f"{op.text} looks into texts; timestamp is a time.")
+        _check_pattern(value)
+        return Term(field, op.text, value.text)
     if field == "timestamp":
         try:
             return Term(field, "=" if op.text == ":" else op.text, str(microseconds(value.text)))
@@ -108,15 +144,19 @@ def _term(name: FilterToken, op: FilterToken, value: FilterToken) -> Term:
     return Term(field, op.text, value.text)
 
 
-def _job_of(expression: Expression) -> str:
-    """The job that all lines must be of; "" if that is not said."""
+def _jobs_of(expression: Expression) -> frozenset[str] | None:
+    """The jobs that all lines must be of; None if that is not said."""
     match expression:
-        case Term(field, op, value) if field == JOB_ID and op == "=":
-            return value
+        case Term(field, "=", value) if field == JOB_ID:
+            return frozenset((value,))
         case And(parts):
-            return next(filter(None, map(_job_of, parts)), "")
+            named = [jobs for jobs in map(_jobs_of, parts) if jobs is not None]
+            return min(named, key=len) if named else None
+        case Or(parts):
+            found = [_jobs_of(part) for part in parts]
+            return None if None in found else frozenset().union(*filter(None, found))
         case _:
-            return ""
+            return None
 
 
 def _extent(expression: Expression) -> tuple[int, int]:
@@ -141,18 +181,33 @@ def _extent(expression: Expression) -> tuple[int, int]:
             return 0, LATEST
 
 
-def _passes(expression: Expression, time: int, fields: Mapping[str, str]) -> bool:
+def _passes(expression: Expression, time: int, value_of: ValueOf) -> bool:
     match expression:
         case And(parts):
-            return all(_passes(part, time, fields) for part in parts)
+            return all(_passes(part, time, value_of) for part in parts)
         case Or(parts):
-            return any(_passes(part, time, fields) for part in parts)
+            return any(_passes(part, time, value_of) for part in parts)
         case Not(part):
-            return not _passes(part, time, fields)
+            return not _passes(part, time, value_of)
         case Term("timestamp", op, value):
-            return _COMPARISONS[op](time, int(value))
-        case Term("severity", op, value):
-            return _COMPARISONS[op](_LEVELS[fields["severity"]], _LEVELS[value])
+            return op == _PRESENT or _COMPARISONS[op](time, int(value))
+        case Term("severity", op, value) if op in _COMPARISONS:
+            return _COMPARISONS[op](_LEVELS[value_of("severity") or "DEFAULT"], _LEVELS[value])
         case Term(field, op, value):
-            own, text = fields.get(field, "").casefold(), value.casefold()
-            return text in own if op == ":" else _COMPARISONS[op](own, text)
+            return any(_matches(value_of(one), op, value) for one in _ALSO.get(field, (field,)))
+
+
+def _matches(own: str | None, op: str, value: str) -> bool:
+    if op == _PRESENT:
+        return own is not None
+    if op in ("=~", "!~"):
+        return (own is not None and pattern(value).is_in(own)) == (op == "=~")
+    folded, text = (own or "").casefold(), value.casefold()
+    return text in folded if op == ":" else _COMPARISONS[op](folded, text)
+
+
+def _check_pattern(value: FilterToken) -> None:
+    try:
+        pattern(value.text)
+    except PatternError as error:
+        raise FilterError(value.column, str(error)) from None

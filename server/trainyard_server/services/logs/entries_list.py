@@ -1,17 +1,22 @@
-"""`entries:list` of Cloud Logging on the log of one job: what gcloud's `stream-logs` and the Logging clients ask.
+"""`entries:list` of Cloud Logging on the logs of jobs: what gcloud's `stream-logs` and the Logging clients ask.
 
 Readers go on behind the latest time that they have seen. Lines of several replicas arrive in another order than they
-were printed, so a line is given the latest time of the lines before it, if its own is earlier: the order by time is
-then that of the cursors, and nobody misses a line that arrives late.
+were printed, so a line is given the latest time of the lines before it in its job's log, if its own is earlier: the
+order by time is then that of the cursors, and nobody misses a line that arrives late. The logs of several jobs, such as
+a study's with those of its trials, are merged by these times.
 """
 
 import base64
 import binascii
 import bisect
+import functools
 import hashlib
+import heapq
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -26,21 +31,30 @@ from trainyard_server.domain import logging_filter
 from trainyard_server.domain.logging_filter import LoggingFilter
 from trainyard_server.domain.permissions import Caller
 from trainyard_server.services.logs.batches import LogExecutors
+from trainyard_server.storage.db.studies import LoggedJob, logged_jobs
 from trainyard_server.storage.logs.store import TIME_STEP
 
 MAX_PAGE_SIZE = 1000
 
 _DEFAULT_PAGE_SIZE = 50
-_MOST_STEPS = 20  # of TIME_STEP lines, in one request
-_MOST_CHARACTERS = 1 << 22  # of lines that one request reads
+_MOST_LINES = 20_000  # that one request reads
+_MOST_CHARACTERS = 1 << 22
+_MOST_JOBS = 2000  # whose logs one request opens
+_BATCH = 100
+_SKEW = 60 * 10**6
+"""Microseconds between the times of a job, by the server, and those of its lines, by its machines."""
+
+_DELAY = 5 * 10**6  # microseconds after which lines of all machines have arrived
+_LAST = 250_000_000_000_000_000  # microseconds since 1970 that a database can have
+_JSON = "jsonPayload."
 _PROJECT = "projects/"
 _ORDERS = {"": False, "timestamp": False, "timestamp asc": False, "timestamp desc": True}
-_CURSOR = re.compile(r"\d{1,15}", re.ASCII)
+_TOKEN = re.compile(r"(?P<time>\d{1,19}):(?P<insert_id>\d{0,40}):(?P<request>\w+)", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EntriesRequest(BaseModel):
-    """The request of `entries:list`. The lines of one job, in one project."""
+    """The request of `entries:list`. The lines of jobs of one project."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
@@ -101,76 +115,207 @@ class EntriesList:
                 )
             )
         log_filter = logging_filter.parse(request.filter)
-        if log_filter is None:
-            raise InvalidArgument(
-                Violation(
-                    "filter", f'must name a job, as in {logging_filter.JOB_ID}="JOB" AND severity>=ERROR.'
-                )
-            )
         size = min(request.page_size or _DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
         return await self._threads.run(partial(self._page, project, log_filter, request, size))
 
     def _page(
         self, project: str, log_filter: LoggingFilter, request: EntriesRequest, size: int
     ) -> dict[str, Any]:
-        with self._backend.store.read() as reader:
-            if reader.job(project, log_filter.job_id) is None:
-                return {}
         back = _ORDERS[request.order_by]
-        job_id = log_filter.job_id
-        latest, total = self._backend.logs.latest_times(project, job_id)
-        after = _read_token(request) if request.page_token else None
+        position = _read_token(request) if request.page_token else None
+        window = _Window(log_filter.earliest, min(log_filter.latest, _LAST), back, position)
+        with self._backend.store.read() as reader:
+            jobs = logged_jobs(
+                reader,
+                project,
+                log_filter.jobs,
+                _time(window.earliest - _SKEW),
+                _time(window.latest + _SKEW),
+                newest_first=back,
+                limit=_MOST_JOBS + 1,
+            )
+        horizon = jobs[_MOST_JOBS] if len(jobs) > _MOST_JOBS else None
+        window = self._bounded(window, jobs, horizon)
+        lines = Budget(_MOST_LINES, _MOST_CHARACTERS)
         entries: list[dict[str, Any]] = []
-        cursor = characters = 0
-        for steps, step in enumerate(_steps(latest, total, log_filter, back, after), 1):
-            is_full = steps == _MOST_STEPS
-            for time, line in self._lines(project, job_id, step, after, back):
-                cursor = line.cursor
-                characters += len(line.text)
-                if not line.overwritten and log_filter.passes(time, _fields(project, job_id, line)):
-                    entries.append(_entry(project, job_id, time, line))
-                if len(entries) == size or characters >= _MOST_CHARACTERS:
-                    is_full = True
-                    break
-            if is_full:
-                more = cursor > 1 if back else cursor < total
-                token = {"nextPageToken": _token(request, cursor)} if more else {}
-                return {**({"entries": entries} if entries else {}), **token}
-        return {"entries": entries} if entries else {}
+        for line in self._merged(project, jobs[:_MOST_JOBS], window):
+            position = line.position
+            if not line.entry.overwritten and log_filter.passes(line.time, partial(_value_of, project, line)):
+                entries.append(_entry(project, line))
+            if lines.is_used_by(line.entry.text) or len(entries) == size:
+                return _answer(entries, _token(request, position))
+        return _answer(entries, "" if horizon is None else _token(request, (window.end, "")))
 
-    def _lines(
-        self, project: str, job_id: str, step: int, after: int | None, back: bool
-    ) -> Iterator[tuple[int, LogEntry]]:
-        """The lines of a step with their times, those behind the cursor `after`; with `back` those before it, the last
-        one first. Few at a time are in memory: a line may be long."""
-        logs, first = self._backend.logs, step * TIME_STEP
-        times = logs.latest_in(project, job_id, step)
-        begin, end = first, first + len(times)
-        if after is not None:
-            begin, end = (begin, min(end, after - 1)) if back else (max(begin, after), end)
-        while begin < end:
-            if back:
-                result = logs.read_back(project, job_id, end + 1, max_lines=end - begin)
-                found = [line for line in reversed(result.entries) if line.cursor > begin]
-                end = result.first - 1
-            else:
-                result = logs.read(project, job_id, begin, until=end, max_lines=end - begin)
-                found = list(result.entries)
-                begin = result.last if result.more else end
-            for line in found:
-                yield times[line.cursor - first - 1], line
+    def _bounded(self, window: "_Window", jobs: Sequence[LoggedJob], horizon: LoggedJob | None) -> "_Window":
+        """The part of a window in which all lines are those of the first _MOST_JOBS jobs, the next of which is
+        `horizon`. Raises InvalidArgument where so many jobs ran at the same time that there is none."""
+        if horizon is not None:
+            bound = (
+                _microseconds(horizon.until) + _SKEW
+                if window.back
+                else _microseconds(horizon.created_at) - _SKEW
+            )
+            window = window.up_to(bound)
+            if window.earliest >= window.latest:
+                message = (
+                    f"asks for the lines of more than {_MOST_JOBS} jobs that ran at the same time. Name a job, as in "
+                    f'{logging_filter.JOB_ID}="JOB", or times at which fewer ran.'
+                )
+                raise InvalidArgument(Violation("filter", message))
+        if not window.back and len(jobs) > 1 and any(job.is_live for job in jobs):
+            # Lines of several machines arrive in another order than they were printed in.
+            return window.up_to(_microseconds(self._backend.clock()) - _DELAY)
+        return window
+
+    def _merged(self, project: str, jobs: Sequence[LoggedJob], window: "_Window") -> "Iterator[_Line]":
+        """The lines of several logs in the order of their positions. A log is opened once its lines may be next."""
+        waiting = deque(jobs)
+        heads: list[tuple[Any, _Line, Iterator[_Line]]] = []
+        while waiting or heads:
+            while waiting and (not heads or _may_precede(waiting[0], heads[0][1].time, window.back)):
+                job = waiting.popleft()
+                self._push(heads, self._lines(project, job, window), window.back)
+            if heads:
+                _, line, rest = heapq.heappop(heads)
+                yield line
+                self._push(heads, rest, window.back)
+
+    @staticmethod
+    def _push(
+        heads: "list[tuple[Any, _Line, Iterator[_Line]]]", lines: "Iterator[_Line]", back: bool
+    ) -> None:
+        line = next(lines, None)
+        if line is not None:
+            key = _Descending(line.position) if back else line.position
+            heapq.heappush(heads, (key, line, lines))
+
+    def _lines(self, project: str, job: LoggedJob, window: "_Window") -> "Iterator[_Line]":
+        """The lines of a job in a window. Few at a time are in memory: a line may be long."""
+        logs = self._backend.logs
+        latest, total = logs.latest_times(project, job.job_id)
+        for step in _steps(latest, total, window):
+            times, first = logs.latest_in(project, job.job_id, step), step * TIME_STEP
+            begin = first + bisect.bisect_left(times, window.earliest)
+            end = first + bisect.bisect_right(times, window.latest)
+            while begin < end:
+                if window.back:
+                    result = logs.read_back(project, job.job_id, end + 1, max_lines=min(_BATCH, end - begin))
+                    found = [line for line in reversed(result.entries) if line.cursor > begin]
+                    end = result.first - 1
+                else:
+                    most = min(_BATCH, end - begin)
+                    result = logs.read(project, job.job_id, begin, until=end, max_lines=most)
+                    found = list(result.entries)
+                    begin = result.last if result.more else end
+                for entry in found:
+                    line = _Line(job, times[entry.cursor - first - 1], entry)
+                    if window.has(line.position):
+                        yield line
 
 
-def _steps(
-    latest: Sequence[int], total: int, log_filter: LoggingFilter, back: bool, after: int | None
-) -> Iterator[int]:
-    """The steps that may have lines that pass, in the order of reading."""
-    first = bisect.bisect_left(latest, log_filter.earliest)
-    last = min(bisect.bisect_right(latest, log_filter.latest), (max(total, 1) - 1) // TIME_STEP)
-    if after is not None:
-        at = (after - 1) // TIME_STEP
-        first, last = (first, min(last, at)) if back else (max(first, at), last)
-    yield from range(last, first - 1, -1) if back else range(first, last + 1)
+_Position = tuple[int, str]
+"""The time and the insertId of a line: lines are sorted by both."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The lines between two times, both included, and behind `after` in the order of reading; `back`: the newest
+    first."""
+
+    earliest: int
+    latest: int
+    back: bool
+    after: _Position | None = None
+
+    def __post_init__(self) -> None:
+        if self.after is not None and self.back:
+            object.__setattr__(self, "latest", min(self.latest, self.after[0]))
+        elif self.after is not None:
+            object.__setattr__(self, "earliest", max(self.earliest, self.after[0]))
+
+    @property
+    def end(self) -> int:
+        """The time at which reading ends."""
+        return self.earliest if self.back else self.latest
+
+    def up_to(self, time: int) -> "_Window":
+        """The window with an end that is not behind a time."""
+        if self.back:
+            return replace(self, earliest=max(self.earliest, time))
+        return replace(self, latest=min(self.latest, time))
+
+    def has(self, position: _Position) -> bool:
+        if self.after is None:
+            return True
+        return position < self.after if self.back else position > self.after
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a job's log, with the time by which it is sorted."""
+
+    job: LoggedJob
+    time: int
+    entry: LogEntry
+
+    @property
+    def insert_id(self) -> str:
+        """Unique among the lines of all jobs, and in their order in one: insertIds are compared as text."""
+        return f"{self.entry.cursor:016d}{self.job.key:012d}"
+
+    @property
+    def position(self) -> _Position:
+        return self.time, self.insert_id
+
+
+@functools.total_ordering
+@dataclass(frozen=True, slots=True)
+class _Descending:
+    """A position in a heap whose first is the greatest."""
+
+    position: _Position
+
+    def __lt__(self, other: "_Descending") -> bool:
+        return self.position > other.position
+
+
+@dataclass(slots=True)
+class Budget:
+    """The lines and characters that one request may still read."""
+
+    lines: int
+    characters: int
+
+    def is_used_by(self, text: str) -> bool:
+        """Whether nothing is left after this line."""
+        self.lines -= 1
+        self.characters -= len(text)
+        return self.lines <= 0 or self.characters <= 0
+
+
+def _may_precede(job: LoggedJob, time: int, back: bool) -> bool:
+    """Whether a job that was not opened yet may have a line that comes before or at this time."""
+    return _microseconds(job.until) + _SKEW >= time if back else _microseconds(job.created_at) - _SKEW <= time
+
+
+def _steps(latest: Sequence[int], total: int, window: _Window) -> Iterator[int]:
+    """The steps of a log that may have lines of a window, in the order of reading."""
+    first = bisect.bisect_left(latest, window.earliest)
+    last = min(bisect.bisect_right(latest, window.latest), (max(total, 1) - 1) // TIME_STEP)
+    yield from range(last, first - 1, -1) if window.back else range(first, last + 1)
+
+
+def _microseconds(time: datetime) -> int:
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def _time(microseconds: int) -> datetime:
+    """A time as the database can compare it."""
+    return _EPOCH + timedelta(microseconds=min(max(microseconds, 0), _LAST))
+
+
+def _answer(entries: list[dict[str, Any]], token: str) -> dict[str, Any]:
+    return {name: value for name, value in (("entries", entries), ("nextPageToken", token)) if value}
 
 
 def _project(request: EntriesRequest) -> str:
@@ -188,38 +333,50 @@ def _project(request: EntriesRequest) -> str:
     return names.pop()
 
 
-def _fields(project: str, job_id: str, line: LogEntry) -> Mapping[str, str]:
-    return {
-        "severity": line.severity,
-        "insertId": _insert_id(line.cursor),
-        "textPayload": line.text,
-        "jsonPayload.message": line.text,
-        "logName": f"{_PROJECT}{project}/logs/{line.task}",
+def _value_of(project: str, line: _Line, field: str) -> str | None:
+    """The value of a field of an entry as text; None where it has none."""
+    job, entry = line.job, line.entry
+    if field in ("textPayload", "jsonPayload") or field.startswith(_JSON):
+        payload = _payload(entry.text)
+        if not field.startswith(_JSON):
+            return entry.text if field in payload else None
+        value: Any = payload.get("jsonPayload")
+        for name in field.removeprefix(_JSON).split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if isinstance(value, str) or value is None else json.dumps(value)
+    values = {
+        "severity": entry.severity,
+        "insertId": line.insert_id,
+        "logName": f"{_PROJECT}{project}/logs/{entry.task}",
         "resource.type": "ml_job",
-        logging_filter.JOB_ID: job_id,
+        logging_filter.JOB_ID: job.study or job.job_id,
+        logging_filter.TRIAL_JOB: job.job_id if job.study else None,
         "resource.labels.project_id": project,
-        "resource.labels.task_name": line.task,
-        "labels.task_name": line.task,
-        "labels.trial_id": _trial(job_id),
     }
+    if field in values:
+        return values[field]
+    if field.endswith("trial_id"):
+        return str(job.trial) if job.trial else None
+    return entry.task if field.endswith("task_name") else None
 
 
-def _entry(project: str, job_id: str, time: int, line: LogEntry) -> dict[str, Any]:
-    trial = (
-        {"ml.googleapis.com/trial_id": _trial(job_id), "trial_id": _trial(job_id)} if _trial(job_id) else {}
-    )
-    at = _EPOCH + timedelta(microseconds=time)
+def _entry(project: str, line: _Line) -> dict[str, Any]:
+    """An entry. A line of a trial is one of its study's job, with the number of the trial."""
+    job, task = line.job, line.entry.task
+    number = str(job.trial)
+    trial = {"ml.googleapis.com/trial_id": number, "trial_id": number} if job.trial else {}
+    at = _EPOCH + timedelta(microseconds=line.time)
     return {
-        "logName": f"{_PROJECT}{project}/logs/{line.task}",
+        "logName": f"{_PROJECT}{project}/logs/{task}",
         "resource": {
             "type": "ml_job",
-            "labels": {"job_id": job_id, "project_id": project, "task_name": line.task},
+            "labels": {"job_id": job.study or job.job_id, "project_id": project, "task_name": task},
         },
         "timestamp": at.isoformat(timespec="microseconds").replace("+00:00", "Z"),
-        "severity": line.severity,
-        "insertId": _insert_id(line.cursor),
-        "labels": {"task_name": line.task, "ml.googleapis.com/task_name": line.task, **trial},
-        **_payload(line.text),
+        "severity": line.entry.severity,
+        "insertId": line.insert_id,
+        "labels": {"task_name": task, "ml.googleapis.com/task_name": task, **trial},
+        **_payload(line.entry.text),
     }
 
 
@@ -237,28 +394,19 @@ def _payload(text: str) -> dict[str, Any]:
     return {"textPayload": text}
 
 
-def _trial(job_id: str) -> str:
-    """The number of the trial whose job it is; "" for other jobs."""
-    return job_id.partition(".")[2]
+def _token(request: EntriesRequest, position: _Position) -> str:
+    time, insert_id = position
+    return base64.urlsafe_b64encode(f"{time}:{insert_id}:{_fingerprint(request)}".encode()).decode()
 
 
-def _insert_id(cursor: int) -> str:
-    """Of fixed length: insertIds are compared as text."""
-    return f"{cursor:016d}"
-
-
-def _token(request: EntriesRequest, cursor: int) -> str:
-    return base64.urlsafe_b64encode(f"{cursor}:{_fingerprint(request)}".encode()).decode()
-
-
-def _read_token(request: EntriesRequest) -> int:
+def _read_token(request: EntriesRequest) -> _Position:
     try:
         text = base64.urlsafe_b64decode(request.page_token.encode()).decode()
     except (ValueError, binascii.Error):
         text = ""
-    cursor, _, fingerprint = text.partition(":")
-    if _CURSOR.fullmatch(cursor) and fingerprint == _fingerprint(request):
-        return int(cursor)
+    match = _TOKEN.fullmatch(text)
+    if match is not None and match["request"] == _fingerprint(request):
+        return int(match["time"]), match["insert_id"]
     raise InvalidArgument(
         Violation("page_token", "is not one of this request: use it with the filter that it came with.")
     )

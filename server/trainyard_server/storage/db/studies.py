@@ -1,12 +1,12 @@
 """Studies and trials: their rows beside those of their jobs."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, delete, func, select, update
-from sqlalchemy.orm import undefer
+from sqlalchemy import and_, case, delete, func, or_, select, update
+from sqlalchemy.orm import aliased, load_only, undefer
 
 from trainyard_protocol.cluster import PRIMARY
 from trainyard_protocol.states import JobState
@@ -44,6 +44,8 @@ class TrialJob(NamedTuple):
     waiting: str
     retries_used: int
 
+
+_FAR = datetime(9999, 1, 1, tzinfo=UTC)
 
 _COLUMNS = [getattr(JobRow, name) for name in TrialJob._fields]
 
@@ -162,6 +164,62 @@ def trial_lines(reader: Reader, key: int) -> list[TrialLine]:
         .order_by(TrialRow.number)
     )
     return [TrialLine._make(row) for row in reader.session.execute(query)]
+
+
+class LoggedJob(NamedTuple):
+    """A job with a log. `study` and `trial`: of a trial's job the id of its study and its number, else "" and 0.
+    `until`: when its last line was written, of a job that goes on in the far future."""
+
+    key: int
+    job_id: str
+    created_at: datetime
+    until: datetime
+    is_live: bool
+    study: str
+    trial: int
+
+
+def logged_jobs(
+    reader: Reader,
+    project: str,
+    job_ids: Collection[str] | None,
+    earliest: datetime,
+    latest: datetime,
+    *,
+    newest_first: bool,
+    limit: int,
+) -> list[LoggedJob]:
+    """The jobs and trials that may have lines between two times, at most `limit`: by `until`, the last first, or by
+    `created_at`. With `job_ids` those jobs alone, whatever their times, and of a study its trials."""
+    study = aliased(JobRow)
+    # A job in the queue writes nothing while it waits.
+    until = case(
+        (JobRow.state == JobState.QUEUED, JobRow.queued_at), else_=func.coalesce(JobRow.ended_at, _FAR)
+    )
+    query = (
+        select(JobRow, study.job_id, until.label("until"))
+        .outerjoin(study, study.key == JobRow.study_key)
+        .where(JobRow.project == project)
+        .options(load_only(JobRow.key, JobRow.job_id, JobRow.created_at, JobRow.state))
+    )
+    in_time = and_(JobRow.created_at <= latest, until >= earliest)
+    if job_ids is None:
+        query = query.where(in_time)
+    else:
+        query = query.where(or_(JobRow.job_id.in_(job_ids), and_(study.job_id.in_(job_ids), in_time)))
+    query = query.order_by(until.desc() if newest_first else JobRow.created_at, JobRow.key).limit(limit)
+    return [
+        LoggedJob(
+            job.key,
+            job.job_id,
+            job.created_at,
+            job_until,
+            job.state in UNFINISHED_JOBS,
+            study_id or "",
+            int(job.job_id.rpartition(".")[2]) if study_id else 0,
+        )
+        for job, study_id, job_until in reader.session.execute(query)
+    ]
 
 
 def trial_jobs(reader: Reader, key: int) -> Sequence[JobRow]:

@@ -306,7 +306,9 @@ def _add_jobs(world: World, dirs: Path) -> None:
         agent.exit(run=run, code=1)
         tuned = {"parameterName": f"{word}_lr", "type": "DOUBLE", "minValue": 0, "maxValue": 1}
         _submit(world, word, "study", hyperparameters={"params": [tuned], "algorithm": "RANDOM_SEARCH"})
-        agent.exit(run=start(f"{word}_study.1"))
+        trial = start(f"{word}_study.1")
+        agent.measure(trial, 0.5)
+        agent.exit(run=trial)
     for word in WORDS:
         size = "n1-standard-8" if word == "narwhal" else "n1-standard-4"
         gpu = {"acceleratorConfig": {"count": 1 + WORDS.index(word), "type": "NVIDIA_TESLA_T4"}}

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from integration.api.api_support import ADMIN, VERA, Clock, Server, server
+from integration.api.api_support import ADMIN, VERA, Clock, ScriptedAgent, Server, package_job, server
 from trainyard_protocol.sync import LogLine
+from trainyard_server.services.logs import entries_list
 from trainyard_server.storage.logs.store import Stream
 
 CHIEF, WORKER = Stream(1, "master-replica-0"), Stream(1, "worker-replica-0")
@@ -23,17 +25,17 @@ def api(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-def add(api: Server, stream: Stream, seconds: Sequence[float], text: str = "") -> None:
+def add(api: Server, stream: Stream, seconds: Sequence[float], text: str = "", job_id: str = "job") -> None:
     """Lines of the stream behind those that it has, printed so many seconds after 13:00."""
     logs = api.use_cases.backend.logs
-    start = logs.count("p", "job", stream)
+    start = logs.count("p", job_id, stream)
     lines = [
         LogLine(
             time=f"2026-11-20T13:00:{second:09.6f}Z", stream="stderr", text=text or f"{stream.task} {number}"
         )
         for number, second in enumerate(seconds, start)
     ]
-    logs.append("p", "job", stream, start, lines)
+    logs.append("p", job_id, stream, start, lines)
 
 
 def ask(api: Server, text: str = IN_JOB, headers: dict[str, str] = ADMIN, **given: Any) -> httpx.Response:
@@ -44,8 +46,8 @@ def ask(api: Server, text: str = IN_JOB, headers: dict[str, str] = ADMIN, **give
 class Follower:
     """A reader that does as gcloud's `stream-logs`: it drops what is not behind its position."""
 
-    def __init__(self, api: Server) -> None:
-        self._api = api
+    def __init__(self, api: Server, job_id: str = "job") -> None:
+        self._api, self._job_id = api, job_id
         self._time, self._insert_id, self._is_twice = "1970-01-01T01:00:00.000000000Z", "", False
         self.seen: list[str] = []
 
@@ -55,7 +57,7 @@ class Follower:
             same = f'timestamp="{self._time}" AND insertId>"{self._insert_id}"'
             after = f'(({same}) OR timestamp>"{self._time}")'
         kinds = '(resource.type="ml_job" OR resource.type="cloudml_job")'
-        text = f'{kinds} AND {IN_JOB} AND {after} AND timestamp<"2026-11-20T14:00:00Z"'
+        text = f'{kinds} AND resource.labels.job_id="{self._job_id}" AND {after} AND timestamp<"2026-11-20T14:00:00Z"'
         answer = ask(self._api, text, orderBy="timestamp asc").json()
         for entry in answer.get("entries", ()):
             if self._advance(entry["timestamp"], entry["insertId"]):
@@ -153,7 +155,6 @@ def test_lines_that_no_json_answer_can_have_are_texts(api: Server) -> None:
 
 def test_what_cannot_be_asked_is_said(api: Server) -> None:
     wrong: dict[str, dict[str, Any]] = {
-        "must name a job": {"text": "severity>=ERROR"},
         "must be one project": {"resourceNames": ["organizations/1"]},
         "'httpRequest.status' cannot be filtered by": {"text": f"{IN_JOB} AND httpRequest.status=1"},
         "is no severity": {"text": f"{IN_JOB} AND severity=BAD"},
@@ -161,10 +162,121 @@ def test_what_cannot_be_asked_is_said(api: Server) -> None:
         "is not a time": {"text": f"{IN_JOB} AND timestamp>yesterday"},
         "order_by": {"orderBy": "severity"},
         "page_token": {"pageToken": "AAAA"},
-        "one of : = != < <= > >= is expected": {"text": f'{IN_JOB} AND textPayload=~"(a+)+"'},
+        "'+' cannot be here": {"text": f'{IN_JOB} AND textPayload=~"(a+)+"'},
     }
     for says, given in wrong.items():
         answer = ask(api, **given)
         assert (answer.status_code, says in answer.text) == (400, True), answer.text
     assert ask(api, headers=VERA).status_code == 200
     assert ask(api, headers=VERA, resourceNames=["projects/p", "projects/q"]).status_code == 400
+
+
+def run(api: Server, *names: str) -> None:
+    """An agent takes these jobs, whose logs go on from now."""
+    agent = ScriptedAgent(api, cpus=9)
+    agent.sync()
+    api.tick()
+    assert {order.job_id for order in agent.sync().runs} >= set(names)
+
+
+def job_ids(answer: httpx.Response) -> list[str]:
+    return [entry["resource"]["labels"]["job_id"] for entry in answer.json().get("entries", ())]
+
+
+def test_filters_without_a_job_find_the_lines_of_all_jobs_of_the_project(api: Server) -> None:
+    api.create("other")
+    body = {"jobId": "hidden", "trainingInput": package_job()}
+    assert api.client.post("/v1/projects/q/jobs", json=body, headers=ADMIN).status_code == 200
+    run(api, "job", "other")
+    add(api, CHIEF, [1, 3, 5], "E1120 10:00:00.1 main.cc:1] no memory")
+    add(api, CHIEF, [2, 4], "calm", job_id="other")
+    add(api, CHIEF, [6], json.dumps({"message": "structured", "fields": {"lr": 0.5}}), job_id="other")
+    api.clock.now = datetime(2026, 11, 20, 14, tzinfo=UTC)
+    replica = 'resource.labels.task_name="master-replica-0"'
+    rows: dict[str, list[str]] = {
+        replica: ["job", "other", "job", "other", "job", "other"],
+        "severity>=ERROR": ["job"] * 3,
+        f'resource.type="ml_job" AND {replica} AND textPayload:calm': ["other"] * 2,
+        'textPayload:* AND labels."ml.googleapis.com/task_name":master': [
+            "job",
+            "other",
+            "job",
+            "other",
+            "job",
+        ],
+        "jsonPayload:*": ["other"],
+        "jsonPayload.fields.lr=0.5": ["other"],
+        'textPayload=~"^ca.*m$"': ["other"] * 2,
+        f'{replica} AND textPayload!~"(main|c[abc]lm)"': ["other"],
+        '"no memory"': ["job"] * 3,
+        "memory AND NOT calm": ["job"] * 3,
+        'timestamp>="2026-11-20T13:00:04Z"': ["other", "job", "other"],
+        'resource.labels.job_id=("job" OR "other") AND severity>=ERROR': ["job"] * 3,
+        "resource.labels.job_id:oth AND labels.task_name:master": ["other"] * 3,
+        "labels.trial_id:*": [],
+    }
+    found = {text: job_ids(ask(api, text)) for text in rows}
+    assert {text: ids for text, ids in found.items() if ids != rows[text]} == {}
+    assert job_ids(ask(api, replica, orderBy="timestamp desc")) == rows[replica][::-1]
+    everything = job_ids(ask(api, ""))
+    assert (set(everything), everything[-6:]) == ({"job", "other"}, rows[replica])
+    for order in ("timestamp asc", "timestamp desc"):
+        whole = [one["insertId"] for one in ask(api, "", orderBy=order).json()["entries"]]
+        paged, token = list[str](), ""
+        while token or not paged:
+            page = ask(api, "", orderBy=order, pageSize=2, pageToken=token).json()
+            paged += [one["insertId"] for one in page.get("entries", ())]
+            token = page.get("nextPageToken", "")
+        assert (paged, len(set(paged))) == (whole, len(whole))
+
+
+def test_page_over_more_jobs_than_a_request_opens_is_followed_by_the_others(
+    api: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entries_list, "_MOST_JOBS", 2)
+    for number in range(5):
+        api.clock.advance(7200)
+        api.create(f"one_{number}")
+        api.cancel(f"one_{number}")
+    api.clock.advance(7200)
+    expected = [f"one_{number}" for number in range(5)]
+    for order, wanted in (("timestamp asc", expected), ("timestamp desc", expected[::-1])):
+        found, token, pages = [], "", 0
+        while token or not pages:
+            page = ask(
+                api, "textPayload:queued AND NOT resource.labels.job_id=job", orderBy=order, pageToken=token
+            )
+            found += job_ids(page)
+            token, pages = page.json().get("nextPageToken", ""), pages + 1
+        assert (found, pages > 1) == (wanted, True), order
+    for number in range(3):
+        api.create(f"beside_{number}")
+    run(api, *(f"beside_{number}" for number in range(3)))
+    refused = ask(api, "", orderBy="timestamp desc")
+    assert (refused.status_code, "more than 2 jobs that ran at the same time" in refused.text) == (400, True)
+
+
+def test_log_of_a_study_has_the_lines_of_its_trials_with_their_numbers(api: Server) -> None:
+    params = [{"parameterName": "x", "type": "INTEGER", "minValue": 1, "maxValue": 9}]
+    api.create("study", hyperparameters={"params": params, "maxTrials": 2, "maxParallelTrials": 2})
+    api.tick()
+    run(api)
+    for trial in (1, 2):
+        add(api, CHIEF, [trial, trial + 10], f"of trial {trial}", job_id=f"study.{trial}")
+    follower = Follower(api, "study")
+    follower.poll()
+    assert "of trial 1" not in follower.seen  # a line of another machine, printed before it, may still come
+    api.clock.now = datetime(2026, 11, 20, 13, 0, 6, tzinfo=UTC)
+    for _ in range(2):
+        follower.poll()
+        api.clock.now = datetime(2026, 11, 20, 13, 1, tzinfo=UTC)
+    follower.poll()
+    own = [text for text in follower.seen if text.startswith("of trial")]
+    assert own == ["of trial 1", "of trial 2"] * 2
+    assert any(text.startswith("Trial 1 of study") or "queued" in text for text in follower.seen)
+    (entry, _) = ask(
+        api, 'resource.labels.job_id="study" AND labels.trial_id="2" AND textPayload:"of trial"'
+    ).json()["entries"]
+    assert (entry["resource"]["labels"]["job_id"], entry["labels"]["trial_id"]) == ("study", "2")
+    alone = ask(api, 'resource.labels.job_id="study.1" AND textPayload:"of trial"').json()["entries"]
+    assert [one["labels"]["ml.googleapis.com/trial_id"] for one in alone] == ["1", "1"]

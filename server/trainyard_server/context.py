@@ -1,10 +1,11 @@
 """Shared dependencies of the use cases, built once by the composition root."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from trainyard_protocol.job_dirs import default_job_dir
+from trainyard_protocol.job_dirs import default_job_dir, moved_job_dir
 from trainyard_protocol.machines import Catalog
 from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
@@ -55,10 +56,15 @@ class Backend:
 
     def job_dir(self, project: str, owner: str, job_id: str, given: str) -> str:
         """A job's directory: the jobDir that was given, or else the default of this server, of a trial below that of
-        its study; "" without either."""
+        its study; "" without either. One that an earlier release chose has moved with the state directory."""
         settings = self.settings
-        if given or not settings.default_job_dir:
+        if not settings.default_job_dir:
             return given
+        if given:
+            moved = (
+                moved_job_dir(given, settings.default_job_dir, project, job_id) if settings.one_user else ""
+            )
+            return moved if moved and os.path.isdir(moved) else given  # noqa: PTH112 - of many jobs
         directory = "/".join(job_id.split("."))
         return default_job_dir(
             settings.default_job_dir, project, "" if settings.one_user else owner, directory

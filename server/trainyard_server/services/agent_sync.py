@@ -365,6 +365,9 @@ class AgentSync:
         trial: TrialOrder | None,
         storage_token: str,
     ) -> RunOrder:
+        job_dir = self._backend.job_dir(job.project, job.owner, job.job_id, training_input.job_dir)
+        if training_input.job_dir not in ("", job_dir):
+            training_input = training_input.model_copy(update={"job_dir": job_dir})
         return RunOrder(
             run_id=run.run_id,
             number=run.number,
@@ -389,9 +392,7 @@ class AgentSync:
             grace_s=self._backend.settings.grace_s,
             log_quota_bytes=self._backend.settings.log_quota,
             stall=stalls.policy_of(job.labels, self._backend.settings.stall_policy),
-            job_dir=""
-            if training_input.job_dir
-            else self._backend.job_dir(job.project, job.owner, job.job_id, ""),
+            job_dir="" if training_input.job_dir else job_dir,
             owner=job.owner,
             priority=job.priority,
             trial=trial,

@@ -1,6 +1,7 @@
 """HTTP client of the v1 API: jobs as JSON, errors as `TrainyardError`. It loads no models: short commands start sooner.
 
-A call that the server does not answer, or refuses as Unavailable or TooManyRequests, is retried.
+A call that the server does not answer, or refuses as Unavailable or TooManyRequests, is retried: for two minutes, in
+which a server elsewhere may be restarted. One on this machine that nothing listens for is not coming back by itself.
 """
 
 import time
@@ -26,7 +27,13 @@ from trainyard_protocol.errors import (
 from trainyard_protocol.trust import client_context, tls_failure
 
 RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
-"""Seconds between the attempts of one call."""
+"""Seconds between the first attempts of one call. With a server of this machine there are no more."""
+
+PATIENCE_S = 120.0
+"""How long a call to any other server is tried."""
+
+_LONGEST_PAUSE_S = 5.0
+_WORD_S = 10.0  # between two words that it still does not answer
 
 NO_RETRIES: tuple[float, ...] = ()
 LONGEST_RETRY_AFTER_S = 60.0
@@ -36,15 +43,16 @@ TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
 class V1Client:
-    """Close it, or use it as a context manager. `notify` gets one line when a call is retried. `flags` select the same
-    server and project in a command, for messages that name one."""
+    """Close it, or use it as a context manager. `notify` gets a line when a call is retried, and every ten seconds
+    while it is. `retry_delays`: seconds between the attempts of a call; None: as the server's place asks for. `flags`
+    select the same server and project in a command, for messages that name one."""
 
     def __init__(
         self,
         server: Server,
         project: str,
         *,
-        retry_delays: Sequence[float] = RETRY_DELAYS,
+        retry_delays: Sequence[float] | None = None,
         notify: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], None] = time.sleep,
         timeout: httpx.Timeout | float = TIMEOUT,
@@ -53,7 +61,7 @@ class V1Client:
         self.server = server
         self.project = project
         self.flags = flags
-        self._retry_delays = tuple(retry_delays)
+        self._retry_delays = None if retry_delays is None else tuple(retry_delays)
         self._notify = notify
         self._sleep = sleep
         self._timeout = timeout
@@ -149,7 +157,9 @@ class V1Client:
         retry: bool = True,
     ) -> Any:
         """`retried` gets each failure after which the server may have done what was asked."""
-        for attempt, pause in enumerate((*(self._retry_delays if retry else NO_RETRIES), None)):
+        tries = _Tries(self._retry_delays if retry else NO_RETRIES)
+        while True:
+            at_home = self.server.local
             try:
                 response = self._http.request(
                     method, path, params=params, json=json, content=content() if content else None
@@ -160,19 +170,24 @@ class V1Client:
             except httpx.TransportError as error:
                 self._check_tls(error)
                 refused = False
+                at_home = at_home or (self.server.is_loopback and isinstance(error, httpx.ConnectError))
                 failure = Unavailable(
                     f"The server at {self.server.url} does not answer: {reason_of(error)}. {self._advice()}"
                 )
+            pause = tries.pause(at_home)
             if pause is None or not isinstance(failure, Unavailable | TooManyRequests):
                 raise failure
             limited = isinstance(failure, TooManyRequests)
-            if attempt == (1 if limited else 0):  # the first wait for a limit is short
+            if (
+                not (limited and not tries.slept_s) and tries.is_word_due()
+            ):  # the first wait for a limit is short
                 reason = failure.message if refused else f"The server at {self.server.url} does not answer."
-                self._notify(f"{reason} Trying again...")
+                self._notify(f"{reason} {tries.going_on(at_home)}")
             if not limited:
                 retried(failure)
-            self._sleep(max(pause, wait_after(failure)))
-        raise AssertionError  # the last pause is None
+            pause = max(pause, wait_after(failure))
+            tries.slept_s += pause
+            self._sleep(pause)
 
     def _check_tls(self, error: httpx.TransportError) -> None:
         """Raises FailedPrecondition if it is about TLS, which trying again does not mend."""
@@ -183,6 +198,46 @@ class V1Client:
         if self.server.local:
             return "`trainyard doctor` shows what is wrong; `trainyard up` starts what does not run."
         return "Check --server (or TRAINYARD_SERVER)."
+
+
+class _Tries:
+    """Attempts of one call. `slept_s` is the sum of the pauses between them."""
+
+    def __init__(self, delays: Sequence[float] | None) -> None:
+        self._delays = delays
+        self._begun_at = time.monotonic()
+        self._number = 0
+        self._told_s: float | None = None
+        self._words = 0
+        self.slept_s = 0.0
+
+    @property
+    def _spent_s(self) -> float:
+        return max(self.slept_s, time.monotonic() - self._begun_at)
+
+    def pause(self, at_home: bool) -> float | None:
+        """Seconds until the next attempt; None: there is none. `at_home`: the server is one of this machine."""
+        number, self._number = self._number, self._number + 1
+        delays = RETRY_DELAYS if self._delays is None else self._delays
+        if number < len(delays):
+            return delays[number]
+        is_over = self._delays is not None or at_home or self._spent_s + _LONGEST_PAUSE_S > PATIENCE_S
+        return None if is_over else _LONGEST_PAUSE_S
+
+    def is_word_due(self) -> bool:
+        """Whether to say now that the call goes on. If so, the next word is due ten seconds later."""
+        if self._told_s is not None and self._spent_s - self._told_s < _WORD_S:
+            return False
+        self._told_s = self._spent_s
+        self._words += 1
+        return True
+
+    def going_on(self, at_home: bool) -> str:
+        if self._delays is not None or at_home:
+            return "Trying again..."
+        if self._words == 1:
+            return f"Trying again for {PATIENCE_S / 60:.0f} minutes; Ctrl-C ends it."
+        return f"Still trying after {self._spent_s:.0f} s..."
 
 
 def _decoded(response: httpx.Response, url: str) -> Any:

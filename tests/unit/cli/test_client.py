@@ -17,6 +17,7 @@ from trainyard_protocol.errors import (
     Unavailable,
     Violation,
 )
+from trainyard_protocol.people import TokenRequest
 from unit.cli.scripted_server import CUT, ScriptedServer, ok, refused, scripted_server
 
 TRAINING = {"scaleTier": "BASIC", "pythonModule": "trainer.task", "workerCount": 2}
@@ -75,7 +76,7 @@ def test_call_beyond_a_limit_is_made_again_when_the_server_says(script: Scripted
         script.answers = [limited, limited, EXISTS]
         with pytest.raises(AlreadyExists):
             client.create_job(SENT)
-        assert (waits, messages) == ([3.0] * 3, ["Too fast. Trying again..."])
+        assert (waits, messages) == ([3.0] * 3, ["Too fast. Trying again for 2 minutes; Ctrl-C ends it."])
         script.answers = [refused(ResourceExhausted("The queue is full."))]
         with pytest.raises(ResourceExhausted, match="The queue is full"):
             client.create_job(SENT)
@@ -96,8 +97,34 @@ def test_call_without_an_answer_reports_the_address_and_what_to_check(waits: Wai
     ):
         client.get_job("j")
     assert "http://127.0.0.1:1 does not answer: nothing accepts connections there" in caught.value.message
-    assert len(waits) == 4
-    assert len(messages) == 1
+    assert len(waits) == 4, "nothing listens on this machine"
+    assert messages == ["The server at http://127.0.0.1:1 does not answer. Trying again..."]
+
+
+def test_call_to_a_server_elsewhere_is_tried_for_two_minutes_with_a_word_every_ten_seconds(
+    script: ScriptedServer, waits: Waits
+) -> None:
+    messages: list[str] = []
+    with Client(Server(script.url, "t"), "p", sleep=waits, notify=messages.append) as client:
+        script.answers = [*[CUT] * 20, EXISTS, ok(ECHO)]
+        assert client.create_job(SENT) == ECHO, "the job that a lost answer had accepted"
+        assert waits == [0.5, 1.0, 2.0, 4.0, *[5.0] * 16]
+        away = f"The server at {script.url} does not answer."
+        assert messages[:2] == [
+            f"{away} Trying again for 2 minutes; Ctrl-C ends it.",
+            f"{away} Still trying after 12 s...",
+        ]
+        assert len(messages) == 9
+        waits.clear()
+        script.answers = [CUT] * 100
+        with pytest.raises(Unavailable, match="the connection was cut"):
+            client.get_job("j")
+        assert 115 <= sum(waits) <= 120
+        waits.clear()
+        script.answers = [CUT] * 100
+        with pytest.raises(Unavailable, match="the connection was cut"):
+            client.create_token(TokenRequest(owner="ada"))
+        assert waits == [], "a second attempt could make a second token"
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ PATIENCE_S = 120.0
 """How long a call to any other server is tried."""
 
 _LONGEST_PAUSE_S = 5.0
-_WORD_S = 10.0  # between two words that it still does not answer
+_REPORT_S = 10.0  # between two words that it still does not answer
 
 NO_RETRIES: tuple[float, ...] = ()
 LONGEST_RETRY_AFTER_S = 60.0
@@ -179,7 +179,7 @@ class V1Client:
                 raise failure
             limited = isinstance(failure, TooManyRequests)
             if (
-                not (limited and not tries.slept_s) and tries.is_word_due()
+                not (limited and not tries.slept_s) and tries.is_report_due()
             ):  # the first wait for a limit is short
                 reason = failure.message if refused else f"The server at {self.server.url} does not answer."
                 self._notify(f"{reason} {tries.going_on(at_home)}")
@@ -207,12 +207,12 @@ class _Tries:
         self._delays = delays
         self._begun_at = time.monotonic()
         self._number = 0
-        self._told_s: float | None = None
-        self._words = 0
+        self._reported_s: float | None = None
+        self._notices = 0
         self.slept_s = 0.0
 
     @property
-    def _spent_s(self) -> float:
+    def _elapsed_s(self) -> float:
         return max(self.slept_s, time.monotonic() - self._begun_at)
 
     def pause(self, at_home: bool) -> float | None:
@@ -221,23 +221,23 @@ class _Tries:
         delays = RETRY_DELAYS if self._delays is None else self._delays
         if number < len(delays):
             return delays[number]
-        is_over = self._delays is not None or at_home or self._spent_s + _LONGEST_PAUSE_S > PATIENCE_S
+        is_over = self._delays is not None or at_home or self._elapsed_s + _LONGEST_PAUSE_S > PATIENCE_S
         return None if is_over else _LONGEST_PAUSE_S
 
-    def is_word_due(self) -> bool:
+    def is_report_due(self) -> bool:
         """Whether to say now that the call goes on. If so, the next word is due ten seconds later."""
-        if self._told_s is not None and self._spent_s - self._told_s < _WORD_S:
+        if self._reported_s is not None and self._elapsed_s - self._reported_s < _REPORT_S:
             return False
-        self._told_s = self._spent_s
-        self._words += 1
+        self._reported_s = self._elapsed_s
+        self._notices += 1
         return True
 
     def going_on(self, at_home: bool) -> str:
         if self._delays is not None or at_home:
             return "Trying again..."
-        if self._words == 1:
+        if self._notices == 1:
             return f"Trying again for {PATIENCE_S / 60:.0f} minutes; Ctrl-C ends it."
-        return f"Still trying after {self._spent_s:.0f} s..."
+        return f"Still trying after {self._elapsed_s:.0f} s..."
 
 
 def _decoded(response: httpx.Response, url: str) -> Any:

@@ -19,8 +19,11 @@ class CheckStatus(StrEnum):
 
 
 class Check(Wire):
+    """`message` is what is wrong, `advice` a sentence about what to do; "" where that depends."""
+
     status: CheckStatus
     message: str
+    advice: str = ""
     latency_ms: float | None = None
     free_bytes: int | None = None
 

@@ -31,7 +31,7 @@ from trainyard_server.domain.permissions import Role, Token, is_name
 from trainyard_server.domain.route_access import OIDC_CALLBACK
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.db.engine import UnusableUrl
-from trainyard_server.storage.failures import DatabaseError
+from trainyard_server.storage.failures import DatabaseError, failure_of
 from trainyard_server.storage.remote_objects import GOOGLE
 from trainyard_server.web_server import GoogleFront
 
@@ -87,9 +87,11 @@ def _serve(options: argparse.Namespace) -> None:
             raise UsageError(f"--database cannot be used: {error}.") from error
         except (OSError, DatabaseError) as error:
             reason = getattr(error, "strerror", None) or str(getattr(error, "orig", error)).strip()
+            failure = failure_of(error)
+            advice = f" {failure.remedy}" if failure is not None and failure.is_damage else ""
             database = settings.database and isinstance(error, DatabaseError)
             resource = "database" if database else f"data directory {settings.data_dir}"
-            raise UsageError(f"cannot use the {resource}: {reason}.") from error
+            raise UsageError(f"cannot use the {resource}: {reason}.{advice}") from error
         gc.freeze()
         gc.enable()
         web_server.serve(app, listeners, reached, front)

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import event
 
 from integration.api.api_support import (
     ADMIN,
@@ -193,7 +194,10 @@ def test_database_that_another_process_locks_is_waited_for_and_then_refused(
     assert health(api)[0] == 200
 
 
-def test_damaged_database_is_unavailable_and_no_bug(api: Server, disk: SmallDisk) -> None:
+def test_damaged_database_says_everywhere_that_it_does_not_pass_and_what_to_do(
+    api: Server, disk: SmallDisk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remedy = "does not pass by itself: stop the server, and restore the database"
     for number in range(30):
         submit(api, f"job{number}").raise_for_status()
     api.use_cases.backend.store.close()
@@ -206,7 +210,41 @@ def test_damaged_database_is_unavailable_and_no_bug(api: Server, disk: SmallDisk
 
     answer = api.client.get("/v1/projects/p/jobs", headers=ADMIN)
 
-    assert_unavailable(answer, "the database is damaged")
+    assert answer.status_code == 500, "what passes is 503, and is tried again"
+    assert f"the database is damaged. This {remedy}" in answer.json()["error"]["message"]
+    code, seen = health(api)
+    assert (code, seen["checks"]["database"]["status"]) == (503, "down")
+    assert seen["checks"]["database"]["message"] == "the database is damaged"
+    assert remedy in seen["checks"]["database"]["advice"]
+    findings = api.client.get("/trainyard/v1/health?deep=true", headers=ADMIN).json()["findings"]
+    damage = [one for one in findings if one["check"] == "database" and one["status"] == "problem"]
+    assert damage, findings
+    assert all(remedy in one["advice"] for one in damage)
+
+    api.use_cases.backend.store.close()
+    path.write_bytes(b"this is no database at all" * 1000)
+    assert main(["--data-dir", str(disk.path / "data"), "--port", "0"]) == 1
+    message = capsys.readouterr().err
+    assert "file is not a database. This does not pass by itself" in message
+    assert message.count("\n") == 1
+
+
+def test_damage_that_one_statement_meets_is_down_until_the_next_start(api: Server, disk: SmallDisk) -> None:
+    """The probe of a health check reads little of the database."""
+    submit(api).raise_for_status()
+    assert health(api)[1]["checks"]["database"]["status"] == "ok"
+    met = sqlite3.DatabaseError("database disk image is malformed")
+
+    def fail(*_: object) -> None:
+        raise met
+
+    jobs = api.use_cases.backend.store._engine
+    event.listen(jobs, "do_execute", fail)
+    assert api.client.get("/v1/projects/p/jobs", headers=ADMIN).status_code == 500
+    event.remove(jobs, "do_execute", fail)
+    assert api.client.get("/v1/projects/p/jobs", headers=ADMIN).status_code == 200
+    code, seen = health(api)
+    assert (code, seen["checks"]["database"]["message"]) == (503, "the database is damaged")
 
 
 def test_below_the_reserve_nothing_new_is_taken_and_jobs_go_on(disk: SmallDisk, clock: Clock) -> None:

@@ -169,7 +169,7 @@ def of_checks(health: ServerHealth) -> Iterator[Finding]:
     for name, check in health.checks.items():
         if check.status is not CheckStatus.OK:
             message = f"The server reports: {name}: {check.message}."
-            yield _problem(name, message, _MEANINGS.get(name, ""), _ADVICE.get(name, ""))
+            yield _problem(name, message, _MEANINGS.get(name, ""), check.advice or _ADVICE.get(name, ""))
 
 
 def of_clock(theirs: datetime, before: datetime, after: datetime) -> Finding:

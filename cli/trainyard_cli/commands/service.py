@@ -97,6 +97,7 @@ def _status_text(now: service.Status) -> str:
             for name, check in now.health.checks.items()
         ]
         blocks.append(formats.table(["CHECK", "STATE", "TOOK", "MESSAGE"], checks))
+        blocks += [f"{name}: {check.advice}" for name, check in now.health.checks.items() if check.advice]
     if now.server is None:
         return "\n\n".join([*blocks, now.problem])
     if now.server.agents:

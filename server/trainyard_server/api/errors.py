@@ -35,7 +35,7 @@ from trainyard_server.storage.failures import (
     FailureLog,
     UnstorableValue,
     failure_detail,
-    failure_reason,
+    failure_of,
 )
 
 RETRY_AFTER_S = 5
@@ -154,19 +154,20 @@ class _TransientErrors:
                 request, InvalidArgument("The request has a text or a number that the database cannot store.")
             )
         self._failures.record("Requests cannot be answered", error)
-        reason = failure_reason(error)
-        if reason is None and isinstance(error, OSError):
+        failure = failure_of(error)
+        if failure is None and isinstance(error, OSError):
             return error_response(
                 request,
                 Unavailable("The server could not use a file. Its log has the reason; try again later."),
             )
-        if reason is None:
+        if failure is None:
             return error_response(request, _INTERNAL)
+        if failure.is_damage:  # not for who tries again what passes
+            return error_response(
+                request, Internal(f"The server cannot do that: {failure.reason}. {failure.remedy}")
+            )
         return error_response(
-            request,
-            Unavailable(
-                f"The server cannot do that now: {reason}. It continues by itself once that is repaired."
-            ),
+            request, Unavailable(f"The server cannot do that now: {failure.reason}. {failure.remedy}")
         )
 
 

@@ -207,11 +207,12 @@ async def _server_health(
 ) -> ServerHealth:
     health = await cases.health.check()
     database_ok = health.checks["database"].status is not CheckStatus.DOWN
+    is_damaged = cases.backend.store.damage is not None  # the doctor says how much, as far as it can be read
     return ServerHealth(
         status=health.status,
         checks=health.checks,
         version=trainyard_protocol.__version__,
         time=cases.backend.clock(),
         live_runs=await run_in_threadpool(cases.diagnosis.live_runs) if database_ok and everything else None,
-        findings=await run_in_threadpool(find) if database_ok else (),
+        findings=await run_in_threadpool(find) if database_ok or is_damaged else (),
     )

@@ -17,7 +17,7 @@ from trainyard_server.storage.db import secrets
 from trainyard_server.storage.db.models import JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.probes import DatabaseFacts, DatabaseProbe, Unwritable
 from trainyard_server.storage.db.reader import Reader
-from trainyard_server.storage.failures import failure_reason
+from trainyard_server.storage.failures import RESTORE_DATABASE, Failure, failure_of, failure_reason
 from trainyard_server.storage.uploads import SCHEME
 
 STOPPING_SLACK_S = 300.0
@@ -50,14 +50,16 @@ class Diagnosis:
 
     def findings(self) -> tuple[Finding, ...]:
         """All findings; may take seconds. Without the database they are `unknown`."""
-        try:
-            return (*self._database(), *self._jobs(), *self._secrets(), *self._disk())
-        except Exception as error:
-            reason = failure_reason(error)
-            if reason is None:
-                raise
-            found = f"Runs, jobs and the database could not be checked: {reason}."
-            return (Finding(check="database", status="unknown", found=found),)
+        findings: list[Finding] = []
+        for part in (self._database, self._jobs, self._secrets, self._disk):
+            try:
+                findings += part()
+            except Exception as error:
+                failure = failure_of(error)
+                if failure is None:
+                    raise
+                return (*findings, _of_failure(failure))
+        return tuple(findings)
 
     def repair(self) -> tuple[Finding, ...]:
         """Safe repairs: remove packages that were not used for long. Raises OSError."""
@@ -190,6 +192,16 @@ class Diagnosis:
         return [path for path in old if path.name not in used]
 
 
+def _of_failure(failure: Failure) -> Finding:
+    """The finding in place of those that need the database. Damage is one of its own: all else passes."""
+    found = f"Runs, jobs and the database could not be checked: {failure.reason}."
+    if not failure.is_damage:
+        return Finding(check="database", status="unknown", found=f"{found} {failure.remedy}")
+    return _problem(
+        "database", found, "Some or all jobs cannot be read, and no new one is safe.", failure.remedy
+    )
+
+
 def of_database(facts: DatabaseFacts) -> Iterator[Finding]:
     """The findings about a database that answers."""
     what = f"{facts.kind}, {sized(facts.size_bytes)}, answers in {facts.latency_s * 1000:.1f} ms"
@@ -200,8 +212,7 @@ def of_database(facts: DatabaseFacts) -> Iterator[Finding]:
                 "database",
                 f"SQLite finds its file damaged: {'; '.join(facts.damage)}.",
                 "The data in the damaged part is lost; some jobs may be unreadable.",
-                "`trainyard down`, keep a copy of server/trainyard.db*, and recover it with `sqlite3 trainyard.db "
-                '".recover"` or take a backup.',
+                RESTORE_DATABASE,
             )
         )
     if facts.schema != facts.newest:

@@ -23,7 +23,7 @@ from trainyard_server.context import Backend
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.agent_liveness import Stopwatch
 from trainyard_server.storage.db.probes import PATIENCE_S, DatabaseProbe, Unwritable
-from trainyard_server.storage.failures import failure_reason
+from trainyard_server.storage.failures import Failure, failure_of, failure_reason
 
 FRESH_S = 1.0
 """How long a result is reused."""
@@ -153,10 +153,12 @@ class HealthChecks:
         except Unwritable as error:
             return Check(status=CheckStatus.DOWN, message=str(error))
         except Exception as error:
-            reason = failure_reason(error)
-            if reason is None:
+            failure = failure_of(error)
+            if failure is None:
                 raise
-            return Check(status=CheckStatus.DOWN, message=reason)
+            return _down(failure)
+        if self._backend.store.damage is not None:  # which the probe's own statements need not meet
+            return _down(self._backend.store.damage)
         return Check(status=CheckStatus.OK, message="answers", latency_ms=round(latency_s * 1000, 3))
 
     def _ask_disk(self) -> Check:
@@ -166,8 +168,12 @@ class HealthChecks:
                 _write(directory / f".health-{os.getpid()}", settings.durable)
             free = self._free()
         except OSError as error:
-            reason = failure_reason(error) or f"the data directory cannot be used ({error.strerror})"
-            return Check(status=CheckStatus.DOWN, message=reason)
+            failure = failure_of(error)
+            if failure is not None:
+                return _down(failure)
+            return Check(
+                status=CheckStatus.DOWN, message=f"the data directory cannot be used ({error.strerror})"
+            )
         if free < settings.disk_reserve:
             message = f"{sized(free)} are free: nothing new is accepted below {sized(settings.disk_reserve)}"
             return Check(status=CheckStatus.DEGRADED, message=message, free_bytes=free)
@@ -196,6 +202,10 @@ class HealthChecks:
             found = f"{full} of them start nothing: no room on a disk (`trainyard agents list` says which)"
             return Check(status=CheckStatus.DEGRADED, message=f"{alive} alive{silent}; {found}")
         return Check(status=CheckStatus.OK, message=f"{alive} alive{silent}")
+
+
+def _down(failure: Failure) -> Check:
+    return Check(status=CheckStatus.DOWN, message=failure.reason, advice=failure.remedy)
 
 
 def descriptors_check() -> Check:

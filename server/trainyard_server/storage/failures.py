@@ -1,10 +1,11 @@
-"""Transient failures of the database and the disk: their reason in words, and a log that reports each once."""
+"""Failures of the database and the disk: their reason and their remedy in words, and a log that reports each once."""
 
 import errno
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from sqlalchemy import exc
 
@@ -14,44 +15,79 @@ DatabaseError = exc.SQLAlchemyError
 UnstorableValue = exc.DataError
 """A value that the database cannot store, such as a NUL character in PostgreSQL."""
 
-_DISK_FULL = "the disk of the data directory is full"
-_UNWRITABLE = "the data directory cannot be written"
-_FILES: Mapping[int, str] = {
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure of the database or the disk. `reason` is half a sentence, `remedy` a whole one; neither has a path, a
+    host or a secret. `is_damage`: it does not pass by itself, whatever is repaired around it."""
+
+    reason: str
+    remedy: str
+    is_damage: bool = False
+
+
+_BY_ITSELF = "It goes on by itself."
+_ROOM = "Free some space there (`trainyard doctor` shows what uses it). It goes on by itself then."
+_WRITABLE = "Make it writable again. It goes on by itself then."
+_DISK = "The system's log (`dmesg`) has more on the disk. It goes on by itself once the disk can be read and written."
+_OPEN = "It is missing, or the server's user may not open it: put it back. It goes on by itself then."
+_ANSWER = "Start the database, or mend the way to it. It goes on by itself then."
+_DISK_FULL = Failure("the disk of the data directory is full", _ROOM)
+_UNWRITABLE = Failure("the data directory cannot be written", _WRITABLE)
+_FILES_OPEN = Failure("too many files are open", _BY_ITSELF)
+_FILES: Mapping[int, Failure] = {
     errno.ENOSPC: _DISK_FULL,
     errno.EDQUOT: _DISK_FULL,
     errno.EROFS: _UNWRITABLE,
     errno.EACCES: _UNWRITABLE,
     errno.EPERM: _UNWRITABLE,
-    errno.EIO: "the disk of the data directory fails",
-    errno.EMFILE: "too many files are open",
-    errno.ENFILE: "too many files are open",
+    errno.EIO: Failure("the disk of the data directory fails", _DISK),
+    errno.EMFILE: _FILES_OPEN,
+    errno.ENFILE: _FILES_OPEN,
 }
 
 # Parts of the messages of SQLite and PostgreSQL that are not caused by the statement, and their meaning.
-_DATABASE = (
-    ("is locked", "the database is locked by another process"),
-    ("lock timeout", "the database is locked by another process"),
-    ("disk is full", "the disk of the database is full"),
-    ("no space left", "the disk of the database is full"),
-    ("readonly", "the database is read-only"),
-    ("read-only", "the database is read-only"),
-    ("disk i/o error", "the disk of the database fails"),
-    ("malformed", "the database is damaged"),
-    ("not a database", "the database is damaged"),
-    ("unable to open", "the file of the database cannot be opened"),
-    ("statement timeout", "the database takes too long"),
-    ("deadlock", "another transaction used the database at the same time"),
+_LOCKED = Failure(
+    "the database is locked by another process", "End what holds it. It goes on by itself then."
 )
-_UNREACHABLE = "the database does not answer"
+_FULL = Failure("the disk of the database is full", _ROOM)
+_READ_ONLY = Failure("the database is read-only", _WRITABLE)
+RESTORE_DATABASE = (
+    "This does not pass by itself: stop the server, and restore the database from a backup, or recover what can be "
+    "read (docs/operating.md, A damaged database)."
+)
+_DAMAGED = Failure("the database is damaged", RESTORE_DATABASE, is_damage=True)
+_DATABASE = (
+    ("is locked", _LOCKED),
+    ("lock timeout", _LOCKED),
+    ("disk is full", _FULL),
+    ("no space left", _FULL),
+    ("readonly", _READ_ONLY),
+    ("read-only", _READ_ONLY),
+    ("disk i/o error", Failure("the disk of the database fails", _DISK)),
+    ("malformed", _DAMAGED),
+    ("not a database", _DAMAGED),
+    ("invalid page in block", _DAMAGED),
+    ("unable to open", Failure("the file of the database cannot be opened", _OPEN)),
+    ("statement timeout", Failure("the database takes too long", _BY_ITSELF)),
+    ("deadlock", Failure("another transaction used the database at the same time", _BY_ITSELF)),
+)
+_UNREACHABLE = Failure("the database does not answer", _ANSWER)
+_BUSY = Failure("every connection to the database is in use", _BY_ITSELF)
 _QUIET_S = 60.0  # a failure that returns after this time is logged again
 
 
-def failure_reason(error: BaseException) -> str | None:
-    """Reason why database or disk cannot be used: half a sentence without path, host or secret. None for other
-    errors."""
+def failure_of(error: BaseException) -> Failure | None:
+    """The failure of database or disk that an error tells of; None for other errors."""
     if isinstance(error, OSError):
         return _FILES.get(error.errno or 0)
     return _of_database(error)
+
+
+def failure_reason(error: BaseException) -> str | None:
+    """Its reason alone."""
+    failure = failure_of(error)
+    return failure.reason if failure is not None else None
 
 
 def is_database_failure(error: BaseException) -> bool:
@@ -65,9 +101,9 @@ def failure_detail(error: BaseException) -> str:
     return text.partition("\n")[0]
 
 
-def _of_database(error: BaseException) -> str | None:
+def _of_database(error: BaseException) -> Failure | None:
     if isinstance(error, exc.TimeoutError):
-        return "every connection to the database is in use"
+        return _BUSY
     if not isinstance(error, exc.DBAPIError):
         return None
     transient = isinstance(error, exc.OperationalError | exc.InterfaceError | exc.InternalError)
@@ -79,7 +115,7 @@ def _of_database(error: BaseException) -> str | None:
 
 
 class FailureLog:
-    """Logs a transient failure once, not on every attempt, and logs its recovery once. Errors that are not transient
+    """Logs a failure of database or disk once, not on every attempt, and logs its recovery once. Other errors
     are logged every time, with their traceback. Thread-safe."""
 
     def __init__(self, logger: logging.Logger, stopwatch: Callable[[], float] = time.monotonic) -> None:
@@ -90,17 +126,19 @@ class FailureLog:
 
     def record(self, operation: str, error: BaseException) -> None:
         """Log the failure. `operation` is the beginning of a sentence: "The scheduler cannot go on"."""
-        reason = failure_reason(error)
-        if reason is None:
+        failure = failure_of(error)
+        if failure is None:
             self._logger.error("%s: %s", operation, error, exc_info=error)
             return
+        reason = failure.reason
         now = self._stopwatch()
         with self._lock:
             self._last_seen = {key: at for key, at in self._last_seen.items() if now - at <= _QUIET_S}
             is_new = (operation, reason) not in self._last_seen
             self._last_seen[operation, reason] = now
         if is_new:
-            self._logger.error("%s: %s (%s).", operation, reason, failure_detail(error))
+            advice = f" {failure.remedy}" if failure.is_damage else ""
+            self._logger.error("%s: %s (%s).%s", operation, reason, failure_detail(error), advice)
 
     def resolved(self, operation: str, message: str) -> None:
         """Log `message` if the operation failed before."""

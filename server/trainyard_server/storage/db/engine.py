@@ -2,14 +2,16 @@
 
 import logging
 import re
+from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, create_engine, event, inspect
-from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.engine import Connection, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError
 
 from trainyard_protocol.errors import FailedPrecondition
+from trainyard_server.storage.failures import Failure, failure_of
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -41,13 +43,21 @@ class UnusableUrl(ValueError):
     """Not the URL of a database; the message has valid ones."""
 
 
-def opened(url: str, durable: bool) -> Engine:
-    """Open the database and migrate it. Raises UnusableUrl; FailedPrecondition for a schema of a newer release;
-    SQLAlchemyError where it cannot be used.
+def opened(url: str, durable: bool, report: Callable[[Failure], None] = lambda _: None) -> Engine:
+    """Open the database and migrate it. `report` gets each failure of a statement.
 
+    Raises UnusableUrl; FailedPrecondition for a schema of a newer release; SQLAlchemyError where it cannot be used.
     Each transaction reads one snapshot. On a connection with WRITES it is the only one that writes.
     """
     engine = _engine(url)
+
+    @event.listens_for(engine, "handle_error")
+    def _failed(context: ExceptionContext) -> None:
+        if context.sqlalchemy_exception is not None:
+            failure = failure_of(context.sqlalchemy_exception)
+            if failure is not None:
+                report(failure)
+
     match engine.dialect.name:
         case "sqlite":
             _prepare_sqlite(engine, durable)

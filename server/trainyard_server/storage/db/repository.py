@@ -49,6 +49,7 @@ from trainyard_server.storage.db.models import (
 )
 from trainyard_server.storage.db.reader import Reader
 from trainyard_server.storage.db.revisions import Changes
+from trainyard_server.storage.failures import Failure
 
 SERVICE_ACTOR = "trainyard"
 """The actor of the events that the service causes by itself."""
@@ -86,7 +87,9 @@ class Store:
 
     def __init__(self, url: str, durable: bool = True) -> None:
         """Raises UnusableUrl; SQLAlchemyError where the database cannot be used."""
-        self._engine = engine.opened(url, durable)
+        self.damage: Failure | None = None
+        """The damage that a statement has met, which the next one may not meet. It lasts until the next start."""
+        self._engine = engine.opened(url, durable, self._failed)
         self._inputs = JobInputs()
 
     @classmethod
@@ -107,6 +110,10 @@ class Store:
 
     def close(self) -> None:
         self._engine.dispose()
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.is_damage:
+            self.damage = failure
 
     @contextmanager
     def read(self) -> Iterator[Reader]:

@@ -7,7 +7,13 @@ import sqlite3
 import pytest
 from sqlalchemy import exc
 
-from trainyard_server.storage.failures import FailureLog, failure_detail, failure_reason, is_database_failure
+from trainyard_server.storage.failures import (
+    FailureLog,
+    failure_detail,
+    failure_of,
+    failure_reason,
+    is_database_failure,
+)
 
 
 def of_sqlite(message: str, kind: type[exc.DBAPIError] = exc.OperationalError) -> exc.DBAPIError:
@@ -40,6 +46,27 @@ def test_reason_of_a_transient_failure_has_no_path_and_no_statement(
 ) -> None:
     assert failure_reason(error) == reason
     assert is_database_failure(error) == (reason is not None and not isinstance(error, OSError))
+
+
+def test_remedy_says_what_passes_by_itself_what_needs_room_and_what_a_restore() -> None:
+    cases = (
+        (of_sqlite("database is locked"), "goes on by itself", False),
+        (of_sqlite("server closed the connection unexpectedly"), "goes on by itself", False),
+        (of_sqlite("database or disk is full"), "Free some space", False),
+        (OSError(errno.ENOSPC, "x"), "Free some space", False),
+        (of_sqlite("attempt to write a readonly database"), "Make it writable", False),
+        (of_sqlite("disk I/O error"), "the disk can be read and written", False),
+        (of_sqlite("database disk image is malformed", exc.DatabaseError), "restore the database", True),
+        (of_sqlite("file is not a database", exc.DatabaseError), "does not pass by itself", True),
+    )
+    wrong = [
+        (error, failure)
+        for error, remedy, is_damage in cases
+        if (failure := failure_of(error)) is None
+        or remedy not in failure.remedy
+        or failure.is_damage is not is_damage
+    ]
+    assert wrong == []
 
 
 def test_detail_is_one_line_without_the_statement() -> None:

@@ -10,6 +10,19 @@ CA_FILE_VARIABLE = "TRAINYARD_CA_FILE"
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _OTHER_NAME, _OTHER_ADDRESS = 62, 64
 _UNKNOWN_ISSUER = (2, 18, 19, 20, 21)
+_NO_TLS = frozenset(
+    (
+        "HTTP_REQUEST",
+        "PACKET_LENGTH_TOO_LONG",
+        "RECORD_LAYER_FAILURE",
+        "UNKNOWN_PROTOCOL",
+        "WRONG_VERSION_NUMBER",
+    )
+)
+"""Reasons of OpenSSL for an answer that is not TLS."""
+
+_BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
+"""A connection that ends within TLS: the network, or a server that ends. Trying again may help."""
 
 
 def client_context(ca_file: Path | None = None) -> ssl.SSLContext:
@@ -35,15 +48,18 @@ def client_context(ca_file: Path | None = None) -> ssl.SSLContext:
 
 
 def tls_failure(error: BaseException, url: str, ca_file: Path | None) -> str:
-    """Message about a failure of TLS, with what to do, from a client's exception; "" if it is about something else."""
+    """Message about a failure of TLS, with what to do, from a client's exception; "" if it is about something else,
+    such as a network that breaks off."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, ssl.SSLError):
         seen = seen.__cause__ or seen.__context__
     if isinstance(seen, ssl.SSLCertVerificationError):
         return f"The certificate of the server at {url} is not accepted: {_reason(seen, ca_file)}"
-    if isinstance(seen, ssl.SSLError):
-        return f"There is no TLS at {url} ({seen.reason or seen}): does the server there speak http:// only?"
-    return ""
+    if not isinstance(seen, ssl.SSLError) or isinstance(seen, _BROKEN_OFF):
+        return ""
+    if seen.reason in _NO_TLS:
+        return f"There is no TLS at {url} ({seen.reason}): does the server there speak http:// only?"
+    return f"TLS with the server at {url} fails ({seen.reason or seen})."
 
 
 def _reason(error: ssl.SSLCertVerificationError, ca_file: Path | None) -> str:

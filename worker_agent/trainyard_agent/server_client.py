@@ -139,7 +139,8 @@ class ServerClient:
     def _unavailable(self, error: httpx.HTTPError) -> Unavailable:
         if failure := tls_failure(error, self.server, self._ca_file):
             return Unavailable(failure)
-        message = f"The server at {self.server} does not answer ({error or type(error).__name__})."
+        reason = str(error) or type(error).__name__  # that of a time-out has no text
+        message = f"The server at {self.server} does not answer ({reason})."
         if isinstance(error, httpx.RemoteProtocolError) and self.server.startswith("http://"):
             message += " Does it speak HTTPS? Its address then begins with https://."
         return Unavailable(message)

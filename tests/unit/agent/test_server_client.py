@@ -1,5 +1,6 @@
 import hashlib
 import json
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,45 @@ async def test_every_failure_is_one_of_the_error_tree(
     async with answering(respond) as client:
         with pytest.raises(expected):
             await client.send_log("r", "t", LogChunk(start=0, lines=()))
+
+
+async def test_server_that_does_not_answer_is_said_with_the_reason() -> None:
+    """Also one that has no text, and one of a network that broke off within TLS, which is no lack of TLS."""
+    plain = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
+    plain.reason = "WRONG_VERSION_NUMBER"
+    alert = ssl.SSLError(1, "[SSL: TLSV1_ALERT_PROTOCOL_VERSION] alert")
+    alert.reason = "TLSV1_ALERT_PROTOCOL_VERSION"
+    cut = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+    expected: dict[Exception, str] = {
+        httpx.ReadTimeout(""): "The server at http://stub does not answer (ReadTimeout).",
+        httpx.ConnectError(
+            "Connection refused"
+        ): "The server at http://stub does not answer (Connection refused).",
+        caused(httpx.ConnectError("EOF"), cut): "The server at http://stub does not answer (EOF).",
+        caused(httpx.ConnectError(""), plain): (
+            "There is no TLS at http://stub (WRONG_VERSION_NUMBER): does the server there speak http:// only?"
+        ),
+        caused(httpx.ConnectError(""), alert): (
+            "TLS with the server at http://stub fails (TLSV1_ALERT_PROTOCOL_VERSION)."
+        ),
+    }
+    wrong = {}
+    for error, message in expected.items():
+
+        def fail(_: httpx.Request, error: Exception = error) -> httpx.Response:
+            raise error
+
+        async with answering(fail) as client:
+            with pytest.raises(Unavailable) as failed:
+                await client.send_log("r", "t", LogChunk(start=0, lines=()))
+        if failed.value.message != message:
+            wrong[repr(error)] = failed.value.message
+    assert not wrong
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 async def test_download_writes_what_was_staged(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Fault(StrEnum):
     NOBODY = "NOBODY"
     USER = "USER"  # another run would end the same way: no new run
     INFRASTRUCTURE = "INFRASTRUCTURE"  # a new run, a few times
+    CAPACITY = "CAPACITY"  # nothing has failed, it could not start yet: a new run after a pause, as often as it takes
     OPERATOR = "OPERATOR"  # the machine was shut down, or given to other work, on purpose: always a new run
 
 
@@ -56,11 +57,14 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "OUT_OF_MEMORY"  # killed at its memory limit
     OUT_OF_DISK = "OUT_OF_DISK"  # killed at its disk limit
     START_FAILED = "START_FAILED"  # its command could not be executed
+    REFUSED = "REFUSED"  # its engine does not allow it: no permission, against a policy, or a name that is not there
     PACKAGES_FAILED = "PACKAGES_FAILED"  # its packages do not exist or could not be installed
     IMAGE_FAILED = "IMAGE_FAILED"  # its image does not exist, or may not be pulled
     SECRETS_FAILED = "SECRETS_FAILED"  # a secret of its job was deleted, or cannot be decrypted
     STAGING_FAILED = "STAGING_FAILED"  # its packages or its image could not be fetched
     HOST_FAILED = "HOST_FAILED"  # its machine, or the container engine there, could not start it
+    GIVEN_BACK = "GIVEN_BACK"  # its engine had no room for it within the start deadline, or did not answer
+    TIME_LIMIT = "TIME_LIMIT"  # ended at a time limit of its engine: costs no retry if it got further
     KILLED_BY_SIGNAL = "KILLED_BY_SIGNAL"  # by a signal that the agent did not send
     VANISHED = "VANISHED"  # gone without an exit status
     STALLED = "STALLED"  # its step did not change for longer than its history, or a set limit, allows
@@ -119,11 +123,14 @@ FAULTS: Mapping[Reason, Fault] = {
     Reason.OUT_OF_MEMORY: Fault.USER,
     Reason.OUT_OF_DISK: Fault.USER,
     Reason.START_FAILED: Fault.USER,
+    Reason.REFUSED: Fault.USER,
     Reason.PACKAGES_FAILED: Fault.USER,
     Reason.IMAGE_FAILED: Fault.USER,
     Reason.SECRETS_FAILED: Fault.USER,
     Reason.STAGING_FAILED: Fault.INFRASTRUCTURE,
     Reason.HOST_FAILED: Fault.INFRASTRUCTURE,
+    Reason.GIVEN_BACK: Fault.CAPACITY,
+    Reason.TIME_LIMIT: Fault.INFRASTRUCTURE,
     Reason.KILLED_BY_SIGNAL: Fault.INFRASTRUCTURE,
     Reason.VANISHED: Fault.INFRASTRUCTURE,
     Reason.STALLED: Fault.INFRASTRUCTURE,

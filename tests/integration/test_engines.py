@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainyard_agent.runtimes.base import Traits
-from trainyard_agent.runtimes.fake import FOREVER, Exit, FakeRuntime, Print, Script, by_module
+from trainyard_agent.runtimes.base import Launch, Traits
+from trainyard_agent.runtimes.fake import FOREVER, Exit, FakeRuntime, Print, Programs, Script, by_module
 from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
 from trainyard_protocol.sync import CLUSTER, Capacity, LogLine, Pool, digest
 from world import Machine, World
@@ -31,8 +31,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await world.close()
 
 
-def engine(world: World) -> Machine:
-    machine = world.machine("cluster", PROGRAMS)
+def engine(world: World, programs: Programs = PROGRAMS) -> Machine:
+    machine = world.machine("cluster", programs)
     nodes = Pool(
         nodes=2, vcpus=4, memory_bytes=16 * 10**9, accelerator_type="NVIDIA_TESLA_T4", accelerator_count=1
     )
@@ -66,12 +66,53 @@ async def test_what_a_run_waits_for_is_shown_until_it_is_given_back_for_a_new_on
     detail = await world.detail("j")
     verdict = detail.runs[0].verdict
     assert verdict is not None
-    assert (detail.runs[0].state, verdict.reason) == (RunState.ENDED, Reason.HOST_FAILED)
-    assert f"{WORKER} was not started for 600 s: {NO_ROOM}." in verdict.message
+    assert (detail.runs[0].state, verdict.reason) == (RunState.ENDED, Reason.GIVEN_BACK)
+    message = f"could not be started yet: {WORKER} was not started for 600 s: {NO_ROOM}."
+    assert message in verdict.message
     assert detail.runs[0].activity == ""
-    world.clock.advance(2)
+    why = (await world.call("GET", "/trainyard/v1/projects/p/jobs/j/why")).json()
+    assert why["summary"].startswith("It backs off: its next run starts at ")
+    assert why["summary"].endswith(message)
+    world.clock.advance(60)
     await world.settle()
     assert [run.number for run in (await world.detail("j")).runs] == [1, 2]
+
+
+async def test_job_waits_out_a_full_cluster_without_a_retry_until_its_wait_time_is_over(
+    tmp_path: Path,
+) -> None:
+    """For as many start deadlines as it takes: no run that has not started is a failure."""
+    is_full = True
+
+    def programs(launch: Launch) -> Script:
+        return PROGRAMS(launch) if is_full else FOREVER
+
+    world = World(tmp_path, retries=1)
+    try:
+        engine(world, programs)
+        await world.settle()
+        await world.submit("patient", workers=1, module="waits.task")
+        await world.submit("hurried", workers=1, module="waits.task", scheduling={"maxWaitTime": "2000s"})
+        for _ in range(90):  # 45 minutes
+            await world.settle(2)
+            world.clock.advance(30)
+        patient, hurried = await world.detail("patient"), await world.detail("hurried")
+        assert patient.state in (JobState.QUEUED, JobState.PREPARING)
+        assert 4 <= len(patient.runs) <= 5
+        assert {run.verdict.reason for run in patient.runs if run.verdict} == {Reason.GIVEN_BACK}
+        assert hurried.state is JobState.CANCELLED
+        assert "maxWaitTime of 2000s" in str(hurried.job["errorMessage"])
+        assert len(hurried.runs) > 1
+
+        is_full = False
+        for _ in range(25):
+            await world.settle(2)
+            world.clock.advance(30)
+        patient = await world.detail("patient")
+        assert patient.state is JobState.RUNNING
+        assert not [event for event in patient.events if "retry 1" in event.message]
+    finally:
+        await world.close()
 
 
 async def test_preempted_run_gets_a_new_one_that_costs_no_retry(world: World) -> None:

@@ -507,7 +507,7 @@ class Agent:
             except StartFailed:
                 raise
             except EngineUnavailable as error:
-                raise StartFailed(order.replicas[0].task, str(error), Reason.HOST_FAILED) from error
+                raise StartFailed(order.replicas[0].task, str(error), Reason.GIVEN_BACK) from error
             except Exception as error:
                 # A bug of ours, which a retry would hit again: the job fails with it.
                 _log.exception("run %s cannot be started", order.run_id)
@@ -573,11 +573,11 @@ class Agent:
                 raise outcome
 
     async def _enforce_start_deadline(self) -> None:
-        """Stop the runs whose engine does not start them: the server gives each a new run."""
+        """Stop the runs whose engine does not start them: each waits for a new run in the server's queue."""
         for run_id, message in self._start_deadline.overdue(self._observed, self._clock.monotonic()).items():
             if run_id in self._handles:
                 grace_s = self._handles[run_id].grace_s
-                await self._stop(run_id, grace_s, Reason.HOST_FAILED)
+                await self._stop(run_id, grace_s, Reason.GIVEN_BACK)
                 self._start_deadline.give_back(run_id, message)
                 _log.warning("run %s is given back: %s", run_id, message)
 

@@ -389,7 +389,8 @@ def _job_values(
             return {"started_at": job.started_at or now}
         case JobState.QUEUED:
             retries = job.retries_used if step.retries_used is None else step.retries_used
-            return {"queued_at": now, "backoff_until": step.backoff_until, "retries_used": retries}
+            queued_at = job.queued_at if step.is_still_waiting else now
+            return {"queued_at": queued_at, "backoff_until": step.backoff_until, "retries_used": retries}
         case JobState.CANCELLING:
             return {"stop_message": step.stop_message, "waiting": "", "waiting_kind": "", "position": 0}
         case _:

@@ -61,8 +61,7 @@ def job_snapshot(reader: Reader, key: int) -> JobSnapshot:
         return snapshot_of(job, parsed)
     live = run_snapshot(run, reader.replicas([run.run_id]))
     snapshot = snapshot_of(job, parsed, live, restarts_of(reader, [run]).get(key, ()))
-    # The others have a full budget: what their runs reached decides nothing.
-    return replace(snapshot, reached_before=Reached(*reader.reached(key))) if job.retries_used else snapshot
+    return replace(snapshot, reached_before=Reached(*reader.reached(key))) if run.number > 1 else snapshot
 
 
 def restarts_of(reader: Reader, live: Iterable[RunRow]) -> dict[int, tuple[RunSnapshot, ...]]:

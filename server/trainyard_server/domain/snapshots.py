@@ -97,7 +97,7 @@ class JobSnapshot:
     retries_used: int = 0
     """New runs after infrastructure failures since a run got further than those before it."""
     reached_before: Reached = Reached()
-    """What the runs before the live one reached; empty if no retry is used."""
+    """What the runs before the live one reached."""
     stop_message: str = ""
     stall_action: StallAction | None = None
     run: RunSnapshot | None = None

@@ -41,6 +41,7 @@ class QueueExplanation:
             if row.state is not JobState.QUEUED or studies.kind_of(reader, row.key).is_study:
                 return _view(row, summary=_present_state(reader, row))
             rows = {job.key: job for job in reader.queued()}
+            before = _last_run(reader, row)
             queue = queued_snapshots(reader, rows.values())
             agents = agents_now(reader, self._backend)
             gangs = [(agent, gang) for agent in agents for gang in agent.gangs]
@@ -61,9 +62,8 @@ class QueueExplanation:
         if waiting is None:
             return _view(row, needs=needs(job.gang), summary="It starts now.")
         if waiting.kind == "backoff":
-            return _view(
-                row, needs=needs(job.gang), summary=f"It backs off after a failed run: {waiting.reason}."
-            )
+            summary = f"It backs off: {waiting.reason}. {before}".rstrip()
+            return _view(row, needs=needs(job.gang), summary=summary)
 
         def name_of(key: int) -> str:
             one = rows[key]
@@ -78,7 +78,7 @@ class QueueExplanation:
         return _view(
             row,
             needs=needs(job.gang),
-            summary=f"It waits: {waiting.reason}.",
+            summary=f"It waits: {waiting.reason}. {before}".rstrip(),
             kind=waiting.kind,
             position=waiting.position,
             ahead=_ahead(queue, rows, result.waiting, waiting.position, shown),
@@ -104,6 +104,14 @@ def _waiting_job(reader: Reader, job: JobRow) -> JobRow:
     """The job that waits: of a study its first trial that does."""
     trials = studies.trial_jobs(reader, job.key)
     return next((trial for trial in trials if trial.state is JobState.QUEUED), job)
+
+
+def _last_run(reader: Reader, row: JobRow) -> str:
+    """The end of the job's last run, with the words of its engine, in a sentence; "" before its first."""
+    for run in reversed(reader.runs(row.key)):
+        if run.verdict is not None:
+            return f"Its last run, {run.number}, ended: {run.verdict['message']}"
+    return ""
 
 
 def _present_state(reader: Reader, row: JobRow) -> str:

@@ -242,11 +242,11 @@ def test_partial_gang_in_a_full_cluster_is_given_back_within_the_start_deadline(
     for task in (CHIEF, WORKER):  # as Kueue's pods have them, which keeps them until their group has ended
         held = {"metadata": {"finalizers": [objects.FINALIZER, MANAGED]}}
         failures.lab.client.patch("pods", objects.pod_name(run_id, task), held)
-    driver.runtime.stop(run_id, 1.0, Reason.HOST_FAILED)
+    driver.runtime.stop(run_id, 1.0, Reason.GIVEN_BACK)
     ends = {task: report.exit for task, report in driver.wait_for_exits(run_id).items()}
     assert {task: (end.reason, end.after_stop) for task, end in ends.items() if end} == {
-        CHIEF: (Reason.HOST_FAILED, True),
-        WORKER: (Reason.HOST_FAILED, True),
+        CHIEF: (Reason.GIVEN_BACK, True),
+        WORKER: (Reason.GIVEN_BACK, True),
     }
     assert driver.wait_for_log(run_id, WORKER) == []
     failures.remove("no room")
@@ -311,10 +311,10 @@ def test_registry_that_does_not_answer_keeps_a_replica_waiting(kubernetes_lab: K
     driver.runtime.start(RUN, [launch])
     driver.until(lambda: "127.0.0.1:1/no/image:1" in driver.reports(RUN)[CHIEF].waits)
     assert driver.reports(RUN)[CHIEF].state is ReplicaState.STARTING
-    driver.runtime.stop(RUN, 5.0, Reason.HOST_FAILED)
+    driver.runtime.stop(RUN, 5.0, Reason.GIVEN_BACK)
     ended = driver.wait_for_exits(RUN)[CHIEF].exit
     assert ended is not None
-    assert (ended.code, ended.reason, ended.after_stop) == (None, Reason.HOST_FAILED, True)
+    assert (ended.code, ended.reason, ended.after_stop) == (None, Reason.GIVEN_BACK, True)
     driver.runtime.remove(RUN)
     assert driver.lab.remaining(RUN) == []
 
@@ -450,7 +450,7 @@ def test_start_in_which_the_api_server_is_killed_is_given_back_with_what_was_mad
         with pytest.raises(KubeError):
             driver.runtime.observe(RUN)
     driver.until(lambda: driver.reports(RUN)[WORKER].exit)
-    _is_given_back(driver, "does not answer")
+    _is_given_back(driver, Reason.GIVEN_BACK, "does not answer")
 
 
 def test_start_in_which_the_agent_is_killed_is_given_back_with_what_was_made(
@@ -473,7 +473,7 @@ def test_start_in_which_the_agent_is_killed_is_given_back_with_what_was_made(
     (handle,) = driver.lab.reopen().recover()
     assert (handle.run_id, handle.launched) == (RUN, True)
     driver.until(lambda: _is_running(driver))
-    _is_given_back(driver, "The agent ended")
+    _is_given_back(driver, Reason.HOST_FAILED, "The agent ended")
 
 
 def _running(driver: Driver) -> dict[str, ReplicaReport]:
@@ -491,14 +491,14 @@ def _is_running(driver: Driver) -> bool:
     return bool(pod and pod["status"]["phase"] == "Running")
 
 
-def _is_given_back(driver: Driver, why: str) -> None:
+def _is_given_back(driver: Driver, reason: Reason, why: str) -> None:
     reports = driver.reports(RUN)
     missing = reports[WORKER].exit
     assert missing is not None
-    assert (missing.code, missing.reason, missing.after_stop) == (None, Reason.HOST_FAILED, False)
+    assert (missing.code, missing.reason, missing.after_stop) == (None, reason, False)
     assert why in missing.message
     driver.until(lambda: driver.reports(RUN)[CHIEF].state is ReplicaState.RUNNING)
-    driver.runtime.stop(RUN, 1.0, Reason.HOST_FAILED)
+    driver.runtime.stop(RUN, 1.0, Reason.GIVEN_BACK)
     assert driver.wait_for_exits(RUN)[WORKER].exit == missing
     driver.runtime.remove(RUN)
     assert driver.lab.remaining(RUN) == []

@@ -32,8 +32,8 @@ def test_first_look_up_of_each_replica_finds_all_others(kubernetes_lab: Kubernet
     driver.runtime.start(NEXT, [chief, replace(worker, vcpus=10_000, memory_bytes=1 << 20)])
     driver.until(lambda: driver.reports(NEXT)[CHIEF].waits == "waits for peers")
     assert "Insufficient cpu" in driver.reports(NEXT)[WORKER].waits
-    driver.runtime.stop(NEXT, 5.0, Reason.HOST_FAILED)
-    assert ends(driver, NEXT) == dict.fromkeys((CHIEF, WORKER), (None, Reason.HOST_FAILED))
+    driver.runtime.stop(NEXT, 5.0, Reason.GIVEN_BACK)
+    assert ends(driver, NEXT) == dict.fromkeys((CHIEF, WORKER), (None, Reason.GIVEN_BACK))
 
 
 def test_image_that_cannot_wait_is_not_the_job_s_fault(kubernetes_lab: KubernetesLab) -> None:

@@ -500,7 +500,7 @@ async def test_lease_that_runs_out_stops_every_replica(world: World) -> None:
     [
         (RuntimeError("a bug"), Reason.START_FAILED),
         (OSError(errno.ENOSPC, "No space left on device"), Reason.HOST_FAILED),
-        (EngineUnavailable("the API server is busy"), Reason.HOST_FAILED),
+        (EngineUnavailable("the API server is busy"), Reason.GIVEN_BACK),
     ],
 )
 async def test_trouble_with_one_run_does_not_hold_up_the_others(

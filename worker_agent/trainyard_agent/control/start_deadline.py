@@ -66,6 +66,6 @@ def _waits(report: ReplicaReport) -> bool:
 
 
 def _ended_by(report: ReplicaReport, message: str) -> ReplicaReport:
-    if report.exit is None or report.exit.reason is not Reason.HOST_FAILED:
+    if report.exit is None or report.exit.reason is not Reason.GIVEN_BACK:
         return report
     return report.model_copy(update={"exit": report.exit.model_copy(update={"message": message})})

@@ -175,7 +175,8 @@ class EngineUnavailable(Exception):
 
 class StartFailed(Exception):
     """A replica could not be started, and its run was removed. `message` is one sentence; `reason` says whose fault it
-    was: START_FAILED the job's, HOST_FAILED the machine's."""
+    was: START_FAILED the job's, HOST_FAILED the machine's. An engine that does not answer, or has no room, gives the
+    run back (GIVEN_BACK); one that does not allow it says REFUSED."""
 
     def __init__(self, task: str, message: str, reason: Reason = Reason.START_FAILED) -> None:
         super().__init__(f"{task} could not be started: {message}")

@@ -26,7 +26,7 @@ _MAY_BE_THE_DISKS = frozenset(
 _MESSAGES = {
     Reason.VANISHED: "Its supervisor was killed, its directory was removed, or the machine was restarted.",
     Reason.STOPPED: "It was stopped.",
-    Reason.HOST_FAILED: "Its run was stopped, because its engine had not started every replica in time.",
+    Reason.GIVEN_BACK: "Its run was stopped, because its engine had not started every replica in time.",
     Reason.HOST_LOST: "Its worker agent could not reach the server for the length of the lease, and stopped it.",
     Reason.HOST_SHUTDOWN: "It was stopped with everything else on its machine.",
     Reason.PREEMPTED: "Its engine took it away for other work.",

@@ -42,8 +42,10 @@ CANCELLED_BY_USER = "The job was cancelled by the user."
 
 _HOST_REASONS = (Reason.HOST_LOST, Reason.HOST_SHUTDOWN)
 _NOT_STARTED = (ReplicaState.PENDING, ReplicaState.STARTING)
-_DESPITE_A_STOP = (*_HOST_REASONS, Reason.HOST_FAILED)
+_DESPITE_A_STOP = (*_HOST_REASONS, Reason.HOST_FAILED, Reason.GIVEN_BACK)
 """Reasons that decide a run although its replicas were stopped: the agent stopped them by itself."""
+_TAKEN = (Reason.PREEMPTED, Reason.TIME_LIMIT)
+"""Reasons of replicas that their engine ends: they decide above the failures of others, which may follow from them."""
 _ABOVE_A_STALL = (*_HOST_REASONS, Reason.COMPLETED)
 """Reasons that decide a run even if it is being stopped because it stalled."""
 
@@ -61,6 +63,11 @@ class RetryPolicy:
     def backoff_s(self, retry: int) -> float:
         """Seconds before new run number `retry`, from 1: doubled each time, up to `backoff_max_s`."""
         return float(min(self.backoff_first_s * 2 ** min(retry - 1, 60), self.backoff_max_s))
+
+    def waiting_pause_s(self, waited_s: float) -> float:
+        """Seconds before the next attempt to start what could not start for so long: as long again, within the limits
+        of a backoff. So attempts, which are not counted, become rare."""
+        return max(self.backoff_first_s, min(waited_s, self.backoff_max_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,8 @@ class Transition:
     stop_message: str = ""
     backoff_until: datetime | None = None
     retries_used: int | None = None
+    is_still_waiting: bool = False
+    """With the job's move to QUEUED: it has waited since it was QUEUED before, and its maxWaitTime goes on."""
     of_restart: str = ""
     restart: evaluators.Restart | None = None
 
@@ -151,8 +160,9 @@ def decider(job: JobSnapshot) -> ReplicaSnapshot | None:
 def _first(job: JobSnapshot) -> ReplicaSnapshot | None:
     """The replica whose exit decides if no stall does.
 
-    A preemption decides above all failures of its run: others may fail of it before the replica itself has ended. So
-    does a replica that was killed in the moment in which another one failed: its connections end before it does.
+    A preemption, or a time limit, decides above all failures of its run: others may fail of it before the replica
+    itself has ended. So does a replica that was killed in the moment in which another one failed: its connections end
+    before it does.
     """
     if job.run is None:
         return None
@@ -166,8 +176,8 @@ def _first(job: JobSnapshot) -> ReplicaSnapshot | None:
     *_, reason, first = exits[0]
     if reason is Reason.COMPLETED:
         return first
-    preempted = next((replica for *_, reason, replica in exits if reason is Reason.PREEMPTED), None)
-    return preempted or next((one for *_, one in exits if _is_killed_with(one, first)), first)
+    taken = next((replica for *_, reason, replica in exits if reason in _TAKEN), None)
+    return taken or next((one for *_, one in exits if _is_killed_with(one, first)), first)
 
 
 def _is_killed_with(replica: ReplicaSnapshot, first: ReplicaSnapshot) -> bool:
@@ -502,7 +512,9 @@ def _ended(
             error_message=job.stop_message,
         )
     fault = FAULTS[verdict.reason]
-    if job.state is not JobState.CANCELLING and fault is Fault.OPERATOR:
+    is_further = run.reached.is_beyond(job.reached_before)
+    is_free = fault is Fault.OPERATOR or (verdict.reason is Reason.TIME_LIMIT and is_further)
+    if job.state is not JobState.CANCELLING and is_free:
         message = "A new run starts as soon as there is room for it."
         return Transition(
             run=RunState.ENDED,
@@ -510,12 +522,24 @@ def _ended(
             run_message=f"Run {run.number} failed: {verdict.message}",
             job_message=message,
             verdict=verdict,
+            retries_used=0 if is_further else None,
         )
-    is_further = job.retries_used > 0 and run.reached.is_beyond(job.reached_before)
-    retry = 1 if is_further else job.retries_used + 1
+    if job.state is not JobState.CANCELLING and fault is Fault.CAPACITY:
+        pause = policy.waiting_pause_s((now - job.queued_at).total_seconds())
+        return Transition(
+            run=RunState.ENDED,
+            job=JobState.QUEUED,
+            run_message=f"Run {run.number} was given back: {verdict.message}",
+            job_message=f"A new run starts in {pause:g} s. Waiting costs no retry.",
+            verdict=verdict,
+            backoff_until=now + timedelta(seconds=pause),
+            is_still_waiting=job.state is JobState.PREPARING,
+        )
+    is_counted_anew = job.retries_used > 0 and is_further
+    retry = 1 if is_counted_anew else job.retries_used + 1
     if job.state is not JobState.CANCELLING and fault is Fault.INFRASTRUCTURE and retry <= policy.retries:
         pause = policy.backoff_s(retry)
-        anew = ", counted anew: this run got further than those before" if is_further else ""
+        anew = ", counted anew: this run got further than those before" if is_counted_anew else ""
         return Transition(
             run=RunState.ENDED,
             job=JobState.QUEUED,

@@ -20,6 +20,11 @@ MOST_RESTARTS = 5
 """As the real service restarted a replica."""
 
 
+_FREE = (Fault.OPERATOR, Fault.CAPACITY)
+_NOT_STARTED = (Reason.HOST_FAILED, Reason.GIVEN_BACK)
+"""Reasons of replicas that their engine has not started, which are stopped for that."""
+
+
 class Backoff(Protocol):
     def backoff_s(self, retry: int) -> float: ...
 
@@ -59,12 +64,14 @@ def restart(job: JobSnapshot, now: datetime, policy: Backoff) -> Restart | None:
         has_ended = replica.log_complete and (run is job.run or run.state is RunState.ENDED)
         if not has_ended or replica.exit is None or not _starts_again(lives):
             continue
-        free, charged = FAULTS[replica.exit.reason] is Fault.OPERATOR, _charged(lives)
-        pause = timedelta(seconds=0 if free else policy.backoff_s(charged))
+        fault, charged = FAULTS[replica.exit.reason], _charged(lives)
+        free = fault in _FREE
+        count = _count(lives, Fault.CAPACITY) if fault is Fault.CAPACITY else charged
+        pause = timedelta(seconds=0 if fault is Fault.OPERATOR else policy.backoff_s(count))
         ended_at = replica.exit.finished_at  # by the agent's clock, which may be ahead
         if not ended_at <= now < ended_at + pause:
-            count = "" if free else f" (restart {charged} of {MOST_RESTARTS})"
-            return Restart(task, f"{the_replica(task)} starts again, alone{count}.")
+            counted = "" if free else f" (restart {charged} of {MOST_RESTARTS})"
+            return Restart(task, f"{the_replica(task)} starts again, alone{counted}.")
     return None
 
 
@@ -108,17 +115,21 @@ def _starts_again(lives: list[_Life]) -> bool:
     ended = replica.exit
     if ended is None or ended.reason is Reason.COMPLETED or _was_stopped(ended):
         return False
-    if len(lives) == 1 and (not replica.has_run or ended.reason is Reason.HOST_FAILED):
+    if len(lives) == 1 and (not replica.has_run or ended.reason in _NOT_STARTED):
         return False  # its gang has not started
     return _charged(lives) <= MOST_RESTARTS
 
 
 def _was_stopped(ended: ExitReport) -> bool:
     """A restart that an engine does not start is stopped too, and tried again."""
-    return ended.reason is Reason.STOPPED or (ended.after_stop and ended.reason is not Reason.HOST_FAILED)
+    return ended.reason is Reason.STOPPED or (ended.after_stop and ended.reason not in _NOT_STARTED)
 
 
 def _charged(lives: list[_Life]) -> int:
-    """The ends that count: not those for which a machine was shut down, or given to other work."""
+    """The ends that count: not those for which a machine was shut down or given to other work, or had no room."""
+    return sum(_count(lives, fault) for fault in Fault if fault not in _FREE)
+
+
+def _count(lives: list[_Life], fault: Fault) -> int:
     ends = (life.replica.exit for life in lives)
-    return sum(end is not None and FAULTS[end.reason] is not Fault.OPERATOR for end in ends)
+    return sum(end is not None and FAULTS[end.reason] is fault for end in ends)

@@ -32,6 +32,8 @@ def sentence(task: str, ended: ExitReport) -> str:
             return f"{who} exceeded its disk limit and was killed. {ended.message}".rstrip()
         case Reason.START_FAILED:
             return f"{who} could not be started: {ended.message}"
+        case Reason.REFUSED:
+            return f"{who} was refused: {ended.message}"
         case Reason.PACKAGES_FAILED:
             return f"{who} could not install its packages: {ended.message}"
         case Reason.STAGING_FAILED:
@@ -42,6 +44,10 @@ def sentence(task: str, ended: ExitReport) -> str:
             return f"{who} could not get its secrets: {ended.message}"
         case Reason.HOST_FAILED:
             return f"{who} could not be started by its machine: {ended.message}"
+        case Reason.GIVEN_BACK:
+            return f"{who} could not be started yet: {ended.message}"
+        case Reason.TIME_LIMIT:
+            return f"{who} reached a time limit. {ended.message}".rstrip()
         case Reason.VANISHED:
             return f"{who} vanished without an exit status. {ended.message}".rstrip()
         case Reason.STALLED:

@@ -154,7 +154,7 @@ class JobRow(Table):
     labels: Mapped[dict[str, str]]
     revision: Mapped[int] = mapped_column(default=0)  # of the patchable fields; part of the etag
     created_at: Mapped[datetime]
-    queued_at: Mapped[datetime]  # when it last became QUEUED
+    queued_at: Mapped[datetime]  # since when it waits for a run to start
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     error_message: Mapped[str] = mapped_column(AnyText, default="")

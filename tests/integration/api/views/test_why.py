@@ -69,7 +69,10 @@ def test_job_that_does_not_wait_is_told_what_it_does(one: Server) -> None:
     agent.exit(code=137, reason=Reason.KILLED_BY_SIGNAL)
     agent.sync()
     rests = why(one)
-    assert rests.summary.startswith("It backs off after a failed run: its next run starts at 20")
+    assert rests.summary.startswith("It backs off: its next run starts at 20")
+    assert rests.summary.endswith(
+        ". Its last run, 1, ended: The replica master 0 was killed by signal 9 (SIGKILL)."
+    )
     assert rests.changes == ()
     one.tick(2)
     agent.sync()

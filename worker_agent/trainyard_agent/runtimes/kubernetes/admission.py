@@ -6,6 +6,7 @@ them: two queues starve each other.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ _KUEUE_VERSIONS = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
 _SCHEDULING = "scheduling.k8s.io"
 _POD_GROUPS = f"{_SCHEDULING}/v1beta1"
 _EVERY_S = 5.0
+_NO_QUEUE = re.compile(r"Queue \S+ (?:doesn't|does not) exist")
+_SURE_S = 30.0
+"""So long a queue must be missing: a Kueue that has just started may not know it yet."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +67,10 @@ class GangAdmission:
 
     def waits(self, run_id: str, pod: Mapping[str, Any]) -> str:  # noqa: ARG002
         """The reason why the gang of this pod is not admitted; "" once it is."""
+        return ""
+
+    def refusal(self, run_id: str) -> str:  # noqa: ARG002
+        """The reason why a gang that waits will never be admitted, in a sentence; "" if it may be."""
         return ""
 
 
@@ -106,6 +114,8 @@ class LocalQueue(GangAdmission):
     workloads: Callable[[], Sequence[Mapping[str, Any]]] = list
     clock: Callable[[], float] = time.monotonic
     _reasons: dict[str, str] = field(default_factory=dict)
+    _missing_since: dict[str, float] = field(default_factory=dict)
+    """The first (monotonic) time at which Kueue said of a Workload that a queue of it is not there."""
     _unread: str = ""
     _read_at: float = float("-inf")
 
@@ -143,6 +153,12 @@ class LocalQueue(GangAdmission):
         reason = self._reasons.get(run_name(run_id), self._unread or "Kueue has made no Workload of it yet")
         return f"in the LocalQueue {self.name}: {reason or 'admitted, and about to start'}"
 
+    def refusal(self, run_id: str) -> str:
+        name = run_name(run_id)
+        if self.clock() - self._missing_since.get(name, float("inf")) < _SURE_S:
+            return ""
+        return f"{self._reasons[name]}." if name in self._missing_since else ""
+
     def _read_reasons(self) -> None:
         """Those of before stay while the API server does not answer."""
         try:
@@ -153,6 +169,11 @@ class LocalQueue(GangAdmission):
             _log.warning("the Workloads of Kueue are not read now: %s", error)
         else:
             self._reasons, self._unread = {one["metadata"]["name"]: waits_of(one) for one in found}, ""
+            self._missing_since = {
+                name: self._missing_since.get(name, self.clock())
+                for name, reason in self._reasons.items()
+                if _NO_QUEUE.search(reason)
+            }
 
     def _class_of(self, priority: int) -> str:
         lowest = [least for least in self.classes if least <= priority]

@@ -26,13 +26,23 @@ _CLOSING_PAUSE_S = _CONFLICT_PAUSE_S = 0.1
 _TRIES = 5
 _PAGE = 500
 _FORBIDDEN, _CONFLICT, _BUSY = 403, 409, 429
+_FINAL = (400, _FORBIDDEN, 405, 413, 415, 422)
+"""Statuses of requests that break a rule: a role, an admission policy, a RuntimeClass or priority class that is not
+there, a limit of the API."""
+
+_PASSING = ("exceeded quota", "status unknown for quota", "error looking up service account")
+"""Words of refusals with such a status that pass by themselves, as others give back what they have of a quota."""
+
 _AWAY = (502, 503, 504)  # of a proxy before the API server, or of one that starts or ends
 _GROUPS = {"leases": "/apis/coordination.k8s.io/v1"}
 """The API groups of kinds that are not of the core."""
 
 
 class KubeError(EngineUnavailable):
-    """A request to the API server failed. `message` is the server's own, or says that it does not answer."""
+    """A request to the API server failed. `message` is the server's own, or says that it does not answer. `is_final`:
+    the same request would fail again."""
+
+    is_final = False
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -49,6 +59,7 @@ class KubeRefused(KubeError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+        self.is_final = status in _FINAL and not any(words in message for words in _PASSING)
 
 
 class LogQuiet(KubeError):

@@ -64,7 +64,7 @@ _RETRY_S = 3.0
 _WHOLE, _MESSAGE = 20, 200
 """So many ends of a run have whole messages, and the others so many characters: a thousand fit into its root."""
 
-_UNSTARTED = (Reason.IMAGE_FAILED, Reason.START_FAILED, Reason.PACKAGES_FAILED)
+_UNSTARTED = (Reason.IMAGE_FAILED, Reason.START_FAILED, Reason.PACKAGES_FAILED, Reason.REFUSED)
 
 _log = logging.getLogger(__name__)
 
@@ -78,8 +78,8 @@ class _Run:
     annotations: dict[str, str]
     exits: dict[str, ReplicaReport] = field(default_factory=dict)
     ends: EndOrder = field(default_factory=EndOrder)
-    failure: str = ""
-    """Why not all of its pods were made."""
+    unmade: tuple[Reason, str] = (Reason.HOST_FAILED, "The agent ended before it made its pod.")
+    """The end of pods that were not made."""
 
     @classmethod
     def of(cls, root: KubeObject) -> "_Run":
@@ -196,7 +196,7 @@ class KubernetesRuntime:
             self._client.create("services", objects.service(self._owner, order, run.uid))
         except KubeError as error:
             self._abandon(order.run_id)
-            raise StartFailed(order.replicas[0].task, error.message, Reason.HOST_FAILED) from error
+            raise StartFailed(order.replicas[0].task, error.message, _reason_of(error)) from error
         with self._lock:
             self._runs[order.run_id] = run
         return run.handle()
@@ -220,7 +220,10 @@ class KubernetesRuntime:
                 self._client.create("podgroups", group)
             self._annotate(run, {LAUNCHED: "true"})
             self._make(run, [self._admission.member(run.order, pod) for pod in pods])
-        except (KubeError, NotAdmitted) as error:
+        except KubeError as error:
+            self._abandon(run_id)
+            raise StartFailed(launches[0].task, error.message, _reason_of(error)) from error
+        except NotAdmitted as error:
             self._abandon(run_id)
             raise StartFailed(launches[0].task, str(error), Reason.HOST_FAILED) from error
         return run.handle()
@@ -233,7 +236,7 @@ class KubernetesRuntime:
                 self._admission.check(pod)
             self._annotate(run, {MADE: "true"})
         except KubeError as error:
-            run.failure = error.message
+            run.unmade = _reason_of(error), error.message
             _log.warning("not all pods of run %s are made: %s", run.order.run_id, error.message)
 
     def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
@@ -377,11 +380,13 @@ class KubernetesRuntime:
         if pod is None:
             why = Reason.VANISHED, "Its pod was removed, and not by Trainyard."
             if MADE not in run.annotations:
-                why = Reason.HOST_FAILED, run.failure or "The agent ended before it made its pod."
+                why = run.unmade
             return PodState(ReplicaState.EXITED, exit=never_ran(*why, datetime.now(UTC)))
         memory = next(one.memory_bytes for one in run.order.replicas if one.task == task)
         state = state_of(pod, len(self._pulls.get(pod["metadata"]["uid"], ())), memory)
         waits = "" if state.exit else self._admission.waits(run.order.run_id, pod)
+        if waits and (refusal := self._admission.refusal(run.order.run_id)):
+            return PodState(ReplicaState.EXITED, exit=never_ran(Reason.REFUSED, refusal, datetime.now(UTC)))
         return PodState(ReplicaState.PENDING, waits=waits) if waits else state
 
     def _notice(self, pod: KubeObject) -> None:
@@ -485,6 +490,12 @@ class KubernetesRuntime:
             _log.warning("run %s was not started, and is not removed now: %s", run_id, error)
             return False
         return True
+
+
+def _reason_of(error: KubeError) -> Reason:
+    """The end of a replica whose objects could not be made. All but a refusal for good passes: a quota that is used
+    up, an API server that is away or restarted."""
+    return Reason.REFUSED if error.is_final else Reason.GIVEN_BACK
 
 
 def _state_until_reported(state: PodState) -> ReplicaState:

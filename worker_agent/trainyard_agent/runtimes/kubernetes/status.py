@@ -28,7 +28,7 @@ _SHUTDOWN = {"Terminated", "NodeShutdown", "Shutdown"}
 _NO_PROGRAM = {"StartError", "ContainerCannotRun"}
 _UNSEEN = {"ContainerStatusUnknown", "Unknown"}
 """Of the kubelet, and of containerd, whose exit code is then 255."""
-_REFUSED_IMAGE = {"InvalidImageName", "ErrImageNeverPull"}
+_REFUSED_IMAGE = {"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"}
 _PULLING = {"ErrImagePull", "ImagePullBackOff"}
 _NO_IMAGE = (
     "not found",
@@ -38,6 +38,7 @@ _NO_IMAGE = (
     "authentication required",
     "denied",
     "forbidden",
+    "SignatureValidationFailed",
 )
 _NO_START = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _NO_FILE = (
@@ -46,6 +47,9 @@ _NO_FILE = (
     "permission denied",
     "no command specified",
 )
+_ROOT = "runAsNonRoot"
+_NO_ROOM = "OutOf"  # OutOfcpu, OutOfmemory, OutOfpods: its node was full when the pod came
+_DEADLINE = "DeadlineExceeded"  # activeDeadlineSeconds, which a policy of the cluster sets
 _LATE = timedelta(seconds=30)
 """After the end of its grace period: some kubelets never confirm the end of a pod that had no container."""
 
@@ -183,7 +187,7 @@ def _taken_away(pod: Mapping[str, Any], code: int | None, at: datetime) -> ExitR
             return preempted_exit(code, at, _TAKEN_AWAY[kind, reason])
         if kind == "TerminationTarget" and reason == _NOT_READY:  # as a start deadline of ours
             message = _sentence(found.get("message"), "Kueue took its place away: it did not start in time")
-            return ExitReport(code=code, reason=Reason.HOST_FAILED, message=message, finished_at=at)
+            return ExitReport(code=code, reason=Reason.GIVEN_BACK, message=message, finished_at=at)
         if kind == "TerminationTarget" and reason.startswith(_BY_KUEUE):
             return preempted_exit(code, at, _sentence(found.get("message"), "Kueue took its place away"))
     if (pod.get("status") or {}).get("reason") == "Preempting":
@@ -199,7 +203,11 @@ def _ended_by_node(status: Mapping[str, Any], code: int | None, at: datetime) ->
         found = Reason.HOST_SHUTDOWN, _sentence(why, "Its node was shut down")
     elif reason == "NodeLost" or target in (_NODE_GONE, _TAINTED):
         found = Reason.HOST_LOST, _sentence(why, "Its node was lost")
-    elif reason:  # Evicted, OutOfcpu, UnexpectedAdmissionError and more
+    elif reason == _DEADLINE:
+        found = Reason.TIME_LIMIT, _sentence(why, "It was active for longer than the cluster allows")
+    elif str(reason or "").startswith(_NO_ROOM):
+        found = Reason.GIVEN_BACK, _sentence(why, f"Its node had no room for it ({reason})")
+    elif reason:  # Evicted, UnexpectedAdmissionError and more
         found = Reason.HOST_FAILED, _sentence(why, f"Its node ended it ({reason})")
     else:
         return None
@@ -242,6 +250,8 @@ def _start_failure(waiting: Mapping[str, Any], pull_failures: int) -> tuple[Reas
         return Reason.IMAGE_FAILED, _sentence(message, str(reason))
     if reason in _PULLING and pull_failures >= PULLS and any(word in message for word in _NO_IMAGE):
         return Reason.IMAGE_FAILED, _sentence(message, str(reason))
+    if reason in _NO_START and _ROOT in message:
+        return Reason.REFUSED, _sentence(message, str(reason))
     if reason in _NO_START and any(word in message for word in _NO_FILE):
         return Reason.START_FAILED, _sentence(message, str(reason))
     return None

@@ -267,6 +267,28 @@ def test_reasons_of_kueue_that_cannot_be_read_hold_nothing_up() -> None:
     assert waits == [FULL, FULL, 'why is not known (workloads is forbidden: User "a" cannot list)']
 
 
+def test_queue_that_is_not_there_refuses_a_run_once_kueue_has_said_so_for_a_while() -> None:
+    """Kueue may only just have started: then it knows no queue yet."""
+    gated = {"spec": {"schedulingGates": [{"name": "g"}]}}
+    missing = "LocalQueue team-a doesn't exist"
+    workload = {"metadata": {"name": "ty-111111111111"}, "spec": {}}
+
+    now, message = 0.0, missing
+
+    def workloads() -> list[dict[str, Any]]:
+        condition = {"type": "QuotaReserved", "status": "False", "message": message}
+        return [{**workload, "status": {"conditions": [condition]}}]
+
+    queue = LocalQueue("", "team-a", {}, workloads, clock=lambda: now)
+    refusals = []
+    times = ((0, missing), (25, missing), (40, FULL), (50, missing), (75, missing), (80, missing))
+    for second, words in times:
+        now, message = second, words
+        queue.waits(RUN, gated)
+        refusals.append(queue.refusal(RUN))
+    assert refusals == [""] * 5 + [f"{missing}."]
+
+
 @pytest.mark.parametrize(
     ("queue", "managed", "message"),
     [

@@ -13,7 +13,7 @@ import yaml
 
 from contract.runtimes import runtime_labs
 from fake_cluster import NAMESPACE, FakeCluster, Fault, fake_cluster
-from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.runtimes.base import Launch, StartFailed
 from trainyard_agent.runtimes.kubernetes import client as client_module
 from trainyard_agent.runtimes.kubernetes import connection, logs, objects, pod_watch
 from trainyard_agent.runtimes.kubernetes.client import KubeClient, KubeDown, KubeRefused
@@ -306,16 +306,37 @@ def test_run_is_made_and_removed_through_every_failure(api: FakeCluster, runtime
     assert runtime.observe(RUN) == ()
 
 
-def test_run_of_which_a_part_cannot_be_made_is_given_back_and_leaves_nothing(
+REFUSALS = {
+    "a permission": (403, 'pods is forbidden: User "a" cannot create resource "pods"', Reason.REFUSED),
+    "a RuntimeClass": (403, 'pod rejected: RuntimeClass "nope" not found', Reason.REFUSED),
+    "an image policy": (403, "admission webhook denied the request: image of no signer", Reason.REFUSED),
+    "a policy that answers 400": (400, "admission webhook denied the request: no team", Reason.REFUSED),
+    "a bad object": (422, "spec.containers[0].image: Invalid value", Reason.REFUSED),
+    "a quota that is used up": (403, "exceeded quota: team-a, requested: cpu=4", Reason.GIVEN_BACK),
+    "credentials that have expired": (401, "Unauthorized", Reason.GIVEN_BACK),
+    "a webhook that is away": (500, "failed calling webhook: context deadline exceeded", Reason.GIVEN_BACK),
+    "an API server that ends": (503, "the server is currently unable to handle it", Reason.GIVEN_BACK),
+}
+
+
+def test_run_that_cannot_be_made_is_refused_or_given_back_with_the_words_and_leaves_nothing(
     api: FakeCluster, runtime: KubernetesRuntime
 ) -> None:
-    api.fail("POST", "/pods", Fault(403, "exceeded quota: team-a"))
-    started(runtime)
-    ends = [report.exit for report in runtime.observe(RUN) if report.exit]
-    assert [(end.reason, end.message) for end in ends] == [(Reason.HOST_FAILED, "exceeded quota: team-a")]
-    runtime.stop(RUN, 1.0)
-    runtime.remove(RUN)
-    assert api.objects == {}
+    """The first object, or one of the pods beside those that run."""
+    wrong = {}
+    for what, (status, words, reason) in REFUSALS.items():
+        api.fail("POST", "/configmaps", Fault(status, words))
+        with pytest.raises(StartFailed) as failed:
+            runtime.place(order(CHIEF, WORKER))
+        api.fail("POST", "/pods", Fault(status, words))
+        started(runtime)
+        (end,) = [report.exit for report in runtime.observe(RUN) if report.exit]
+        runtime.stop(RUN, 1.0)
+        runtime.remove(RUN)
+        seen = (failed.value.reason, failed.value.message, end.reason, end.message, dict(api.objects))
+        if seen != (reason, words, reason, words, {}):
+            wrong[what] = seen
+    assert not wrong
 
 
 def test_large_gang_whose_ends_have_long_messages_is_told_and_known_to_the_next_agent(

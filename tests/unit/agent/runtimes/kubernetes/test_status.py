@@ -51,7 +51,7 @@ ENDS = {
     "not ready in Kueue's time": (
         pod(ended(137), condition("TerminationTarget", "WorkloadEvictedDueToPodsReadyTimeout")),
         137,
-        Reason.HOST_FAILED,
+        Reason.GIVEN_BACK,
     ),
     "its Workload was deleted": (
         pod(ended(137), condition("TerminationTarget", "WorkloadDeleted", "Workload is deleted")),
@@ -73,7 +73,13 @@ ENDS = {
         137,
         Reason.HOST_FAILED,
     ),
-    "no room on its node": (pod(None, phase="Failed", reason="OutOfcpu"), None, Reason.HOST_FAILED),
+    "no room on its node": (pod(None, phase="Failed", reason="OutOfcpu"), None, Reason.GIVEN_BACK),
+    "refused by its node": (pod(None, phase="Failed", reason="NodeAffinity"), None, Reason.HOST_FAILED),
+    "longer than a policy allows": (
+        pod(ended(143), phase="Failed", reason="DeadlineExceeded"),
+        143,
+        Reason.TIME_LIMIT,
+    ),
     "node shut down": (pod(ended(137), phase="Failed", reason="Terminated"), 137, Reason.HOST_SHUTDOWN),
     "node removed": (
         pod(ended(137), condition("DisruptionTarget", "DeletionByPodGC"), phase="Failed"),
@@ -87,6 +93,12 @@ ENDS = {
         pod(waiting("ErrImagePull", "manifest unknown"), phase="Pending"),
         None,
         Reason.IMAGE_FAILED,
+    ),
+    "an image of no signer": (pod(waiting("SignatureValidationFailed", "no key")), None, Reason.IMAGE_FAILED),
+    "root where none may be": (
+        pod(waiting("CreateContainerConfigError", "container has runAsNonRoot and image will run as root")),
+        None,
+        Reason.REFUSED,
     ),
     "no such file": (
         pod(waiting("CreateContainerError", 'exec: "x": executable file not found in $PATH')),

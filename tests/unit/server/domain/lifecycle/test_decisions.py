@@ -24,7 +24,7 @@ from trainyard_server.domain.lifecycle.decisions import (
     verdict_of,
 )
 from trainyard_server.domain.lifecycle.stalls import StallAction
-from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
+from trainyard_server.domain.snapshots import JobSnapshot, Reached, ReplicaSnapshot, RunSnapshot
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 POLICY = RetryPolicy(retries=2, backoff_first_s=1, backoff_max_s=3)
@@ -332,6 +332,50 @@ def test_operators_stop_gets_a_new_run_always_and_at_once(reason: Reason) -> Non
     taken = step(replace(job(ended(MASTER, reason)), retries_used=99), T0, POLICY)
     assert taken is not None
     assert (taken.job, taken.backoff_until, taken.retries_used) == (JobState.QUEUED, None, None)
+
+
+@pytest.mark.parametrize(("waited", "pause"), [(-9, 1), (0, 1), (1.5, 1.5), (2.5, 2.5), (600, 3)])
+def test_run_that_could_not_start_waits_for_the_next_one_at_no_cost(waited: float, pause: float) -> None:
+    gang = (
+        ended(MASTER, Reason.GIVEN_BACK, after_stop=True),
+        ended(WORKER, Reason.GIVEN_BACK, after_stop=True),
+    )
+    waiting = replace(job(*gang, state=JobState.PREPARING), retries_used=2)
+    taken = step(waiting, after(waited), POLICY)
+    assert taken is not None
+    assert (taken.job, taken.retries_used, taken.is_still_waiting) == (JobState.QUEUED, None, True)
+    assert taken.backoff_until == after(waited + pause)
+    assert taken.job_message == f"A new run starts in {pause:g} s. Waiting costs no retry."
+
+
+def test_time_limit_costs_a_retry_only_where_its_run_got_no_further() -> None:
+    """It decides above the failures of its peers, which may follow from it."""
+    before = Reached(checkpoint=100, step=120)
+    wrong = {}
+    for checkpoint, last, used, expected in (
+        (100, 120, 0, (JobState.QUEUED, 1)),
+        (100, 120, 1, (JobState.QUEUED, 2)),
+        (None, None, 2, (JobState.FAILED, None)),
+        (101, 119, 2, (JobState.QUEUED, 0)),
+        (100, 121, 2, (JobState.QUEUED, 0)),
+        (100, 121, 0, (JobState.QUEUED, 0)),
+    ):
+        limited = replace(ended(MASTER, Reason.TIME_LIMIT, 143, at=2), step=last, durable_step=checkpoint)
+        current = replace(job(crashed(WORKER, at=1.5), limited), retries_used=used, reached_before=before)
+        taken = step(current, T0, POLICY)
+        assert taken is not None
+        assert taken.verdict is not None
+        assert taken.verdict.message == "The replica master 0 reached a time limit. why."
+        if (taken.job, taken.retries_used) != expected:
+            wrong[checkpoint, last, used] = (taken.job, taken.retries_used)
+    assert not wrong
+
+
+def test_preemption_of_a_run_that_got_further_gives_its_job_the_whole_budget_again() -> None:
+    preempted = replace(ended(MASTER, Reason.PREEMPTED), step=9)
+    taken = step(replace(job(preempted), retries_used=2), T0, POLICY)
+    assert taken is not None
+    assert (taken.job, taken.retries_used) == (JobState.QUEUED, 0)
 
 
 def test_backoff_doubles_up_to_the_longest() -> None:

@@ -96,7 +96,7 @@ def test_evaluator_of_a_machine_whose_clock_is_ahead_starts_again() -> None:
     "first",
     [
         ended(EVALUATOR, Reason.START_FAILED, started=False),
-        ended(EVALUATOR, Reason.HOST_FAILED, after_stop=True),
+        ended(EVALUATOR, Reason.GIVEN_BACK, after_stop=True),
         ended(EVALUATOR, Reason.HOST_SHUTDOWN, after_stop=True),
     ],
 )
@@ -126,13 +126,17 @@ def test_evaluator_that_fails_for_good_fails_its_job() -> None:
     assert (over.verdict.replica, over.verdict.exit_code) == (EVALUATOR, 3)
 
 
-def test_restart_that_its_engine_does_not_start_is_tried_again() -> None:
-    refused = ended(EVALUATOR, Reason.HOST_FAILED, after_stop=True, started=False)
-    failed = job(up(MASTER), ended(EVALUATOR, Reason.VANISHED), restarts=(alone(2, refused),))
-    assert decider(failed) is None
-    taken = step(failed, at(99), POLICY)
-    assert taken is not None
-    assert taken.restart is not None
+def test_restart_that_its_engine_does_not_start_is_tried_again_as_often_as_it_takes() -> None:
+    for waits in (1, 2 * MOST_RESTARTS):
+        unstarted = ended(EVALUATOR, Reason.GIVEN_BACK, after_stop=True, started=False)
+        restarts = tuple(alone(2 + number, unstarted) for number in range(waits))
+        failed = job(up(MASTER), ended(EVALUATOR, Reason.VANISHED), restarts=restarts)
+        assert decider(failed) is None
+        pause = POLICY.backoff_s(waits)
+        assert step(failed, at(1 + pause - 0.1), POLICY) is None
+        taken = step(failed, at(1 + pause), POLICY)
+        assert taken is not None
+        assert taken.restart == (EVALUATOR, "The replica evaluator 0 starts again, alone.")
 
 
 def test_restart_ends_with_its_gang_which_waits_for_it() -> None:

@@ -71,7 +71,9 @@ class ChaosCluster(FakeCluster):
         self._weather = ClusterWeather()
         self._traps: list[Trap] = []
         self._pods: dict[str, Pod] = {}
-        self.is_kubelet_away = False
+        self.is_kubelet_away = self.is_full = False
+        self.zone: datetime.tzinfo = datetime.UTC
+        """Of the nodes' clocks, in which the lines of logs are stamped."""
 
     def change(self, weather: ClusterWeather) -> None:
         with self.changed:
@@ -100,6 +102,12 @@ class ChaosCluster(FakeCluster):
         self.cut_streams()
         time.sleep(for_s)
         self.is_kubelet_away = False
+
+    def fill(self, for_s: float) -> None:
+        """No node has room for a pod that comes, or waits, meanwhile."""
+        self.is_full = True
+        time.sleep(for_s)
+        self.is_full = False
 
     def preempt(self, path: str) -> None:
         """As the scheduler does it."""
@@ -237,7 +245,7 @@ class Pod(threading.Thread):
         self.labels: dict[str, str] = made["metadata"]["labels"]
         self._delays = [cluster.random.uniform(0, most) for most in (0.05, 0.2, 0.1, 0.4)]
         self._process: subprocess.Popen[bytes] | None = None
-        self.lines: list[tuple[str, bytes]] = []
+        self.lines: list[tuple[datetime.datetime, bytes]] = []
         self.has_begun = self.has_ended = False
         self.version = 0
 
@@ -258,12 +266,15 @@ class Pod(threading.Thread):
     def run(self) -> None:
         scheduling, creating, seeing_start, seeing_end = self._delays
         self._pause(scheduling)
-        if not self._found():
+        self._wait_for_room()
+        found = self._found()
+        if not found:
             return
-        self._write({"spec": {"nodeName": NODE}})
-        self._set({"waiting": {"reason": "ContainerCreating"}}, "Pending")
-        self._pause(creating)
-        self._wait_for_peers()
+        if not found["metadata"].get("deletionTimestamp"):
+            self._write({"spec": {"nodeName": NODE}})
+            self._set({"waiting": {"reason": "ContainerCreating"}}, "Pending")
+            self._pause(creating)
+            self._wait_for_peers()
         found = self._found()
         if found and not found["metadata"].get("deletionTimestamp"):
             started = _now()
@@ -282,6 +293,19 @@ class Pod(threading.Thread):
             if found["metadata"].get("deletionTimestamp") and found["metadata"]["deletionGracePeriodSeconds"]:
                 self._cluster.delete(self.path, 0)
             self._pause(_TICK_S)
+
+    def _wait_for_room(self) -> None:
+        """As its scheduler says for it."""
+        while self._cluster.is_full and not self._cluster.is_over and (found := self._found()):
+            if found["metadata"].get("deletionTimestamp"):
+                return
+            if not found["status"].get("conditions"):
+                full = {"reason": "Unschedulable", "message": "0/1 nodes are available: 1 Insufficient cpu."}
+                condition = {"type": "PodScheduled", "status": "False", **full}
+                self._cluster.counts["full"] = self._cluster.counts.get("full", 0) + 1
+                self._write({"status": {"conditions": [condition]}})
+            time.sleep(_TICK_S)
+        self._write({"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}})
 
     def _wait_for_peers(self) -> None:
         """As its container for it does: until each host name of the gang is that of a pod."""
@@ -321,9 +345,9 @@ class Pod(threading.Thread):
     def _read(self, stream: Any) -> None:
         with stream:
             for line in stream:
-                stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "123Z"
                 with self._cluster.changed:
-                    self.lines.append((stamp, line if line.endswith(b"\n") else line + b"\n"))
+                    now = datetime.datetime.now(self._cluster.zone)
+                    self.lines.append((now, line if line.endswith(b"\n") else line + b"\n"))
                     self._cluster.changed.notify_all()
 
     def _until_it_ends(self) -> Object:
@@ -382,6 +406,12 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _stamp(time_: datetime.datetime) -> bytes:
+    """As containerd stamps a line: nanoseconds, and the offset of its node's zone."""
+    text = time_.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return f"{text[:26]}123{text[26:]} ".encode()
+
+
 def _marked(mark: str) -> list[int]:
     """The processes of a pod that still live."""
     found, variable = [], f"{_MARK}={mark}".encode()
@@ -418,7 +448,8 @@ def _chaos_handler(cluster_of: Callable[[], ChaosCluster]) -> type[Any]:
 
         def _send_log(self, cluster: ChaosCluster, pod: Pod, query: dict[str, str]) -> None:
             self._stream(())
-            since, restores = query.get("sinceTime", "")[:19], cluster.restores
+            since = datetime.datetime.fromisoformat(query.get("sinceTime", "1970-01-01T00:00:00Z"))
+            restores = cluster.restores
             at = max(0, len(pod.lines) - int(query["tailLines"])) if "tailLines" in query else 0
             with suppress(OSError):
                 while not cluster.is_over and cluster.restores == restores:
@@ -428,7 +459,7 @@ def _chaos_handler(cluster_of: Callable[[], ChaosCluster]) -> type[Any]:
                             cluster.changed.wait(0.05)
                             continue
                     at += len(lines)
-                    if content := b"".join(f"{s} ".encode() + text for s, text in lines if s[:19] >= since):
+                    if content := b"".join(_stamp(when) + text for when, text in lines if when >= since):
                         self._chunk(content)
                     if not lines:
                         self._end(False)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from addresses import free_ports
 from chaos import program
 from chaos.cluster import CALM_CLUSTER, ChaosCluster, ClusterWeather, Trap
 from chaos.people import Answer, GaveUp, Log, Person
-from chaos.plan import Operation, Plan, PlannedJob
+from chaos.plan import START_DEADLINE_S, Operation, Plan, PlannedJob
 from chaos.proxy import CALM, Network, Weather
 from chaos.replicas import Key, Replicas, truths
 from chaos.services import (
@@ -98,6 +99,8 @@ class History:
         self._threads: list[threading.Thread] = []
         self._errors: list[str] = []
         self._image, self._cluster = place.image, place.cluster
+        if place.cluster is not None:
+            place.cluster.zone = timezone(timedelta(minutes=plan.zone_min))
         self.answers = {job.name: JobAnswers() for job in plan.jobs}
         self._is_submitted = {job.name: threading.Event() for job in plan.jobs}
         self._network = Network()
@@ -164,6 +167,7 @@ class History:
         if place.cluster is not None:
             arguments += ["--runtime", "kubernetes", "--kubeconfig", str(place.cluster.kubeconfig)]
             arguments += ["--pool", "2x4x16", "--init-image", place.image]
+            arguments += ["--start-deadline", str(START_DEADLINE_S)]
             knobs = {**AGENT_KNOBS, **CLUSTER_KNOBS}
             return Service(place.forge, "agent", name, arguments, self.root, knobs, may_end=True)
         arguments += [
@@ -319,6 +323,10 @@ class History:
     def do_pause_kubelet(self, for_s: float) -> None:
         assert self._cluster is not None
         self._cluster.pause_kubelet(for_s)
+
+    def do_fill_cluster(self, for_s: float) -> None:
+        assert self._cluster is not None
+        self._cluster.fill(for_s)
 
     def do_disturb_cluster(self, for_s: float, **faults: float) -> None:
         self._change_cluster(ClusterWeather(down=False, **faults), for_s)

@@ -10,7 +10,15 @@ from chaos.plan import MAX_WIDTH
 from chaos.program import line
 from chaos.replicas import Key, Truth, processes_of, truths
 from history_checks import check_ending, check_history
-from trainyard_protocol.states import FINAL_JOB_STATES, JobState, Reason, ReplicaState, RunState
+from trainyard_protocol.states import (
+    FAULTS,
+    FINAL_JOB_STATES,
+    Fault,
+    JobState,
+    Reason,
+    ReplicaState,
+    RunState,
+)
 from trainyard_protocol.states import Outcome as RunOutcome
 from trainyard_protocol.sync import LogLine, digest
 from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry, ReplicaView, RunView
@@ -99,6 +107,9 @@ def verdicts_are_what_happened(outcome: Outcome) -> None:
             case Reason.HOST_FAILED:
                 assert outcome.plan.runtime == "kubernetes", what
                 assert any(outcome.faults.get(fault) for fault in CLUSTER_FAULTS), what
+            case Reason.GIVEN_BACK:
+                assert outcome.plan.runtime == "kubernetes", what
+                assert detail.state is not JobState.FAILED or run is not detail.runs[-1], what
             case Reason.STOPPED:
                 restarts = [one.number for gang in detail.runs for one in gang.restarts]
                 assert detail.state is JobState.CANCELLED or run.number in restarts, what
@@ -114,6 +125,15 @@ def verdicts_are_what_happened(outcome: Outcome) -> None:
         if detail.state is JobState.SUCCEEDED:
             assert detail.exit_code == 0, detail
             assert not message, detail
+
+
+def only_failures_cost_a_retry(outcome: Outcome) -> None:
+    """Not what an engine did not start, or took away."""
+    for name, detail in outcome.details.items():
+        reasons = [run.verdict.reason for run in detail.runs[:-1] if run.verdict is not None]
+        failed = [reason for reason in reasons if FAULTS[reason] is Fault.INFRASTRUCTURE]
+        counted = [event.message for event in detail.events if "(retry " in event.message]
+        assert len(counted) == len(failed), f"{name}: {reasons} cost {counted}"
 
 
 def each_replica_lives_once_and_no_two_runs_at_once(outcome: Outcome) -> None:
@@ -216,6 +236,7 @@ INVARIANTS: tuple[Callable[[Outcome], None], ...] = (
     every_job_has_ended_by_legal_moves,
     cancelled_is_cancelled_or_had_truly_ended,
     verdicts_are_what_happened,
+    only_failures_cost_a_retry,
     each_replica_lives_once_and_no_two_runs_at_once,
     gangs_run_whole_or_not_at_all,
     every_line_is_there_once_and_in_order,

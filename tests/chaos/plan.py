@@ -48,6 +48,8 @@ class Plan:
     jobs: tuple[PlannedJob, ...]
     operations: tuple[Operation, ...]
     length: float
+    zone_min: int = 0
+    """Minutes by which the clocks of a cluster's nodes are east of UTC."""
 
     def in_container(self, job: PlannedJob) -> bool:
         """With an engine, every second job is a package: its processes run beside the containers of the others."""
@@ -55,6 +57,7 @@ class Plan:
 
     def __str__(self) -> str:
         head = f"seed {self.seed}: {self.runtime}, agents={self.agents}, servers={self.servers}"
+        head += f", zone {self.zone_min:+d} min" if self.zone_min else ""
         jobs = [
             f"{job.at:6.2f} s  submit {job.name} workers={job.workers} {'endless ' * job.endless}"
             + " ".join(f"{task}={steps}" for task, steps in job.script.items())
@@ -62,6 +65,13 @@ class Plan:
         ]
         return "\n".join([head, *sorted([*jobs, *map(str, self.operations)])])
 
+
+START_DEADLINE_S = 2.0
+"""Of the agent of a cluster."""
+
+_ZONES = (0, 330, 840, -210, -720)
+_FULL = 0.4
+"""Share of histories in which the cluster is full for several start deadlines."""
 
 MAX_WIDTH = 120
 """Of a line that a burst prints."""
@@ -127,6 +137,13 @@ def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
         Operation(round(random_.uniform(0.1, length), 2), kind, _DRAWS[kind](random_, crowd))
         for kind in kinds
     ]
+    zone_min = 0
+    if runtime == "kubernetes":
+        own = random.Random(f"cluster {seed}")  # so that older seeds draw what they drew
+        zone_min = own.choice(_ZONES)
+        if own.random() < _FULL:
+            values = {"for_s": round(own.uniform(2.2, 4.2) * START_DEADLINE_S, 2)}
+            operations.append(Operation(round(own.uniform(0, length * 0.6), 2), "fill_cluster", values))
     return Plan(
         seed=seed,
         runtime=runtime,
@@ -135,6 +152,7 @@ def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
         jobs=jobs,
         operations=tuple(sorted(operations, key=lambda operation: operation.at)),
         length=length,
+        zone_min=zone_min,
     )
 
 

@@ -122,6 +122,12 @@ def _say_a_signal_killed_it(outcome: Outcome) -> None:
     _verdict(outcome, reason=Reason.KILLED_BY_SIGNAL, exit_code=137)
 
 
+def _charge_a_retry_for_nothing(outcome: Outcome) -> None:
+    events = outcome.details["job_0"].events
+    charged = events[-1].model_copy(update={"message": "A new run starts in 1 s (retry 1 of 12)."})
+    _change(outcome, events=(*events, charged))
+
+
 def _forget_an_event(outcome: Outcome) -> None:
     _change(outcome, events=outcome.details["job_0"].events[:-1])
 
@@ -166,6 +172,7 @@ DAMAGES: list[tuple[Damage, Callable[[Outcome], None]]] = [
     (_live_unknown, invariants.gangs_run_whole_or_not_at_all),
     (_say_a_program_failed, invariants.verdicts_are_what_happened),
     (_say_a_signal_killed_it, invariants.verdicts_are_what_happened),
+    (_charge_a_retry_for_nothing, invariants.only_failures_cost_a_retry),
     (_forget_an_event, invariants.every_job_has_ended_by_legal_moves),
     (_leave_it_running, invariants.every_job_has_ended_by_legal_moves),
     (_cancel_unasked, invariants.cancelled_is_cancelled_or_had_truly_ended),

@@ -8,6 +8,7 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
     echo "Trainyard needs Python 3.11 or later; '$python' is older or missing. Choose another: make PYTHON=python3.12 ..." >&2
     exit 1
 fi
+[ -x "$venv/bin/python" ] || echo "Creating the virtual environment $venv."
 if [ ! -x "$venv/bin/python" ] && ! "$python" -m venv "$venv"; then
     rm -rf "$venv"
     echo "The virtual environment could not be created. On Debian: apt-get install python3-venv" >&2
@@ -15,12 +16,28 @@ if [ ! -x "$venv/bin/python" ] && ! "$python" -m venv "$venv"; then
 fi
 echo "Setting up $venv ($file); the first time takes a minute or two."
 
-# On a terminal one line shows what pip is doing. Its warnings and errors come at the end.
+# Every 15 seconds, until it is killed or this script has ended: a log is not silent for minutes.
+tick() {
+    seconds=0
+    while sleep 15 </dev/null >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+        seconds=$((seconds + 15))
+        echo " still installing $1, for $seconds s"
+    done
+}
+
+# On a terminal one line shows what pip is doing. Its warnings and errors come at the end. Elsewhere it says what it does.
 pip_install() {
+    what=$1
+    shift
     set -- "$venv/bin/python" -m pip install --disable-pip-version-check "$@"
     if [ ! -t 1 ]; then
-        "$@" --quiet
-        return
+        echo " installing $what"
+        tick "$what" &
+        ticker=$! failed=0
+        "$@" --quiet || failed=$?
+        kill $ticker
+        wait $ticker 2>/dev/null || true
+        return $failed
     fi
     { "$@" --progress-bar off 2>&1 || echo "pip failed"; } | {
         count=0 failed=0 messages=
@@ -40,9 +57,9 @@ pip_install() {
 }
 
 locked() {
-    pip_install --require-hashes --only-binary :all: --requirement "requirements/$1.txt"
+    pip_install "requirements/$1.txt" --require-hashes --only-binary :all: --requirement "requirements/$1.txt"
 }
 
 locked pip
 locked "$file"
-[ "$file" = tools ] || pip_install --no-deps --no-build-isolation --editable .
+[ "$file" = tools ] || pip_install "this project" --no-deps --no-build-isolation --editable .

@@ -2,6 +2,12 @@
 
 from pydantic import BaseModel, ConfigDict
 
+REFUSED = "the server refuses this agent:"
+"""The beginning of an agent's log message, up to the server's words, when it is refused, which no waiting mends."""
+
+ANSWERED = "the server answers again"
+"""The agent's log message after a failure."""
+
 
 class AgentChange(BaseModel):
     """`draining`: the agent is given no new run; those that it has go on."""

@@ -43,7 +43,8 @@ from trainyard_agent.runtimes.exits import blamed_on_disk, never_ran, tells_of_d
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import Stager, Staging
-from trainyard_protocol.errors import FailedPrecondition, TrainyardError
+from trainyard_protocol.agents import ANSWERED, REFUSED
+from trainyard_protocol.errors import FailedPrecondition, PermissionDenied, TrainyardError, Unauthenticated
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import (
     AgentInfo,
@@ -294,11 +295,13 @@ class Agent:
         except TrainyardError as error:
             self._reported = None
             if error.message != self._last_error:
-                _log.warning("%s Replicas keep running; trying again.", error.message)
+                is_refusal = isinstance(error, PermissionDenied | Unauthenticated)
+                what = f"{REFUSED} {error.message}" if is_refusal else error.message
+                _log.warning("%s Replicas keep running; trying again.", what)
             self._last_error = error.message
             raise
         if self._last_error:
-            _log.info("the server answers again")
+            _log.info(ANSWERED)
         self._last_error = ""
         try:
             self._lease.renew(sent, response.lease_s)

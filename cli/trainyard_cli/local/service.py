@@ -26,6 +26,7 @@ from trainyard_cli.local.state import (
     stop_all_command,
 )
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
+from trainyard_protocol.agents import ANSWERED, REFUSED
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unauthenticated, Unavailable
 from trainyard_protocol.loopback import free_port, is_free
 from trainyard_protocol.states import JobState
@@ -35,10 +36,13 @@ if TYPE_CHECKING:
     from trainyard_protocol.health import Health
     from trainyard_protocol.views import ServerStatus
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 600.0
+"""A process that lives may take so long to be ready: on a busy machine its imports alone take a minute."""
+
 STOP_ALL_TIMEOUT_S = 180.0
 
 _POLL_S = 0.05
+_NEXT_TRY_S = 5.0  # longer than an agent pauses that is refused
 _STATUS_TIMEOUT_S = 10.0  # longer than the server waits for a part that hangs
 _PORT_ATTEMPTS = 3
 _LOCAL_MODULES = ("uvicorn", "docker", "h11")  # of the extra `local`
@@ -55,6 +59,10 @@ Notify = Callable[[str], None]
 
 def _ignore(_text: str) -> None:
     """The default of `report`."""
+
+
+class AgentRefused(FailedPrecondition):
+    """The server lets the local agent not join; it comes back by itself once that is mended."""
 
 
 class PortLost(Unavailable):
@@ -250,6 +258,8 @@ def _start_missing(
         started[name] = state.start(name, command, inherited)
     try:
         _wait_until_ready(state, options, started, logged, since, report, timeout_s)
+    except AgentRefused:  # the server is needed to mend that
+        raise
     except TrainyardError as error:
         if not isinstance(error, PortLost):
             state.save(replace(before, server_port=options.server_port, storage_port=options.storage_port))
@@ -334,7 +344,10 @@ def _wait_until_ready(
     server = state.server()
     if server is None:
         raise Unavailable(f"The state directory {state.root} was removed.")
-    deadline, answers = time.monotonic() + timeout_s, False
+    begun_at, answers = time.monotonic(), False
+    deadline = begun_at + timeout_s
+    # One that runs may have been let in since its last try.
+    refused_from = begun_at + (0.0 if "agent" in started else _NEXT_TRY_S)
     with _client(server, 2.0) as client:
         while True:
             for name, process in started.items():
@@ -347,6 +360,11 @@ def _wait_until_ready(
             if missing is None:
                 return
             report(f"starting the {_PARTS[missing]}")
+            refusal = _refusal(state, logged.get("agent", 0)) if missing == "agent" else ""
+            if refusal and time.monotonic() >= refused_from:
+                raise AgentRefused(f"The service runs, but without its agent: {refusal}")
+            if missing not in started and state.process(missing) is None:
+                raise Unavailable(f"The local {missing} has ended.{_tail(state, missing)}")
             if time.monotonic() > deadline:
                 tail = _tail(state, missing, logged.get(missing, 0))
                 checks = _failed_checks(client) if answers else ""
@@ -354,6 +372,17 @@ def _wait_until_ready(
                     f"The local {missing} was not ready within {timeout_s:.0f} s.{checks}{tail}"
                 )
             time.sleep(_POLL_S)
+
+
+def _refusal(state: LocalState, after: int) -> str:
+    """The server's words if it refuses the agent now, by the agent's log; else ""."""
+    words = ""
+    for line in state.log_tail("agent", lines=1000, after=after).splitlines():
+        if REFUSED in line:
+            words = line.partition(REFUSED)[2].removesuffix("Replicas keep running; trying again.").strip()
+        elif line.endswith(ANSWERED):
+            words = ""
+    return words
 
 
 def _start_failure(

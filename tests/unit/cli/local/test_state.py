@@ -1,6 +1,7 @@
 import json
 import os
 import pwd
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from trainyard_cli.local.state import LocalState, Options
 from trainyard_cli.settings import Target
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 from trainyard_protocol.loopback import free_port
+from trainyard_protocol.people import TokenRequest
 from unit.cli.scripted_server import ScriptedServer, ok, refused, scripted_server
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -314,6 +316,33 @@ def test_up_that_loses_a_port_to_another_program_uses_another(
             ]
         finally:
             service.down(state, messages.append)
+
+
+def test_up_whose_agent_was_removed_says_how_it_comes_back_and_it_does(state: LocalState) -> None:
+    try:
+        (agent,) = service.up(state, {}, lambda _: None).server.agents  # type: ignore[union-attr]
+        state.stop("agent")
+        with connect(Target(state.root, local=True)) as client:
+            client.remove_agent(agent.agent_id)
+            with pytest.raises(service.AgentRefused) as caught:
+                service.up(state, {}, lambda _: None)
+            assert "An operator has removed the agent" in caught.value.message
+            assert f"`trainyard agents add {agent.name}`" in caught.value.message
+            assert state.process("server") is not None, "it is needed for that command"
+            client.create_token(TokenRequest(owner=agent.name, for_agent=True))
+        assert service.up(state, {}, lambda _: None).healthy
+    finally:
+        service.down(state, lambda _: None)
+
+
+def test_up_whose_running_part_ends_meanwhile_does_not_wait_for_it(
+    state: LocalState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(state) as server:
+        ended = server.pid
+        monkeypatch.setattr(service, "commands", lambda *_: {"server": SLEEP})
+        with pytest.raises(Unavailable, match="The local server has ended"):
+            service.up(state, {}, lambda _: None, report=lambda _: os.kill(ended, signal.SIGKILL))
 
 
 @pytest.fixture

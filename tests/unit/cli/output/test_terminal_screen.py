@@ -1,6 +1,7 @@
 import io
 import json
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard_cli.output import activity as activity_module
 from trainyard_cli.output.activity import Activity
 from trainyard_cli.output.bottom_line import BottomLine
 from trainyard_cli.output.live_log import LiveState, MetricsLine, ShownLine, TextLine
@@ -224,3 +226,14 @@ def test_activity_is_a_line_below_the_messages_that_is_gone_at_the_end() -> None
         activity.report("packaging prog")
         activity.notify("A message.")
     assert pipe.getvalue() == "A message.\n"
+
+
+def test_activity_that_takes_long_is_a_line_now_and_then_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity_module, "LINE_S", 0.0)
+    pipe, give_up_at = io.StringIO(), time.monotonic() + 60
+    with Activity(pipe) as activity:
+        activity.report("starting the server")
+        while pipe.getvalue().count("starting the server  ") < 2:
+            assert time.monotonic() < give_up_at
+            time.sleep(0.01)
+    assert "\r" not in pipe.getvalue()

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
+from trainyard_protocol.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    quoted,
+    shown,
+)
+from trainyard_protocol.storage_calls import BUCKET_RULE, LONGEST_NAME, is_bucket_name
 
 if TYPE_CHECKING:
     from google.cloud.storage import Client
@@ -34,9 +42,26 @@ class NoSuchObject(NotFound):
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Bucket and object: `gs://bucket/a/b` -> ("bucket", "a/b")."""
+    """Bucket and object: `gs://bucket/a/b` -> ("bucket", "a/b"). Raises InvalidArgument for what names neither."""
+    if problem := problem_of(url):
+        raise InvalidArgument(f"{shown(url)} {problem}")
     bucket, _, name = url.removeprefix(SCHEME).partition("/")
     return bucket, name
+
+
+def problem_of(url: str) -> str:
+    """What is wrong with an address, as the rest of a sentence about it; "" if nothing is. Google's client sends some
+    wrong names on as other paths, and refuses others with an error of Python."""
+    bucket, _, name = url.removeprefix(SCHEME).partition("/")
+    if not bucket:
+        return "names no bucket; it looks like gs://bucket/directory."
+    if not is_bucket_name(bucket):
+        return f"names no bucket: {quoted(bucket)}, but a bucket's name has {BUCKET_RULE}."
+    if name.rstrip("/") in (".", "..") or not {"\r", "\n", "\0"}.isdisjoint(name):
+        return "names no object: the name may not be . or .., and has no line ends."
+    if len(name.encode(errors="replace")) > LONGEST_NAME:
+        return f"is too long: the name of an object has at most {LONGEST_NAME} bytes."
+    return ""
 
 
 def directory_prefix(name: str) -> str:

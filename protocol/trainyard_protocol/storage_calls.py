@@ -21,6 +21,11 @@ PLAIN_OBJECTS = "/storage/plain"
 
 BATCHES = "/batch"
 
+BUCKET_RULE = "letters, digits, '-', '_' and '.', and begins and ends with a letter or a digit"
+LONGEST_NAME = 1024
+"""Bytes of an object's name."""
+
+_BUCKET = re.compile(r"[A-Za-z0-9]([-.\w]{0,220}[A-Za-z0-9])?", re.ASCII)
 _PASSIVE = re.compile(
     r"(application/(json|octet-stream|x-ndjson)|text/(plain|csv)|image/(png|jpeg|gif|webp)|multipart/mixed)(;[ -~]*)?"
 )
@@ -150,6 +155,11 @@ def parse_at_server(method: str, path: str) -> StorageCall | None:
         return None if _has_dots(path) else _plain(method, path.removeprefix(PLAIN_OBJECTS))
     call = parse(method, path)
     return None if call is None or call.is_plain or call.kind is Kind.BATCH else call
+
+
+def is_bucket_name(name: str) -> bool:
+    """Whether a bucket may be named like this: see BUCKET_RULE."""
+    return _BUCKET.fullmatch(name) is not None
 
 
 def object_path(bucket: str, name: str) -> str:

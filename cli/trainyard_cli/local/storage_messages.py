@@ -15,15 +15,21 @@ from urllib.parse import parse_qsl
 from trainyard_cli.local.object_files import Draft
 from trainyard_cli.local.object_records import BucketRecord, Conditions, ObjectRecord, Properties
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.storage_calls import DOWNLOADS, JSON_API, inert_type, object_path
+from trainyard_protocol.storage_calls import (
+    BUCKET_RULE,
+    DOWNLOADS,
+    JSON_API,
+    LONGEST_NAME,
+    inert_type,
+    is_bucket_name,
+    object_path,
+)
 
 MAX_JSON = 1 << 20
 _MOST_PARAMETERS = 200
-_LONGEST_NAME = 1024
 _MOST_PROPERTIES = 1 << 13
 _HEADER_VALUE = re.compile(r"[ -~]*")
 _METADATA_NAME = re.compile(r"[\w.-]+", re.ASCII)
-_BUCKET = re.compile(r"[A-Za-z0-9][-.\w]{0,221}", re.ASCII)
 _INERT = "application/octet-stream"
 _DEFENSES = (
     ("X-Content-Type-Options", "nosniff"),
@@ -182,11 +188,8 @@ def number(query: Mapping[str, Any], name: str) -> int | None:
 
 def check_bucket(name: object) -> str:
     """Raises Refused."""
-    if not isinstance(name, str) or not _BUCKET.fullmatch(name):
-        raise Refused(
-            HTTPStatus.BAD_REQUEST,
-            "A bucket's name has letters, digits, '-', '_' and '.', and begins with a letter or a digit.",
-        )
+    if not isinstance(name, str) or not is_bucket_name(name):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"A bucket's name has {BUCKET_RULE}.")
     return name
 
 
@@ -196,11 +199,11 @@ def check_name(name: object) -> str:
         not isinstance(name, str)
         or name in ("", ".", "..")
         or not {"\r", "\n", "\0"}.isdisjoint(name)
-        or len(name.encode(errors="replace")) > _LONGEST_NAME
+        or len(name.encode(errors="replace")) > LONGEST_NAME
     ):
         raise Refused(
             HTTPStatus.BAD_REQUEST,
-            f"An object's name has 1 to {_LONGEST_NAME} bytes, no line ends, and is not . or ..",
+            f"An object's name has 1 to {LONGEST_NAME} bytes, no line ends, and is not . or ..",
         )
     name.encode()  # half a surrogate pair is no text
     return name

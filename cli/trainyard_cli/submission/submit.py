@@ -19,7 +19,7 @@ from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
 from trainyard_cli.submission.programs import Program
 from trainyard_protocol.config import placeholders
-from trainyard_protocol.config.validation import check_placeholders, checked_job
+from trainyard_protocol.config.validation import check_addresses, checked_job
 from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument
 from trainyard_protocol.machines import Catalog
 from trainyard_protocol.training_input import Job, parse_job
@@ -166,7 +166,7 @@ def check_locally(made: JobDraft, catalog: Catalog | None) -> Job:
         if catalog is not None:
             return checked_job(body, catalog)
         job = parse_job(body)
-        check_placeholders(job.training_input)
+        check_addresses(job.training_input)
         return job
 
 

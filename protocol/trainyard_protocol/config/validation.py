@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel, to_snake
 
+from trainyard_protocol import gcs
 from trainyard_protocol.cluster import TASK_TYPES, TaskType
 from trainyard_protocol.config import placeholders, tuning_rules
 from trainyard_protocol.config.fields import did_you_mean
@@ -49,9 +50,10 @@ def check(training_input: TrainingInput, catalog: Catalog) -> None:
         raise InvalidArgument(violations)
 
 
-def check_placeholders(training_input: TrainingInput) -> None:
-    """Raises InvalidArgument for values that a tutorial left to be filled in. Needs no catalog."""
-    violations = list(_placeholders(training_input))
+def check_addresses(training_input: TrainingInput) -> None:
+    """Raises InvalidArgument for values that a tutorial left to be filled in, and for locations of gs:// that there
+    cannot be. Needs no catalog."""
+    violations = list(_addresses(training_input))
     if violations:
         raise InvalidArgument(violations)
 
@@ -62,7 +64,7 @@ def _violations(
     """`unreadable`: fields that were sent and are not in the training input. Rules that need them are left out."""
     if "master_config" not in unreadable:
         yield from _program(ti)
-    yield from _placeholders(ti)
+    yield from _addresses(ti)
     yield from _tuning(ti)
     if "scale_tier" not in unreadable:
         yield from _tier(ti)
@@ -124,8 +126,6 @@ def _program(ti: TrainingInput) -> Iterator[Violation]:
             "python_module",
             f"must be a module's dotted name such as trainer.task; this is {quoted(ti.python_module)}.",
         )
-    if ti.job_dir.startswith("gs://") and not ti.job_dir.removeprefix("gs://").partition("/")[0]:
-        yield Violation("job_dir", "names no bucket; it looks like gs://bucket/directory.")
 
 
 def image_uris(ti: TrainingInput) -> dict[str, str]:
@@ -136,8 +136,8 @@ def image_uris(ti: TrainingInput) -> dict[str, str]:
     }
 
 
-def _placeholders(ti: TrainingInput) -> Iterator[Violation]:
-    """Values that a tutorial left to be filled in."""
+def _addresses(ti: TrainingInput) -> Iterator[Violation]:
+    """Values that a tutorial left to be filled in, and locations of gs:// that there cannot be."""
     for name, uri in image_uris(ti).items():
         if found := placeholders.in_image(uri):
             yield Violation(name, f"{uri} is a placeholder ({', '.join(found)}). Give the name of an image.")
@@ -145,6 +145,8 @@ def _placeholders(ti: TrainingInput) -> Iterator[Violation]:
     for name, address in addresses.items():
         if found := placeholders.in_address(address):
             yield Violation(name, f"{address} is a placeholder ({', '.join(found)}). Give a real address.")
+        elif address.startswith(gcs.SCHEME) and (problem := gcs.problem_of(address)):
+            yield Violation(name, problem)
 
 
 def _tuning(ti: TrainingInput) -> Iterator[Violation]:

@@ -4,14 +4,13 @@ A bucket belongs to the project that it was made for. One that was not made here
 is for people with a role in all projects.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, PermissionDenied, Violation, shown
-from trainyard_protocol.storage_calls import Kind, StorageCall
+from trainyard_protocol.storage_calls import BUCKET_RULE, Kind, StorageCall, is_bucket_name
 from trainyard_server.context import Backend
 from trainyard_server.domain.permissions import ALL_PROJECTS, Caller, Role
 from trainyard_server.services.jobs import check_project
@@ -21,7 +20,6 @@ from trainyard_server.storage.remote_objects import RemoteCall, RemoteStorage
 if TYPE_CHECKING:
     import httpx
 
-_BUCKET = re.compile(r"[A-Za-z0-9][-.\w]{0,221}", re.ASCII)
 _OF_ADMINS = (Kind.UPDATE_BUCKET, Kind.DELETE_BUCKET)
 _SENT = frozenset(
     {
@@ -64,7 +62,7 @@ class ObjectStorage:
 
     def visible_project(self, caller: Caller, bucket: str) -> str:
         """The bucket's project, if the caller sees it; else "". `bucket` may be any text."""
-        if not _BUCKET.fullmatch(bucket):
+        if not is_bucket_name(bucket):
             return ""
         with self._backend.store.read() as reader:
             project = rows.project_of(reader, bucket)
@@ -132,11 +130,9 @@ class ObjectStorage:
 
 def check_bucket_name(name: object) -> None:
     """Raises InvalidArgument."""
-    if not isinstance(name, str) or not _BUCKET.fullmatch(name):
+    if not isinstance(name, str) or not is_bucket_name(name):
         raise InvalidArgument(
-            Violation(
-                "bucket", f"{shown(str(name))!r} is no name of a bucket: letters, digits, '-', '_' and '.'."
-            )
+            Violation("bucket", f"{shown(str(name))!r} is no name of a bucket: it has {BUCKET_RULE}.")
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 
 from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
-from trainyard_protocol.gcs import CloudStorage, split_url
+from trainyard_protocol.gcs import CloudStorage, problem_of, split_url
 
 _TIMEOUT_S = 8.0  # of each request
 _ALL_S = 20.0
@@ -26,8 +26,11 @@ def unreadable(urls: Iterable[str], emulator: str) -> Mapping[str, str]:
             left_s = ends - time.monotonic()
             if left_s <= 0:
                 raise Unavailable(f"Google Cloud Storage did not answer within {_ALL_S:.0f} s: try again.")
+            if problem := problem_of(url):
+                found[url] = f"{url} {problem}"
+                continue
             bucket, name = split_url(url)
-            if not bucket or not name:
+            if not name:
                 found[url] = f"{url} names no object: gs://BUCKET/OBJECT."
                 continue
             try:

@@ -18,6 +18,7 @@ import pytest
 from integration.api.api_support import ADMIN, AGENT, ALICE, Clock, Server, package_job, server, serving
 from trainyard_cli.local.storage_api import StorageApi
 from trainyard_cli.local.storage_http import StorageServer
+from trainyard_protocol import gcs
 from trainyard_server.api import batch
 from trainyard_server.api.storage_names import is_storage_host
 from trainyard_server.domain.route_access import ROUTES, STORAGE_AREAS
@@ -153,6 +154,29 @@ def test_job_dir_shows_no_bucket_of_another_project(front: Front) -> None:
         files = f"/trainyard/v1/projects/{project}/jobs/spy/files"
         found = [front.ask("GET", path, who).status_code for path in (files, f"{files}/content?path=model")]
         assert found == [status] * 2
+
+
+def test_location_that_there_cannot_be_is_refused_with_a_sentence(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of a job which an earlier release accepted, wherever it is read."""
+    jobs = "/v1/projects/p/jobs"
+    for given in ({"jobDir": "gs://../x"}, {"jobDir": "gs://-/x"}, {"packageUris": ["gs://../a.whl"]}):
+        job = {"jobId": "nowhere", "trainingInput": {**package_job(), **given}}
+        refused = front.ask("POST", jobs, json=job)
+        assert (refused.status_code, "names no bucket: " in refused.text) == (400, True), given
+    with monkeypatch.context() as earlier:
+        earlier.setattr(gcs, "problem_of", lambda _: "")
+        job = {"jobId": "nowhere", "trainingInput": {**package_job(), "jobDir": "gs://../x"}}
+        assert front.ask("POST", jobs, json=job).status_code == 200
+    reads = ("files", "files/content?path=x", "metrics", "metrics.csv")
+    for path in [f"/trainyard/v1/projects/p/jobs/nowhere/{name}" for name in reads]:
+        answer = front.ask("GET", path)
+        assert answer.status_code in (200, 400), (path, answer.text)
+        assert answer.status_code == 200 or "names no bucket: " in answer.text
+    for page in ("", "/files", "/metrics", "/config"):
+        answer = front.ask("GET", f"/projects/p/jobs/nowhere{page}", headers={"Accept": "text/html"})
+        assert answer.status_code == 200, (page, answer.text)
 
 
 def test_new_bucket_has_one_name_for_every_reader_of_json(

@@ -4,8 +4,15 @@ import builtins
 
 import pytest
 
-from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unavailable
-from trainyard_protocol.gcs import CloudStorage, NoSuchObject, directory_prefix, split_url, without_secret
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, TrainyardError, Unavailable
+from trainyard_protocol.gcs import (
+    CloudStorage,
+    NoSuchObject,
+    directory_prefix,
+    problem_of,
+    split_url,
+    without_secret,
+)
 
 URL = "gs://b/x"
 
@@ -22,6 +29,38 @@ def storage_error(name: str) -> Exception:
 def test_url_is_split_into_bucket_and_object() -> None:
     assert split_url("gs://b/a/c.txt") == ("b", "a/c.txt")
     assert split_url("gs://b") == ("b", "")
+
+
+def test_url_that_names_no_bucket_or_object_is_refused_with_a_sentence() -> None:
+    """Google's client sends `gs://b/..` on as the path of the bucket, and raises ValueError for the others."""
+    fine = ("gs://b", "gs://b/", "gs://a-b_c.d1/x", "gs://b/a/../b", "gs://b/" + "x" * 1024)
+    assert [url for url in fine if problem_of(url)] == []
+    buckets = (
+        "",
+        ".",
+        "..",
+        "-b",
+        "b-",
+        "b/../c"[1:],
+        "b c",
+        "b\nc",
+        "é",
+        "a" * 223,
+        "b?c",
+        "b%2Fc",
+        "\ud800",
+    )
+    wrong = [
+        *(f"gs://{bucket}/x" for bucket in buckets),
+        "gs://b/.",
+        "gs://b/..",
+        "gs://b/../",
+        "gs://b/a\rb",
+    ]
+    for url in [*wrong, "gs://b/" + "é" * 513]:
+        with pytest.raises(InvalidArgument) as refused:
+            split_url(url)
+        assert refused.value.message.isprintable(), url
 
 
 @pytest.mark.parametrize(("name", "prefix"), [("", ""), ("/", ""), ("a", "a/"), ("a/b/", "a/b/")])

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainyard_agent.server_client import ChecksumMismatch, ServerClient
 from trainyard_agent.staging import archives
 from trainyard_agent.staging.base import StagingFailed
-from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.errors import InvalidArgument, TrainyardError
 from trainyard_protocol.gcs import OF_RUN, CloudStorage, NoSuchObject, split_url
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import RunOrder
@@ -52,7 +52,7 @@ class PackageFetcher:
             elif stored:
                 emulator = self._emulator.replace(OF_RUN, order.storage_token)
                 await asyncio.to_thread(_download, CloudStorage("The agent", emulator), uri, target)
-        except NoSuchObject as error:
+        except (InvalidArgument, NoSuchObject) as error:
             raise StagingFailed(Reason.PACKAGES_FAILED, error.message) from error
         except (TrainyardError, ChecksumMismatch) as error:
             raise StagingFailed(Reason.STAGING_FAILED, f"{uri}: {error}") from error

@@ -68,6 +68,8 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
             "cannot be installed into a custom image",
         ),
         ({**PACKAGE, "jobDir": "gs://"}, "job_dir", "names no bucket"),
+        ({**PACKAGE, "jobDir": "gs://../x"}, "job_dir", "names no bucket: '..', but a bucket's name has"),
+        ({**PACKAGE, "packageUris": ["gs://b/a.whl", "gs://b/.."]}, "package_uris[1]", "names no object"),
         (
             {**PACKAGE, "secrets": [{"name": "A"}, {"name": "A"}]},
             "secrets[1].env",

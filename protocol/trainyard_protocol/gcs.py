@@ -50,8 +50,8 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 def problem_of(url: str) -> str:
-    """What is wrong with an address, as the rest of a sentence about it; "" if nothing is. Google's client sends some
-    wrong names on as other paths, and refuses others with an error of Python."""
+    """Problem of an address, as the rest of a sentence about it; "" if it has none. Google's client sends some wrong
+    names on as other paths, and refuses others with an error of Python."""
     bucket, _, name = url.removeprefix(SCHEME).partition("/")
     if not bucket:
         return "names no bucket; it looks like gs://bucket/directory."

@@ -53,6 +53,7 @@ from trainyard_server.storage.events.notifier import (
     job_topic,
     log_topic,
 )
+from trainyard_server.storage.failures import DatabaseError
 from trainyard_server.storage.logs.store import LogMismatch, Stream
 
 logger = logging.getLogger(__name__)
@@ -214,8 +215,16 @@ class AgentSync:
 
         A log that can never be completed is closed as it is, with an event: no job waits for it. An agent that was lost
         and is back completes the logs of its ended runs, while their jobs go on. Raises NotFound for an unknown
-        replica, PermissionDenied for another agent's.
+        replica, or one whose job was deleted meanwhile, PermissionDenied for another agent's.
         """
+        try:
+            return self._append_logs(run_id, task, chunk, key)
+        except (DatabaseError, FileNotFoundError):
+            with self._backend.store.read() as reader:
+                run_with(reader, run_id, key)  # which says so if it was deleted meanwhile
+            raise
+
+    def _append_logs(self, run_id: str, task: str, chunk: LogChunk, key: AgentKey) -> LogReceipt:
         backend = self._backend
         chunk = checked_chunk(chunk)
         with backend.store.read() as reader:
@@ -233,6 +242,8 @@ class AgentSync:
             self._note_gap(run, task, chunk.gap)
         quota = backend.settings.log_quota
         appended = logs.append(job.project, job.job_id, stream, chunk.start, chunk.lines, quota)
+        if appended.new == appended.next:
+            self._check_kept(job, run_id, key)
         if appended.new:
             begin = appended.next - appended.new
             stored_metrics = partial(self._stored_metrics, run_id, task)
@@ -252,7 +263,7 @@ class AgentSync:
                 complete = True
                 message = f"The log of {task} is not what the replica wrote: {mismatch}."
                 event = Event("log-damaged", message, run.number, task)
-                logger.exception("Job %s, run %d, %s: log mismatch", job.job_id, run.number, task)
+                logger.warning("Job %s of %s, run %d: %s", job.job_id, job.project, run.number, message)
         if complete:
             if stored is not None:
                 event = Event("log-quota", _quota_notice(task, stored, quota), run.number, task)
@@ -274,6 +285,15 @@ class AgentSync:
             self._controller.schedule()  # what this run held may be free now
         position = logs.position(job.project, job.job_id, stream) if chunk.resume else None
         return LogReceipt(next=appended.next, complete=complete, position=position, accepts_blocks=True)
+
+    def _check_kept(self, job: JobRow, run_id: str, key: AgentKey) -> None:
+        """Remove a log that was empty before these lines, if its job was deleted meanwhile. Raises NotFound then."""
+        with self._backend.store.read() as reader:
+            try:
+                run_with(reader, run_id, key)
+            except NotFound:
+                self._backend.logs.remove(job.project, job.job_id)
+                raise
 
     def _note_gap(self, run: RunRow, task: str, gap: LogGap) -> None:
         """Record that lines may be missing, once, before the lines behind them are stored."""

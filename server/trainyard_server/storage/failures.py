@@ -44,6 +44,7 @@ _FILES: Mapping[int, Failure] = {
     errno.EIO: Failure("the disk of the data directory fails", _DISK),
     errno.EMFILE: _FILES_OPEN,
     errno.ENFILE: _FILES_OPEN,
+    errno.ETIMEDOUT: Failure("another writer holds a file of the data directory for too long", _BY_ITSELF),
 }
 
 # Parts of the messages of SQLite and PostgreSQL that are not caused by the statement, and their meaning.

@@ -1,5 +1,6 @@
 """Files that several server processes write: paths of jobs, positioned writes, and a lock for each directory."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -18,6 +19,9 @@ _LONGEST_PAUSE_S = 0.05
 
 class LockTimeout(TimeoutError):
     """Another writer has held the lock of a directory for too long. A retry may succeed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(errno.ETIMEDOUT, message)
 
 
 def job_directory(root: Path, project: str, job_id: str) -> Path:

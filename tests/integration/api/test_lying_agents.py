@@ -8,9 +8,12 @@ from sqlalchemy import update
 
 from databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, START, ScriptedAgent, Server, running_agent
+from trainyard_protocol.states import JobState, RunState
 from trainyard_protocol.sync import AGENT_KEY, LogChunk, LogLine, ReplicaReport, RunReport, Stall, SyncRequest
 from trainyard_protocol.usage import UsageBatch, UsageSample
-from trainyard_server.storage.db.models import AgentRow, ReplicaRow, RunRow
+from trainyard_server.control.removal import remove_job
+from trainyard_server.services.jobs import known_job
+from trainyard_server.storage.db.models import AgentRow, JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.streams import Stream
 from trainyard_server.storage.usage.records import UsagePoint
 
@@ -150,6 +153,85 @@ def test_message_as_large_as_an_agent_sends_is_taken(api: Server) -> None:
     receipt = agent.log(*['{"a": ["\\\\", {}, "\\""]}' * 20] * 1000)
     receipt = agent.log("\x01" * 2**20)
     assert receipt.next == 1001
+
+
+@on_every_database
+def test_no_lines_leave_a_traceback_in_the_servers_log(
+    api: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lines of a run that is unknown, another agent's, ended, or deleted while they are stored; with
+    places and ends that there cannot be, and texts that are none. Nothing of a deleted job stays."""
+    backend = api.use_cases.backend
+    message: dict[str, Any] = {"time": "2026-11-20T12:00:00Z", "stream": "stdout", "text": "message"}
+    wrong = {"count": 1, "sha256": "0" * 64}
+    texts: tuple[Any, ...] = ("\0\x1b", "x" * 10**6, None)
+    bodies: list[Any] = [
+        *({"start": start, "lines": [message]} for start in (0, 7, -1, 2**63, 2**70, "x", None)),
+        {"start": 0, "lines": [message, message], "end": wrong},
+        *({"start": 0, "lines": [], "end": {"count": count, "sha256": "x"}} for count in (-1, 2**70)),
+        {"start": 0, "lines": [message], "gap": {"after": "\0", "before": "x" * 999}, "resume": True},
+        *({"start": 0, "lines": [message | {"text": text}]} for text in texts),
+        b'{"start": 0, "lines": [{"time": "", "stream": "stdout", "text": "\\ud800"}]}',
+        b'{"start": 0, "lines": [{"time": "", "stream": "stdout", "text": "\xff"}]}',
+        b"[]",
+        {"start": 0, "lines": [message], "end": wrong},
+    ]
+
+    def send(run: str, body: Any, task: str = "master-replica-0", headers: Any = AGENT) -> int:
+        content = {"content": body} if isinstance(body, bytes) else {"json": body}
+        answer = api.client.post(f"/agent/v1/runs/{run}/replicas/{task}/logs", headers=headers, **content)
+        assert answer.status_code < 500, (run, task, body, answer.text)
+        return answer.status_code
+
+    agent = running_agent(api, "lied")
+    run = agent.run.run_id
+    for body in bodies:
+        for unknown in ("none", "%00", "%ff", "%ed%a0%80", "x" * 2000):
+            assert send(unknown, body) in (400, 404)
+            assert send(run, body, unknown) in (400, 404)
+        assert send(run, body, headers=AGENT | {AGENT_KEY: "1" * 64}) in (400, 403)
+    assert {send(run, body) for body in bodies} == {200, 400}
+    agent.exit(logs=False)
+    assert {send(run, body) for body in bodies} == {200, 400}
+    assert api.job("lied")["state"] == "SUCCEEDED"
+    assert (
+        api.client.request("DELETE", "/trainyard/v1/projects/p/jobs/lied", headers=ADMIN).status_code == 200
+    )
+    assert {send(run, body) for body in bodies} == {400, 404}
+
+    def deleted_at(number: int, name: str) -> None:
+        """A job that is deleted when its lines come to a step of their way."""
+        job_id = f"deleted_{name}_{number}"
+        run = running_agent(api, job_id).run.run_id
+        step = getattr(backend.logs, name)
+
+        def delete_first(*given: Any, **named: Any) -> Any:
+            monkeypatch.setattr(backend.logs, name, step)
+            with backend.store.write() as writer:
+                writer.session.execute(update(RunRow).values(state=RunState.ENDED))
+                writer.session.execute(update(JobRow).values(state=JobState.CANCELLED))
+            with backend.store.read() as reader:
+                assert remove_job(backend, known_job(reader, "p", job_id).key, "somebody")
+            return step(*given, **named)
+
+        monkeypatch.setattr(backend.logs, name, delete_first)
+        assert send(run, bodies[number]) in ((404,) if name != "verify" else (200, 404))
+        monkeypatch.setattr(backend.logs, name, step)
+        assert not (backend.settings.data_dir / "logs" / "p" / job_id).exists()
+
+    for number, body in enumerate(bodies):
+        if isinstance(body, dict) and body["start"] == 0 and "gap" in body:
+            deleted_at(number, "count")
+        if (
+            isinstance(body, dict)
+            and body["start"] in (0, 7)
+            and body["lines"]
+            and body["lines"][0] == message
+        ):
+            deleted_at(number, "append")
+            if "end" in body:
+                deleted_at(number, "verify")
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
 def test_run_is_open_to_the_key_of_its_agent_alone(api: Server) -> None:

@@ -78,7 +78,7 @@ class LogStore:
         them, while another writer has the lock.
         """
         log = self._job(project, job_id)
-        with self._writing(log, self._write_wait_s):
+        with self._writing(log, self._write_wait_s, makes=True):
             return log.append(stream, start, lines, quota)
 
     def verify(self, project: str, job_id: str, stream: Stream, end: LogEnd) -> bool:
@@ -87,10 +87,15 @@ class LogStore:
         Raises LogMismatch if no line that is still to come could make it right.
         """
         log = self._job(project, job_id)
-        with self._writing(log, self._write_wait_s):
-            is_complete = log.verify(stream, end)
-            if is_complete and end.count and self._durable:
-                sync(log.segment)
+        try:
+            with self._writing(log, self._write_wait_s):
+                is_complete = log.verify(stream, end)
+                if is_complete and end.count and self._durable:
+                    sync(log.segment)
+        except FileNotFoundError:  # nothing was stored, or it was removed meanwhile
+            with log.view:
+                log.reset()
+                return log.verify(stream, end)
         return is_complete
 
     def sha256(self, project: str, job_id: str, stream: Stream) -> str:
@@ -227,6 +232,8 @@ class LogStore:
         try:
             with self._writing(log, self._read_wait_s):
                 pass
+        except FileNotFoundError:
+            log.reset()  # another process has removed it
         except OSError as error:
             if legacy.is_old(log.directory):
                 raise
@@ -234,12 +241,14 @@ class LogStore:
         return log
 
     @contextmanager
-    def _writing(self, log: JobLog, wait_s: float) -> Iterator[None]:
-        """Hold the lock of a log that is up to date and repaired. Raises LockTimeout or another OSError."""
+    def _writing(self, log: JobLog, wait_s: float, *, makes: bool = False) -> Iterator[None]:
+        """Hold the lock of a log that is up to date and repaired; `makes`: one that is not there is made. Raises
+        LockTimeout or another OSError."""
         if not log.writing.acquire(timeout=wait_s):
             raise LockTimeout(f"The log in {log.directory} is locked by another thread for {wait_s:g} s.")
         try:
-            log.directory.mkdir(parents=True, exist_ok=True)
+            if makes:
+                log.directory.mkdir(parents=True, exist_ok=True)
             with locked(log.directory, wait_s), log.view:
                 log.recover()
                 yield

@@ -14,6 +14,7 @@ from trainyard_server.storage.failures import (
     failure_reason,
     is_database_failure,
 )
+from trainyard_server.storage.files import LockTimeout
 
 
 def of_sqlite(message: str, kind: type[exc.DBAPIError] = exc.OperationalError) -> exc.DBAPIError:
@@ -28,6 +29,7 @@ def of_sqlite(message: str, kind: type[exc.DBAPIError] = exc.OperationalError) -
         (OSError(errno.EROFS, "x"), "the data directory cannot be written"),
         (OSError(errno.EIO, "x"), "the disk of the data directory fails"),
         (OSError(errno.ENOENT, "x"), None),
+        (LockTimeout("x"), "another writer holds a file of the data directory for too long"),
         (of_sqlite("database is locked"), "the database is locked by another process"),
         (of_sqlite("database or disk is full"), "the disk of the database is full"),
         (of_sqlite("attempt to write a readonly database"), "the database is read-only"),

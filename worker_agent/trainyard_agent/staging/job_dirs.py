@@ -21,6 +21,7 @@ from trainyard_protocol.sync import RunOrder
 _SHARED = 2  # PROJECT/OWNER, of several jobs
 _PASSED_THROUGH = 0o711  # by whoever knows the rest of the path
 _OWN = 0o700
+_READABLE = 0o755
 _WRITABLE_BY_OTHERS = 0o022
 
 
@@ -49,13 +50,12 @@ class JobDirs:
             return None
         path = Path(order.directory)
         root, names = self._place(path, order)
-        chosen_by_job = bool(order.training_input.job_dir)
         depth = len(names) if self.one_user else _SHARED + 1
-        modes = [0o777 if chosen_by_job else _PASSED_THROUGH for _ in names]
-        if not self.one_user:
-            modes[:_SHARED] = [_PASSED_THROUGH] * _SHARED
-        if not chosen_by_job:
+        modes = [_PASSED_THROUGH] * len(names)
+        if self.one_user or not order.training_input.job_dir:
             modes[-1] = _OWN
+        else:  # the server, which shows its files, may have a user of its own
+            modes[_SHARED:] = [_READABLE] * (len(names) - _SHARED)
         try:
             with directories.open_below(root, list(zip(names, modes, strict=True))) as fds:
                 if not self.one_user:

@@ -62,6 +62,7 @@ def test_first_directory_of_its_owner_is_mounted(root: Path) -> None:
 def test_job_dir_of_the_one_user_is_mounted_itself(root: Path) -> None:
     dirs = JobDirs((root.parent, root), one_user=True)
     assert mount(dirs, f"{root}/a/b", owner="") == JobDirMount(f"{root}/a/b", f"{root}/a/b")
+    assert [(root / way).stat().st_mode & 0o777 for way in ("a", "a/b")] == [0o711, 0o700]
     chosen = run_order("1" * 32, "master-replica-0").model_copy(update={"job_dir": f"{root}/p/j"})
     dirs.prepare(chosen, None)
     assert [(root / way).stat().st_mode & 0o777 for way in ("p", "p/j")] == [0o711, 0o700]

@@ -2,7 +2,8 @@
 authentication, so that these see the call that is meant.
 
 - `X-HTTP-Method-Override`: GET with a query that is too long for an address comes as POST with the query as its body.
-- `access_token` or `oauth_token` in the query, in place of an Authorization header.
+- `access_token` or `oauth_token` in the query, in place of an Authorization header: at addresses of Google's own APIs
+  alone, where its clients send it. It goes no further than here, so nothing behind logs or passes it on.
 - Bodies with `Content-Encoding: gzip`.
 - `fields` (partial response) and `prettyPrint`; `callback` (JSONP) is refused.
 
@@ -24,6 +25,7 @@ from trainyard_protocol.errors import InvalidArgument, TooLarge, TrainyardError,
 from trainyard_protocol.storage_calls import AREAS, PLAIN_OBJECTS
 from trainyard_server.api.csrf import replay
 from trainyard_server.api.errors import error_json
+from trainyard_server.api.storage_names import METHOD
 
 _AREAS = ("/v1/", "/v2/")
 _STORAGE = (*AREAS, f"{PLAIN_OBJECTS}/")
@@ -52,7 +54,7 @@ class GoogleCalls:
             query = _parameters(scope["query_string"].decode("latin-1"))
             if "callback" in query:
                 raise InvalidArgument(Violation("callback", "JSONP is not supported; leave it out."))
-            scope = _with_token(scope, query)
+            scope = _without_token(scope, query)
             is_storage = scope["path"].startswith(_STORAGE)  # it selects fields and decodes bodies itself
             receive = receive if is_storage else _decoded(scope, receive)
             mask = {} if is_storage else _mask(query)
@@ -102,13 +104,14 @@ async def _overridden(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
     return {**changed, "query_string": query, "headers": headers.raw}, replay(b"", receive)
 
 
-def _with_token(scope: Scope, query: Mapping[str, str]) -> Scope:
-    """The call with the token of its query in the header, where it has no other, and no longer in the query."""
+def _without_token(scope: Scope, query: Mapping[str, str]) -> Scope:
+    """The call without the token in its query. It is in the header, where the call has no other and is Google's."""
     given = [query[name] for name in _TOKENS if query.get(name)]
     if not given:
         return scope
     headers = MutableHeaders(raw=list(scope["headers"]))
-    if "authorization" not in headers and given[0].isascii() and given[0].isprintable():
+    is_googles = METHOD in scope or scope["path"].startswith((*_AREAS, *AREAS))
+    if is_googles and "authorization" not in headers and given[0].isascii() and given[0].isprintable():
         headers["authorization"] = f"Bearer {given[0]}"
     rest = {name: value for name, value in query.items() if name not in _TOKENS}
     return {**scope, "headers": headers.raw, "query_string": urlencode(rest).encode()}

@@ -18,8 +18,42 @@ def test_token_in_the_query_is_a_token(api: Server) -> None:
     assert [status(f"{name}=admin-secret") for name in ("access_token", "oauth_token")] == [200, 200]
     assert status("access_token=wrong") == 401
     assert status("access_token=wrong", ADMIN) == 200, "a header counts, not the query"
-    elsewhere = api.client.get("/trainyard/v1/status?access_token=admin-secret")
-    assert elsewhere.status_code == 401
+
+
+def test_token_in_the_query_is_one_at_googles_addresses_alone_and_in_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refused calls are in the audit, and what fails is in the log: neither has the query."""
+    storage = {"Host": "storage.googleapis.com"}
+    table: list[tuple[str, str, dict[str, str], bool]] = [
+        *(("GET", path, {}, True) for path in (JOBS, f"{JOBS}/none", "/storage/v1/b/x/o")),
+        ("POST", "/v2/entries:list", {}, True),
+        ("DELETE", "/storage/v1/b/x/o/y", {}, True),
+        ("POST", "/upload/storage/v1/b/x/o", {}, True),
+        ("GET", "/download/storage/v1/b/x/o/y", {}, True),
+        ("GET", "/bucket/object", storage, True),
+        ("GET", "/storage/plain/bucket/object", {}, False),
+        ("PUT", "/storage/plain/bucket/object", {}, False),
+        ("GET", "/trainyard/v1/status", {}, False),
+        ("POST", "/trainyard/v1/tokens", {}, False),
+        ("DELETE", "/trainyard/v1/projects/p/jobs/a", {}, False),
+        ("POST", "/upload/trainyard/v1/projects/p/packages/a.whl", {}, False),
+        ("POST", "/agent/v1/sync", {}, False),
+        ("POST", "/batch", {}, False),
+        ("GET", "/cluster", {}, False),
+        ("GET", "/unknown/path", {}, False),
+    ]
+    hosts = ("server", "*.googleapis.com")
+    query = "access_token=admin-secret&access%5Ftoken=admin-secret"
+    with server(tmp_path, Clock(), allowed_hosts=hosts) as api, caplog.at_level("DEBUG"):
+        answers = [
+            api.client.request(method, f"{path}?{query}", headers=headers)
+            for method, path, headers, _ in table
+        ]
+        rows = api.client.get("/trainyard/v1/audit?pageSize=1000", headers=ADMIN).text
+    assert [answer.status_code not in (401, 421) for answer in answers] == [known for *_, known in table]
+    server_log = [line for line in caplog.messages if "HTTP Request: " not in line]  # of this test's client
+    assert all("admin-secret" not in text for text in (rows, *server_log, *(one.text for one in answers)))
 
 
 def test_compressed_body_is_read_within_the_limits(api: Server) -> None:

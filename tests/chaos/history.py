@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta, timezone
 from pathlib import Path
@@ -30,6 +31,7 @@ from chaos.services import (
     Forge,
     Service,
 )
+from mounts import SmallDisk, small_disk
 from token_files import long_token, write_token
 from trainyard_agent.host.files import holder
 from trainyard_agent.lease.watchdog_files import LOCK
@@ -39,6 +41,7 @@ from trainyard_protocol.views import JobDetail
 TOKENS = {role: long_token(role) for role in ("admin", "agent")}
 _PATIENCE_S = {"process": 90.0, "docker": 120.0, "kubernetes": 90.0}
 _TRAP_S = 4.0
+_DISK_MB = 64
 _PATIENCE_FOR_A_JOB_S = 20.0
 
 
@@ -95,6 +98,8 @@ class History:
         self.patience_s = _PATIENCE_S[plan.runtime] + _PATIENCE_FOR_A_JOB_S * len(plan.jobs)
         self.root = root
         self._ended = threading.Event()
+        self._mounts = ExitStack()
+        self._filled = 0
         self._started = 0.0
         self._threads: list[threading.Thread] = []
         self._errors: list[str] = []
@@ -104,6 +109,7 @@ class History:
         self.answers = {job.name: JobAnswers() for job in plan.jobs}
         self._is_submitted = {job.name: threading.Event() for job in plan.jobs}
         self._network = Network()
+        self._disks = self._mounted()
         self.servers = [self._server(place, number) for number in range(plan.servers)]
         targets = [port for _, port in self.servers]
         self.agents = [self._agent(place, number, targets) for number in range(plan.agents)]
@@ -146,6 +152,14 @@ class History:
 
     # The parts.
 
+    def _mounted(self) -> dict[int, SmallDisk]:
+        """Small file systems in place of the state directories of the agents whose disks will be full."""
+        numbers = {one.values["agent"] for one in self.plan.operations if one.kind == "fill_disk"}
+        return {
+            number: self._mounts.enter_context(small_disk(self.root / f"agent-{number}", _DISK_MB))
+            for number in sorted(numbers)
+        }
+
     def _server(self, place: Place, number: int) -> tuple[Service, int]:
         (port,) = free_ports(1)
         data = self.root / "data"
@@ -184,7 +198,10 @@ class History:
             arguments += ["--replica-env", f"{variable}={value}"]
         if self.plan.agents > 1:
             arguments += ["--cpus", str(number)]
-        return Service(place.forge, "agent", name, arguments, self.root, AGENT_KNOBS, place.environment)
+        may_end = number in self._disks  # one that is started on a full disk says so, and ends
+        return Service(
+            place.forge, "agent", name, arguments, self.root, AGENT_KNOBS, place.environment, may_end=may_end
+        )
 
     def training_input(self, job: PlannedJob) -> dict[str, Any]:
         directory = self.root / "jobs" / job.name
@@ -286,6 +303,13 @@ class History:
         """It wakes when others have its runs. An agent that is alone has no lease: it is only paused."""
         self.agents[agent].pause(LEASE_S[self.plan.runtime] * (1.3 if self.plan.agents > 1 else 0.1))
 
+    def do_fill_disk(self, agent: int, for_s: float) -> None:
+        """Not a byte fits onto the disk of its state directory for a while."""
+        self._disks[agent].fill()
+        self._filled += 1
+        time.sleep(for_s)
+        self._disks[agent].free()
+
     def do_kill_watchdog(self, agent: int) -> None:
         watchdog = holder(self.root / f"agent-{agent}" / LOCK)
         if watchdog is not None:
@@ -374,7 +398,7 @@ class History:
         give_up_at = time.monotonic() + self.patience_s
         details: dict[str, JobDetail] = {}
         while time.monotonic() < give_up_at:
-            if self._cluster is not None:
+            if self._cluster is not None or self._disks:
                 for agent in self.agents:
                     agent.keep_up()
             if self._errors:
@@ -410,6 +434,7 @@ class History:
             for what, count in proxy.counts.items():
                 counts[what] = counts.get(what, 0) + count
         counts |= self._cluster.counts if self._cluster is not None else {}
+        counts["disks filled"] = self._filled
         return Outcome(
             plan=self.plan,
             root=self.root,
@@ -429,3 +454,4 @@ class History:
             service.kill()
         self._network.close()
         self._replicas.remove()
+        self._mounts.close()

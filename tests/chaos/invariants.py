@@ -104,6 +104,9 @@ def verdicts_are_what_happened(outcome: Outcome) -> None:
             case Reason.HOST_LOST:
                 assert outcome.plan.agents > 1, what
                 assert outcome.plan.runtime != "kubernetes", what
+            case Reason.HOST_FAILED if outcome.faults.get("disks filled"):
+                assert detail.state is not JobState.FAILED or run is not detail.runs[-1], what
+                assert "No space left on device" in verdict.message or " is full" in verdict.message, what
             case Reason.HOST_FAILED:
                 assert outcome.plan.runtime == "kubernetes", what
                 assert any(outcome.faults.get(fault) for fault in CLUSTER_FAULTS), what

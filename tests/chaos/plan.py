@@ -137,6 +137,10 @@ def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
         Operation(round(random_.uniform(0.1, length), 2), kind, _DRAWS[kind](random_, crowd))
         for kind in kinds
     ]
+    own = random.Random(f"disk {runtime} {seed}")  # so that older seeds draw what they drew besides
+    if runtime == "process" and crowd.agents > 1 and own.random() < 0.5:
+        values = {"agent": own.randrange(crowd.agents), "for_s": round(own.uniform(0.5, 2.5), 2)}
+        operations.append(Operation(round(own.uniform(0.0, length), 2), "fill_disk", values))
     zone_min = 0
     if runtime == "kubernetes":
         own = random.Random(f"cluster {seed}")  # so that older seeds draw what they drew
@@ -178,6 +182,28 @@ def sweep(seed: int, runtime: Runtime, each: int) -> Plan:
         for n, stage in enumerate(stages)
     )
     return Plan(seed, runtime, 1, 1, jobs, cancels, 0.0)
+
+
+def full_disk(seed: int) -> Plan:
+    """Jobs that all succeed, one after the other on two agents. The disk of the one that is chosen first is full while
+    they come."""
+    random_ = random.Random(f"full disk {seed}")
+    jobs = tuple(
+        PlannedJob(
+            f"job_{number}",
+            round(1.5 + 0.25 * number, 2),
+            0,
+            {"master": [["say", "stdout", random_.randint(1, 8), 0.05], ["exit", 0]]},
+            False,
+        )
+        for number in range(6)
+    )
+    fill = Operation(
+        round(random_.uniform(1.4, 2.2), 2),
+        "fill_disk",
+        {"agent": 0, "for_s": round(random_.uniform(3.0, 5.0), 2)},
+    )
+    return Plan(seed, "process", 2, 1, jobs, (fill,), 5.0)
 
 
 _EVALUATORS: Sequence[list[list[Any]]] = (

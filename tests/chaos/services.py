@@ -30,6 +30,7 @@ AGENT_KNOBS: Mapping[str, Any] = {
     "agent.SHIP_S": 0.05,
     "agent._FIRST_BACKOFF_S": 0.05,
     "agent._MAX_BACKOFF_S": 0.4,
+    "monitoring.disk_watch.EVERY_S": 0.2,
     "server_client._CONNECT_S": 1.0,
     "server_client._ANSWER_S": 1.5,
 }

@@ -86,7 +86,7 @@ async def test_job_of_a_machine_without_room_runs_on_another_and_there_again_whe
     verdict = detail.runs[0].verdict
     assert verdict is not None
     assert verdict.reason is Reason.HOST_FAILED
-    assert f"{disk.path} is full (No space left on device)" in verdict.message
+    assert f"{disk.path} is full (No space left on device), 0 B are free" in verdict.message
 
     await world.submit("second", module="forever.task")
     await world.settle()
@@ -94,7 +94,9 @@ async def test_job_of_a_machine_without_room_runs_on_another_and_there_again_whe
     assert await agents_of(world, "second") == [], "nothing is tried on the machine that said it has no room"
     why = (await world.call("GET", "/trainyard/v1/projects/p/jobs/second/why")).json()
     lacks = {one["agent"]: one["lacks"] for one in why["agents"]}
-    assert lacks["a-full"] == f"no room on its disk: {disk.path} is full (No space left on device)"
+    assert (
+        lacks["a-full"] == f"no room on its disk: {disk.path} is full (No space left on device), 0 B are free"
+    )
     assert "room on the disk of agent a-full" in " ".join(change["message"] for change in why["changes"])
     health = (await world.call("GET", "/healthz")).json()
     assert health["checks"]["agents"]["status"] == "degraded"
@@ -121,7 +123,8 @@ async def test_job_waits_for_the_only_machine_until_it_can_be_written_again(
     detail = await world.detail("j")
     assert (detail.state, detail.runs) == (JobState.QUEUED, ())
     assert detail.waiting == (
-        f"needs room on a disk: on agent laptop {disk.path} cannot be written (Read-only file system)"
+        f"needs room on a disk: on agent laptop {disk.path} cannot be written (Read-only file system), "
+        "16.8 MB are free"
     )
     disk.allow_writes()
     only.disks.look()
@@ -143,7 +146,7 @@ async def test_program_that_fails_on_a_full_disk_is_told_that_this_may_be_why(
     detail = await world.detail("j")
     assert detail.state is JobState.FAILED
     message = str(detail.job["errorMessage"])
-    full = f"When it ended, {disk.path} is full (No space left on device), which may be why."
+    full = f"When it ended, {disk.path} is full (No space left on device), 0 B are free, which may be why."
     assert message.startswith(f"The replica master 0 exited with a non-zero status of 1. {full}")
 
 

@@ -100,7 +100,7 @@ def queued_snapshots(reader: Reader, jobs: Iterable[JobRow]) -> list[JobSnapshot
 
 def avoidances(reader: Reader, jobs: Iterable[JobRow]) -> dict[int, Avoidance]:
     """The agents that queued jobs avoid, by job: few have had a run."""
-    retried = [job.key for job in jobs if job.state is JobState.QUEUED and job.retries_used]
+    retried = [job.key for job in jobs if job.state is JobState.QUEUED and job.backoff_until is not None]
     found = {
         run.job_key: avoidance(run.agent_id, str((run.verdict or {}).get("reason", "")), run.ended_at)
         for run in reader.last_runs(retried)

@@ -26,7 +26,7 @@ PATIENCE_S = 2.0
 
 _DEAD_S = 20.0  # without an answer
 _ROOM_AGAIN = 1.2  # of the reserve, so that a disk near it does not change from look to look
-_SEEN_CHANGE = 0.1  # of the free bytes
+_SEEN_CHANGE, _SMALL_CHANGE = 0.1, 10**6  # of the free bytes
 _BLOCK = b"\0" * 4096
 _NOT_OURS = (errno.EACCES, errno.EPERM)  # the parent of a job-dir may be another user's
 _MAY_BE_WHY = (Reason.PROGRAM_ERROR, Reason.KILLED_BY_SIGNAL, Reason.VANISHED, Reason.START_FAILED)
@@ -148,9 +148,10 @@ class _Place:
         room, hangs = self._room, self._thread is not None and self._thread.is_alive()
         if hangs and time.monotonic() - self._begun_at > _DEAD_S:
             return Disk(path=str(self._path), free_bytes=self._reported, problem="does not answer")
-        if abs(room.free_bytes - self._reported) > _SEEN_CHANGE * self._reported:
+        if abs(room.free_bytes - self._reported) > max(_SEEN_CHANGE * self._reported, _SMALL_CHANGE):
             self._reported = room.free_bytes
-        return Disk(path=str(self._path), free_bytes=self._reported, problem=room.problem)
+        problem = f"{room.problem}, {sized(self._reported)} are free" if room.problem else ""
+        return Disk(path=str(self._path), free_bytes=self._reported, problem=problem)
 
     def _look(self) -> None:
         try:

@@ -8,7 +8,7 @@ from trainyard_protocol.states import Reason
 AVOIDED_FOR = timedelta(minutes=10)
 """So long a job rather waits for another machine; then it may return."""
 
-_MACHINES = frozenset((Reason.HOST_FAILED, Reason.STAGING_FAILED, Reason.HOST_LOST))
+_MACHINES = frozenset((Reason.HOST_FAILED, Reason.STAGING_FAILED, Reason.GIVEN_BACK, Reason.HOST_LOST))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,15 @@ def test_disk_says_what_is_wrong_until_it_can_be_written(disk: SmallDisk) -> Non
     place = disk.path / "not" / "there"
     assert watch.look() == ""
     disk.fill()
-    assert watch.look() == f"{place} is full (No space left on device)"
+    assert watch.look() == f"{place} is full (No space left on device), 0 B are free"
     disk.free()
     assert watch.look() == ""
     disk.forbid_writes()
-    assert watch.look() == f"{place} cannot be written (Read-only file system)"
+    assert watch.look() == f"{place} cannot be written (Read-only file system), 16.8 MB are free"
     disk.allow_writes()
     assert watch.look() == ""
     disk.forbid_files()
-    assert watch.look() == f"{place} is full (No space left on device)"
+    assert watch.look() == f"{place} is full (No space left on device), 16.8 MB are free"
     disk.allow_files()
     assert watch.look() == ""
     assert list(disk.path.iterdir()) == []
@@ -37,9 +37,10 @@ def test_disk_near_its_reserve_does_not_change_from_look_to_look(disk: SmallDisk
     assert watch.look() == "", "of a small disk a tenth is enough"
     ballast = disk.path / "ballast"
     ballast.write_bytes(b"x" * int(15.5 * 10**6))
-    assert watch.look() == f"{disk.path} has less than 1.7 MB left"
+    problem = watch.look()
+    assert problem == f"{disk.path} has less than 1.7 MB left, 1.3 MB are free"
     ballast.write_bytes(b"x" * 15 * 10**6)
-    assert watch.look() == f"{disk.path} has less than 1.7 MB left"
+    assert watch.look() == problem
     disk.free()
     assert watch.look() == ""
     (before,) = watch.disks
@@ -51,7 +52,10 @@ def test_disk_near_its_reserve_does_not_change_from_look_to_look(disk: SmallDisk
 def test_directory_that_a_run_failed_of_is_watched_until_it_has_room(disk: SmallDisk, tmp_path: Path) -> None:
     watch = DiskWatch([tmp_path])
     disk.fill()
-    assert watch.look(disk.path / "job") == f"{disk.path / 'job'} is full (No space left on device)"
+    assert (
+        watch.look(disk.path / "job")
+        == f"{disk.path / 'job'} is full (No space left on device), 0 B are free"
+    )
     assert watch.look() != ""
     disk.free()
     assert watch.look() == ""

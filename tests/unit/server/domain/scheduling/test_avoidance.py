@@ -47,5 +47,5 @@ def test_agent_without_room_gets_nothing_and_holds_back_nobody() -> None:
 
 def test_only_what_the_machine_is_to_blame_for_is_avoided() -> None:
     blamed = {reason for reason in Reason if avoidance("a", reason, NOW) is not None}
-    assert blamed == {Reason.HOST_FAILED, Reason.STAGING_FAILED, Reason.HOST_LOST}
+    assert blamed == {Reason.HOST_FAILED, Reason.STAGING_FAILED, Reason.GIVEN_BACK, Reason.HOST_LOST}
     assert avoidance("a", Reason.HOST_FAILED, NOW) == AVOIDED

@@ -152,6 +152,34 @@ def until(condition: Callable[[], object], timeout: float, what: str) -> str:
     raise AssertionError(f"timed out after {timeout} s waiting for {what}")
 
 
+KEEPS_FILES = """
+import signal, time
+stops = []
+signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
+params = open("configs/params.yaml").read()
+print("has its params", flush=True)
+while not stops:
+    time.sleep(0.1)
+with open("outputs/model", "w") as model:
+    model.write(params)
+"""
+
+
+def stop_script_that_keeps_files(service: Service, job: str, config: Path, *words: str) -> None:
+    """Run a directory of scripts, and cancel it: then `outputs/model` of its directory is kept in the job's."""
+    source = service.work / job
+    (source / "configs").mkdir(parents=True)
+    (source / "outputs").mkdir()
+    (source / "train.py").write_text(KEEPS_FILES)
+    (source / "configs" / "params.yaml").write_text("lr: 0.1")
+    package = ("--config", str(config), "--package-path", str(source))
+    service.ok("jobs", "submit", "training", job, *package, *words)
+    service.wait_for_line(job, "has its params", timeout=200)
+    service.ok("jobs", "cancel", job)
+    service.wait_for(job, "CANCELLED")
+    assert "1 file of the working directory, new or changed: " in service.log(job)
+
+
 def local(workers: int = 0, **fields: Any) -> dict[str, Any]:
     """The training input of a gang of `local-1` replicas."""
     gang = {"scaleTier": "CUSTOM", "masterType": "local-1", **fields}

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from e2e.harness import Service, until
+from e2e.harness import Service, stop_script_that_keeps_files, until
 from engines import Engine
 
 SHOW = """
@@ -87,6 +87,13 @@ def test_package_job_runs_in_the_image_of_its_runtime(containers: Service) -> No
     config = containers.config(scaleTier="BASIC", runtimeVersion="2.11", pythonVersion="3.7")
     containers.train("packaged", "--config", str(config), "--package-path", "prog")
     assert "packed /opt/trainyard/environment debian" in containers.ok("jobs", "stream-logs", "packaged")
+
+
+def test_script_in_a_container_is_stopped_and_its_files_are_kept(containers: Service) -> None:
+    config = containers.config(scaleTier="BASIC", runtimeVersion="2.11", pythonModule=None)
+    stop_script_that_keeps_files(containers, "keeps_files", config)
+    kept = containers.job_dir("keeps_files") / "outputs" / "master-replica-0" / "outputs" / "model"
+    assert kept.read_text() == "lr: 0.1"
 
 
 def test_package_that_cannot_be_installed_fails_with_pips_words(containers: Service) -> None:

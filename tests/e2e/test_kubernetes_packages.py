@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from addresses import free_ports
-from e2e.harness import Service, until
+from e2e.harness import Service, stop_script_that_keeps_files, until
 from e2e.test_training import TEMPLATE, metrics, predict
 from kubernetes_bed.bed import BASE_IMAGE, Bed
 from kubernetes_bed.kube_api import KubeApi
@@ -29,6 +29,7 @@ from trainyard_cli.local.storage_api import StorageApi
 from trainyard_cli.local.storage_http import StorageServer
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
 from trainyard_cli.submission.upload import ensure_bucket
+from trainyard_protocol.gcs import CloudStorage
 
 pytestmark = pytest.mark.e2e
 
@@ -188,6 +189,16 @@ def test_package_beyond_a_config_map_comes_by_a_link_also_to_an_unprivileged_use
     config = str(cluster.config(scaleTier="CUSTOM", masterType="plain-1"))
     output = cluster.train("large", "--config", config, "--package-path", "prog")
     assert "True 1000 /opt/trainyard/environment/bin/python /opt/trainyard/environment" in output
+
+
+def test_script_in_a_pod_is_stopped_and_its_files_are_kept_on_gs(cluster: ClusterService) -> None:
+    ensure_bucket("gs://models", cluster.emulator, print)
+    config = cluster.config(scaleTier="CUSTOM", masterType="local-1", pythonModule=None)
+    stop_script_that_keeps_files(cluster, "keeps_files", config, "--job-dir", "gs://models/kept")
+    client = CloudStorage("The test", cluster.emulator).client()
+    model = client.bucket("models").blob("kept/outputs/master-replica-0/outputs/model")
+    assert model.download_as_text() == "lr: 0.1"
+    client.close()
 
 
 def test_package_that_pip_refuses_fails_the_job_with_pips_words(cluster: ClusterService) -> None:

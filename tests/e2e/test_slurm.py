@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from addresses import free_ports
-from e2e.harness import Service, until
+from e2e.harness import Service, stop_script_that_keeps_files, until
 from e2e.test_training import TEMPLATE, metrics, predict
 from slurm_bed import SlurmBed
 from token_files import long_token, write_token
@@ -156,6 +156,13 @@ def test_gang_over_two_nodes_trains_while_the_next_one_waits(cluster: SlurmServi
     cluster.wait_for("second", "SUCCEEDED")
     cluster.ok("jobs", "cancel", "first")
     cluster.wait_for("first", "CANCELLED")
+
+
+def test_script_on_a_node_is_stopped_and_its_files_are_kept(cluster: SlurmService) -> None:
+    config = cluster.config("script.yaml", scaleTier="CUSTOM", masterType="node-2", pythonModule=None)
+    job_dir = cluster.root / "shared" / "kept"
+    stop_script_that_keeps_files(cluster, "keeps_files", config, "--job-dir", str(job_dir))
+    assert (job_dir / "outputs" / "master-replica-0" / "outputs" / "model").read_text() == "lr: 0.1"
 
 
 def test_exit_code_of_a_worker_is_its_own_and_fails_the_job(cluster: SlurmService) -> None:

@@ -82,11 +82,14 @@ def test_package_job_runs_in_the_image_of_its_runtime(containers: Service) -> No
         import platform, sys
         from prog import helper
         print(helper.WORD, sys.prefix, platform.freedesktop_os_release()["ID"])
+        open("model.keras", "w").close()
         """
     ).joinpath("helper.py").write_text("WORD = 'packed'\n")
     config = containers.config(scaleTier="BASIC", runtimeVersion="2.11", pythonVersion="3.7")
     containers.train("packaged", "--config", str(config), "--package-path", "prog")
-    assert "packed /opt/trainyard/environment debian" in containers.ok("jobs", "stream-logs", "packaged")
+    log = containers.log("packaged")
+    assert "packed /opt/trainyard/environment debian" in log
+    assert "WARNING: trainyard: the working directory is removed with model.keras: " in log
 
 
 def test_script_in_a_container_is_stopped_and_its_files_are_kept(containers: Service) -> None:

@@ -7,6 +7,7 @@ standard library of any Python 3. PLAN is JSON:
     with_base     packages that the image's own setuptools can build, without an index
     isolated      packages that require other build tools
     module        a module for programs whose environment has none of that name; optional
+    startup       name and content of a .pth file: what each Python of the environment runs at its start
     files         `path` and `sha256` of packages to check first, and the `url` of those that are to be downloaded;
                   optional
     authorities   file with the certificates that downloads trust; optional: those of the image
@@ -58,6 +59,9 @@ def main(plan_file: str) -> None:
         module_lines.append(f"{environment}/module\n")
     # The module is behind the base: an installed package of that name comes first.
     (packages / "trainyard-base.pth").write_text("".join([*lines, *module_lines]))
+
+    for name, content in plan["startup"].items():
+        (packages / name).write_text(content)
 
     python = str(environment / "bin" / "python")
     own = ["--upgrade", "--force-reinstall", "--no-deps"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from trainyard_agent.host.files import write_json
 from trainyard_agent.runtimes import install_script
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE
-from trainyard_agent.staging import archives, program_module
+from trainyard_agent.staging import archives, lost_files, program_module
 
 COMMAND = ("python3", f"{SOURCE}/install.py", f"{SOURCE}/plan.json")
 
@@ -32,6 +32,7 @@ def write(
         "environment": PACKAGES,
         "with_base": [path for package, path in inside.items() if package not in isolated],
         "isolated": [inside[package] for package in isolated],
+        "startup": {lost_files.NAME: lost_files.pth()},
         **more,
     }
     module = program_module.source()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, write_json
+from trainyard_agent.staging import lost_files
 
 AGE_S = 7 * 86400.0
 """After so long an environment is made anew: requirements without a version then get the newest."""
@@ -38,10 +39,11 @@ def key(
     settings: Mapping[str, str],
 ) -> str:
     """The name of the environment of these packages, in their order. It changes when something is installed into or
-    removed from the directories `site_packages` of the base. `settings` are pip's variables."""
+    removed from the directories `site_packages` of the base, and with our own file in it. `settings` are pip's
+    variables."""
     digests = [(path.name, _digest(path)) for path in packages]
     changed = [(directory, _changed_at(Path(directory))) for directory in (base, *site_packages)]
-    content = [project, digests, changed, sorted(settings.items())]
+    content = [project, digests, changed, sorted(settings.items()), lost_files.pth()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

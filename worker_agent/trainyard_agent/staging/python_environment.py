@@ -26,7 +26,14 @@ from trainyard_agent.host.files import read_json, remove_tree, write_json
 from trainyard_agent.host.job_users import JobUsers
 from trainyard_agent.runtimes.install_script import brings_framework
 from trainyard_agent.runtimes.pip_output import error_excerpt
-from trainyard_agent.staging import archives, dependencies, job_dirs, kept_environments, program_module
+from trainyard_agent.staging import (
+    archives,
+    dependencies,
+    job_dirs,
+    kept_environments,
+    lost_files,
+    program_module,
+)
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_agent.staging.base_environments import BaseEnvironments
@@ -173,6 +180,7 @@ class _Installer:
         if self._module.exists():
             lines += f"{self._module}\n"  # behind the base: an installed package of that name comes first
         self._base_file().write_text(lines, encoding="utf-8")
+        (self._site_packages() / lost_files.NAME).write_text(lost_files.pth(), encoding="utf-8")
 
     async def _run_base(self, arguments: Sequence[str]) -> str:
         code, output = await self._process.run([self._base, *arguments])

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -140,6 +141,39 @@ async def test_program_can_report_its_metrics_where_the_base_has_no_trainyard(
 
     assert ready.phase == "ready", ready.message
     assert run(ready.python, "import trainyard; trainyard.log(step=1)") == '{"event": "progress", "step": 1}'
+
+
+async def test_package_that_leaves_files_in_its_directory_names_them_at_its_end(
+    staged: Staged, tmp_path: Path
+) -> None:
+    source = """
+import os, pathlib, subprocess, sys
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        pathlib.Path(name).touch()
+    if os.fork():
+        os.wait()
+        sys.exit(3)
+"""
+    ready = await staged.prepare(staged.upload(package(tmp_path, source)))
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "was there").touch()
+
+    def ran(*words: str) -> tuple[int, str, str]:
+        environment = {"CLOUD_ML_JOB": json.dumps({"python_module": "tinytrainer"})}
+        command = [ready.python, *words]
+        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, err = ran("-m", "tinytrainer", "model.keras", ".lock", *"abcde")
+    assert (code, err) == (3, "")
+    assert out.startswith(
+        "WARNING: trainyard: the working directory is removed with a, b, c, d, e, ...: files in"
+    )
+    assert out.count("\n") == 1
+    assert ran("-m", "tinytrainer", "a", "model.keras") == (3, "", "")  # none is new
+    assert ran("-c", "open('new', 'w')") == (0, "", "")  # another program
 
 
 async def test_package_that_the_base_has_in_another_version_is_replaced_for_the_run(

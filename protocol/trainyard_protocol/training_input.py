@@ -152,6 +152,11 @@ class TrainingInput(Message):
     secrets: Annotated[tuple[SecretReference, ...], BeforeValidator(secret_rules.not_too_many)] = ()
 
     @property
+    def runs_image(self) -> bool:
+        """Whether it runs what its image says, and not a Python module, which an image may have as well."""
+        return bool(self.image_uri) and not self.python_module
+
+    @property
     def image_uri(self) -> str:
         """The custom image of the master; empty for a package job."""
         return self.master_config.image_uri if self.master_config else ""

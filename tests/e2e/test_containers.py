@@ -54,6 +54,22 @@ def image_job(service: Service, engine: Engine, script: str, **fields: object) -
     return str(service.config("image.yaml", **{**gang, "masterConfig": master, **fields}))
 
 
+def test_package_runs_in_the_image_that_the_job_brings_whatever_its_entry_point(
+    containers: Service, engine: Engine
+) -> None:
+    """A config for AI Platform's pre-built PyTorch containers."""
+    dockerfile = f'FROM {engine.base_image}\nRUN touch /of-the-image\nENTRYPOINT ["/bin/false"]\n'
+    name = engine.build("trainyard-tests/prebuilt:1", dockerfile)
+    program = "import os, sys; print('in the image:', os.path.exists('/of-the-image'), *sys.argv[1:])"
+    containers.program(program)
+    gang = {"scaleTier": "CUSTOM", "masterType": "small"}
+    config = str(containers.config("prebuilt.yaml", **gang, masterConfig={"imageUri": name}))
+    flags = ("--config", config, "--package-path", "prog", "--job-dir", "gs://here/out")
+    containers.ok("jobs", "submit", "training", "prebuilt", *flags, "--", "--epochs", "2")
+    containers.wait_for("prebuilt", "SUCCEEDED")
+    assert "in the image: True --epochs 2 --job-dir gs://here/out" in containers.log("prebuilt")
+
+
 def test_package_job_is_a_process_beside_a_job_in_a_container(containers: Service, engine: Engine) -> None:
     containers.program(MEET)
     package = str(containers.config("package.yaml", scaleTier="CUSTOM", masterType="small"))

@@ -108,20 +108,17 @@ def _program(ti: TrainingInput) -> Iterator[Violation]:
             yield Violation(
                 "runtime_version", "Only one of master_config.image_uri, runtime_version can be set."
             )
-        if ti.python_module:
+        if ti.package_uris and not ti.python_module:
             yield Violation(
                 "python_module",
-                "a custom image (master_config.image_uri) brings its own program: "
-                "remove pythonModule, or remove imageUri.",
+                "is required with packageUris: the module of the packages that is run in the image.",
             )
-        if ti.package_uris:
-            yield Violation("package_uris", "packages cannot be installed into a custom image: remove them.")
     elif not ti.python_module:
         yield Violation(
             "python_module",
             "is required for a package job (or give master_config.image_uri for a custom image).",
         )
-    elif not all(part.isidentifier() for part in ti.python_module.split(".")):
+    if ti.python_module and not all(part.isidentifier() for part in ti.python_module.split(".")):
         yield Violation(
             "python_module",
             f"must be a module's dotted name such as trainer.task; this is {quoted(ti.python_module)}.",
@@ -268,10 +265,22 @@ def _containers(ti: TrainingInput) -> Iterator[Violation]:
                 yield Violation(
                     f"{prefix}_config.{name}", "and args are mutually exclusive: remove one of the two."
                 )
+            elif ti.python_module:
+                yield Violation(
+                    f"{prefix}_config.{name}",
+                    "and python_module are mutually exclusive: with pythonModule the image runs `python3 -m "
+                    f"{ti.python_module}` with args. Remove one of the two.",
+                )
         if config.image_uri and not ti.image_uri:
             yield Violation(
                 f"{prefix}_config.image_uri",
                 "needs master_config.image_uri: the master decides the kind of job.",
+            )
+        elif ti.package_uris and config.image_uri != ti.image_uri:
+            yield Violation(
+                f"{prefix}_config.image_uri",
+                f"must be that of the master, {ti.image_uri}, with packageUris: they are installed once, in that "
+                "image.",
             )
 
 

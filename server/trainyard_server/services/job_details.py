@@ -352,7 +352,7 @@ def _not_placed(job: JobRow) -> FailedPrecondition:
 
 
 def _command(training_input: TrainingInput, task: Task) -> list[str]:
-    if not training_input.image_uri:
+    if not training_input.runs_image:
         return module_command(training_input)
     config = config_of(training_input, task.type)
     return [*config.container_command, *container_arguments(training_input, config)]

@@ -9,6 +9,9 @@ from trainyard_protocol import cluster, machines
 from trainyard_protocol.gcs import EMULATOR, OF_RUN
 from trainyard_protocol.sync import RunOrder, is_tpu
 
+_ANY_COMMAND = ("/usr/bin/env",)
+"""In place of the entry point of a user's image, which may be a program of its own."""
+
 
 def launches(
     order: RunOrder,
@@ -43,10 +46,12 @@ def launches(
     for replica in order.replicas:
         task = cluster.Task.parse(replica.task)
         config = machines.config_of(training_input, task.type)
-        if config.image_uri:
+        entrypoint = tuple(config.container_command)
+        if training_input.runs_image:
             command = cluster.container_arguments(training_input, config)
         else:
             command = cluster.module_command(training_input, staging.python)
+            entrypoint = _ANY_COMMAND if config.image_uri else ()
         variables = cluster.environment(order, by_task, task, job_dir=order.directory)
         threads = cluster.thread_variables(len(replica.cpus) or replica.vcpus)
         names = cluster.storage_variables(order, by_task, order.directory, given)
@@ -65,7 +70,7 @@ def launches(
                 uses_tpus=is_tpu(replica.accelerator_type),
                 pod=replica.pod,
                 image=staging.images.get(config.image_uri, config.image_uri),
-                entrypoint=tuple(config.container_command),
+                entrypoint=entrypoint,
                 packages=staging.packages,
                 job_dir=staging.job_dir_target,
                 job_dir_source=staging.job_dir,

@@ -1,7 +1,8 @@
 """Stager of the docker runtime: a run's images, and the Python environment of a package job.
 
-A package job runs in the image of its runtime version. A container of that image installs its packages into
-`staging/RUN/environment` of the state directory, which is mounted read-only into every replica, at the same path.
+A package job runs in the image of its runtime version, or in the one that it brings. A container of that image
+installs its packages into `staging/RUN/environment` of the state directory, which is mounted read-only into every
+replica, at the same path.
 """
 
 import asyncio
@@ -93,11 +94,12 @@ class ContainerStager(BackgroundStager):
             images = {
                 name: await self._ensure_image(order, name, self._settings.pull) for name in sorted(names)
             }
-            return await self._with_job_dir(order, Staging("ready", images=images))
-        image = await self._runtime_image(order, training_input)
+        else:
+            images = {"": await self._runtime_image(order, training_input)}
+        image = images[training_input.image_uri]
         environment = await self._environment(order, image) if training_input.package_uris else ""
         python = f"{PACKAGES}/bin/python" if environment else "python3"
-        staged = Staging("ready", python=python, images={"": image}, packages=environment)
+        staged = Staging("ready", python=python, images=images, packages=environment)
         return await self._with_job_dir(order, staged)
 
     async def _with_job_dir(self, order: RunOrder, staged: Staging) -> Staging:

@@ -74,9 +74,9 @@ class PodPackages:
 
     async def prepare(self, order: RunOrder, directory: Path, report: ReportActivity) -> Staging:
         """Prepare a run in the directory. Raises StagingFailed."""
-        image = self._image(order)
+        images = {order.training_input.image_uri: self._image(order)}
         if not order.training_input.package_uris:
-            return Staging("ready", python="python3", images={"": image})
+            return Staging("ready", python="python3", images=images)
         await asyncio.to_thread(remove_tree, directory)
         directory.mkdir(mode=0o700)
         files = await asyncio.to_thread(Installation.prepare, directory)
@@ -100,9 +100,16 @@ class PodPackages:
             command=install_plan.COMMAND,
         )
         await asyncio.to_thread(installation.write, directory)
-        return Staging("ready", python=f"{PACKAGES}/bin/python", images={"": image}, packages=str(directory))
+        return Staging(
+            "ready",
+            python=f"{PACKAGES}/bin/python",
+            images=images,
+            packages=str(directory),
+        )
 
     def _image(self, order: RunOrder) -> str:
+        if order.training_input.image_uri:
+            return order.training_input.image_uri
         runtimes, version = self._settings.runtimes, order.training_input.runtime_version
         gpus = any(replica.has_gpus for replica in order.replicas)
         try:

@@ -21,7 +21,7 @@ class PodStager(BackgroundStager):
     async def _prepare(self, order: RunOrder) -> Staging:
         mount = self._job_dirs.mount(order)
         staged = Staging("ready")
-        if not order.training_input.image_uri:
+        if not order.training_input.runs_image:
             staged = await self._packages.prepare(order, self._root / order.run_id, self._set_activity)
         return replace(
             staged,

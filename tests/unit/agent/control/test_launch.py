@@ -56,6 +56,21 @@ def test_image_job_follows_entry_point_and_arguments_of_each_task() -> None:
     assert (master.user, worker.user) == (None, user)
 
 
+def test_module_in_an_image_runs_whatever_entry_point_the_image_has() -> None:
+    """Jobs of AI Platform's pre-built PyTorch containers: an image, packages and a module."""
+    image = {"imageUri": "team/torch:1"}
+    order = run_order(RUN, MASTER, WORKER, args=["--epochs", "5"], jobDir="gs://b/d", masterConfig=image)
+    images = {"team/torch:1": "sha256:t"}
+    staging = Staging("ready", python="/env/bin/python", images=images, packages="/state/env")
+    for made in launches(order, ADDRESSES, staging, {}):
+        words = (*made.entrypoint, *made.command)
+        assert words == (
+            *("/usr/bin/env", "/env/bin/python", "-m", "trainer.task", "--epochs", "5"),
+            *("--job-dir", "gs://b/d"),
+        )
+        assert (made.image, made.packages) == ("sha256:t", "/state/env")
+
+
 def test_image_of_a_worker_defaults_to_the_masters() -> None:
     order = run_order(RUN, MASTER, WORKER, pythonModule="", masterConfig={"imageUri": "team/a:1"})
     made = launches(order, ADDRESSES, Staging("ready", images={"team/a:1": "sha256:a"}), {})

@@ -12,6 +12,7 @@ import pytest
 
 from run_ids import unique_run
 from trainyard_agent.runtimes import install_script
+from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_agent.runtimes.kubernetes.installation import Installation
 from trainyard_agent.staging.base import Staging
 from trainyard_agent.staging.package_fetcher import PackageFetcher
@@ -42,8 +43,11 @@ class Packages:
         self.server.packages[sha256] = content
         return f"staging://{sha256}/{name}"
 
-    async def staged(self, *uris: str, version: str = "2.1", server: str = "https://trains") -> Staging:
-        self.server.order(RUN, packageUris=list(uris), runtimeVersion=version)
+    async def staged(
+        self, *uris: str, version: str = "2.1", server: str = "https://trains", image: str = ""
+    ) -> Staging:
+        given = {"masterConfig": {"imageUri": image}} if image else {"runtimeVersion": version}
+        self.server.order(RUN, packageUris=list(uris), **given)
         async with self._stager(server) as stager, asyncio.timeout(60):
             stager.begin(self.server.orders[RUN])
             while stager.status()[RUN].phase == "preparing":
@@ -93,6 +97,13 @@ async def test_small_packages_travel_with_the_run_and_large_ones_are_downloaded_
         assert fetched.read_bytes() == content
         with pytest.raises(OSError, match=f"its SHA-256 is {file['sha256']}, not 0"):
             install_script.fetch({**file, **there, "sha256": "0"}, None)
+
+
+async def test_packages_of_a_job_with_an_image_are_installed_in_that_image(packages: Packages) -> None:
+    staged = await packages.staged(packages.upload("small-1.whl", b"small"), image="team/torch:1")
+    assert (staged.phase, staged.images) == ("ready", {"team/torch:1": "team/torch:1"}), staged.message
+    assert staged.python == f"{PACKAGES}/bin/python"
+    assert Installation.read(Path(staged.packages))[0].names == ("small-1.whl",)
 
 
 async def test_large_package_needs_a_server_that_pods_reach(packages: Packages) -> None:

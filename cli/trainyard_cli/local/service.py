@@ -159,13 +159,41 @@ def serve_google(state: LocalState, notify: Notify, *, wanted: bool, report: Not
     elif running is None or (str(port) in running.command) is not wanted:
         if running is not None:
             report("starting the server again")
-            with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
-                state.stop("server")
-        up(state, {"google_port": port if wanted else 0}, notify, report=report)
+            _stop_part(state, "server", notify)
+        try:
+            up(state, {"google_port": port if wanted else 0}, notify, report=report)
+        except TrainyardError as error:
+            if running is None:
+                raise
+            _start_as_before(state, options, notify, report)
+            raise Unavailable(
+                f"The server could not be started with other names: {error.message} It runs again as before, at "
+                f"{status(state).parts[0].address}; repeat the command."
+            ) from error
     server = state.server()
     if server is None:
         raise FailedPrecondition(f"The state directory {state.root} was removed.")
     return server
+
+
+def _start_as_before(state: LocalState, options: Options, notify: Notify, report: Notify) -> None:
+    """Start a server again that was stopped, with these options. Where another program has bound its port meanwhile, it
+    gets another one, and so does its agent; replicas go on. Raises what `up` raises."""
+    changes = {"google_port": options.google_port}
+    try:
+        up(state, changes, notify, report=report)
+    except TrainyardError:
+        if is_free(options.server_port):
+            raise
+        notify(f"Another program has bound port {options.server_port}: the server gets another one.")
+        _stop_part(state, "agent", notify)
+        state.save(replace(state.options(), server_port=0))
+        up(state, changes, notify, report=report)
+
+
+def _stop_part(state: LocalState, name: ProcessName, notify: Notify) -> None:
+    with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
+        state.stop(name)
 
 
 def down(state: LocalState, notify: Notify) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from google.api_core.universe import UniverseMismatchError
 from google.auth.exceptions import RefreshError
 from google.oauth2.credentials import Credentials
 from googleapiclient import discovery
@@ -200,3 +201,24 @@ def test_models_and_predictions_are_refused_in_a_sentence(ml: Any) -> None:
             call.execute()
     with pytest.raises(HttpError, match="The model projects/p/models/m was not found"):
         projects.models().get(name="projects/p/models/m").execute()
+
+
+def test_credentials_of_a_program_need_the_domain_of_a_connected_shell(
+    api: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/migrating.md says so: the variable is `connect google`'s."""
+    domain = "trainyard.localhost:8472"
+    monkeypatch.setenv("GOOGLE_CLOUD_UNIVERSE_DOMAIN", domain)
+
+    def first_page(address: str, **given: str) -> Any:
+        credentials = Credentials(token="admin-secret", **given)  # type: ignore[no-untyped-call]
+        options = {"api_endpoint": address}
+        with discovery.build(
+            "ml", "v1", static_discovery=True, client_options=options, credentials=credentials
+        ) as client:
+            return client.projects().jobs().list(parent="projects/p").execute()
+
+    with serving(api.app) as address:
+        with pytest.raises(UniverseMismatchError):
+            first_page(address)
+        assert first_page(address, universe_domain=domain) == {}

@@ -52,6 +52,10 @@ def _number(value: object) -> "int | float | None":
         return None
 
 
+def __dir__() -> "list[str]":
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ connections) it reports to the logger `trainyard`.
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
@@ -36,6 +36,7 @@ from trainyard_protocol.errors import (
     NotFound,
     TrainyardError,
     Unavailable,
+    quoted,
 )
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.tuning import TrialView as Trial
@@ -114,7 +115,7 @@ class Client:
         config: StrPath | Mapping[str, Any] | None = None,
         *,
         job_id: str = "",
-        args: Sequence[object] = (),
+        args: Sequence[object] | Mapping[str, object] = (),
         package_path: StrPath | None = None,
         module_name: str = "",
         packages: Sequence[StrPath] = (),
@@ -133,8 +134,9 @@ class Client:
         """Submit a job: a config, as a file or as a mapping, with these values in place of its own.
 
         Each parameter is the flag of `jobs submit training` with its name; `image` is --master-image-uri, `secrets` is
-        --set-secrets: names of secrets by variable or path; `sweep` has the values of each flag. A program is packaged
-        and uploaded. Raises InvalidArgument with every violation, AlreadyExists for a taken id.
+        --set-secrets: names of secrets by variable or path; `sweep` has the values of each flag. `args` are words of
+        the program's arguments, or its flags as a mapping: {"lr": 0.1} is --lr=0.1. A program is packaged and
+        uploaded. Raises InvalidArgument with every violation, AlreadyExists for a taken id.
         """
         given: dict[str, Any] = {
             "package_path": os.fspath(package_path) if package_path else "",
@@ -151,7 +153,7 @@ class Client:
             "parallel_trials": parallel_trials,
         }
         flags = JobFlags({name: value for name, value in given.items() if value})
-        user_args = tuple(map(str, args))
+        user_args = _words(args)
         source = config_file.of(config) if isinstance(config, Mapping) else Path(config) if config else None
         if from_trial:
             if source is not None:
@@ -194,6 +196,35 @@ class Client:
     def jobs(self, filter: str = "", limit: int | None = None) -> list["Job"]:  # noqa: A002 - the API's word
         """The jobs that match a filter of the API, such as `state:FAILED AND jobId:digits*`; the newest first."""
         return [Job(self._http, job) for job in self._http.list_jobs(filter, limit)]
+
+
+def _words(args: object) -> tuple[str, ...]:
+    """The arguments of a program: words as they are, flags of a mapping as `--NAME=VALUE`. True is the flag alone,
+    False and None leave it out; a list is the flag with each of its values. Raises InvalidArgument."""
+    if isinstance(args, Mapping):
+        return tuple(
+            word for name, value in args.items() for word in _flag(str(name).removeprefix("--"), value)
+        )
+    if isinstance(args, str | bytes) or not isinstance(args, Iterable):
+        raise InvalidArgument(
+            f"args must be a list of words, such as ['--lr', 0.1], or a mapping, such as {{'lr': 0.1}}; this is "
+            f"{quoted(args)}."
+        )
+    return tuple(map(str, args))
+
+
+def _flag(name: str, value: object) -> Iterator[str]:
+    if value is None or value is False:
+        return
+    if value is True:
+        yield f"--{name}"
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _flag(name, one)
+    elif isinstance(value, Mapping):
+        raise InvalidArgument(f"args: the value of {name} is a mapping; a flag has a text or a number.")
+    else:
+        yield f"--{name}={value}"
 
 
 def _swept(name: str, values: Sequence[object]) -> SweptFlag:

@@ -1,4 +1,4 @@
-"""Reader of a replica's log.jsonl, by line number while it grows; repair of its last line."""
+"""Reader of a replica's log.jsonl, by line number while it grows."""
 
 import json
 import os
@@ -152,17 +152,3 @@ def _line(raw: bytes) -> LogLine:
     except (ValueError, RecursionError):
         return LogLine(time=_EPOCH, stream="stderr", text=DAMAGED)
     return line
-
-
-def truncate_torn_line(path: Path) -> int:
-    """Remove an incomplete last line. Returns the number of lines; 0 if there is no file."""
-    count = whole = 0
-    try:
-        with path.open("r+b") as file:
-            for raw in file:
-                if raw.endswith(b"\n"):
-                    count, whole = count + 1, whole + len(raw)
-            file.truncate(whole)
-    except FileNotFoundError:
-        return 0
-    return count

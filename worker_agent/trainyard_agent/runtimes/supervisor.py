@@ -5,7 +5,7 @@ imports only the standard library, to start fast. In the replica's directory:
 
     launch.json   read:    command, environment, directory, cpus, log_quota; user and processes, or neither
     alive         locked (flock, inherited open from the agent) for as long as this process lives
-    started.json  written: the program's pid and start time
+    started.json  written: the program's pid and start time, and where this process has what is not in the log yet
     log.jsonl     written: one line of JSON for each line of the program's output
     cut.json      written when the log has reached its quota: later output is read and dropped
     exit.json     written when the program ends: status (-n for signal n) or failure, and time
@@ -13,7 +13,7 @@ imports only the standard library, to start fast. In the replica's directory:
     reserve       disk space that is released to write the last two on a full disk
 
 Its third argument, if there is one, is the open file with the job's secrets, which are on no disk: `environment`, its
-further variables, and `values`, which are masked in the log.
+further variables, and `values`, which are masked in the log. It stays open, for the agent (`spool.py`).
 
 Whoever listens at the named pipe `changes`, of the agent's state directory, is woken after each of these but the log.
 
@@ -34,6 +34,7 @@ import signal
 import time
 
 from trainyard_agent.runtimes.masking import Mask
+from trainyard_agent.runtimes.spool import STREAMS, Mark, Spool
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line is split into several, each but the last marked `partial`."""
@@ -115,6 +116,15 @@ class LineSplitter:
         self._feed_part(rest, lines)
         return lines
 
+    def mark(self, spool: Spool, log_size: int) -> None:
+        """Note in the spool that every line which has ended is in the log."""
+        spool.mark(log_size, self._line, self._dropped, self._returned, self._begun)
+
+    def go_on(self, mark: Mark) -> None:
+        """Go on where another splitter has left its mark."""
+        self._line, self._dropped = mark.line, mark.dropped
+        self._returned, self._begun = mark.returned, mark.begun
+
     def end(self) -> list[tuple[str, int]]:
         """The last line, if the stream ended without a newline."""
         rest = self._line
@@ -180,7 +190,7 @@ class SupervisorLog:
 
     def __init__(self, path: str, quota: int = 0, mask: Mask | None = None) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._splitters = {stream: LineSplitter(mask=mask) for stream in ("stdout", "stderr")}
+        self._splitters = {stream: LineSplitter(mask=mask) for stream in STREAMS}
         self._refused = False
         self._quota = quota
         self._size = 0
@@ -195,6 +205,21 @@ class SupervisorLog:
     def end(self, stream: str) -> None:
         if not self.is_cut:
             self._add(stream, self._splitters[stream].end())
+
+    def mark(self, stream: str, spool: Spool) -> None:
+        """Note in the spool what is in the log, unless a line is pending: a later mark tells more."""
+        if not self.pending:
+            self._splitters[stream].mark(spool, self._size)
+
+    def go_on(self, stream: str, spool: Spool, written: int) -> None:
+        """Add what another writer of this log had not. It had written so many lines of the stream behind its mark."""
+        mark, splitter = spool.read_mark(), self._splitters[stream]
+        splitter.go_on(mark)
+        self._size = os.fstat(self._fd).st_size
+        self._add(stream, [*splitter.feed(spool.rest(mark)), *splitter.end()][written:])
+
+    def close(self) -> None:
+        os.close(self._fd)
 
     def flush(self) -> None:
         """Write what is pending, as far as the disk accepts it."""
@@ -219,6 +244,51 @@ class SupervisorLog:
         self._size += len(data)
         self.pending += data
         self.flush()
+
+
+def finish_log(directory: str, quota: int, mask: Mask, spools: dict[str, Spool]) -> int | None:
+    """Complete the log of a supervisor that was killed, and of which no descendant lives. Returns its number of lines;
+    None where it may lack some. Raises OSError, where the disk is full; it can be repeated then."""
+    path = f"{directory}/log.jsonl"
+    count = truncate_torn_line(path)
+    if not all(spool.is_kept for spool in spools.values()):
+        return None
+    if os.path.exists(f"{directory}/{CUT}"):  # noqa: PTH110 - pathlib is slow to import
+        return count
+    log = SupervisorLog(path, quota, mask)
+    try:
+        for stream, spool in spools.items():
+            if not log.is_cut:
+                log.go_on(stream, spool, _lines_behind(path, spool.read_mark().log_size, stream))
+            if log.pending:
+                raise OSError(errno.ENOSPC, "the end of the log cannot be written")
+        if log.is_cut:
+            _write_json(f"{directory}/{CUT}", {"lines": count + log.count}, durable=False)
+    finally:
+        log.close()
+    return count + log.count
+
+
+def truncate_torn_line(path: str | os.PathLike[str]) -> int:
+    """Remove an incomplete last line. Returns the number of lines; 0 if there is no file."""
+    count = whole = 0
+    try:
+        with open(path, "r+b") as file:  # noqa: PTH123
+            for raw in file:
+                if raw.endswith(b"\n"):
+                    count, whole = count + 1, whole + len(raw)
+            file.truncate(whole)
+    except FileNotFoundError:
+        return 0
+    return count
+
+
+def _lines_behind(path: str, start: int, stream: str) -> int:
+    """The lines of one stream in log.jsonl, from an offset on."""
+    mark = f'", "stream": "{stream}", "text": '.encode()
+    with open(path, "rb") as file:  # noqa: PTH123
+        file.seek(start)
+        return sum(mark in raw[:80] for raw in file)
 
 
 def rfc3339(time_ns: int) -> str:
@@ -334,14 +404,19 @@ class SteadyPrinting:
 class Supervisor:
     """Runs one program from its start to the death of its last descendant."""
 
-    def __init__(self, directory: str, launch: dict[str, object], mask: Mask) -> None:
+    def __init__(
+        self, directory: str, launch: dict[str, object], mask: Mask, spools: dict[str, Spool] | None = None
+    ) -> None:
+        """`spools`, by stream, are those of a guard, which finishes the log should this process be killed."""
         self._directory = directory
         self._launch = launch
         self._mask = mask
+        self._spools = {stream: Spool() for stream in STREAMS} if spools is None else spools
         self._notes = ExitFiles(directory)
         self._log = SupervisorLog(f"{directory}/log.jsonl", int(str(launch.get("log_quota", 0))), mask)
         self._cut_reported = False
         self._streams: dict[int, str] = {}
+        """By the pipes that are open."""
         self._printing = SteadyPrinting()
         self._program = 0  # its pid
         self._ended = False
@@ -384,19 +459,23 @@ class Supervisor:
 
     def _start(self) -> str:
         """Start the program. Returns the error, or ""."""
-        out, err, failure = (os.pipe() for _ in range(3))
+        failure = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _become_program(self._launch, os.getppid(), out[1], err[1], failure[1])
-        for end in (out[1], err[1], failure[1]):
-            os.close(end)
-        self._streams = {out[0]: "stdout", err[0]: "stderr"}
+            out, err = (self._spools[stream].writer for stream in STREAMS)
+            _become_program(self._launch, os.getppid(), out, err, failure[1])
+        os.close(failure[1])
+        for spool in self._spools.values():
+            spool.close_writer()
+        self._streams = {spool.pipe: stream for stream, spool in self._spools.items()}
         with os.fdopen(failure[0], "rb") as pipe:
             # The text is empty once exec has closed the other end.
             error_text = self._mask(pipe.read()).decode("utf-8", "replace")
         if not error_text:
             self._program = pid
-            self._notes.add("started.json", {"pid": pid, "time": rfc3339(time.time_ns())}, vital=False)
+            spools = {stream: [spool.pipe, spool.memory] for stream, spool in self._spools.items()}
+            started = {"pid": pid, "time": rfc3339(time.time_ns()), "spools": spools}
+            self._notes.add("started.json", started, vital=False)
         return error_text
 
     def _wait_and_read(self, timeout: float) -> None:
@@ -417,13 +496,15 @@ class Supervisor:
                 self._read(fd)
 
     def _read(self, fd: int) -> bool:
-        data = os.read(fd, _BLOCK)
+        stream = self._streams[fd]
+        data = self._spools[stream].consume(_BLOCK)
         self._printing.add(fd, len(data), time.monotonic())
         if data:
-            self._log.feed(self._streams[fd], data)
+            self._log.feed(stream, data)
         else:
-            self._log.end(self._streams.pop(fd))
-            os.close(fd)
+            self._log.end(stream)
+            del self._streams[fd]
+        self._log.mark(stream, self._spools[stream])
         self._report_cut()
         return bool(data)
 
@@ -615,7 +696,8 @@ def _pass_gate(directory: str) -> bool:
 
 def _read_secrets(file: int) -> tuple[dict[str, str], Mask]:
     """The further variables of the program, and the mask of its log."""
-    with os.fdopen(file, "rb") as opened:
+    os.set_inheritable(file, False)  # not the program's
+    with open(file, "rb", closefd=False) as opened:
         secrets = json.load(opened)
     return secrets["environment"], Mask(secrets["values"])
 
@@ -624,7 +706,7 @@ def main(directory: str, lock: int, secrets: int = 0) -> None:
     """`lock` is the open, locked `alive` file: the program must not inherit it."""
     environment, mask = _read_secrets(secrets) if secrets else ({}, Mask())
     os.set_inheritable(lock, False)
-    os.closerange(lock + 1, _MAX_FDS)  # inherited from the agent's parent
+    os.closerange(max(lock, secrets) + 1, _MAX_FDS)  # inherited from the agent's parent
     if not _pass_gate(directory):
         return
     adopt_orphans()

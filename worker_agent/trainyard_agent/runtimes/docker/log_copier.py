@@ -15,9 +15,8 @@ from typing import BinaryIO
 
 from trainyard_agent.host.files import write_json
 from trainyard_agent.runtimes.docker.engine import Engine, EngineError, LogStream
-from trainyard_agent.runtimes.log_file import truncate_torn_line
 from trainyard_agent.runtimes.masking import Mask
-from trainyard_agent.runtimes.supervisor import CUT, LineSplitter, entries, fitting
+from trainyard_agent.runtimes.supervisor import CUT, LineSplitter, entries, fitting, truncate_torn_line
 from trainyard_protocol.sync import Stream
 
 _HEADER = struct.Struct(">BxxxL")

@@ -16,9 +16,9 @@ from pathlib import Path
 from trainyard_agent.host.files import read_json, write_json
 from trainyard_agent.runtimes.kubernetes.client import KubeClient, KubeError, KubeRefused, LogQuiet
 from trainyard_agent.runtimes.kubernetes.objects import CONTAINER
-from trainyard_agent.runtimes.log_file import LogFile, truncate_torn_line
+from trainyard_agent.runtimes.log_file import LogFile
 from trainyard_agent.runtimes.masking import Mask
-from trainyard_agent.runtimes.supervisor import CUT, LineSplitter, entries, fitting
+from trainyard_agent.runtimes.supervisor import CUT, LineSplitter, entries, fitting, truncate_torn_line
 from trainyard_protocol.sync import LogPosition
 
 LOG, DONE, GAPS = "log.jsonl", "done.json", "gaps.json"

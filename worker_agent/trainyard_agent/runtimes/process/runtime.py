@@ -51,6 +51,7 @@ from trainyard_agent.runtimes.base import (
 )
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
 from trainyard_agent.runtimes.log_file import RunLogs
+from trainyard_agent.runtimes.process.held_output import SECRETS_FD, HeldOutput
 from trainyard_agent.runtimes.record_files import RecordFiles
 from trainyard_agent.runtimes.run_directories import REMOVED, remove_directory, remove_unlaunched
 from trainyard_agent.runtimes.use import ReplicaUse
@@ -62,7 +63,7 @@ PROCESSES = 4096
 """Processes and threads of a replica whose run has a user of its own."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_LOCK_FD, _SECRETS_FD = 3, 4
+_LOCK_FD, _SECRETS_FD = 3, SECRETS_FD
 _SECRETS = "secrets"
 _KILL_TIMEOUT_S = 10.0  # for a supervisor to kill everything
 _KILL_ORPHANS_S = 1.0  # for orphans of a killed supervisor to die, in one observation
@@ -86,10 +87,11 @@ class _Stop(BaseModel):
 
 
 class _Started(BaseModel):
-    """started.json: when the program started, and its pid."""
+    """started.json: when the program started, its pid, and by stream the descriptors of its supervisor's spool."""
 
     time: AwareDatetime
     pid: int = 0
+    spools: dict[str, tuple[int, int]] = Field(default_factory=dict)
 
 
 class _Ended(BaseModel):
@@ -116,6 +118,7 @@ class ProcessRuntime:
         self._logs = RunLogs(self._runs)
         self._final: dict[tuple[str, str], ReplicaReport] = {}
         self._starts: dict[tuple[str, str], _Started] = {}
+        self._outputs: dict[tuple[str, str], HeldOutput] = {}
         self._stops: dict[str, _Stop] = {}
         """Stops that a full disk refused. They are lost with this agent."""
         self._files = RecordFiles(_log)
@@ -129,7 +132,11 @@ class ProcessRuntime:
     def recover(self) -> list[Handle]:
         with self._lock:
             remove_unlaunched(self._runs, self._files, self._launched, self.remove)
-            return [record for record in self._records() if record.launched]
+            launched = [record for record in self._records() if record.launched]
+            for record in launched:
+                for task in record.pids:
+                    self._hold_output(record, task)
+            return list(launched)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         return wake_pipe.listen(self._changes, changed)
@@ -257,6 +264,8 @@ class ProcessRuntime:
             self._logs.forget(run_id)
             self._final = {key: report for key, report in self._final.items() if key[0] != run_id}
             self._starts = {key: started for key, started in self._starts.items() if key[0] != run_id}
+            for key in [key for key in self._outputs if key[0] == run_id]:
+                self._outputs.pop(key).close()
             self._reap()
 
     def has_ended(self, run_id: str) -> bool:
@@ -357,6 +366,8 @@ class ProcessRuntime:
                 self._files.warn_once(
                     f"the exit of {task} of run {record.run_id} cannot be recorded yet: {error}"
                 )
+        if alive and not closed:
+            self._hold_output(record, task)
         started = self._started(record.run_id, task)
         report = ReplicaReport(
             task=task,
@@ -377,7 +388,26 @@ class ProcessRuntime:
         report = report.model_copy(update={"state": ReplicaState.EXITED, "exit": how})
         if closed:  # before that the supervisor may still be killed
             self._final[key] = report
+            if output := self._outputs.pop(key, None):
+                output.close()
         return report
+
+    def _hold_output(self, record: _Record, task: str) -> None:
+        """Open what the supervisor has of its program's output, unless that was done: it may be killed."""
+        key = (record.run_id, task)
+        started = self._started(*key)
+        if key in self._outputs or started is None or not started.spools or task not in record.pids:
+            return
+        try:
+            output = HeldOutput.of(record.pids[task], started.spools)
+        except OSError as error:  # it is just ending, or its files cannot be opened
+            if self._alive(*key):
+                self._files.warn_once(f"the output of {task} of run {record.run_id} is not held: {error}")
+            return
+        if self._alive(*key):  # else the pid may be another process's
+            self._outputs[key] = output
+        else:
+            output.close()
 
     def _record_vanished(self, run_id: str, task: str, ended: _Ended | None) -> _Ended:
         """Record the exit of a replica whose supervisor was killed, or has lost its directory: kill its orphans, close
@@ -390,7 +420,9 @@ class ProcessRuntime:
             vanished = {"time": supervisor_program.rfc3339(time.time_ns()), "monotonic": time.monotonic()}
             ended = _Ended.model_validate(vanished)
             write_json(directory / "exit.json", vanished)
-        write_json(directory / "done.json", {"supervisor": "killed"})
+        output = self._outputs.get((run_id, task))
+        lines = None if output is None else output.finish(directory)
+        write_json(directory / "done.json", {"supervisor": "killed", "lines": lines})
         return ended
 
     def _started(self, run_id: str, task: str) -> _Started | None:

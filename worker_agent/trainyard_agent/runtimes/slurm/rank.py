@@ -2,7 +2,8 @@
 
 It needs the standard library, this package's files and the shared file system, and nothing of the agent. Two processes:
 the guard, which srun started, and the supervisor of the replica (`runtimes/supervisor.py`), which writes the files of
-its directory. If the supervisor is killed, the guard ends what it left and closes its log.
+its directory. If the supervisor is killed, the guard ends what it left and completes its log from the spools
+(`runtimes/spool.py`), which both have open.
 
 In the run's directory: tasks.json (the task of each rank), `addresses` (one file of each rank: each takes a free port
 of its node and waits for those of all others), stop.json (`serial`, and the seconds until SIGKILL). Clocks of nodes may
@@ -32,7 +33,8 @@ if __name__ == "__main__":  # started by its path, without site-packages
 from trainyard_agent.host import procfs
 from trainyard_agent.runtimes import ports
 from trainyard_agent.runtimes.masking import Mask
-from trainyard_agent.runtimes.supervisor import Supervisor, adopt_orphans, descendants, rfc3339
+from trainyard_agent.runtimes.spool import STREAMS, Spool
+from trainyard_agent.runtimes.supervisor import Supervisor, adopt_orphans, descendants, finish_log, rfc3339
 
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _PAUSE_S = 0.02
@@ -44,8 +46,10 @@ _ASK, _HERE = "ask.json", "here.json"
 class RankSupervisor(Supervisor):
     """The supervisor on a node of Slurm: stops come by file, and a SIGTERM is Slurm's."""
 
-    def __init__(self, directory: str, launch: dict[str, object], mask: Mask) -> None:
-        super().__init__(directory, launch, mask)
+    def __init__(
+        self, directory: str, launch: dict[str, object], mask: Mask, spools: dict[str, Spool]
+    ) -> None:
+        super().__init__(directory, launch, mask, spools)
         self._run = os.path.dirname(directory)  # noqa: PTH120 - pathlib is slow to import
         self._poll_s = float(str(launch["poll_s"]))
         self._usage_s = float(str(launch["usage_s"]))
@@ -233,8 +237,16 @@ def _secrets(directory: str) -> tuple[dict[str, str], Mask]:
     return found["environment"], Mask(found["values"])
 
 
-def _supervise(run: str, directory: str, rank: int, tasks: list[str], temporary: str) -> None:
-    secrets, mask = _secrets(directory)
+def _supervise(
+    run: str,
+    directory: str,
+    rank: int,
+    tasks: list[str],
+    secrets: dict[str, str],
+    mask: Mask,
+    spools: dict[str, Spool],
+    temporary: str,
+) -> None:
     with open(f"{directory}/launch.json", encoding="utf-8") as file:  # noqa: PTH123
         launch = json.load(file)
     addresses = meet(run, rank, tasks)
@@ -242,7 +254,7 @@ def _supervise(run: str, directory: str, rank: int, tasks: list[str], temporary:
         launch["environment"] = with_addresses(launch["environment"], launch["placeholders"], addresses)
     devices = {name: os.environ[name] for name in _DEVICES if name in os.environ}
     launch["environment"] |= {"TMPDIR": temporary, "CUDA_VISIBLE_DEVICES": "", **devices, **secrets}
-    supervisor = RankSupervisor(directory, launch, mask)
+    supervisor = RankSupervisor(directory, launch, mask, spools)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if addresses:
         supervisor.run()
@@ -264,20 +276,27 @@ def main(run: str) -> None:
     os.dup2(errors, 2)
     os.close(errors)
     adopt_orphans()
+    secrets, mask = _secrets(directory)
+    with open(f"{directory}/launch.json", encoding="utf-8") as file:  # noqa: PTH123
+        quota = int(json.load(file)["log_quota"])
+    spools = {stream: Spool() for stream in STREAMS}
     temporary = tempfile.mkdtemp(prefix="ty-")
     child = os.fork()
     if child == 0:
         adopt_orphans()
-        _supervise(run, directory, rank, tasks, temporary)
+        _supervise(run, directory, rank, tasks, secrets, mask, spools, temporary)
         return
+    for spool in spools.values():
+        spool.close_writer()
     try:
-        _guard(directory)
+        _guard(directory, quota, mask, spools)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _guard(directory: str) -> None:
-    """Wait for the supervisor; kill whatever it leaves. SIGTERM stays blocked: the supervisor has it too."""
+def _guard(directory: str, quota: int, mask: Mask, spools: dict[str, Spool]) -> None:
+    """Wait for the supervisor; kill whatever it leaves, and complete its log. SIGTERM stays blocked: the supervisor has
+    it too."""
     os.wait()
     while descendants(os.getpid()):
         for pid in descendants(os.getpid()):
@@ -293,7 +312,8 @@ def _guard(directory: str) -> None:
         time.sleep(_KILLED_S)  # Slurm may be about to kill this process too: then the end of the job counts
         write(directory, "exit.json", {"time": rfc3339(time.time_ns())})
     if not read(directory, "done.json"):
-        write(directory, "done.json", {"supervisor": "killed"})
+        lines = finish_log(directory, quota, mask, spools)
+        write(directory, "done.json", {"supervisor": "killed", "lines": lines})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import pytest
 from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.docker.engine import EngineDown
 from trainyard_agent.runtimes.docker.log_copier import LineReader, LogCopier
-from trainyard_agent.runtimes.log_file import LogFile, truncate_torn_line
+from trainyard_agent.runtimes.log_file import LogFile
+from trainyard_agent.runtimes.supervisor import truncate_torn_line
 
 TIME = "2026-11-21T05:59:45.384132660Z"
 

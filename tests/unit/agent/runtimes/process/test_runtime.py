@@ -141,6 +141,62 @@ def test_supervisor_killed_takes_its_program_and_its_orphans_along(driver: Drive
     driver.until(lambda: not process_tags.tagged(RUN))
 
 
+_WRITER = r"""
+import os, sys, time
+def when(name):
+    while not os.path.exists(f"{sys.argv[1]}/{name}"):
+        time.sleep(0.01)
+os.write(1, b"".join(b"early %d\n" % n for n in range(500)) + b"and ")
+when("go")
+os.write(1, b"so ")
+for n in range(1000):
+    os.write(1, b"late %d\n" % n)
+os.write(2, b"10%\r50%\rthe password\nno newline")
+os.close(os.open(f"{sys.argv[1]}/written", os.O_CREAT))
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_supervisor_killed_loses_no_line_also_where_the_agent_is_a_new_one(
+    driver: Driver, tmp_path: Path, is_new: bool
+) -> None:
+    secrets = {"SECRET": "password"}
+    start(driver, sys.executable, "-c", _WRITER, str(tmp_path), secrets=secrets)
+    driver.until(lambda: len(driver.texts(RUN, TASK)) == 500)
+    driver.reports(RUN)  # as an agent looks several times a second
+    if is_new:
+        driver.lab.reopen().recover()
+    (program,) = process_tags.tagged(RUN)
+    os.kill(_parent(program), signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    driver.until(lambda: (tmp_path / "written").exists())
+
+    driver.lab.kill_supervisor(RUN, TASK)
+
+    driver.wait_for_exits(RUN)
+    log = driver.whole_log(RUN, TASK)
+    assert [line.text for line in log.lines if line.stream == "stdout"] == [
+        *(f"early {n}" for n in range(500)),
+        "and so late 0",
+        *(f"late {n}" for n in range(1, 1000)),
+    ]
+    assert [line.text for line in log.lines if line.stream == "stderr"] == ["the ***", "no newline"]
+    assert driver.runtime.read_log(RUN, TASK, len(log.lines), 1, 1).missing == 0
+
+
+def test_supervisor_killed_beside_its_agent_leaves_a_log_that_may_lack_its_end(driver: Driver) -> None:
+    start(driver, "/bin/sh", "-c", "echo up; exec sleep 1000")
+    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
+    driver.lab.kill_supervisor(RUN, TASK)
+    driver.until(lambda: not process_tags.tagged(RUN))  # its program ends with it
+    driver.lab.reopen().recover()
+
+    driver.wait_for_exits(RUN)
+
+    assert driver.runtime.read_log(RUN, TASK, 1, 1, 1).missing is None
+
+
 def test_supervisor_terminated_by_a_stranger_ends_its_program(driver: Driver) -> None:
     start(driver, "/bin/sh", "-c", "echo up; exec sleep 1000")
     driver.until(lambda: driver.texts(RUN, TASK) == ["up"])

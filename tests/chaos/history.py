@@ -370,6 +370,10 @@ class History:
     def do_cut(self, side: str, how: str, for_s: float) -> None:
         self._change(side, Weather(link=how), for_s)
 
+    def do_lose_agent(self, agent: int, how: str) -> None:
+        """It lives, and reaches nobody for longer than its lease."""
+        self._change(f"agent-{agent}", Weather(link=how), 1.4 * LEASE_S[self.plan.runtime])
+
     def do_jump(self, who: str, seconds: float, for_s: float) -> None:
         kind, _, number = who.partition("-")
         service = self.servers[int(number)][0] if kind == "server" else self.agents[int(number)]

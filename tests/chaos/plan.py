@@ -148,6 +148,12 @@ def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
         if own.random() < _FULL:
             values = {"for_s": round(own.uniform(2.2, 4.2) * START_DEADLINE_S, 2)}
             operations.append(Operation(round(own.uniform(0, length * 0.6), 2), "fill_cluster", values))
+    own = random.Random(f"lease {seed}")  # so that older seeds draw what they drew
+    if crowd.agents > 1 and own.random() < 0.4:
+        jobs += (PlannedJob(f"job_{len(jobs)}", 0.0, own.choice([0, 1]), _TALKATIVE, False),)
+        at, how = round(own.uniform(0.5, length), 2), own.choice(["refuses", "swallows"])
+        lost: dict[str, Any] = {"agent": own.randrange(crowd.agents), "how": how}
+        operations.append(Operation(at, "lose_agent", lost))
     return Plan(
         seed=seed,
         runtime=runtime,
@@ -205,6 +211,12 @@ def full_disk(seed: int) -> Plan:
     )
     return Plan(seed, "process", 2, 1, jobs, (fill,), 5.0)
 
+
+_TALKATIVE: Script = {
+    task: [["polite", 3, 0], ["burst", stream, 1000, 0], ["say", stream, 150, 0.06], ["exit", 0]]
+    for task, stream in (("master", "stdout"), ("worker", "stderr"))
+}
+"""It goes on while its agent is lost."""
 
 _EVALUATORS: Sequence[list[list[Any]]] = (
     [["say", "stdout", 2, 0.05], ["exit", 3]],  # until its job fails of it

@@ -19,11 +19,27 @@ from token_files import long_token, write_token
 from trainyard_cli.client import Client
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
 from trainyard_cli.submission.upload import ensure_bucket
+from trainyard_protocol.states import Reason
 
 pytestmark = pytest.mark.e2e
 
 GANG = """
 import json, os, signal, socket, sys, time
+if sys.argv[1] == "limited":  # saves a step when it is told to, and needs four lives to reach the last one
+    path = sys.argv[2]
+    step = int(open(path).read()) if os.path.exists(path) else 0
+    print(json.dumps({"event": "progress", "step": step + 1}), flush=True)
+
+    def save(*_):
+        open(path, "w").write(str(step + 1))
+        print(json.dumps({"event": "checkpoint", "step": step + 1}), flush=True)
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, save)
+    if step == 3:
+        sys.exit(0)
+    while True:
+        time.sleep(1)
 config = json.loads(os.environ["TF_CONFIG"])
 cluster, task = config["cluster"], config["task"]
 addresses = [address for group in cluster.values() for address in group]
@@ -77,17 +93,22 @@ class SlurmService(Service):
         self.environment |= {"TRAINYARD_SERVER": self.url, "TRAINYARD_TOKEN": long_token("operator")}
         self.agent = self.start_agent()
 
-    def start_agent(self) -> subprocess.Popen[bytes]:
+    def start_agent(self, *further: str) -> subprocess.Popen[bytes]:
         server = ("--server", self.url, "--token-file", str(self._token), "--one-user")
         where = ("--state-dir", str(self.root / "agent"), "--shared-dir", str(self.root / "shared"))
         options = ("--runtime", "slurm", "--replica-env", f"STORAGE_EMULATOR_HOST={self.storage}")
-        self.agent = self._spawn("agent", "-m", "trainyard_agent", *server, *where, *options)
+        self.agent = self._spawn("agent", "-m", "trainyard_agent", *server, *where, *options, *further)
         return self.agent
 
     def end(self) -> None:
         for process in (self.agent, self._server, self._storage):
             process.terminate()
             process.wait(timeout=30)
+
+    def restart_agent(self, *further: str) -> None:
+        self.agent.terminate()
+        self.agent.wait(timeout=30)
+        self.start_agent(*further)
 
     def submit(self, job: str, how: str, workers: int = 3) -> None:
         self.config(scaleTier="CUSTOM", masterType="node-2", workerType="node-2", workerCount=workers)
@@ -183,3 +204,31 @@ def test_agent_that_was_killed_finds_its_run_again(cluster: SlurmService, slurm:
     assert slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").split() == [job]
     cluster.ok("jobs", "cancel", "goes_on")
     cluster.wait_for("goes_on", "CANCELLED")
+
+
+def test_job_that_reaches_its_partitions_time_limit_again_and_again_succeeds(
+    cluster: SlurmService, tmp_path: Path
+) -> None:
+    """Slurm's SIGTERM comes up to a minute before the limit, so each program ends by itself, and its job as well."""
+    cluster.restart_agent("--slurm-partition", "brief")
+    try:
+        cluster.config(scaleTier="CUSTOM", masterType="node-2")
+        package = ("--package-path", "prog", "--config", "config.yaml")
+        step = str(tmp_path / "step")
+        cluster.ok("jobs", "submit", "training", "limited", *package, "--", "limited", step)
+        cluster.wait_for("limited", "SUCCEEDED", "FAILED", timeout=500)
+        with cluster.client() as client:
+            detail = client.detail("limited")
+    finally:
+        cluster.restart_agent()
+    *limited, last = [run.verdict for run in detail.runs]
+    assert last is not None
+    assert (last.reason, len(limited)) == (Reason.COMPLETED, 3)
+    for verdict in limited:
+        assert verdict is not None
+        assert verdict.reason is Reason.TIME_LIMIT
+        assert (
+            "reached a time limit. Slurm ended its job at the time limit of 1:00 in the partition brief"
+            in (verdict.message)
+        )
+    assert not [event.message for event in detail.events if "retry" in event.message]

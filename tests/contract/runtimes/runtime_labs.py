@@ -287,7 +287,7 @@ class SlurmLab:
         return Launch(task=task, command=command, environment={}, cpus=(), memory_bytes=0)
 
     def reopen(self, partition: str = "main") -> Runtime:
-        times = Times(files=0.02, queue=0.2, rank=0.05, usage=0.1, settle=0.2)
+        times = Times(files=0.02, queue=0.2, rank=0.05, usage=0.1, settle=0.2, refusal=0.5)
         self.runtime = SlurmRuntime(self._shared_dir, partition, times=times)
         return self.runtime
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,14 +23,14 @@ from kubernetes_bed.kube_api import KubeApi, Refused
 from kubernetes_bed.machines import wait_until
 from run_ids import unique_run
 from trainyard_agent.control.start_deadline import StartDeadline
-from trainyard_agent.runtimes.base import Launch
+from trainyard_agent.runtimes.base import Launch, StartFailed
 from trainyard_agent.runtimes.fake import Print
 from trainyard_agent.runtimes.kubernetes import logs, objects, status
 from trainyard_agent.runtimes.kubernetes.access import RULES
 from trainyard_agent.runtimes.kubernetes.admission import MANAGED
 from trainyard_agent.runtimes.kubernetes.client import KubeError, KubeObject, KubeRefused
 from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
-from trainyard_protocol.sync import ExitReport, LogGap, LogPosition, ReplicaReport
+from trainyard_protocol.sync import ExitReport, LogGap, LogPosition, PodSettings, ReplicaReport
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN, AWAY = unique_run("1"), unique_run("2")
@@ -451,6 +452,54 @@ def test_start_in_which_the_api_server_is_killed_is_given_back_with_what_was_mad
             driver.runtime.observe(RUN)
     driver.until(lambda: driver.reports(RUN)[WORKER].exit)
     _is_given_back(driver, Reason.GIVEN_BACK, "does not answer")
+
+
+def test_run_that_the_cluster_does_not_allow_is_refused_and_one_over_a_quota_given_back(
+    kubernetes: Bed, api: KubeApi, kubernetes_lab: KubernetesLab, tmp_path: Path
+) -> None:
+    """At once, with the cluster's words."""
+
+    def end_of(lab: KubernetesLab, **settings: Any) -> tuple[Reason, str]:
+        driver = Driver(lab)
+        try:
+            driver.place(RUN, CHIEF)
+            pod = PodSettings.model_validate(settings)
+            driver.runtime.start(RUN, [replace(driver.lab.launch(CHIEF, FOREVER), pod=pod)])
+        except StartFailed as failed:
+            return failed.reason, failed.message
+        ended = driver.reports(RUN)[CHIEF].exit
+        assert ended is not None
+        driver.runtime.remove(RUN)
+        assert driver.lab.remaining(RUN) == []
+        return ended.reason, ended.message
+
+    reason, words = end_of(kubernetes_lab, runtime_class="nowhere")
+    assert reason is Reason.REFUSED, words
+    assert 'RuntimeClass "nowhere" not found' in words
+
+    quotas = f"/api/v1/namespaces/{kubernetes_lab.client.namespace}/resourcequotas"
+    api.create(quotas, {"metadata": {"name": "nothing"}, "spec": {"hard": {"pods": "0"}}})
+    wait_until(lambda: "status" in api.get(f"{quotas}/nothing"), "the quota is known")
+    reason, words = end_of(kubernetes_lab)
+    assert reason is Reason.GIVEN_BACK, words
+    assert "quota: nothing" in words
+    api.delete(f"{quotas}/nothing")
+
+    namespace = f"refused-{uuid.uuid4().hex[:8]}"
+    rules = [rule for rule in RULES if "pods" not in rule["resources"]]
+    reading = {
+        "apiGroups": [""],
+        "resources": ["pods", "services"],
+        "verbs": ["get", "list", "watch", "patch", "delete"],
+    }
+    lab = KubernetesLab(tmp_path / "refused", kubernetes.with_role(namespace, [*rules, reading]))
+    try:
+        reason, words = end_of(lab)
+    finally:
+        lab.end()
+        api.delete(f"/api/v1/namespaces/{namespace}")
+    assert reason is Reason.REFUSED, words
+    assert "pods is forbidden" in words
 
 
 def test_start_in_which_the_agent_is_killed_is_given_back_with_what_was_made(

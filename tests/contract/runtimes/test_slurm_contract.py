@@ -103,6 +103,7 @@ def test_node_that_is_lost_is_blamed_and_not_the_peer_that_fails_of_it(
         found = ends(driver)
         assert (found[CHIEF].code, found[CHIEF].reason) == (3, Reason.PROGRAM_ERROR)
         assert found[WORKER].reason is Reason.HOST_LOST
+        assert f"Node {node} of its job stopped answering" in found[WORKER].message
         assert found[WORKER].finished_at < found[CHIEF].finished_at
         supervisor.resume()
         lab.reopen().recover()
@@ -174,13 +175,25 @@ def test_replicas_of_different_machines_are_parts_of_one_job(driver: Driver, slu
         assert (exit_.code, exit_.reason) == (143, Reason.KILLED_BY_SIGNAL)
 
 
-def test_partition_that_does_not_exist_is_named(driver: Driver, lab: SlurmLab) -> None:
+def test_job_that_slurm_refuses_says_why_at_once(
+    driver: Driver, lab: SlurmLab, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By sbatch, or by a reason to wait that nothing but a person changes."""
     lab.reopen(partition="nowhere")
     with pytest.raises(StartFailed, match="invalid partition specified: nowhere") as failure:
         driver.start(RUN, {CHIEF: FOREVER})
-    assert failure.value.reason is Reason.HOST_FAILED
+    assert failure.value.reason is Reason.REFUSED
     assert driver.runtime.recover() == []
     assert lab.remaining(RUN) == []
+
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "5")
+    lab.reopen(partition="brief")
+    driver.start(RUN, {CHIEF: FOREVER, WORKER: FOREVER})
+    for exit_ in ends(driver).values():
+        assert (exit_.code, exit_.reason) == (None, Reason.REFUSED)
+        assert "its time limit is longer than its partition allows" in exit_.message
+        assert "PartitionTimeLimit" in exit_.message
+    driver.until(lambda: "PENDING" not in slurm.run("squeue", "-h", f"--name=ty-{RUN}", "-o", "%T"))
 
 
 def test_stop_all_ends_the_runs_of_an_agent_that_does_not_run(
@@ -219,6 +232,9 @@ def test_controller_that_was_killed_stops_nothing_and_is_not_needed_for_a_stop(
         assert driver.reports(NEXT)[CHIEF].state is ReplicaState.RUNNING
         driver.runtime.remove(stopped)
         assert driver.runtime.observe(stopped) == ()
+        with pytest.raises(StartFailed, match="Unable to contact slurm controller") as failure:
+            driver.start(RUN, {CHIEF: FOREVER})
+        assert failure.value.reason is Reason.GIVEN_BACK
     finally:
         slurm.start_controller()
         slurm.until_up()

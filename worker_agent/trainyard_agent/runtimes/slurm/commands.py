@@ -11,8 +11,12 @@ from trainyard_agent.runtimes.slurm import spec
 
 _TIMEOUT_S = 60.0
 _ANSWERS_S = 2.0
+_LINES = 3  # of an error: a site's plugin may say more than Slurm itself
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH", "SLURM_CONF")
-_FIELDS = "%i|%T|%N|%j|%r"
+_FIELDS = "%i|%T|%N|%j|%P|%l|%L|%r"
+
+
+_COLUMNS = _FIELDS.count("|") + 1
 
 
 class SlurmError(OSError):
@@ -21,12 +25,16 @@ class SlurmError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A row of squeue. `reason` is why it waits, in Slurm's word ("Priority")."""
+    """A row of squeue. `limit` and `left` are its time limit and what is left of it, as Slurm writes them
+    ("1-00:00:00"); `reason` is why it waits, in Slurm's word ("Priority")."""
 
     id: str
     state: str
     nodes: str
     name: str
+    partition: str
+    limit: str
+    left: str
     reason: str
 
 
@@ -55,8 +63,9 @@ def run(command: Sequence[str], text: str = "") -> str:
         raise SlurmError(0, f"{command[0]} did not answer within {_TIMEOUT_S:g} s") from error
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        words = lines[0] if lines else f"exit status {done.returncode}"
-        raise SlurmError(0, f"{command[0]}: {words.removeprefix(f'{command[0]}: ').removeprefix('error: ')}")
+        messages = [line.removeprefix(f"{command[0]}: ").removeprefix("error: ") for line in lines]
+        words = "; ".join(messages[:_LINES]) or f"exit status {done.returncode}"
+        raise SlurmError(0, f"{command[0]}: {words}")
     return done.stdout
 
 
@@ -85,12 +94,12 @@ def version() -> str:
 
 
 def parse_jobs(output: str) -> list[SlurmJob]:
-    """Jobs of the rows `ID|STATE|NODES|NAME|REASON`. A heterogeneous job has a row for each part, `ID+PART`; Slurm
+    """Jobs of the rows of _FIELDS. A heterogeneous job has a row for each part, `ID+PART`; Slurm
     starts, ends and cancels them together."""
     parts: dict[str, list[SlurmJob]] = {}
     for line in output.splitlines():
-        fields = [field.strip() for field in line.split("|", 4)]
-        if len(fields) == 5:
+        fields = [field.strip() for field in line.split("|", _COLUMNS - 1)]
+        if len(fields) == _COLUMNS:
             job = fields[0].partition("+")[0]
             parts.setdefault(job, []).append(SlurmJob(job, *fields[1:]))
     return [

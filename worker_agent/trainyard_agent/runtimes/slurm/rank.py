@@ -166,7 +166,7 @@ def meet(run: str, rank: int, tasks: list[str]) -> dict[str, tuple[str, int]]:
     """The host and port of each task, once all ranks have theirs; empty if the run is stopped before."""
     others = {port for port in range(1 << 16) if port % len(tasks) != rank}  # ranks of one node never collide
     (port,) = ports.free_ports(1, others)
-    write(f"{run}/addresses", str(rank), {"host": _host(), "port": port})
+    write(f"{run}/addresses", str(rank), {"host": _host(), "port": port, "node": _node()})
     names = set(map(str, range(len(tasks))))
     pause = _PAUSE_S
     while not names <= set(os.listdir(f"{run}/addresses")):  # noqa: PTH208

@@ -18,7 +18,8 @@ from trainyard_protocol.sync import RunOrder, RuntimeName
 class Times(BaseModel):
     """Seconds between two looks: of the agent at its files, of the agent at Slurm, of a rank at stop.json, and between
     two measurements of a rank. `settle`: how long after the end of a job its files may still be on their way.
-    `silence`: how long a failure waits for a sign of life of each other replica, or for Slurm to end the job."""
+    `silence`: how long a failure waits for a sign of life of each other replica, or for Slurm to end the job.
+    `refusal`: how long Slurm must say that it will never start a job."""
 
     files: float = 1.0
     queue: float = 5.0
@@ -26,6 +27,7 @@ class Times(BaseModel):
     usage: float = 10.0
     settle: float = 5.0
     silence: float = 900.0
+    refusal: float = 30.0
 
 
 class SlurmRecord(Handle):
@@ -67,16 +69,23 @@ class SlurmEnd(BaseModel):
 
 
 class SlurmJobEnd(BaseModel):
-    """job.json: the state in which the job ended, as the agent saw it. `words`: the last line of Slurm's output."""
+    """job.json: the state in which the job ended, as the agent saw it, or the reason for which it would never start.
+    `words`: the last line of Slurm's output. `nodes`: the job's, as Slurm writes them; `lost_nodes`: those whose
+    replicas had left no end by then."""
 
     time: AwareDatetime
     state: str
     words: str = ""
+    nodes: str = ""
+    lost_nodes: list[str] = []
+    partition: str = ""
+    limit: str = ""
 
 
 class RankAddress(BaseModel):
     host: str
     port: int
+    node: str = ""
 
 
 class RankUsage(BaseModel):

@@ -42,7 +42,7 @@ from trainyard_agent.runtimes.log_file import RunLogs
 from trainyard_agent.runtimes.record_files import RecordFiles
 from trainyard_agent.runtimes.run_directories import remove_directory, remove_unlaunched
 from trainyard_agent.runtimes.slurm import commands, rank, run_files, spec
-from trainyard_agent.runtimes.slurm.commands import JobTable, SlurmError
+from trainyard_agent.runtimes.slurm.commands import JobTable, SlurmError, SlurmJob
 from trainyard_agent.runtimes.slurm.run_files import (
     RankAddress,
     RankUsage,
@@ -90,6 +90,7 @@ class SlurmRuntime:
         self._logs = RunLogs(self._runs)
         self._reports: dict[str, tuple[float, tuple[ReplicaReport, ...]]] = {}
         self._ended_since: dict[str, float] = {}
+        self._refused_since: dict[str, float] = {}
         self._killed_at: dict[str, float] = {}
         self._launched_records: dict[str, SlurmRecord] = {}
         self._files = RecordFiles(_log)
@@ -148,8 +149,9 @@ class SlurmRuntime:
                 words = disk.in_words(error).rstrip(".")
                 with contextlib.suppress(OSError):  # else the next agent removes it
                     self.remove(run_id)
+                reason = spec.refusal(words) if isinstance(error, SlurmError) else Reason.HOST_FAILED
                 raise StartFailed(
-                    launches[0].task, f"Slurm did not take its job: {words}.", Reason.HOST_FAILED
+                    launches[0].task, f"Slurm did not take its job: {words}.", reason
                 ) from error
 
     def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
@@ -218,7 +220,10 @@ class SlurmRuntime:
         with self._lock:
             remove_directory(path, self._files)
             self._logs.forget(run_id)
-            for memory in (self._reports, self._ended_since, self._killed_at, self._launched_records):
+            for memory in (
+                *(self._reports, self._ended_since, self._refused_since),
+                *(self._killed_at, self._launched_records),
+            ):
                 memory.pop(run_id, None)
 
     def _launch(self, record: SlurmRecord, order: RunOrder, launches: Sequence[Launch]) -> Handle:
@@ -307,16 +312,38 @@ class SlurmRuntime:
             self._ended_since.pop(record.run_id, None)
             if stop is not None and time.time() - stop.kill_at.timestamp() > _OVERDUE_S:
                 self._kill_overdue(record)
+            if self._is_refused(record, job):
+                with contextlib.suppress(SlurmError):  # tried again
+                    commands.cancel_pending([record.job])
+                    return "", self._record_end(record, job.reason, job)
             return spec.waits(state, job.reason), None
         now = time.monotonic()
         if now - self._ended_since.setdefault(record.run_id, now) < self._times.settle:
             return "", None
-        return "", self._record_end(record, state)
+        if job is not None:
+            state = spec.state_of_end(state, job.left, record.grace_s)
+        return "", self._record_end(record, state, job)
 
-    def _record_end(self, record: SlurmRecord, state: str) -> SlurmJobEnd:
+    def _is_refused(self, record: SlurmRecord, job: SlurmJob) -> bool:
+        """Whether Slurm says, and goes on saying, that it will never start the job."""
+        if not spec.will_never_start(job.state, job.reason):
+            self._refused_since.pop(record.run_id, None)
+            return False
+        now = time.monotonic()
+        return now - self._refused_since.setdefault(record.run_id, now) >= self._times.refusal
+
+    def _record_end(self, record: SlurmRecord, state: str, job: SlurmJob | None) -> SlurmJobEnd:
         """Note the end of the job, and close the replicas without an end of their own."""
         run = self._runs / record.run_id
-        ended = SlurmJobEnd(time=datetime.now(UTC), state=state, words=run_files.last_line(run / "slurm.out"))
+        ended = SlurmJobEnd(
+            time=datetime.now(UTC),
+            state=state,
+            words=run_files.last_line(run / "slurm.out"),
+            nodes=job.nodes if job else "",
+            lost_nodes=self._lost_nodes(record),
+            partition=job.partition if job else "",
+            limit=job.limit if job else "",
+        )
         for task in record.addresses:
             if not (run / task / "exit.json").exists():
                 write_json(run / task / "lost.json", {"state": state})
@@ -371,7 +398,7 @@ class SlurmRuntime:
                 return None
             code = None if end is None or end.status is None else code_of_status(end.status)
             at = (end or job).time.astimezone(UTC)
-            reason, message = spec.end(job.state, record.job)
+            reason, message = spec.end(job, record.job)
             if end is None and reason is Reason.HOST_LOST:
                 at = self._lost_at(record, at)
             if after_stop and stop is not None and (end is None or job.state not in spec.TAKEN):
@@ -387,6 +414,13 @@ class SlurmRuntime:
             return ExitReport(code=code, reason=Reason.OUT_OF_MEMORY, message=message, finished_at=at)
         order = StopOrder(0.0, stop.reason) if after_stop and stop else None
         return exit_report(code, at, 0.0, order, end.failure)
+
+    def _lost_nodes(self, record: SlurmRecord) -> list[str]:
+        """The nodes whose replicas left no end."""
+        run = self._runs / record.run_id
+        numbers = [n for n, task in enumerate(record.addresses) if not (run / task / "exit.json").exists()]
+        found = (self._files.read(run / "addresses" / str(number), RankAddress) for number in numbers)
+        return sorted({one.node for one in found if one is not None and one.node})
 
     def _lost_at(self, record: SlurmRecord, at: datetime) -> datetime:
         """The end of a replica that was lost with its node: before its peers failed, who may have failed of it."""

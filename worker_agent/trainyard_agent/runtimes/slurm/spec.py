@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
+from trainyard_agent.runtimes.slurm.run_files import SlurmJobEnd
 from trainyard_protocol.states import Reason
 from trainyard_protocol.sync import ReplicaOrder, RunOrder
 
@@ -16,7 +17,8 @@ ENDED = frozenset(
 )
 """States of a job that has ended."""
 
-TAKEN = frozenset(("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "TIMEOUT", "DEADLINE"))
+TIMEOUT = "TIMEOUT"
+TAKEN = frozenset(("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", TIMEOUT, "DEADLINE"))
 """Those that Slurm chose itself: they explain an end even where a stop came later."""
 
 _TELLING = (*sorted(TAKEN), "CANCELLED", "OUT_OF_MEMORY")
@@ -32,14 +34,43 @@ _LONGEST_GRACE_S = 65_535
 
 _REASONS: Mapping[str, tuple[Reason, str]] = {
     "PREEMPTED": (Reason.PREEMPTED, "Slurm took its nodes away for other work"),
-    "NODE_FAIL": (Reason.HOST_LOST, "A node of its job stopped answering, and Slurm ended the job"),
-    "BOOT_FAIL": (Reason.HOST_LOST, "A node of its job did not boot"),
-    "TIMEOUT": (Reason.HOST_FAILED, "Its job reached the time limit of its Slurm partition"),
-    "DEADLINE": (Reason.HOST_FAILED, "Its job reached its deadline in Slurm"),
+    "NODE_FAIL": (Reason.HOST_LOST, "{nodes} stopped answering, and Slurm ended the job"),
+    "BOOT_FAIL": (Reason.HOST_LOST, "{nodes} did not boot"),
+    TIMEOUT: (
+        Reason.TIME_LIMIT,
+        "Slurm ended its job at the time limit of {limit} in the partition {partition}. For a longer one, start the "
+        "agent with another --slurm-partition, or with SBATCH_TIMELIMIT if the partition has a higher MaxTime",
+    ),
+    "DEADLINE": (Reason.TIME_LIMIT, "Its job reached its deadline in Slurm"),
     "OUT_OF_MEMORY": (Reason.OUT_OF_MEMORY, "Slurm ended it at its memory limit"),
     "CANCELLED": (Reason.KILLED_BY_SIGNAL, "Its job was cancelled in Slurm, not by Trainyard"),
     GONE: (Reason.VANISHED, "Slurm no longer knows its job"),
 }
+
+_NEVER = {
+    "AccountNotAllowed": "its partition does not allow the account",
+    "BadConstraints": "no node can ever hold it",
+    "InvalidAccount": "there is no such account",
+    "InvalidQOS": "there is no such QOS",
+    "PartitionTimeLimit": "its time limit is longer than its partition allows",
+    "QOSNotAllowed": "its partition does not allow the QOS",
+}
+"""Reasons of jobs that wait until somebody changes them, or the cluster."""
+
+_REFUSED = re.compile(
+    r"invalid (?:account|feature|generic|license|node|partition|qos|reservation|user|wckey)|specification invalid"
+    r"|(?:time limit|reservation) is invalid|denied|not permitted|more processors requested|not in this partition"
+    r"|node configuration is not available|can not be satisfied|memory required by task|no partition specified"
+    r"|unrecognized option",
+    re.IGNORECASE,
+)
+_PASSING = re.compile(
+    r"unable to contact|did not answer|timed out|connection|temporarily|not available now|inactive or drain|is down"
+    r"|down, drained or reserved|accounting/qos policy|standby|zero bytes|nodes are busy",
+    re.IGNORECASE,
+)
+_RESOLUTION_S = 60
+"""Slurm sends the signal before a time limit up to so long earlier (sbatch, `--signal`)."""
 
 _WAITS: Mapping[str, str] = {
     "None": "it has not looked at the job yet",
@@ -48,9 +79,7 @@ _WAITS: Mapping[str, str] = {
     "ReqNodeNotAvail": "the nodes that it takes are down or reserved",
     "PartitionDown": "the partition is closed",
     "PartitionInactive": "the partition is closed",
-    "PartitionTimeLimit": "the partition's time limit is too short for it",
     "PartitionNodeLimit": "the partition has too few nodes for it",
-    "BadConstraints": "no node can ever hold it",
     "JobHeldAdmin": "an administrator holds it",
     "JobHeldUser": "it is held",
     "Licenses": "a licence is not free",
@@ -135,12 +164,55 @@ def waits(state: str, reason: str) -> str:
     if state in ("CONFIGURING", "RUNNING", COMPLETING):
         return "Slurm prepares its nodes" if state == "CONFIGURING" else ""
     if state == "PENDING":
-        words = _WAITS.get(reason) or f"a limit of the site holds it back: {reason}"
+        words = _WAITS.get(reason) or _NEVER.get(reason) or f"a limit of the site holds it back: {reason}"
         return f"in Slurm's queue: {words} ({reason})"
     return f"its job in Slurm is {state}"
 
 
-def end(state: str, job: str) -> tuple[Reason, str]:
-    """The reason and message for a replica that Slurm ended, or that has no end of its own, by the state of its job."""
+def refusal(words: str) -> Reason:
+    """The reason of a job that sbatch did not take, by its words. Those that are not known may pass or not."""
+    if _REFUSED.search(words):
+        return Reason.REFUSED
+    return Reason.GIVEN_BACK if _PASSING.search(words) else Reason.HOST_FAILED
+
+
+def will_never_start(state: str, reason: str) -> bool:
+    return state == "PENDING" and reason in _NEVER
+
+
+def state_of_end(state: str, left: str, grace_s: float) -> str:
+    """TIMEOUT for a job that ended by itself of Slurm's SIGTERM before its time limit, which is so long before it as
+    the grace. Slurm says TIMEOUT of those alone that it has to kill."""
+    seconds = _seconds(left)
+    is_late = seconds is not None and seconds <= grace_s + _RESOLUTION_S
+    return TIMEOUT if state in ("COMPLETED", "FAILED") and is_late else state
+
+
+def _seconds(duration: str) -> float | None:
+    """Parse Slurm's `DAYS-HOURS:MINUTES:SECONDS`, of which only the last two are always there; None for its words.
+    INVALID: it took longer."""
+    if duration == "INVALID":
+        return 0.0
+    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", duration)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def end(ended: SlurmJobEnd, job: str) -> tuple[Reason, str]:
+    """The reason and message for a replica that Slurm ended, or that has no end of its own, by the end of its job."""
+    state = ended.state
+    if state in _NEVER:
+        return Reason.REFUSED, f"Slurm would never start its job: {_NEVER[state]} (job {job}, {state})."
     reason, words = _REASONS.get(state, (Reason.VANISHED, "It was gone when its job in Slurm ended"))
+    words = words.format(nodes=_nodes(ended), limit=ended.limit or "?", partition=ended.partition or "?")
     return reason, f"{words} (job {job}, {state})."
+
+
+def _nodes(ended: SlurmJobEnd) -> str:
+    """The nodes that a job may have lost, as the subject of a sentence."""
+    if len(ended.lost_nodes) == 1:
+        return f"Node {ended.lost_nodes[0]} of its job"
+    nodes = " and ".join(ended.lost_nodes) or ended.nodes
+    return f"One of the nodes {nodes} of its job" if nodes else "A node of its job"

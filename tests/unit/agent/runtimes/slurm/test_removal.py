@@ -23,7 +23,7 @@ def test_run_whose_ranks_have_ended_is_removed_while_its_nodes_run_an_epilog(
     def jobs(names: list[str]) -> list[SlurmJob]:
         nonlocal asked
         asked += 1
-        return [SlurmJob("7", state, "n1", names[0], "None")]
+        return [SlurmJob("7", state, "n1", names[0], "main", "UNLIMITED", "UNLIMITED", "None")]
 
     monkeypatch.setattr(runtime, "_KILL_TIMEOUT_S", 0.2)
     monkeypatch.setattr(commands, "submit", lambda *_: "7")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ class Outcome:
     containers: list[str]
     """And networks, of these agents; or objects in a cluster."""
     faults: dict[str, int]
+    began: datetime
     seconds: float
 
 
@@ -100,7 +101,7 @@ class History:
         self._ended = threading.Event()
         self._mounts = ExitStack()
         self._filled = 0
-        self._started = 0.0
+        self._started, self._began = 0.0, datetime.now(UTC)
         self._threads: list[threading.Thread] = []
         self._errors: list[str] = []
         self._image, self._cluster = place.image, place.cluster
@@ -449,6 +450,7 @@ class History:
             harmed=self._replicas.harmed,
             containers=self._replicas.containers(),
             faults=counts,
+            began=self._began,
             seconds=0.0,
         )
 

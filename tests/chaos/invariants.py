@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 from chaos.cluster import CLUSTER_FAULTS
 from chaos.history import Outcome
@@ -204,6 +205,18 @@ def every_line_is_there_once_and_in_order(outcome: Outcome) -> None:
                 _check_count(outcome, name, run, replica, by_replica.get((run.number, replica.task), []))
 
 
+def lines_of_pods_have_the_time_of_their_node_in_utc(outcome: Outcome) -> None:
+    """Any zone may be that of a node."""
+    if outcome.plan.runtime != "kubernetes":
+        return
+    now = datetime.now(UTC)
+    for name, log in outcome.logs.items():
+        for entry in log.entries:
+            if entry.task != SERVICE_TASK:
+                time_ = datetime.fromisoformat(entry.time)
+                assert outcome.began <= time_ <= now, f"{name}: {entry.time} of {entry.text[:200]!r}"
+
+
 def followers_saw_every_line_once(outcome: Outcome) -> None:
     for name, answers in outcome.answers.items():
         whole = [(entry.cursor, entry.task, entry.text) for entry in outcome.logs[name].entries]
@@ -243,6 +256,7 @@ INVARIANTS: tuple[Callable[[Outcome], None], ...] = (
     each_replica_lives_once_and_no_two_runs_at_once,
     gangs_run_whole_or_not_at_all,
     every_line_is_there_once_and_in_order,
+    lines_of_pods_have_the_time_of_their_node_in_utc,
     followers_saw_every_line_once,
     nothing_is_left,
     nobody_stumbled,

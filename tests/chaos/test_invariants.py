@@ -4,6 +4,8 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,13 @@ def _renumber(outcome: Outcome) -> None:
 def _lose_a_line_of_the_service(outcome: Outcome) -> None:
     entries = outcome.logs["job_0"].entries
     del entries[next(n for n, entry in enumerate(entries) if entry.task == SERVICE_TASK)]
+
+
+def _shift_a_line_by_a_zone(outcome: Outcome) -> None:
+    outcome.plan = replace(outcome.plan, runtime="kubernetes")
+    entries, at = outcome.logs["job_0"].entries, _lines(outcome)[3]
+    east = datetime.fromisoformat(entries[at].time) + timedelta(hours=5.5)
+    entries[at] = entries[at].model_copy(update={"time": east.isoformat()})
 
 
 def _let_a_reader_miss_a_line(outcome: Outcome) -> None:
@@ -166,6 +175,7 @@ DAMAGES: list[tuple[Damage, Callable[[Outcome], None]]] = [
     (_repeat_a_line, invariants.every_line_is_there_once_and_in_order),
     (_swap_two_lines, invariants.every_line_is_there_once_and_in_order),
     (_lose_a_line_of_the_service, invariants.every_line_is_there_once_and_in_order),
+    (_shift_a_line_by_a_zone, invariants.lines_of_pods_have_the_time_of_their_node_in_utc),
     (_let_a_reader_miss_a_line, invariants.followers_saw_every_line_once),
     (_live_beside_another_run, invariants.each_replica_lives_once_and_no_two_runs_at_once),
     (_live_twice, invariants.each_replica_lives_once_and_no_two_runs_at_once),

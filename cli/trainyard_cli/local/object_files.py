@@ -1,8 +1,10 @@
 """Bodies and contents as files: drafts, which become objects, and their checksums."""
 
 import base64
+import errno
 import hashlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,21 @@ from typing import Any, BinaryIO
 import google_crc32c
 
 BLOCK = 1 << 20
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _IN_MEMORY = 1 << 18
+_RESERVE = 1 << 28
+_CHECKED = 1 << 20  # bytes from one look at the disk to the next
+
+
+def room(directory: Path) -> int:
+    """The bytes that uploads may still take of the disk with the directory."""
+    return max(0, shutil.disk_usage(directory).free - _RESERVE)
+
+
+def check_room(directory: Path) -> None:
+    """Raises OSError where uploads may take no more of the disk."""
+    if not room(directory):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _crc32c() -> Any:
@@ -43,13 +59,16 @@ class Draft:
         return base64.b64encode(self._crc32c.digest()).decode()
 
     def write(self, data: bytes) -> None:
-        self.size += len(data)
+        """Raises OSError, also where the disk fills while others write to it."""
+        before, self.size = self.size, self.size + len(data)
         self._md5.update(data)
         self._crc32c.update(bytes(data))
         if self._file is None and self.size <= _IN_MEMORY:
             self._memory += data
-        else:
-            self._opened().write(data)
+            return
+        if before // _CHECKED != self.size // _CHECKED:
+            check_room(self._directory)
+        self._opened().write(data)
 
     def read(self, start: int = 0, length: int = -1) -> bytes:
         """A part of what was written; all of it by default, so only for small bodies."""

@@ -7,7 +7,6 @@ there as a whole or not at all, whatever ends when, and who reads one reads on w
 import fcntl
 import json
 import os
-import shutil
 import sqlite3
 import time
 import uuid
@@ -18,7 +17,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, BinaryIO
 
-from trainyard_cli.local.object_files import Draft, sync_directory
+from trainyard_cli.local.object_files import Draft, check_room, room, sync_directory
 from trainyard_cli.local.object_records import (
     BucketRecord,
     Conditions,
@@ -78,9 +77,9 @@ class ObjectStore:
             self._database.close()
             self._guard.close()
 
-    def free_bytes(self) -> int:
-        """The free space of the disk."""
-        return shutil.disk_usage(self._files).free
+    def room(self) -> int:
+        """The bytes that uploads may still take of the disk."""
+        return room(self._files)
 
     def draft(self) -> Draft:
         """Bytes to be received; the caller closes it."""
@@ -183,7 +182,8 @@ class ObjectStore:
         components: int = 0,
         upload: UploadRecord | None = None,
     ) -> ObjectRecord:
-        """Store a draft as the object, to which `upload` thereby has come. Raises ConditionFailed."""
+        """Store a draft as the object, to which `upload` thereby has come. Raises ConditionFailed, OSError."""
+        check_room(self._files)
         record = ObjectRecord(
             *(bucket, name, 0, 1, uuid.uuid4().hex, draft.size),
             *("" if components else draft.md5, draft.crc32c, components, 0, properties),

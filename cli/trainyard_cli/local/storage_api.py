@@ -5,7 +5,6 @@ Source: https://cloud.google.com/storage/docs/json_api/v1
 
 import base64
 import binascii
-import errno
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard_cli.local import storage_batch
-from trainyard_cli.local.object_files import BLOCK
+from trainyard_cli.local.object_files import BLOCK, DISK_FULL
 from trainyard_cli.local.object_import import import_earlier
 from trainyard_cli.local.object_records import (
     PAGE,
@@ -27,6 +26,7 @@ from trainyard_cli.local.object_records import (
 )
 from trainyard_cli.local.object_store import ObjectStore
 from trainyard_cli.local.storage_messages import (
+    NO_ROOM,
     Answer,
     Call,
     FilePart,
@@ -54,7 +54,6 @@ _LONGEST_PATH = 8192
 _MOST_COMPONENTS = 32
 _BYTES = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 _SETTINGS = ("location", "storageClass", "labels", "versioning", "lifecycle", "iamConfiguration")
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _log = logging.getLogger(__name__)
 
@@ -111,10 +110,9 @@ class StorageApi:
             return refuse(HTTPStatus.PRECONDITION_FAILED, str(error))
         except OSError as error:
             _log.warning("a %s failed: %s", call.method, error.strerror)
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-            if error.errno in _DISK_FULL:
-                status = HTTPStatus.INSUFFICIENT_STORAGE
-            return refuse(status, f"The storage failed: {error.strerror}.")
+            if error.errno in DISK_FULL:
+                return refuse(HTTPStatus.INSUFFICIENT_STORAGE, NO_ROOM)
+            return refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"The storage failed: {error.strerror}.")
         except UnicodeError:
             return refuse(HTTPStatus.BAD_REQUEST, "A text in the request is no Unicode.")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from trainyard_cli.local.object_files import Draft
+from trainyard_cli.local.object_files import Draft, room
 from trainyard_cli.local.storage_emulator import serve_containers, serve_loopback
 from trainyard_cli.local.storage_http import StorageServer
 from trainyard_cli.local.storage_messages import Answer, Call, FilePart, Refused
@@ -28,7 +28,6 @@ from trainyard_protocol.storage_calls import Kind, StorageCall, parse
 from trainyard_protocol.trust import client_context
 
 _OF_ROOT = Path("/var/lib/trainyard-storage")
-_FREE_BYTES = 1 << 62  # a full disk ends the call that fills it
 _MAX_JSON = 1 << 26
 _TIMEOUTS = httpx.Timeout(300.0, connect=10.0, pool=60.0)
 _SENT = frozenset(
@@ -53,8 +52,8 @@ class Drafts:
     def draft(self) -> Draft:
         return Draft(self.directory)
 
-    def free_bytes(self) -> int:
-        return _FREE_BYTES
+    def room(self) -> int:
+        return room(self.directory)
 
 
 class RemoteApi:

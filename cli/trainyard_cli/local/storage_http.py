@@ -19,8 +19,8 @@ from typing import Protocol
 
 import h11
 
-from trainyard_cli.local.object_files import Draft
-from trainyard_cli.local.storage_messages import MAX_JSON, Answer, Call, FilePart, Refused, refusal
+from trainyard_cli.local.object_files import DISK_FULL, Draft
+from trainyard_cli.local.storage_messages import MAX_JSON, NO_ROOM, Answer, Call, FilePart, Refused, refusal
 from trainyard_cli.local.tensorflow_front import ESTABLISHED, TensorFlowFront
 
 HOST_OF_CONTAINERS = "host.docker.internal"
@@ -33,7 +33,6 @@ _BLOCK = 1 << 16
 _FILE_BLOCK = 1 << 20
 _THREADS = 8
 _MAX_BODY = 5 << 40  # as Google's; the disk is smaller
-_DISK_RESERVE = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Bodies(Protocol):
 
     def draft(self) -> Draft: ...
 
-    def free_bytes(self) -> int: ...
+    def room(self) -> int: ...
 
 
 class Api(Protocol):
@@ -188,11 +187,14 @@ class StorageServer:
         self, connection: "_Connection", request: "_Head", target: str, base: str, secret: str
     ) -> None:
         limit = self._body_limit(request.headers, target)
-        if int(request.headers.get("content-length", "0")) > limit:
+        size = int(request.headers.get("content-length", "0"))
+        if size > limit:
             raise _too_large(limit)
+        if size > max(MAX_JSON, self._api.store.room()):  # small ones may free some, as deletions in a batch
+            raise _no_room()
         body = self._api.store.draft()
         try:
-            await connection.body(body, limit)
+            await _received(connection, body, limit)
             call = Call(request.method, target, request.headers, body, base, secret)
             async with self._concurrent:
                 loop = asyncio.get_running_loop()
@@ -201,12 +203,13 @@ class StorageServer:
         finally:
             body.close()
 
-    def _body_limit(self, headers: Mapping[str, str], target: str) -> int:
-        """The largest body in bytes: of JSON, which is parsed as a whole, or of what the disk takes."""
+    @staticmethod
+    def _body_limit(headers: Mapping[str, str], target: str) -> int:
+        """The largest body in bytes: of JSON, which is parsed as a whole, or of an object."""
         is_json = headers.get("content-type", "").lower().startswith("application/json")
         if is_json and "upload_id=" not in target and "uploadType=media" not in target:
             return MAX_JSON
-        return min(_MAX_BODY, max(0, self._api.store.free_bytes() - _DISK_RESERVE))
+        return _MAX_BODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +298,16 @@ class _Connection:
         return asyncio.get_running_loop().time()
 
 
+async def _received(connection: _Connection, body: Draft, limit: int) -> None:
+    """Receive a body. Raises Refused, also where the disk fills meanwhile."""
+    try:
+        await connection.body(body, limit)
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise _no_room() from error
+        raise  # of the connection
+
+
 async def _blocks(body: bytes | FilePart, is_wanted: bool) -> AsyncIterator[bytes]:
     """The body in blocks; its file is closed in the end."""
     if isinstance(body, bytes):
@@ -318,5 +331,9 @@ def _is_secret(given: str, expected: bytes | None) -> bool:
 def _too_large(limit: int) -> Refused:
     return Refused(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        f"The body is larger than {limit} bytes, which is what this call may have, or the disk takes.",
+        f"The body is larger than {limit} bytes, which is what this call may have.",
     )
+
+
+def _no_room() -> Refused:
+    return Refused(HTTPStatus.INSUFFICIENT_STORAGE, NO_ROOM)

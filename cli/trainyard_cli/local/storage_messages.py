@@ -26,6 +26,7 @@ from trainyard_protocol.storage_calls import (
 )
 
 MAX_JSON = 1 << 20
+NO_ROOM = "The disk of the storage is full, or has only what is kept free of it. Free some space there, and try again."
 _MOST_PARAMETERS = 200
 _MOST_PROPERTIES = 1 << 13
 _HEADER_VALUE = re.compile(r"[ -~]*")

@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import urlencode
 
-from trainyard_cli.local.object_files import Draft
+from trainyard_cli.local.object_files import Draft, check_room
 from trainyard_cli.local.object_records import ConditionFailed, Missing, ObjectRecord, UploadRecord
 from trainyard_cli.local.object_store import ObjectStore
 from trainyard_cli.local.storage_messages import (
@@ -174,6 +174,7 @@ class Uploads:
         if start <= has < end:
             with part.open("ab") as file:
                 for block in call.body.blocks(has - start, call.body.size):
+                    check_room(part.parent)
                     file.write(block)
                 file.flush()
                 os.fsync(file.fileno())

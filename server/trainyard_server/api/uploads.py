@@ -13,6 +13,7 @@ from trainyard_server.services.jobs import check_project
 router = APIRouter(prefix="/upload")
 
 _MAX_DIGITS = 18
+_CHECKED = 1 << 22  # bytes from one look at the disk to the next
 
 
 @router.post(
@@ -33,12 +34,16 @@ async def package(
     check_project(project)
     limit = cases.backend.settings.upload_limit
     length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdecimal() and (len(length) > _MAX_DIGITS or int(length) > limit):
+    size = int(length[: _MAX_DIGITS + 1]) if length.isascii() and length.isdecimal() else 0
+    if size > limit:
         raise TooLarge(f"{filename} has {length[:_MAX_DIGITS]} bytes; the limit for a package is {limit}.")
-    await run_in_threadpool(cases.health.admit)
+    await run_in_threadpool(cases.health.admit, size)
     if job_id:
         await run_in_threadpool(cases.jobs.check_free, project, job_id)
     with await run_in_threadpool(cases.backend.uploads.receive, project, filename) as upload:
         async for part in request.stream():
             await run_in_threadpool(upload.write, part)
+            if upload.unchecked >= _CHECKED:  # others fill the disk too
+                upload.unchecked = 0
+                await run_in_threadpool(cases.health.admit)
         return await run_in_threadpool(upload.finish)

@@ -135,9 +135,16 @@ class HealthChecks:
             checks["agents"] = agents
         return Health(status=worst(check.status for check in checks.values()), checks=checks)
 
-    def admit(self) -> None:
-        """Admission control: raises Unavailable when the free disk space is down to the reserve for existing jobs."""
+    def admit(self, size: int = 0) -> None:
+        """Admission control: raises Unavailable when the free disk space, less `size` bytes that are to come, is down
+        to the reserve for existing jobs."""
         free, reserve = self._free(), self._backend.settings.disk_reserve
+        if size and reserve <= free < reserve + size:
+            raise Unavailable(
+                f"The server's disk is too full for an upload of {sized(size)}: it has {sized(free)} left, and the last "
+                f"{sized(reserve)} are reserved for existing jobs. Free some space there; `trainyard doctor` shows what "
+                "uses it."
+            )
         if free < reserve:
             raise Unavailable(
                 f"The server accepts nothing new: its disk has {sized(free)} left, and the last {sized(reserve)} are "

@@ -88,6 +88,8 @@ class Upload:
         self._limit = limit
         self._digest = hashlib.sha256()
         self._size = 0
+        self.unchecked = 0
+        """Bytes since the receiver has last looked at the disk."""
         self._path = directory / f".upload-{secrets.token_hex(8)}"
         self._file = self._path.open("xb")
 
@@ -97,12 +99,15 @@ class Upload:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        try:
+            self._file.close()  # which may fail on a full disk
+        finally:
+            self._path.unlink(missing_ok=True)
 
     def write(self, data: bytes) -> None:
         """Raises TooLarge as soon as the limit is exceeded."""
         self._size += len(data)
+        self.unchecked += len(data)
         if self._size > self._limit:
             raise TooLarge(f"{self._filename} is larger than the limit of {self._limit} bytes.")
         self._digest.update(data)

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -394,6 +395,27 @@ def test_tensorflows_calls_by_googles_names(front: Front) -> None:
     hosts = ("storage.x.localhost:1", "STORAGE.a.localhost", "storage.evil", "localhost")
     assert [is_storage_host(host) for host in hosts] == [True, True, False, False]
     assert is_storage_host("storage.example.com", "example.com:8472")
+
+
+def test_upload_ends_when_the_disk_fills_and_leaves_nothing(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its start where it says its size, else as soon as the disk is full: others write to it meanwhile."""
+    free: Iterator[int] = iter(())
+
+    def disk_usage(_path: object) -> Any:
+        return Mock(free=next(free, 0))
+
+    monkeypatch.setattr("shutil.disk_usage", disk_usage)
+    whole, path = bytes(3 << 20), UPLOAD.format("ours", "filling")
+    for content, looks in ((whole, []), (iter([whole] * 3), [1 << 40] * 4)):
+        free = iter(looks)
+        refused = front.ask("POST", path, content=content)
+        assert (refused.status_code, "Free some space" in refused.text) == (507, True), refused.text
+    monkeypatch.undo()
+    assert front.ask("GET", "/storage/v1/b/ours/o/filling").status_code == 404
+    (row, *_) = front.ask("GET", "/trainyard/v1/audit?pageSize=1", "operator").json()["entries"]
+    assert (row["action"], row["subject"], row["outcome"]) == ("objects.write", "ours/filling", "failed")
 
 
 def test_stored_pages_are_no_pages(front: Front) -> None:

@@ -3,6 +3,7 @@
 import base64
 import json
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -470,6 +471,32 @@ def test_upload_that_is_too_large_is_413(tmp_path: Path, clock: Clock) -> None:
 
         assert api.client.post(path, content=parts(), headers=ADMIN).status_code == 413
         assert len([path for path in (tmp_path / "staging").iterdir() if path.is_file()]) == 1
+
+
+def test_upload_ends_when_the_disk_comes_to_its_reserve_and_leaves_nothing(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its start where it says its size, else meanwhile, as when others fill the disk."""
+    path = "/upload/trainyard/v1/projects/p/packages/x.whl"
+    free: Iterator[int] = iter(())
+
+    async def parts() -> Any:
+        for _ in range(4):
+            yield bytes(3 << 20)
+
+    with server(tmp_path, clock, disk_reserve=1 << 30) as api:
+        health = api.use_cases.health
+        monkeypatch.setattr(health, "_free", lambda: next(free, 0))
+        for content, looks, says in (
+            (bytes(3 << 20), [(1 << 30) + (1 << 20)], "too full for"),
+            (parts(), [1 << 40], "accepts nothing new"),
+        ):
+            free = iter(looks)
+            refused = api.client.post(path, content=content, headers=ADMIN)
+            assert (refused.status_code, says in refused.text) == (503, True), refused.text
+            assert [one for one in (tmp_path / "staging").iterdir() if one.is_file()] == []
+        free = iter([1 << 40] * 9)
+        assert api.client.post(path, content=parts(), headers=ADMIN).status_code == 200
 
 
 def test_upload_that_breaks_off_leaves_nothing_and_is_no_error_of_the_server(

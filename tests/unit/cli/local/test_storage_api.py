@@ -4,7 +4,7 @@ import base64
 import errno
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -339,6 +339,51 @@ def test_store_keeps_what_was_answered_and_nothing_else(local: Local) -> None:
     assert len([path for path in files if not path.name.startswith("objects.db-")]) == 3
     with pytest.raises(OSError):
         StorageApi(local.directory)
+
+
+def test_upload_for_which_the_disk_is_too_full_is_refused_and_leaves_nothing(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills while an upload is received or written, by others too. What frees some of it goes on."""
+    local.put("x", bytes(3 << 20))
+    local.put("y", bytes(3 << 20))
+    at = local.begin("resumed")
+    store = local.directory / "_store"
+    looks: Iterator[int] = iter(())
+
+    def disk_usage(_path: Path) -> Any:
+        return Mock(free=next(looks, 0))
+
+    monkeypatch.setattr("shutil.disk_usage", disk_usage)
+    described = b'--b\r\n\r\n{"name": "new"}\r\n--b\r\n\r\n' + bytes(4 << 20) + b"\r\n--b--"
+    related = {"Content_Type": "multipart/related; boundary=b"}
+    composed = {"sourceObjects": [{"name": "x"}, {"name": "y"}]}
+    calls: dict[str, Callable[[], Reply]] = {
+        "media": lambda: local.put("new", bytes(1000)),
+        "plain": lambda: local.ask("PUT", "/data/new", b"x"),
+        "multipart": lambda: local.ask("POST", f"{UPLOAD}multipart", described, **related),
+        "compose": lambda: local.ask("POST", f"{OBJECTS}/new/compose", composed),
+        "resumed": lambda: local.ask("PUT", at, bytes(1000), Content_Range="bytes 0-999/9999"),
+        "whole": lambda: local.ask("PUT", at, bytes(1000), Content_Range="bytes 0-999/1000"),
+    }
+    enough = 1 << 40
+    for name, call in calls.items():
+        for number in range(3):
+            # The body itself is in memory, or a file, before the storage is asked.
+            looks = iter([enough] * (4 if name == "multipart" else 0) + [enough] * number)
+            answer = call()
+            if answer.status not in (200, 308):
+                assert (answer.status, b"Free some space" in answer.body) == (507, True), (name, number)
+                assert [path.name for path in (store / "drafts").iterdir()] == []
+                assert local.listed("")[0] == ["x", "y"], (name, number)
+                continue
+            assert number, f"{name} does not look at the disk"
+            looks = iter([enough] * 99)
+            local.ask("DELETE", f"{OBJECTS}/new")
+            local.ask("DELETE", f"{OBJECTS}/resumed")
+            at = local.begin("resumed")
+    assert local.ask("DELETE", f"{OBJECTS}/x").status == 204
+    assert len([path for path in (store / "objects").rglob("*") if path.is_file()]) == 1
 
 
 def test_buckets_of_an_earlier_release_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -561,7 +561,7 @@ def _ended(
 
 def _decides(replica: ReplicaSnapshot, ended: ExitReport, cancelling: bool) -> bool:
     fault = FAULTS[ended.reason]
-    if cancelling and fault in (Fault.INFRASTRUCTURE, Fault.OPERATOR):
+    if cancelling and fault not in (Fault.USER, Fault.NOBODY):
         return False
     if ended.reason in _DESPITE_A_STOP:
         return True

@@ -289,6 +289,9 @@ def test_verdict_of_a_denied_permission_says_whom_the_program_ran_as() -> None:
         (ended(MASTER, Reason.KILLED_BY_SIGNAL, 137), JobState.CANCELLED),
         (ended(MASTER, Reason.HOST_SHUTDOWN, 143), JobState.CANCELLED),
         (ended(MASTER, Reason.HOST_LOST), JobState.CANCELLED),
+        (ended(MASTER, Reason.GIVEN_BACK, after_stop=True), JobState.CANCELLED),
+        (ended(MASTER, Reason.TIME_LIMIT), JobState.CANCELLED),
+        (ended(MASTER, Reason.REFUSED), JobState.FAILED),
     ],
 )
 def test_step_ends_a_cancelled_job_as_it_had_truly_ended(replica: ReplicaSnapshot, state: JobState) -> None:

@@ -141,9 +141,9 @@ class HealthChecks:
         free, reserve = self._free(), self._backend.settings.disk_reserve
         if size and reserve <= free < reserve + size:
             raise Unavailable(
-                f"The server's disk is too full for an upload of {sized(size)}: it has {sized(free)} left, and the last "
-                f"{sized(reserve)} are reserved for existing jobs. Free some space there; `trainyard doctor` shows what "
-                "uses it."
+                f"The server's disk is too full for an upload of {sized(size)}: it has {sized(free)} left, and the "
+                f"last {sized(reserve)} are reserved for existing jobs. Free some space there; `trainyard doctor` "
+                "shows what uses it."
             )
         if free < reserve:
             raise Unavailable(

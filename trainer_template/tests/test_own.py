@@ -167,6 +167,37 @@ def test_model_in_one_file_gets_each_example_once_an_epoch_over_all_processes(
     assert orders[0] != orders[1]
 
 
+# The default `exported` is for logits alone.
+WITHOUT_AN_EXPORT = """
+import dataclasses
+from own import two_networks
+from trainer.models.task import probabilities
+
+task = dataclasses.replace(two_networks.task, exported=lambda outputs: probabilities(list(outputs)))
+"""
+
+
+def test_network_that_cannot_be_exported_is_named_before_the_first_step_and_trained(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    (tmp_path / "without_an_export.py").write_text(WITHOUT_AN_EXPORT)
+    path, job_dir = Path(__file__).parent, tmp_path / "job"
+    trainer = launcher.alone(
+        "--task", "without_an_export", "--steps", "5", "--job-dir", str(job_dir),
+        PYTHONPATH=f"{path.parent}:{path}:{tmp_path}",
+    )  # fmt: skip
+    assert trainer.wait() == 0, trainer.stderr
+    assert trainer.events("done")
+    assert not trainer.events("saved")
+    assert sorted(entry.name for entry in job_dir.iterdir()) == ["checkpoints", "logs"]
+    log = trainer.stderr
+    assert (
+        log.index("The model cannot be exported")
+        < log.index("0 of 5 steps done")
+        < log.index("There is no model")
+    )
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [

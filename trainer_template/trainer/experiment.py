@@ -23,7 +23,7 @@ from trainer.errors import CheckpointError, TrainerUsageError
 from trainer.models import model as models
 from trainer.models.model import Model
 from trainer.models.task import TaskError, TrainingTask, load_task
-from trainer.output.export import export
+from trainer.output.export import ModelFunction, export_function, model_files
 from trainer.output.report import PeriodicReport, report
 from trainer.output.saving import Saver
 from trainer.output.summaries import Summaries, report_to_tuning_service
@@ -231,16 +231,31 @@ class Experiment:
         own = state.from_arrays(shapes, found[1]) if found else None
         return _broadcast(own, shapes), TrainingPosition(**header)
 
+    def export_function(self) -> ModelFunction | None:
+        """The network that the chief will export. It is known before the first step: what cannot be exported is too."""
+        return export_function(self.model, self.batch_size) if self.cluster.is_chief else None
+
     def save_model(
-        self, saver: Saver, trained: State, position: TrainingPosition, evaluated: dict[str, float]
+        self,
+        saver: Saver,
+        function: ModelFunction | None,
+        trained: State,
+        position: TrainingPosition,
+        evaluated: dict[str, float],
     ) -> None:
-        """Export the model; the chief reports its location."""
+        """Write and report the model, on the chief."""
+        if not self.cluster.is_chief:
+            return
+        if function is None:
+            log.warning(
+                "There is no model, as it cannot be exported; the last checkpoint has what was trained."
+            )
+            return
         facts: dict[str, Any] = {"steps": position.steps}
         facts |= {f"held_out_{name}": value for name, value in evaluated.items() if name != "loss"}
         facts["parameters_sha256"] = state.parameters_sha256(trained)
-        url = saver.save_model(export(self.model, trained, self.dataset.label_names, facts))
-        if self.cluster.is_chief:
-            report("saved", model=url)
+        url = saver.save_model(model_files(function, self.model, trained, self.dataset.label_names, facts))
+        report("saved", model=url)
 
 
 def _broadcast(own: State | None, shapes: State) -> State:

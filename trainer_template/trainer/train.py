@@ -59,6 +59,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     restored, position, optimizer = experiment.restore_or_initialize(saver)
     training = strategy.replicate(restored)
     del restored  # else the host would keep a second copy to the end
+    function = experiment.export_function()
     train_step = make_train_step(experiment.model, optimizer, strategy, arguments.seed)
     evaluation_step = make_evaluation_step(experiment.model, strategy)
     steps = position.steps + experiment.steps_left(position)
@@ -151,7 +152,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
             experiment.cluster.is_chief and exported != position
         ):  # the value at the highest step is the trial's
             report_to_tuning_service(evaluated, position.steps)
-    experiment.save_model(saver, host_state, exported, evaluated)
+    experiment.save_model(saver, function, host_state, exported, evaluated)
     summaries.close()
     report("done", step=position.steps, steps=steps, parameters_sha256=state.parameters_sha256(host_state))
 

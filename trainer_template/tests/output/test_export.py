@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lazy import export, models, optax, predict, state, tiny
+from lazy import export, jnp, models, optax, predict, state, tiny
 from trainer.output.saving import Saver
 from trainer.storage import open_folder
 
@@ -23,8 +25,10 @@ def class_names(model: models.Model) -> tuple[str, ...]:
 def saved(model: models.Model, job_dir: str) -> tuple[state.State, str]:
     """A model in job_dir, and its state."""
     drawn = state.initial_state(model, optax.sgd(0.1), seed=5)
-    where = Saver(job_dir, 0, 3).save_model(export.export(model, drawn, class_names(model), {"steps": 12}))
-    return drawn, where
+    function = export.export_function(model, 4)
+    assert function is not None
+    files = export.model_files(function, model, drawn, class_names(model), {"steps": 12})
+    return drawn, Saver(job_dir, 0, 3).save_model(files)
 
 
 @pytest.fixture
@@ -75,6 +79,56 @@ def test_process_without_this_package_loads_and_calls_the_model(cnn_dir: str, tm
         timeout=300, check=False,
     )  # fmt: skip
     assert done.stdout == "(2, 10) params/Conv_0/bias\n", done.stderr
+
+
+def fixed(logits: Any, make: Callable[[int], Any]) -> Any:
+    """The logits, by a network that needs the number of examples."""
+    return logits + 0 * make(int(logits.shape[0])).sum()
+
+
+def on_this_platform_alone(logits: Any) -> Any:
+    """The logits, by a network with an operation that JAX has for CPU alone."""
+    return logits + 0 * jnp.linalg.eigvals(jnp.eye(2)).real.sum()
+
+
+UNUSUAL: dict[str, Callable[[Any], Any]] = {
+    "a number of examples": lambda logits: fixed(logits, np.zeros),
+    "this platform": on_this_platform_alone,
+    "both": lambda logits: on_this_platform_alone(fixed(logits, np.zeros)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "platforms", "warning"),
+    [
+        (
+            "a number of examples",
+            4,
+            ["cpu", "cuda", "tpu"],
+            "for batches of 4 on cpu, cuda, tpu: the network cannot",
+        ),
+        ("this platform", "B", ["cpu"], "for batches of any size on cpu: the network cannot"),
+        ("both", 4, ["cpu"], "for batches of 4 on cpu: the network cannot"),
+    ],
+)
+def test_network_that_needs_a_concrete_batch_or_platform_is_exported_for_that_with_a_warning(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    batch: Any,
+    platforms: list[str],
+    warning: str,
+) -> None:
+    usual = tiny.cnn()
+    task = dataclasses.replace(usual.task, exported=lambda outputs: {"logits": UNUSUAL[name](outputs)})
+    model = models.Model(task, usual.input_shape, usual.input_dtype, usual.classes)
+    _, where = saved(model, str(tmp_path))
+    assert warning in caplog.text
+    loaded = export.load(where)
+    assert (loaded.about["input"]["shape"][0], loaded.about["platforms"]) == (batch, platforms)
+    images, _ = tiny.examples(model, 10)  # no multiple of 4
+    expected = export.load(saved(usual, str(tmp_path / "usual"))[1])(images)["logits"]
+    np.testing.assert_allclose(loaded(images)["logits"], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_load_of_a_missing_model_names_the_folder(job_dir: str) -> None:

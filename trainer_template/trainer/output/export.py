@@ -12,12 +12,15 @@ To call it:
     function = jax.export.deserialize(bytearray((folder / about["function"]).read_bytes()))
     parameters = safetensors.numpy.load_file(folder / about["parameters"])
     outputs = function.call(parameters, inputs)        # inputs [B, ...] -> {"logits": ..., "probabilities": ...}
+
+B is any number, and each of PLATFORMS will do, unless model.json has others in `input` and `platforms`.
 """
 
 import dataclasses
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.export
@@ -35,12 +38,53 @@ if TYPE_CHECKING:
 
 PyTree = Any
 
+log = logging.getLogger("trainer")
+
 PLATFORMS = ("cpu", "cuda", "tpu")
 METADATA = "model.json"
 
 
-def export(
-    model: "Model", state: "State", label_names: tuple[str, ...], facts: dict[str, Any]
+class ModelFunction(NamedTuple):
+    """The exported network, without values of its parameters; `about` is its part of model.json."""
+
+    data: bytes
+    about: dict[str, Any]
+
+
+def export_function(model: "Model", batch_size: int) -> ModelFunction | None:
+    """Export the network by the shapes of its parameters, so that it can be done before the training.
+
+    A network that does not work with a batch of any size is exported for batches of `batch_size`; one that cannot be
+    lowered for every platform, for that of this process. Either is a warning, and so is None: it cannot be exported.
+    """
+    first: Exception | None = None
+    for platforms in (PLATFORMS, (jax.export.default_export_platform(),)):
+        for batch in ("B", batch_size):
+            try:
+                function = _function(model, batch, platforms)
+            except Exception as error:  # noqa: BLE001 - of the network, the task or JAX
+                first = first or error
+                continue
+            if first is not None:
+                log.warning(
+                    "The model will be exported for %s on %s: the network cannot be exported for batches of any size "
+                    "on %s. (%s)", "batches of any size" if batch == "B" else f"batches of {batch}",
+                    ", ".join(platforms), ", ".join(PLATFORMS), _summary(first),
+                )  # fmt: skip
+            return function
+    log.warning(
+        "The model cannot be exported; training continues, and its checkpoints are all that it will leave. Mend the "
+        "network, or `exported` of its task, and start the same command again. (%s)", _summary(first),
+    )  # fmt: skip
+    return None
+
+
+def model_files(
+    function: ModelFunction,
+    model: "Model",
+    state: "State",
+    label_names: tuple[str, ...],
+    facts: dict[str, Any],
 ) -> dict[str, bytes]:
     """File name -> content; model.json, which refers to the others, is last.
 
@@ -48,34 +92,17 @@ def export(
         state: on the host.
         facts: further entries of model.json.
     """
-    trees = {"params": state.params, "batch_stats": model.statistics.unravel(state.statistics)}
-    leaves, structure = jax.tree_util.tree_flatten_with_path(trees)
     parameters = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): np.ascontiguousarray(leaf, np.float32)
-        for path, leaf in leaves
+        name: np.ascontiguousarray(leaf, np.float32)
+        for name, leaf in _by_name(_trees(state.params, model.statistics.unravel(state.statistics))).items()
     }
-
-    def call(by_name: dict[str, jax.Array], inputs: jax.Array) -> dict[str, jax.Array]:
-        rebuilt = jax.tree.unflatten(structure, [by_name[name] for name in parameters])
-        return model.task.exported(model.infer(rebuilt["params"], rebuilt["batch_stats"], inputs))
-
-    batch = jax.export.symbolic_shape("B, " + ", ".join(map(str, model.input_shape)))
-    exported = jax.export.export(jax.jit(call), platforms=PLATFORMS)(
-        {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in parameters.items()},
-        jax.ShapeDtypeStruct(batch, model.input_dtype),
-    )
-    outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
-    function_data, parameters_data = bytes(exported.serialize()), safetensors.numpy.save(parameters)
-    function_sha256, parameters_sha256 = _sha256(function_data), _sha256(parameters_data)
+    parameters_data = safetensors.numpy.save(parameters)
+    function_sha256, parameters_sha256 = _sha256(function.data), _sha256(parameters_data)
     function_name = f"function-{function_sha256[:8]}.jax"
     parameters_name = f"parameters-{parameters_sha256[:8]}.safetensors"
     about = {
         "model": model.name,
-        "input": {"shape": ["B", *model.input_shape], "dtype": str(model.input_dtype)}
-        | ({"range": [0, 1]} if model.input_dtype == jnp.float32 else {}),
-        "outputs": {
-            name: {"shape": ["B", *output.shape[1:]], "dtype": str(output.dtype)} for name, output in outputs.items()
-        },
+        **function.about,
         "labels": label_names,
         **facts,
         "function": function_name,
@@ -83,12 +110,52 @@ def export(
         "parameters": parameters_name,
         "parameters_file_sha256": parameters_sha256,
         "jax": jax.__version__,
-    }  # fmt: skip
+    }
     return {
-        function_name: function_data,
+        function_name: function.data,
         parameters_name: parameters_data,
         METADATA: json.dumps(about, indent=2).encode() + b"\n",
     }
+
+
+def _function(model: "Model", batch: str | int, platforms: tuple[str, ...]) -> ModelFunction:
+    """`batch`: a number, or a name for any."""
+    trees = _trees(model.params.shapes, model.statistics.shapes)
+    shapes, structure = _by_name(trees), jax.tree.structure(trees)
+
+    def call(by_name: dict[str, jax.Array], inputs: jax.Array) -> dict[str, jax.Array]:
+        rebuilt = jax.tree.unflatten(structure, [by_name[name] for name in shapes])
+        return model.task.exported(model.infer(rebuilt["params"], rebuilt["batch_stats"], inputs))
+
+    inputs = jax.export.symbolic_shape(", ".join(map(str, (batch, *model.input_shape))))
+    exported = jax.export.export(jax.jit(call), platforms=platforms)(
+        shapes, jax.ShapeDtypeStruct(inputs, model.input_dtype)
+    )
+    outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
+    about = {
+        "input": {"shape": [batch, *model.input_shape], "dtype": str(model.input_dtype)}
+        | ({"range": [0, 1]} if model.input_dtype == jnp.float32 else {}),
+        "outputs": {
+            name: {"shape": [batch, *map(int, output.shape[1:])], "dtype": str(output.dtype)}
+            for name, output in outputs.items()
+        },
+        "platforms": platforms,
+    }
+    return ModelFunction(bytes(exported.serialize()), about)
+
+
+def _trees(params: PyTree, statistics: PyTree) -> dict[str, PyTree]:
+    return {"params": params, "batch_stats": statistics}
+
+
+def _by_name(trees: dict[str, PyTree]) -> dict[str, Any]:
+    """The leaves by their paths."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(trees)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def _summary(error: Exception | None) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,9 +177,18 @@ class SavedModel:
         return dtype
 
     def __call__(self, inputs: NDArray[Any]) -> dict[str, jax.Array]:
-        """inputs [B, ...] -> logits and probabilities, [B, ..., K]."""
-        outputs: dict[str, jax.Array] = self.function.call(self.parameters, inputs)
-        return outputs
+        """inputs [B, ...] -> logits and probabilities, [B, ..., K]. B is any number, also if the model's is fixed."""
+        size = self.about["input"]["shape"][0]
+        if size == "B":
+            outputs: dict[str, jax.Array] = self.function.call(self.parameters, inputs)
+            return outputs
+        pieces = []
+        for start in range(0, len(inputs), size):
+            piece = inputs[start : start + size]
+            padded = np.concatenate([piece, np.repeat(piece[-1:], size - len(piece), axis=0)])
+            called = self.function.call(self.parameters, padded)
+            pieces.append({name: value[: len(piece)] for name, value in called.items()})
+        return {name: jnp.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def load(url: str) -> SavedModel:

@@ -193,6 +193,7 @@ class _Chief:
         self._evaluation_step = make_evaluation_step(experiment.model, experiment.strategy)
         self._optimizer_structure: Any = None
         self._flat = FlatOptimizer(experiment)
+        self._function = experiment.export_function()
 
     def initialize_variables(self) -> None:
         restored, position, _ = self._experiment.restore_or_initialize(self._saver)
@@ -232,7 +233,7 @@ class _Chief:
             evaluated = self._evaluate(current, position, summaries)
             self._save(current, position, self._experiment.score(evaluated))
             self._saver.wait()
-            self._experiment.save_model(self._saver, current, position, evaluated)
+            self._experiment.save_model(self._saver, self._function, current, position, evaluated)
             sha256 = state.parameters_sha256(current)
             report("done", step=position.steps, steps=counter.steps, parameters_sha256=sha256)
         summaries.close()

@@ -32,6 +32,19 @@ def dropout() -> Model:
     return Model(built_in("cnn", network=Dropping()), (8, 8, 1), jnp.float32, 10)
 
 
+class Normalized(nn.Module):
+    """Two dense layers with BatchNorm between them."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        hidden = nn.Dense(8, use_bias=False)(images.reshape(images.shape[0], -1))
+        return nn.Dense(10)(nn.relu(nn.BatchNorm(use_running_average=not train, momentum=0.9)(hidden)))
+
+
+def normalized() -> Model:
+    return Model(built_in("cnn", network=Normalized()), (8, 8, 1), jnp.float32, 10)
+
+
 def resnet() -> Model:
     network = ResNet(4, blocks=(1, 1), channels=4)
     return Model(built_in("resnet50", network=network), (16, 16, 3), jnp.uint8, 4)

@@ -103,8 +103,8 @@ class Experiment:
         kinds, seed = self.arguments.augment, self.arguments.seed
         augment = Augmentation(kinds, seed, position.epochs) if kinds else None
         return Batches(
-            self.dataset.train, order[position.examples :], self.batch_size, self.shard, self.model.classes, self.off,
-            augment,
+            self.dataset.train, order, self.batch_size, self.shard, self.model.classes, self.off, augment,
+            position.examples,
         )  # fmt: skip
 
     def optimizer_settings(self, position: TrainingPosition) -> dict[str, int | float]:

@@ -129,6 +129,17 @@ def test_files_hold_out_the_same_tenth_of_each(files: Path) -> None:
     assert (dataset.input_shape, dataset.input_dtype.name) == ((2, 2, 1), "uint8")
 
 
+def test_text_holds_out_the_end_of_each_file(tmp_path: Path) -> None:
+    for number, length in enumerate((43, 61)):  # in pieces of two, with one more as a label
+        (tmp_path / f"{number}.txt").write_bytes(bytes(range(100 * number, 100 * number + length)))
+    dataset = load(f"{tmp_path}/*.txt", shape=(2,))
+    inputs, labels = dataset.held_out.rows(np.arange(len(dataset.held_out)))
+    assert inputs.tolist() == [[38, 39], [40, 41], [154, 155], [156, 157], [158, 159]]
+    _, trained = dataset.train.rows(np.arange(len(dataset.train)))
+    assert dataset.train.lengths == (19, 27)
+    assert not set(trained.ravel().tolist()) & set(labels.ravel().tolist())
+
+
 def test_held_out_files_leave_the_training_files_whole(files: Path) -> None:
     dataset = load(f"{files}/[01].npz", held_out=f"{files}/2.npz")
     assert numbers_of(dataset.train) == list(range(40))

@@ -40,8 +40,8 @@ def epoch(
     read = []
     for process in range(processes):
         shard, examples = Shard(process, processes, devices), dataset(lengths, policy, process, processes)
-        order = epoch_order(examples, shard, seed=1, epoch=0)[done:]
-        batches = Batches(examples.train, order, batch_size, shard, CLASSES, policy == "off")
+        order = epoch_order(examples, shard, seed=1, epoch=0)
+        batches = Batches(examples.train, order, batch_size, shard, CLASSES, policy == "off", done=done)
         read.append([batches[step] for step in range(len(batches))])
     return read
 
@@ -111,6 +111,24 @@ def test_rest_of_an_epoch_on_the_same_processes_is_the_last_batches() -> None:
     for expected, batch in zip(whole[5:], rest, strict=True):
         np.testing.assert_array_equal(batch.labels, expected.labels)
         np.testing.assert_array_equal(batch.weights, expected.weights)
+
+
+@pytest.mark.parametrize("policy", ["data", "file", "off"])
+def test_padding_is_what_comes_next_in_the_order_also_in_the_rest_of_an_epoch(policy: Sharding) -> None:
+    for process, batches in enumerate(epoch([40, 9], 4, 2, 2, policy)):
+        order = epoch_order(dataset([40, 9], policy, process, 2), Shard(process, 2, 2), seed=1, epoch=0)
+        readable = order if policy != "file" else order[(order >= 40) == process]
+        following = [*readable.tolist()] * 3
+        for batch in batches:
+            rows, real = batch.labels.ravel().tolist(), int(batch.weights.sum())
+            if real:
+                start = following.index(rows[0])
+                assert rows == following[start : start + len(rows)]
+            assert len(set(rows)) == min(len(rows), len(readable))  # BatchNorm gets no batch of one example
+        rest = epoch([40, 9], 4, 2, 2, policy, done=sum(batch.advance for batch in batches[:2]))[process]
+        for expected, batch in zip(batches[2:], rest, strict=True):
+            np.testing.assert_array_equal(batch.labels, expected.labels)
+            np.testing.assert_array_equal(batch.weights, expected.weights)
 
 
 def test_batches_by_equal_files_are_filled_without_padding() -> None:

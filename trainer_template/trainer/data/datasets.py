@@ -24,7 +24,7 @@ Gather = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 SPLIT_SEED = 1797  # constant, so that the same digits are held out in every run
 HELD_OUT = 360
-HELD_OUT_EVERY = 10  # one example in ten is held out, unless --held-out-data names files
+HELD_OUT_EVERY = 10  # one example in so many is held out, unless --held-out-data names files
 SYNTHETIC_EXAMPLES = 1024
 OPENING_THREADS = 8
 
@@ -316,7 +316,7 @@ def from_files(
             len(urls),
             shard.num_processes,
         )
-    train, held = (train, split(files.find(held_out))) if held_out else _hold_out_every_tenth(train)
+    train, held = (train, split(files.find(held_out))) if held_out else _hold_out(train, files.is_text(first))
     try:
         _check_not_empty(train, held, shard.num_processes)
     except DataError:
@@ -369,10 +369,17 @@ def _counted(files: tuple[Examples | None, ...], owners: tuple[int, ...] | None,
     return Split(files, tuple(lengths.tolist()), owners)
 
 
-def _hold_out_every_tenth(split: Split) -> tuple[Split, Split]:
-    """Training and held-out examples: always the same tenth of each file is held out."""
+def _hold_out(split: Split, continuous: bool) -> tuple[Split, Split]:
+    """Training and held-out examples: always the same tenth of each file is held out.
+
+    It is every tenth example, or the end of a file whose examples continue each other, such as text: elsewhere held-out
+    text would stand between training text.
+    """
     numbers = [np.arange(length) for length in split.lengths]
-    held_out = [file % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 for file in numbers]
+    if continuous:
+        held_out = [file >= len(file) - len(file) // HELD_OUT_EVERY for file in numbers]
+    else:
+        held_out = [file % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 for file in numbers]
     train, held = (
         [file[mask if held else ~mask] for file, mask in zip(numbers, held_out, strict=True)]
         for held in (False, True)

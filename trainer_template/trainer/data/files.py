@@ -313,6 +313,11 @@ def _unreadable_npz(url: str, error: Exception | str) -> FileError:
     )
 
 
+def is_text(url: str) -> bool:
+    """Whether a file's examples continue each other."""
+    return _format(url) == "txt"
+
+
 def _format(url: str) -> str:
     for format_, name in _FORMATS.items():
         if name.search(url):

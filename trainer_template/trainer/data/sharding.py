@@ -70,7 +70,8 @@ class Batches:
     """This process's part of each global batch of an order, as a random-access sequence.
 
     Every process gets the same number of batches of the same shape, as others would wait for it forever otherwise.
-    Over all processes each example of the order occurs once; batches are padded with other examples of weight 0.
+    Over all processes each example of the order occurs once. Batches are padded with the examples that come next in the
+    order, after its end with the first, of weight 0: BatchNorm, which knows no weights, sees an ordinary batch.
     """
 
     def __init__(
@@ -82,23 +83,34 @@ class Batches:
         classes: int,
         off: bool = False,
         augment: Augment | None = None,
+        done: int = 0,
     ) -> None:
-        """`batch_size` is per replica. `off`: the order is of this process only. `augment`: changes the inputs."""
+        """The batches of a whole order after the `done` examples that were read of it.
+
+        Args:
+            batch_size: per replica.
+            off: the order is of this process only.
+            augment: changes the inputs.
+        """
         self._split, self._order, self._shard, self._off = split, order, shard, off
-        self._classes, self._augment = classes, augment
+        self._classes, self._augment, self._done = classes, augment, done
         self._advance = _advance(batch_size, shard, off)
-        self._steps = steps_for(len(order), batch_size, shard, off)
-        self._owners: NDArray[np.intp] | None = None
+        self._steps = steps_for(len(order) - done, batch_size, shard, off)
+        self._own = order  # what this process can read of it, at these positions (None: all)
+        self._positions: NDArray[np.intp] | None = None
         self.padded_batch_size = batch_size
         # Weights of a batch without padding.
         self._ones = np.ones(shard.local_devices * batch_size, np.float32)
         if split.owners is not None and not off and len(order):
             owner_of_file = np.asarray(split.owners)
             files = np.searchsorted(split.starts, order, side="right") - 1
-            self._owners = owner_of_file[files]
-            # The maximum that a process has of one batch; equal to the batch size if the files are equal.
-            steps = np.arange(len(order)) // self._advance
-            counts = np.bincount(steps * shard.num_processes + self._owners)
+            owners = owner_of_file[files]
+            self._positions = np.flatnonzero(owners == shard.process_id)
+            self._own = order[self._positions]
+            # The maximum that a process has of one batch; equal to the batch size if the files are equal. Also of those
+            # before `done`: a resumed training computes on the shapes of an uninterrupted one.
+            steps = (np.arange(len(order)) - done) // self._advance
+            counts = np.bincount((steps - steps[0]) * shard.num_processes + owners)
             self.padded_batch_size = -(-int(counts.max()) // shard.local_devices)
             self._ones = np.ones(shard.local_devices * self.padded_batch_size, np.float32)
 
@@ -113,18 +125,20 @@ class Batches:
     def __getitem__(self, step: int) -> Batch:
         if not 0 <= step < self._steps:
             raise IndexError(step)
-        window = self._order[step * self._advance : (step + 1) * self._advance]
+        start = self._done + step * self._advance
+        end = min(start + self._advance, len(self._order))
         size = self._shard.local_devices * self.padded_batch_size
-        if self._off:
-            own, examples = window, len(window) * self._shard.num_processes
+        first, last = start, end
+        if self._positions is not None:
+            first, last = np.searchsorted(self._positions, (start, end)).tolist()
+        elif not self._off:
+            first += self._shard.process_id * size
+        if first + size <= last:
+            rows, weights = self._own[first : first + size], self._ones
         else:
-            own, examples = self._own_part(window, step, size), len(window)
-        if len(own) == size:
-            rows, weights = own, self._ones
-        else:  # padding; if this process has no example of the batch, any that it can read
-            filler = own if len(own) else self._readable()
-            rows = np.concatenate([own, np.resize(filler, size - len(own))])
-            weights = (np.arange(size) < len(own)).astype(np.float32)
+            following = first + np.arange(size)
+            rows = self._own[following % len(self._own)]
+            weights = (following < last).astype(np.float32)
         inputs, labels = self._split.rows(rows)
         # Negative labels are large as unsigned.
         if self._classes and labels.view(np.uint32).max() >= self._classes:
@@ -139,25 +153,9 @@ class Batches:
             inputs.reshape(*by_device, *inputs.shape[1:]),
             labels.reshape(*by_device, *labels.shape[1:]),
             weights.reshape(by_device),
-            examples,
-            len(window),
+            (end - start) * (self._shard.num_processes if self._off else 1),
+            end - start,
         )
-
-    def _own_part(self, window: Numbers, step: int, size: int) -> Numbers:
-        if self._owners is None:
-            own: Numbers = window[self._shard.process_id * size : (self._shard.process_id + 1) * size]
-        else:
-            owners = self._owners[step * self._advance : step * self._advance + len(window)]
-            own = window[owners == self._shard.process_id]
-        return own
-
-    def _readable(self) -> Numbers:
-        """The number of an example that this process can read, the same for every position in an epoch."""
-        readable = np.asarray(self._split.lengths) > 0
-        if self._split.owners is not None:
-            readable &= np.asarray(self._split.owners) == self._shard.process_id
-        first: Numbers = self._split.starts[readable][:1]
-        return first
 
 
 def read(batches: Batches, in_memory: bool) -> Iterator[Batch]:

@@ -26,10 +26,11 @@ OWN = ("dropout", "regression", "two_networks", "with_nnx", "with_equinox", "pho
 IN_PROCESSES = ("two_networks", "with_equinox", "photos")  # two replicas are two processes, else two devices
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 KILLED = """
-import os, pathlib, signal, sys, time
+import os, signal, sys, time
 from trainer import task, train
+from trainer.output.saving import Saver
 
-index = pathlib.Path(sys.argv[sys.argv.index("--job-dir") + 1], "checkpoints/index.json")
+saver = Saver(sys.argv[sys.argv.index("--job-dir") + 1], 0, 1)
 read, made = train.read, 0
 
 def interrupted(*args):
@@ -37,7 +38,7 @@ def interrupted(*args):
     for batch in read(*args):
         made += 1
         if made == 25:
-            while not (index.exists() and "step-00000020" in index.read_text()):  # it is written by a thread
+            while 20 not in [entry.step for entry in saver.checkpoints()]:  # it is written by a thread
                 time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGKILL)
         yield batch

@@ -11,7 +11,7 @@ TrainerError              exit code 1
     ├── FileError         a file of examples is not where the flags say, or cannot be read
     ├── DataError         data/datasets.py: the data is missing or does not fit the flags
     ├── ModelError        models/model.py: the model does not accept such data
-    ├── CheckpointError   job-dir has checkpoints of another training
+    ├── CheckpointError   job-dir has checkpoints of another training, or that nothing describes
     ├── TaskError         models/task.py: the module of --task cannot be used
     └── JobDirLockedError output/lease.py: another trainer writes to job-dir
 """

@@ -13,8 +13,9 @@ from trainer import state
 from trainer.cluster import ClusterSpec
 from trainer.data.datasets import Shard
 from trainer.experiment import prepare
+from trainer.output.index import CheckpointEntry
 from trainer.output.report import report
-from trainer.output.saving import CheckpointEntry, Saver
+from trainer.output.saving import Saver
 from trainer.output.summaries import TensorBoard
 from trainer.state import START, TrainingPosition
 from trainer.steps import make_evaluation_step

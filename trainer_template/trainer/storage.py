@@ -77,19 +77,23 @@ class StoredFile(Protocol):
         """The bytes of each (offset, length)."""
 
 
-def open_folder(url: str) -> Folder:
-    """The folder at a path or at gs://bucket/prefix; nothing is created until something is written."""
+def open_folder(url: str, retry_for: float | None = None) -> Folder:
+    """The folder at a path or at gs://bucket/prefix; nothing is created until something is written.
+
+    Args:
+        retry_for: seconds in place of RETRY_FOR.
+    """
     if not url.startswith("gs://"):
         return PathFolder(Path(url).absolute())
     bucket, _, prefix = url.removeprefix("gs://").partition("/")
     if not bucket:
         raise TrainerUsageError(f"{url} does not name a bucket: gs://BUCKET/DIRECTORY.")
-    return open_bucket(bucket, prefix.strip("/"))
+    return open_bucket(bucket, prefix.strip("/"), retry_for)
 
 
-def open_bucket(name: str, prefix: str = "") -> "BucketFolder":
+def open_bucket(name: str, prefix: str = "", retry_for: float | None = None) -> "BucketFolder":
     """A bucket of Google Cloud Storage, or of the emulator at STORAGE_EMULATOR_HOST."""
-    return BucketFolder(_client(os.environ.get("STORAGE_EMULATOR_HOST")).bucket(name), prefix)
+    return BucketFolder(_client(os.environ.get("STORAGE_EMULATOR_HOST")).bucket(name), prefix, retry_for)
 
 
 @contextlib.contextmanager
@@ -180,8 +184,9 @@ class PathFolder:
 class BucketFolder:
     """In a bucket of Google Cloud Storage; uploads are atomic."""
 
-    def __init__(self, bucket: "storage.Bucket", prefix: str) -> None:
+    def __init__(self, bucket: "storage.Bucket", prefix: str, retry_for: float | None = None) -> None:
         self._bucket = bucket
+        self._retry_for = retry_for
         self._prefix = f"{prefix}/" if prefix else ""
         self.url = f"gs://{bucket.name}/{prefix}".rstrip("/")
 
@@ -190,14 +195,16 @@ class BucketFolder:
 
         with self.errors(name):
             try:
-                content: bytes = self._blob(name).download_as_bytes(retry=_retry())
+                content: bytes = self._blob(name).download_as_bytes(retry=self._retry())
             except NotFound:
                 return None
             return content
 
     def write(self, name: str, data: bytes) -> None:
         with self.errors(name):
-            self._blob(name).upload_from_string(data, content_type="application/octet-stream", retry=_retry())
+            self._blob(name).upload_from_string(
+                data, content_type="application/octet-stream", retry=self._retry()
+            )
 
     def read_version(self, name: str) -> tuple[bytes, int]:
         """The file's content and generation; empty and 0 if there is no such file."""
@@ -205,13 +212,15 @@ class BucketFolder:
 
         with self.errors(name):
             while True:
-                blob = self._bucket.get_blob(self._prefix + name, retry=_retry())
+                blob = self._bucket.get_blob(self._prefix + name, retry=self._retry())
                 if blob is None:
                     return b"", 0
                 generation: int = blob.generation
                 # Replaced or removed between the two requests: read it again.
                 with contextlib.suppress(NotFound, PreconditionFailed):
-                    return blob.download_as_bytes(if_generation_match=generation, retry=_retry()), generation
+                    return blob.download_as_bytes(
+                        if_generation_match=generation, retry=self._retry()
+                    ), generation
 
     def write_version(self, name: str, data: bytes, generation: int) -> bool:
         """Like `write`, if the file is of this generation; 0: if there is none. Returns whether it was."""
@@ -219,7 +228,7 @@ class BucketFolder:
 
         with self.errors(name):
             try:
-                self._blob(name).upload_from_string(data, if_generation_match=generation, retry=_retry())
+                self._blob(name).upload_from_string(data, if_generation_match=generation, retry=self._retry())
             except PreconditionFailed:
                 return False
             return True
@@ -229,7 +238,7 @@ class BucketFolder:
 
         with self.errors(name):
             try:
-                self._blob(name).download_to_filename(str(path), retry=_retry())
+                self._blob(name).download_to_filename(str(path), retry=self._retry())
             except NotFound:
                 return False
             return True
@@ -237,12 +246,12 @@ class BucketFolder:
     def upload(self, name: str, path: Path) -> None:
         with self.errors(name):
             self._blob(name).upload_from_filename(
-                str(path), content_type="application/octet-stream", retry=_retry()
+                str(path), content_type="application/octet-stream", retry=self._retry()
             )
 
     def stored(self, name: str) -> StoredFile | None:
         with self.errors(name):
-            blob = self._bucket.get_blob(self._prefix + name, retry=_retry())
+            blob = self._bucket.get_blob(self._prefix + name, retry=self._retry())
         return StoredObject(self, blob) if blob is not None else None
 
     def children(self, prefix: str = "") -> list[str]:
@@ -256,7 +265,7 @@ class BucketFolder:
         delimiter = None if below else "/"
         with self.errors(prefix):
             for blob in self._bucket.list_blobs(
-                prefix=self._prefix + prefix, delimiter=delimiter, retry=_retry()
+                prefix=self._prefix + prefix, delimiter=delimiter, retry=self._retry()
             ):
                 yield blob.name.removeprefix(self._prefix)
 
@@ -267,10 +276,13 @@ class BucketFolder:
             if found == name or found.startswith(f"{name}/"):
                 # It may have been removed by another process.
                 with self.errors(name), contextlib.suppress(NotFound):
-                    self._blob(found).delete(retry=_retry())
+                    self._blob(found).delete(retry=self._retry())
 
     def folder(self, name: str) -> Folder:
-        return BucketFolder(self._bucket, self._prefix + name)
+        return BucketFolder(self._bucket, self._prefix + name, self._retry_for)
+
+    def _retry(self) -> Any:
+        return _retry(self._retry_for)
 
     def _blob(self, name: str) -> "storage.Blob":
         return self._bucket.blob(self._prefix + name)
@@ -287,8 +299,8 @@ class BucketFolder:
             raise
         except RetryError as error:
             raise StorageError(
-                f"{self.url}/{name}: no response for {RETRY_FOR:.0f} s ({error.cause}). When the bucket is back, the "
-                "same command continues from the last checkpoint."
+                f"{self.url}/{name}: no response for {self._retry_for or RETRY_FOR:.0f} s ({error.cause}). When the "
+                "bucket is back, the same command continues from the last checkpoint."
             ) from error
         except (GoogleAPIError, RequestException) as error:
             raise StorageError(f"{self.url}/{name}: {error}") from error
@@ -346,10 +358,11 @@ def _client(_emulator: str | None) -> "storage.Client":
         raise StorageError(f"gs:// needs credentials, or STORAGE_EMULATOR_HOST: {error}") from error
 
 
-def _retry() -> Any:
+def _retry(retry_for: float | None = None) -> Any:
     from google.api_core.retry import Retry
 
-    return Retry(_may_pass, initial=1, maximum=15, timeout=RETRY_FOR, on_error=_LogOnce())
+    seconds = retry_for or RETRY_FOR
+    return Retry(_may_pass, initial=1, maximum=15, timeout=seconds, on_error=_LogOnce(seconds))
 
 
 def _may_pass(error: Exception) -> bool:
@@ -369,10 +382,11 @@ def _may_pass(error: Exception) -> bool:
 class _LogOnce:
     """Logs the first of a request's errors that is followed by a retry."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._logged = False
 
     def __call__(self, error: Exception) -> None:
         if not self._logged:
             self._logged = True
-            log.warning("The bucket does not respond; retrying for up to %.0f s. (%s)", RETRY_FOR, error)
+            log.warning("The bucket does not respond; retrying for up to %.0f s. (%s)", self._seconds, error)

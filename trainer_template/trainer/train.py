@@ -69,6 +69,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     log.info("%d of %d steps done; the global batch is %d examples.", position.steps, steps, global_batch)
 
     def save(training: State, position: TrainingPosition, score: float | None = None) -> None:
+        saver.make_room(position.steps, score)
         if cluster.is_chief or not strategy.whole:  # all processes together gather a state that is divided
             fetch = _snapshot(strategy, training)
         if cluster.is_chief:
@@ -168,7 +169,8 @@ def _snapshot(strategy: Strategy, training: State) -> Callable[[], State]:
         copied = copy_on_device(local)
     else:
         copied = strategy.snapshot(training)
-    return lambda: strategy.to_host(copied)
+    copies = [copied]
+    return lambda: strategy.to_host(copies.pop())  # which frees the devices' memory
 
 
 def _batches(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 
 from trainer.errors import CheckpointError
 from trainer.output import saving
-from trainer.output.saving import INDEX, NotFiniteError, Saver
+from trainer.output.index import ENTRY, INDEX
+from trainer.output.saving import NotFiniteError, Saver
 from trainer.output.summaries import TensorBoard
 from trainer.storage import Folder, StorageError, open_folder
 
@@ -133,41 +135,114 @@ def test_saving_does_not_wait_for_the_write_and_the_end_does(job_dir: str) -> No
     assert newest_step(job_dir) == 5
 
 
+@pytest.mark.parametrize(("earlier", "expected"), [((), [1, 3, 6]), ((0.95,), [1, 6])])
+def test_newer_checkpoint_replaces_the_one_that_waits_unless_that_is_the_best(
+    job_dir: str, earlier: tuple[float, ...], expected: list[int]
+) -> None:
+    writing, release = threading.Event(), threading.Event()
+    written: list[int] = []
+
+    def fetch() -> dict[str, Any]:
+        writing.set()
+        assert release.wait(60)
+        return arrays(1)
+
+    with Saver(job_dir, 0, 9) as saver:
+        saver.prepare(FINGERPRINT)
+        for score in earlier:
+            save(saver, 0, score)
+        saver.save({"steps": 1}, fetch, lambda: written.append(1))
+        assert writing.wait(60)
+        later: list[float | None] = [None, 0.9, None, 0.5, None]
+        for number, rating in enumerate(later, start=2):
+            saver.save({"steps": number}, partial(arrays, number), partial(written.append, number), rating)
+        assert written == []
+        release.set()
+        saver.wait()
+    assert written == expected
+    assert kept(job_dir) == [*([0] if earlier else []), *expected]
+
+
 class FailsAfter:
     """A folder whose writes fail after the first ones, like a bucket whose quota is exceeded or a killed process."""
 
-    def __init__(self, folder: Folder, writes: int) -> None:
-        self._folder, self._writes = folder, writes
+    def __init__(self, folder: Folder, writes: list[None]) -> None:
+        self._folder, self._writes = folder, writes  # one element for each that succeeds, also in subfolders
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._folder, name)
 
     def folder(self, name: str) -> Any:
-        return self  # its parts are counted, too
+        return FailsAfter(self._folder.folder(name), self._writes)
 
     def write(self, name: str, data: bytes) -> None:
-        if self._writes == 0:
+        if not self._writes:
             raise OSError("quota exceeded")
-        self._writes -= 1
+        self._writes.pop()
         self._folder.write(name, data)
 
 
-@pytest.mark.parametrize("writes", [0, 1])
-def test_save_that_fails_at_any_write_leaves_the_last_good_checkpoint(
+@pytest.mark.parametrize("writes", [0, 1, 2, 3])
+def test_save_that_fails_at_any_write_leaves_the_last_good_checkpoint_and_nothing_after_the_next_start(
     job_dir: str, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     saved(job_dir, 5)
     failing = Saver(job_dir, 0, 3)
-    folder = FailsAfter(open_folder(job_dir).folder("checkpoints"), writes)
+    folder = FailsAfter(open_folder(job_dir).folder("checkpoints"), [None] * writes)
     with failing:
         failing.prepare(FINGERPRINT)
         monkeypatch.setattr(failing, "_checkpoints", folder)
         with pytest.raises(OSError, match="quota exceeded"):
             save(failing, 10)
     assert newest_step(job_dir) == 5
+    saved(job_dir)
+    assert kept(job_dir) == [5]
 
 
-def test_damaged_checkpoint_falls_back_to_the_one_before_and_unlisted_ones_are_removed(job_dir: str) -> None:
+DAMAGES: dict[str, bytes | None] = {
+    "missing": None,
+    "empty": b"",
+    "cut": b'{"format": 2, "checkpoints": [',
+    "no text": b"\xff\x00",
+    "another type": b"[]",
+    "without a fingerprint": b'{"format": 2, "checkpoints": []}',
+    "of other entries": b'{"format": 2, "fingerprint": {}, "checkpoints": [{"name": "../model"}], "unused": []}',
+    "of other folders": b'{"format": 2, "fingerprint": {}, "checkpoints": [], "unused": ["../model"]}',
+}
+
+
+def test_index_that_is_lost_is_made_anew_and_checkpoints_that_nothing_describes_are_refused_and_left(
+    job_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = open_folder(job_dir).folder("checkpoints")
+    saved(job_dir, 1)
+    for number, (damage, content) in enumerate(DAMAGES.items()):
+        if content is None:
+            checkpoints.remove(INDEX)
+        else:
+            checkpoints.write(INDEX, content)
+        caplog.clear()
+        assert newest_step(job_dir) is None, damage  # of an evaluator, which waits
+        saved(job_dir)
+        assert "was made anew from the folders" in caplog.text, damage
+        assert newest_step(job_dir) == number + 1, damage
+        saved(job_dir, number + 2)
+    assert kept(job_dir) == [number, number + 1, number + 2]
+
+    for name in checkpoints.children("step-"):
+        checkpoints.folder(name).remove(ENTRY)
+    assert newest_step(job_dir) == number + 2  # as of an earlier version
+    checkpoints.write(INDEX, b"")
+    with pytest.raises(
+        CheckpointError, match=r"index.json is missing or damaged, and the 3 folders .*Nothing was"
+    ):
+        saved(job_dir, 99)
+    assert kept(job_dir) == [number, number + 1, number + 2]
+
+
+def test_damaged_checkpoint_falls_back_to_the_one_before_and_an_unlisted_one_is_left_alone(
+    job_dir: str,
+) -> None:
     saved(job_dir, 5, 10, 15)
     checkpoints = open_folder(job_dir).folder("checkpoints")
     _, torn, missing = checkpoints.children("step-")
@@ -176,7 +251,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before_and_unlisted_ones_are_r
     checkpoints.write("step-00000012-unlisted/part-00000.safetensors", b"stat")
     assert newest_step(job_dir) == 5
     saved(job_dir, 9)
-    assert kept(job_dir) == [5, 9]
+    assert kept(job_dir) == [5, 9, 12]
 
 
 def test_job_dir_of_another_training_is_refused_with_both_named_and_a_worker_writes_nothing(

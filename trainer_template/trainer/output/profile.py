@@ -12,8 +12,8 @@ from types import FrameType
 
 import jax
 
-from trainer.output.summaries import LOGS
-from trainer.storage import open_folder
+from trainer.output.summaries import LOGS, UPLOAD_FOR
+from trainer.storage import StorageError, open_folder
 
 log = logging.getLogger("trainer")
 
@@ -25,7 +25,7 @@ class StepProfiler:
 
     def __init__(self, job_dir: str, steps: tuple[int, int] | None, enabled: bool) -> None:
         """`enabled`: of the chief; in other processes SIGUSR2 has no effect."""
-        self._folder = open_folder(job_dir).folder(f"{LOGS}/train/plugins/profile")
+        self._folder = open_folder(job_dir, UPLOAD_FOR).folder(f"{LOGS}/train/plugins/profile")
         self._steps = steps if enabled else None
         self._requested = False
         self._tracing: tempfile.TemporaryDirectory[str] | None = None
@@ -56,10 +56,14 @@ class StepProfiler:
             return
         jax.profiler.stop_trace()
         name = f"steps-{steps[0]}-{steps[1]}"
-        with tracing as directory:
-            for file in Path(directory).rglob("*"):
-                if file.is_file():
-                    self._folder.upload(f"{name}/{file.name}", file)
+        try:
+            with tracing as directory:
+                for file in Path(directory).rglob("*"):
+                    if file.is_file():
+                        self._folder.upload(f"{name}/{file.name}", file)
+        except StorageError as error:
+            log.warning("The trace could not be saved; training continues. (%s)", error)
+            return
         log.info("A trace of the steps %d to %d is in %s/%s.", *steps, self._folder.url, name)
 
     def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:

@@ -1,39 +1,47 @@
 """Checkpoints and the exported model in --job-dir.
 
-    checkpoints/index.json                       the training's fingerprint, and the kept checkpoints with hashes
+    checkpoints/index.json                       the training's fingerprint, and the kept checkpoints: see index.py
     checkpoints/step-00000045-<random>/part-...  the state after 45 steps: safetensors of at most PART_BYTES each
     checkpoints/lock or lease.json               keeps other trainers out: see lease.py
     model/...                                    the exported model: see export.py
     logs/...                                     TensorBoard event files: see summaries.py
 
 Only the chief writes. A checkpoint is written by a thread while training continues; its parts are written before the
-index that lists it, so a listed checkpoint is complete. Only finite states are written. The newest --keep checkpoints
-are kept, and the one with the best evaluation.
+index that lists it, so a listed checkpoint is complete. Where training saves faster than the thread writes, a newer
+checkpoint replaces the one that waits, unless that is the best. Only finite states are written. The newest --keep
+checkpoints are kept, and the one with the best evaluation.
 """
 
 import hashlib
-import json
 import logging
 import math
 import secrets
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import ml_dtypes  # of JAX
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.errors import CheckpointError, TrainerError
+from trainer.output.index import (
+    CheckpointEntry,
+    Fingerprint,
+    Index,
+    read_index,
+    rebuild,
+    write_entry,
+    write_index,
+)
 from trainer.output.lease import Lock, lock
 from trainer.storage import Folder, open_folder
 
 log = logging.getLogger("trainer")
 
-INDEX = "index.json"
-FORMAT = 2
 PART_BYTES = 64 * 2**20
 _DTYPES = {"BOOL": np.dtype(bool), "BF16": np.dtype(ml_dtypes.bfloat16)} | {
     f"{kind[0].upper()}{bits}": np.dtype(f"{kind}{bits}")
@@ -43,33 +51,48 @@ _DTYPES = {"BOOL": np.dtype(bool), "BF16": np.dtype(ml_dtypes.bfloat16)} | {
 CLOSE_SECONDS = 20.0  # for the upload in flight when training fails, and to unlock
 
 Arrays = Mapping[str, NDArray[Any]]
-Fingerprint = dict[str, Any]
+
+
+class Rated(Protocol):
+    """A step and, unless it is None, the score of its evaluation."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def score(self) -> float | None: ...
+
+
+RatedT = TypeVar("RatedT", bound=Rated)
 
 
 class NotFiniteError(TrainerError):
     """The state has a NaN or an infinity, so it was not saved."""
 
 
-class CheckpointEntry(NamedTuple):
-    """A checkpoint that is listed in the index.
-
-    Attributes:
-        position: of state.TrainingPosition.
-        parts: name -> SHA-256 of its content.
-        score: of the evaluation of this state; the highest is the best.
-    """
-
-    name: str
+class _Rating(NamedTuple):
     step: int
+    score: float | None
+
+
+class _Save(NamedTuple):
+    """A checkpoint to be written: the arguments of `Saver.save`."""
+
     position: dict[str, Any]
-    parts: dict[str, str]
-    score: float | None = None
+    fetch: Callable[[], Arrays]
+    on_saved: Callable[[], None]
+    score: float | None
+
+    @property
+    def step(self) -> int:
+        step: int = self.position["steps"]
+        return step
 
 
 class Saver:
     """Saves checkpoints and the model, if it is the chief's (process 0); any process may read them.
 
-    A context manager: leaving it waits for the checkpoint that is being written and unlocks the job directory.
+    A context manager: leaving it waits for the checkpoints that are to be written and unlocks the job directory.
     """
 
     def __init__(self, job_dir: str, process_id: int, keep: int, every_seconds: float = 0) -> None:
@@ -83,18 +106,25 @@ class Saver:
         self._lock: Lock | None = None
         self._entries: list[CheckpointEntry] = []  # of the index, which nobody else changes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
+        self._changing = threading.Lock()  # of the next two, which the thread changes too
+        self._current: _Save | None = (
+            None  # being written; still there after an error, until `wait` raises it
+        )
+        self._waiting: list[_Save] = []  # at most two: the best and the newest
         self._writing: Future[None] | None = None
         self._last_start = time.monotonic()
 
     def prepare(self, fingerprint: Fingerprint) -> None:
-        """Lock the job directory for a training.
+        """Lock the job directory for a training, and mend its index.
 
         Raises:
             JobDirLockedError: another trainer writes to it.
-            CheckpointError: it has checkpoints of a training with another fingerprint.
+            CheckpointError: it has checkpoints of a training with another fingerprint, or that nothing describes.
         """
         self._lock = lock(self._checkpoints)
-        theirs = self._index().get("fingerprint") or fingerprint
+        read = read_index(self._checkpoints)
+        index = rebuild(self._checkpoints) if read is None else read
+        theirs = index.fingerprint or fingerprint
         different = [
             f"{key.replace('_', ' ')} {theirs.get(key)!r}, this command's is {fingerprint.get(key)!r}"
             for key in sorted({*theirs, *fingerprint})
@@ -105,11 +135,15 @@ class Saver:
                 f"--job-dir {self._job_dir.url} has checkpoints of another training: {'; '.join(different)}. Choose "
                 "another --job-dir, or the flags of that training."
             )
-        self._fingerprint, self._entries = fingerprint, self.checkpoints()
+        self._fingerprint, self._entries = fingerprint, index.entries
+        if index.entries and index is not read:
+            self._write_index(index.entries)
+        _remove(self._checkpoints, index.unused)
 
     def checkpoints(self) -> list[CheckpointEntry]:
         """The checkpoints of the index, oldest first."""
-        return [CheckpointEntry(**entry) for entry in self._index().get("checkpoints", [])]
+        index = read_index(self._checkpoints)
+        return [] if index is None else index.entries
 
     def newest(self) -> tuple[CheckpointEntry, dict[str, NDArray[Any]]] | None:
         """The newest undamaged checkpoint and its arrays; None if there is none."""
@@ -143,6 +177,11 @@ class Saver:
             and (self._writing is None or self._writing.done())
         )
 
+    def make_room(self, step: int, score: float | None) -> None:
+        """Drop the checkpoint that one of this step and score will replace, so that memory need not hold both."""
+        with self._changing:
+            self._drop_replaced(_Rating(step, _comparable(score)))
+
     def save(
         self,
         position: Mapping[str, Any],
@@ -150,7 +189,9 @@ class Saver:
         on_saved: Callable[[], None],
         score: float | None = None,
     ) -> None:
-        """Write a checkpoint in the background, after the one that is being written.
+        """Write a checkpoint in the background, in place of one that waits. It never waits for a write.
+
+        Not replaced are the best checkpoint and, as none follows it, the last before `wait`.
 
         Args:
             position: of state.TrainingPosition.
@@ -159,14 +200,21 @@ class Saver:
             score: of the state's evaluation; the highest is the best.
 
         Raises:
-            NotFiniteError: the state that was saved before was not finite.
+            NotFiniteError: a state that was saved before was not finite.
             StorageError, JobDirLockedError: it could not be written.
         """
         if not self._is_chief:
             return
-        self.wait()
+        if self._writing is not None and self._writing.done():
+            self.wait()  # raises its error
         self._last_start = time.monotonic()
-        self._writing = self._thread.submit(self._write, dict(position), fetch, on_saved, score)
+        with self._changing:
+            save = _Save(dict(position), fetch, on_saved, _comparable(score))
+            self._drop_replaced(save)
+            self._waiting.append(save)
+            if self._current is None:
+                self._current = self._waiting.pop(0)
+                self._writing = self._thread.submit(self._write_all)
 
     def best(self) -> tuple[CheckpointEntry, dict[str, NDArray[Any]]] | None:
         """The checkpoint with the highest score and its arrays; None if there is none, or it is damaged."""
@@ -178,10 +226,14 @@ class Saver:
         return entry, arrays
 
     def wait(self) -> None:
-        """Wait until the checkpoint that is being written is complete; raises what `save` does."""
+        """Wait until all that is to be written is; raises what `save` does."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            writing.result()
+            try:
+                writing.result()
+            except BaseException:
+                self._current, self._waiting = None, []
+                raise
 
     def save_model(self, files: dict[str, bytes]) -> str:
         """Write a model (see export.py), replacing an earlier one; returns its URL."""
@@ -202,13 +254,27 @@ class Saver:
             if error is None:
                 self.wait()
             elif self._writing is not None and wait([self._writing], CLOSE_SECONDS).not_done:
-                log.warning("A checkpoint was being written and is incomplete; the one before is the newest.")
+                log.warning("A checkpoint was being written and is incomplete; the newest is one before it.")
         finally:
             if self._lock is not None:
                 releasing = self._thread.submit(self._lock.release)
                 if wait([releasing], CLOSE_SECONDS).not_done or releasing.exception() is not None:
                     log.warning("--job-dir %s could not be unlocked.", self._job_dir.url)
             self._thread.shutdown(wait=False)
+
+    def _drop_replaced(self, newer: Rated) -> None:
+        """Drop what waits, unless it is the best of all, which `newer` must not replace."""
+        saves: list[Rated] = [*([self._current] if self._current else []), *self._waiting, newer]
+        # Later ones in the index are damaged: see `_write`.
+        best = _best([*(entry for entry in self._entries if entry.step < saves[0].step), *saves])
+        self._waiting = [waiting for waiting in self._waiting if waiting is best]
+
+    def _write_all(self) -> None:
+        save = self._current
+        while save is not None:
+            self._write(*save)
+            with self._changing:
+                save = self._current = self._waiting.pop(0) if self._waiting else None
 
     def _write(
         self,
@@ -232,48 +298,39 @@ class Saver:
             )
         name = f"step-{step:08d}-{secrets.token_hex(4)}"
         folder, parts = self._checkpoints.folder(name), {}
+        self._write_index(self._entries, unused=[name])
         for number, content in enumerate(_parts(arrays)):
             part = f"part-{number:05d}.safetensors"
             parts[part] = _sha256(content)
             folder.write(part, content)
-        rated = score is not None and math.isfinite(score)
-        entry = CheckpointEntry(name, step, position, parts, score if rated else None)
+        entry = CheckpointEntry(name, step, position, parts, score)
         # Later ones are damaged, as training did not resume from them.
         others = [other for other in self._entries if other.step < step]
         kept = self._kept([*others, entry])
-        self._write_index(kept)
+        unused = [old.name for old in self._entries if old not in kept]
+        write_entry(folder, self._fingerprint, entry)
+        self._write_index(kept, unused)
         self._entries = kept
         on_saved()
-        names = {other.name for other in kept}
-        _remove(self._checkpoints, [old for old in self._checkpoints.children("step-") if old not in names])
+        _remove(self._checkpoints, unused)
 
     def _kept(self, entries: list[CheckpointEntry]) -> list[CheckpointEntry]:
         """The newest entries and the best one."""
         newest, best = entries[-self._keep :], _best(entries)
         return newest if best is None or best in newest else [best, *newest]
 
-    def _write_index(self, entries: list[CheckpointEntry]) -> None:
+    def _write_index(self, entries: list[CheckpointEntry], unused: Sequence[str] = ()) -> None:
         if self._lock is not None:
             self._lock.check()
-        index = {
-            "format": FORMAT,
-            "fingerprint": self._fingerprint,
-            "checkpoints": [entry._asdict() for entry in entries],
-        }
-        self._checkpoints.write(INDEX, json.dumps(index, indent=2).encode() + b"\n")
-
-    def _index(self) -> dict[str, Any]:
-        data = self._checkpoints.read(INDEX)
-        index: dict[str, Any] = json.loads(data) if data else {}
-        if index and index.get("format") != FORMAT:
-            raise CheckpointError(
-                f"--job-dir {self._job_dir.url} has checkpoints of another version of the trainer; choose another "
-                "--job-dir."
-            )
-        return index
+        write_index(self._checkpoints, Index(self._fingerprint, entries, list(unused)))
 
 
-def _best(entries: list[CheckpointEntry]) -> CheckpointEntry | None:
+def _comparable(score: float | None) -> float | None:
+    """The score; None for NaN and infinity."""
+    return score if score is not None and math.isfinite(score) else None
+
+
+def _best(entries: Iterable[RatedT]) -> RatedT | None:
     """The first of those with the highest score."""
     rated = [entry for entry in entries if entry.score is not None]
     return max(rated, key=lambda entry: (entry.score, -entry.step), default=None)

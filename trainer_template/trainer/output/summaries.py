@@ -1,7 +1,7 @@
 """TensorBoard summaries, and the metric file of hyperparameter tuning.
 
 Event files are in job-dir/logs/<run>: `tensorboard --logdir JOB_DIR/logs`. On gs:// they are written to a local
-directory first and uploaded at each flush, since objects cannot be appended to.
+directory first, and a thread uploads those that a flush changed, since objects cannot be appended to.
 """
 
 import json
@@ -10,12 +10,13 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from trainer.storage import Folder, open_folder, path_errors
+from trainer.storage import open_folder, path_errors
 
 log = logging.getLogger("trainer")
 
@@ -24,6 +25,8 @@ DEFAULT_METRIC_TAG = "training/hptuning/metric"
 DEFAULT_METRIC_FILE = "/tmp/hypertune/output.metrics"  # noqa: S108 - of cloudml-hypertune
 MAX_METRICS = 100
 HISTOGRAM_BINS = 30  # that TensorBoard shows
+UPLOAD_FOR = 20.0  # seconds of retries: the next flush uploads the same and more
+CLOSE_SECONDS = 30.0  # for the last upload
 
 
 class Summaries(Protocol):
@@ -36,7 +39,7 @@ class Summaries(Protocol):
         """Add a histogram of each array to a run."""
 
     def flush(self) -> None:
-        """Write buffered points."""
+        """Write buffered points. It does not wait for a bucket."""
 
     def close(self) -> None: ...
 
@@ -62,10 +65,14 @@ class TensorBoard:
 
     def __init__(self, job_dir: str, step: int) -> None:
         """`step`: training resumes from it; later points of a start that was killed are void."""
-        self._logs = open_folder(job_dir).folder(LOGS)
+        self._logs = open_folder(job_dir, UPLOAD_FOR).folder(LOGS)
         self._step = step
         self._local = tempfile.TemporaryDirectory() if job_dir.startswith("gs://") else None
         self._writers: dict[str, Any] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="summaries")
+        self._upload: Future[None] | None = None
+        self._flushed: dict[Path, int] = {}  # file -> bytes; the rest of it may end within a point
+        self._uploaded: dict[Path, int] = {}  # the thread's
 
     def scalars(self, run: str, step: int, **values: float) -> None:
         # A slow import (0.5 s) that only the writing processes need.
@@ -84,11 +91,20 @@ class TensorBoard:
         for run, writer in self._writers.items():
             with path_errors(self._directory(run)):
                 writer.flush()
-            if self._local is not None:
-                self._upload(Path(self._local.name, run), self._logs.folder(run))
+                if self._local is not None:
+                    files = self._directory(run).iterdir()
+                    self._flushed = {**self._flushed, **{file: file.stat().st_size for file in files}}
+        # While one upload runs, another waits for all that is flushed in the meantime.
+        if self._local is not None and (
+            self._upload is None or self._upload.running() or self._upload.done()
+        ):
+            self._upload = self._thread.submit(self._upload_flushed)
 
     def close(self) -> None:
         self.flush()
+        if self._upload is not None and wait([self._upload], CLOSE_SECONDS).not_done:
+            log.warning("The last points of the event files were not uploaded to %s in time.", self._logs.url)
+        self._thread.shutdown(wait=False, cancel_futures=True)
         for writer in self._writers.values():
             writer.close()
         if self._local is not None:
@@ -119,15 +135,20 @@ class TensorBoard:
             writer.write_event(Event(wall_time=time.time(), step=self._step + 1, session_log=start))
         return writer
 
-    @staticmethod
-    def _upload(directory: Path, folder: Folder) -> None:
-        for file in directory.iterdir():
+    def _upload_flushed(self) -> None:
+        for file, size in self._flushed.items():
+            if self._uploaded.get(file) == size:
+                continue
+            folder = self._logs.folder(file.parent.name)
             try:
-                folder.write(file.name, file.read_bytes())
+                with file.open("rb") as content:
+                    folder.write(file.name, content.read(size))
             except Exception as error:  # noqa: BLE001 - any error of the storage client
                 log.warning(
                     "The event files could not be uploaded to %s; training continues. (%s)", folder.url, error
                 )
+                return
+            self._uploaded[file] = size
 
 
 def report_to_tuning_service(evaluated: Mapping[str, float], step: int) -> None:

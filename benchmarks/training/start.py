@@ -62,7 +62,9 @@ def _imports() -> float:
 
 
 def _first_line(case: Case, processes: int, job_dir: Path, cache: Cache, folder: Path) -> float:
-    environment = {} if cache == "none" else {"JAX_COMPILATION_CACHE_DIR": str(folder / f"cache {cache}")}
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(folder / f"cache {cache}")}
+    if cache == "none":
+        environment = {"JAX_ENABLE_COMPILATION_CACHE": "0"}
     if cache == "everything":
         environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     with job(case, CORES[:processes], folder, environment, job_dir, log_every=1) as (chief, *_):

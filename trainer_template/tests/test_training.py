@@ -71,6 +71,7 @@ INTERRUPTIBLE = (
 FAILS = with_event("raise OSError('the disk is gone')", 50)
 GETS_SIGTERM_EARLY = with_event("os.kill(os.getpid(), signal.SIGTERM)", 20)
 GETS_SIGTERM = with_event("os.kill(os.getpid(), signal.SIGTERM)", 100)
+GETS_SIGTERM_AT_THE_FIRST_EVALUATION = with_event("os.kill(os.getpid(), signal.SIGTERM)", 1, "steps")
 GETS_SIGTERM_IN_AN_EVALUATION = with_event("os.kill(os.getpid(), signal.SIGTERM)", 2, "steps")
 GETS_SIGUSR2_EARLY = """
 import os, signal
@@ -210,16 +211,19 @@ def test_evaluator_evaluates_each_checkpoint_as_the_chief_did_and_ends(
         assert line["held_out_loss"] == pytest.approx(expected[line["step"]]["held_out_loss"], rel=1e-3)
 
 
-def test_evaluator_gets_sigterm_evaluates_the_newest_checkpoint_and_ends_with_0(
+def test_evaluator_gets_sigterm_and_evaluates_the_last_checkpoint_of_a_training_that_has_ended_alone(
     trained: tuple[Trainer, Path], launcher: Launcher, tmp_path: Path
 ) -> None:
     shutil.copytree(trained[1] / "checkpoints", tmp_path / "checkpoints")
-    tf_config = {"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}
-    evaluator = launcher.alone("--job-dir", str(tmp_path), "--epochs", "9", TF_CONFIG=json.dumps(tf_config))
-    evaluator.wait_for_log("Waiting for checkpoints")
-    evaluator.terminate()
-    assert evaluator.wait() == 0, evaluator.stderr
-    assert evaluator.events("evaluation")[-1]["step"] == 450
+    tf_config = json.dumps({"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}})
+    for epochs, evaluated in (("5", [450]), ("9", [])):  # in an evaluation of an earlier one
+        evaluator = launcher.alone(
+            "--job-dir", str(tmp_path), "--epochs", epochs, command=GETS_SIGTERM_AT_THE_FIRST_EVALUATION,
+            TF_CONFIG=tf_config,
+        )  # fmt: skip
+        assert evaluator.wait() == 0, evaluator.stderr
+        assert [line["step"] for line in evaluator.events("evaluation")] == evaluated, evaluator.stderr
+        assert evaluator.events("stopped")
 
 
 def test_same_command_after_the_end_trains_no_more(trained: tuple[Trainer, Path], launcher: Launcher) -> None:

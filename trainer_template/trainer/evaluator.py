@@ -30,11 +30,16 @@ POLL = 2.0  # seconds between two polls of job-dir
 PATIENCE = 600.0  # seconds without a new checkpoint after which a message is logged
 
 
+class _StopRequestedError(Exception):
+    """SIGTERM, while training has not ended."""
+
+
 def evaluate_checkpoints(arguments: "Arguments", strategy: Strategy) -> None:
     """Evaluate each checkpoint on the held-out examples, until the one of the last epoch.
 
-    After SIGTERM, which says that training has ended, only the newest one is evaluated. Checkpoints that the chief has
-    removed before they were evaluated (see --keep) are skipped with a warning.
+    After SIGTERM, only that one still is: until training has ended, a restart of the job would wait for the evaluator,
+    which then begins with the oldest. Checkpoints that the chief has removed before they were evaluated (see --keep)
+    are skipped with a warning.
     """
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
@@ -45,24 +50,40 @@ def evaluate_checkpoints(arguments: "Arguments", strategy: Strategy) -> None:
     shapes = state.state_shapes(experiment.model, experiment.optimizer(START))
     summaries = TensorBoard(arguments.job_dir, 0)
     log.info("Waiting for checkpoints in %s.", arguments.job_dir)
-    evaluated = position = None
+    evaluated: int | None = None
+    position: TrainingPosition | None = None
     waited = 0.0
     finished = False
+
+    def check_stop() -> None:
+        if stopped.is_set() and position is not None and experiment.steps_left(position):
+            raise _StopRequestedError
+
     while not finished:
         finished = stopped.is_set()
         entry = _next(saver.checkpoints(), evaluated, newest=finished)
-        arrays = saver.read(entry) if entry else None
-        if entry is not None and arrays is not None:
-            restored, position = state.from_arrays(shapes, arrays), TrainingPosition(**entry.position)
-            variables = strategy.replicate((restored.params, restored.statistics))
-            experiment.evaluate(step, variables, position, summaries, "evaluator")
-        elif entry is not None:
+        position = TrainingPosition(**entry.position) if entry else None
+        try:
+            check_stop()
+            arrays = saver.read(entry) if entry else None
+            if position is not None and arrays is not None:
+                restored = state.from_arrays(shapes, arrays)
+                variables = strategy.replicate((restored.params, restored.statistics))
+                experiment.evaluate(step, variables, position, summaries, "evaluator", check_stop)
+        except _StopRequestedError:
+            if finished:  # not even the newest is the last
+                log.info("Stopped before the end of training; the same command evaluates its checkpoints.")
+                break
+            continue
+        if entry is not None and arrays is None:
             log.warning(
                 "The checkpoint of step %d was removed before its evaluation: raise --keep.", entry.step
             )
         if entry is not None:
             evaluated, waited = entry.step, 0.0
-            finished = finished or (position is not None and not experiment.steps_left(position))
+            finished = finished or (
+                arrays is not None and position is not None and not experiment.steps_left(position)
+            )
             continue
         stopped.wait(0.0 if finished else POLL)
         waited += POLL

@@ -101,12 +101,13 @@ def run(arguments: Arguments) -> None:
     cluster = clusters.cluster_from_environment()
     clusters.divide_cpus(cluster)
     # Imported late: JAX sizes its thread pools by the CPUs, and an invalid flag should fail without a slow import.
-    from trainer import distribute
+    from trainer import compilation, distribute
     from trainer.evaluator import evaluate_checkpoints
     from trainer.strategy import choose_strategy, make_strategy
     from trainer.train import train
 
     strategy = choose_strategy(arguments.strategy, cluster)
+    compilation.use_cache(arguments.job_dir, cluster)
     if cluster.role == "evaluator":
         evaluate_checkpoints(arguments, make_strategy("auto"))
     elif cluster.role == "ps" or strategy == "parameter-server":

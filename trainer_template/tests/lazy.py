@@ -8,8 +8,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "client_module", "experiment", "export", "jax", "jnp", "messages", "models", "optax", "predict", "report",
-    "server_module", "state", "steps", "strategy", "tiny", "training", "variables_module",
+    "client_module", "divided", "experiment", "export", "jax", "jnp", "messages", "models", "optax", "predict",
+    "report", "server_module", "state", "steps", "strategy", "tiny", "training", "variables_module",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainer.output import export, report
     from trainer.parameter_servers import client as client_module
     from trainer.parameter_servers import messages, training
+    from trainer.parameter_servers import optimizer as divided
     from trainer.parameter_servers import server as server_module
     from trainer.parameter_servers import variables as variables_module
 else:
@@ -54,6 +55,7 @@ else:
     report = LazyModule("trainer.output.report")
     client_module = LazyModule("trainer.parameter_servers.client")
     messages = LazyModule("trainer.parameter_servers.messages")
+    divided = LazyModule("trainer.parameter_servers.optimizer")
     server_module = LazyModule("trainer.parameter_servers.server")
     training = LazyModule("trainer.parameter_servers.training")
     variables_module = LazyModule("trainer.parameter_servers.variables")

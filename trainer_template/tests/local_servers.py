@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from addresses import free_addresses
 from lazy import client_module, jax, optax, server_module
 
 if TYPE_CHECKING:
-    from trainer.parameter_servers.variables import Settings, Values
+    from trainer.parameter_servers.variables import Leaves, Settings, Values
 
 PATIENCE = 60.0  # timeout, in seconds
 N = 11  # no multiple of 2 or 3
@@ -45,6 +46,16 @@ def plain_optax(settings: Settings, values: Values, gradients: Sequence[Values])
     for gradient in gradients:
         values, state = update(values, state, gradient)
     return np.asarray(values)
+
+
+def recut(leaves: Sequence[Leaves], count: int) -> list[Leaves]:
+    """The leaves of an optimizer for a vector, on another number of servers."""
+    whole = [parts[0] if parts[0].ndim == 0 else np.concatenate(parts) for parts in zip(*leaves, strict=True)]
+    bounds = [index * N // count for index in range(count + 1)]
+    return [
+        [leaf if leaf.ndim == 0 else leaf[start:end] for leaf in whole]
+        for start, end in itertools.pairwise(bounds)
+    ]
 
 
 class Servers:

@@ -12,7 +12,7 @@ import pytest
 
 from addresses import free_addresses
 from lazy import messages, server_module, variables_module
-from local_servers import ADAM, MOMENTUM, PATIENCE, SGD, N, Servers, make, plain_optax, vector
+from local_servers import ADAM, MOMENTUM, PATIENCE, SGD, N, Servers, make, plain_optax, recut, vector
 
 if TYPE_CHECKING:
     from trainer.parameter_servers.variables import Settings, Values
@@ -51,7 +51,7 @@ def test_servers_of_another_number_go_on_from_a_snapshot(
 
     second.start(after)
     client = second.client()
-    assert client.initialize(*snapshot, settings)
+    assert client.initialize(snapshot.values, recut(snapshot.leaves, after), snapshot.version, settings)
     for gradient in gradients[3:]:
         client.push(gradient, client.pull())
     assert client.pull().version == 6
@@ -126,7 +126,7 @@ def test_client_a_bad_gradient_changes_nothing_on_any_server(
 def test_client_an_error_of_the_server_is_raised_as_the_same_type(servers: Servers) -> None:
     servers.start(1)
     with pytest.raises(ValueError, match=f"ps 0 at {servers.addresses[0]}: .* of another optimizer"):
-        servers.client().initialize(vector(0), [vector(0)], 0, SGD)
+        servers.client().initialize(vector(0), [[vector(0)]], 0, SGD)
 
 
 def test_client_of_another_version_than_the_servers_reports_it(servers: Servers) -> None:

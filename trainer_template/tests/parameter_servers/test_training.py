@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from lazy import experiment, strategy, tiny, training
 from trainer.cluster import ClusterError, ClusterSpec
@@ -64,6 +65,28 @@ def test_sigterm_to_all_saves_and_the_same_command_resumes_with_another_number_o
     assert resumed["chief-0"].events("progress")[0]["step"] > at["step"]
     assert resumed["chief-0"].held_out_accuracy >= 0.9
     assert (tmp_path / "model" / "model.json").exists()
+
+
+def test_one_worker_with_two_servers_trains_as_one_process_does(launcher: Launcher, tmp_path: Path) -> None:
+    tests = Path(__file__).resolve().parents[1]
+    ends = []
+    for servers in (0, 2):  # dropout, BatchNorm and AdamW with a masked decay
+        flags = (
+            "--task",
+            "own.dropout",
+            "--epochs",
+            "2",
+            "--sharding",
+            "off",
+            "--job-dir",
+            str(tmp_path / str(servers)),
+        )
+        gang = launcher.gang(*flags, workers=0, ps=servers, PYTHONPATH=f"{tests.parent}:{tests}")
+        gang.succeed()
+        (model,) = (tmp_path / str(servers) / "model").glob("*.safetensors")
+        loaded = safetensors.numpy.load_file(model)
+        ends.append(np.concatenate([loaded[name].ravel() for name in sorted(loaded)]))
+    assert float(np.abs(ends[0] - ends[1]).max()) <= 1e-3 * float(np.abs(ends[0]).mean())
 
 
 def test_sharding_that_needs_replicas_in_sync_is_refused() -> None:

@@ -4,6 +4,7 @@ A name ends in its tensor's shape: B batch, K classes, P parameters, S statistic
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -110,8 +111,8 @@ def built_in(
 class FlatTree:
     """Conversion between a tree of float32 arrays and one vector [P].
 
-    A parameter server holds a slice of the vector. The network itself gets the tree, because XLA multiplies slowly with
-    slices of a vector.
+    A parameter server holds some leaves, a slice of the vector. The network itself gets the tree, because XLA is slow
+    to multiply with slices of a vector.
     """
 
     def __init__(self, shapes: PyTree) -> None:
@@ -147,6 +148,27 @@ class FlatTree:
         """The tree of a JAX or NumPy vector; the leaves of a NumPy vector are views."""
         pieces = zip(self._ends[:-1], self._ends[1:], self._shapes, strict=True)
         return self._structure.unflatten(vector[start:end].reshape(shape) for start, end, shape in pieces)
+
+    def cut(self, parts: int) -> list[slice]:
+        """Cut the leaves into consecutive parts of about as many elements: slices of their numbers."""
+        ends = np.asarray(self._ends)
+        bounds = [int(np.abs(ends - part * self.size // parts).argmin()) for part in range(parts)]
+        bounds = [0, *bounds[1:], len(self._shapes)]
+        return [slice(start, end) for start, end in itertools.pairwise(bounds)]
+
+    def elements(self, leaves: slice) -> slice:
+        """The part of the vector that these leaves are."""
+        return slice(self._ends[leaves.start], self._ends[leaves.stop])
+
+    def part(self, vector: Any, leaves: slice) -> PyTree:
+        """The tree of a vector of these leaves; all others are empty, with as many axes."""
+        before = self._ends[leaves.start]
+        return self._structure.unflatten(
+            vector[self._ends[number] - before : self._ends[number + 1] - before].reshape(shape)
+            if leaves.start <= number < leaves.stop
+            else jnp.zeros((0,) * max(1, len(shape)), jnp.float32)
+            for number, shape in enumerate(self._shapes)
+        )
 
 
 class Model:

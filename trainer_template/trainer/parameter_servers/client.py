@@ -1,12 +1,9 @@
 """The client of the parameter servers: pulls variables, pushes gradients.
 
-The model's parameters are one vector, float32 [N]. Server i of P holds the elements from i*N//P to (i+1)*N//P and the
-optimizer's state for them (variables.py). The chief sends them and the optimizer's settings when training starts.
+The model's parameters are one vector, float32 [N], of which each server holds a part, by default an equal one, and the
+optimizer's state for it (variables.py). The chief sends them and the optimizer's settings when training starts.
 Workers pull the vector and push gradients, each at its own pace. At the end the chief calls `finish`, and each worker
 calls `leave` once it has seen the last step; until then the servers keep responding.
-
-A server has only its own slice, so the optimizer must be elementwise: sgd, adam and schedules are; clipping by the
-global norm is not.
 """
 
 import itertools
@@ -25,7 +22,6 @@ from trainer.parameter_servers.variables import (
     Leaves,
     NotInitialized,
     Settings,
-    Snapshot,
     Values,
     shape_mismatch,
 )
@@ -48,6 +44,14 @@ OPTIONS = [
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
 ]
 TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+class ServersSnapshot(NamedTuple):
+    """Everything that is needed to resume: the values [N], the leaves of each server, and the version of ps 0."""
+
+    values: Values
+    leaves: list[Leaves]
+    version: int
 
 
 class Pulled(NamedTuple):
@@ -77,8 +81,21 @@ class ParameterServerClient:
             still has them: the job must be restarted.)
     """
 
-    def __init__(self, addresses: Sequence[str], worker: str, *, retry_for: float = RETRY_FOR) -> None:
-        """`addresses`: host:port in order. `worker`: TASK/START, unique to this start of the process."""
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        worker: str,
+        parts: Sequence[slice] | None = None,
+        *,
+        retry_for: float = RETRY_FOR,
+    ) -> None:
+        """A client of the servers at these addresses (host:port, in order).
+
+        Args:
+            worker: TASK/START, unique to this start of the process.
+            parts: the slice of the vector of each server.
+        """
+        self._parts = parts
         self._names = [f"ps {index} at {address}" for index, address in enumerate(addresses)]
         self._channels = [grpc.insecure_channel(address, options=OPTIONS) for address in addresses]
         self._starts = [""] * len(addresses)  # the id of the start in which each server got its variables
@@ -108,17 +125,20 @@ class ParameterServerClient:
         settings: Settings = responses[0]["settings"]
         return settings
 
-    def initialize(self, values: Values, leaves: Leaves | None, version: int, settings: Settings) -> bool:
+    def initialize(
+        self, values: Values, leaves: Sequence[Leaves] | None, version: int, settings: Settings
+    ) -> bool:
         """Send the variables [N], see Variables.initialize; False if a server already had some, which it keeps.
+
+        `leaves` are those of each server.
 
         Raises:
             ValueError: the state is of another optimizer or another number of elements, or the optimizer does not
                 accept such settings.
         """
         requests: list[Message] = []
-        for part in self._slices(len(values)):
-            parts = [leaf[part] if np.shape(leaf) == np.shape(values) else leaf for leaf in leaves or []]
-            state = None if leaves is None else messages.leaves_to_dict(parts)
+        for server, part in enumerate(self._slices(len(values))):
+            state = None if leaves is None else messages.leaves_to_dict(leaves[server])
             variables = {"values": values[part], "leaves": state, "version": version}
             requests.append({**variables, "settings": dict(settings)})
         return all(response["taken"] for response in self._call("initialize", requests))
@@ -152,8 +172,8 @@ class ParameterServerClient:
         staleness: list[int] = [response["staleness"] for response in self._call("push", requests)]
         return Pushed(computed_on.version + staleness[0] + 1, max(staleness))
 
-    def snapshot(self) -> Snapshot:
-        """Values, optimizer's state and version (of ps 0), which can be sent to any number of servers.
+    def snapshot(self) -> ServersSnapshot:
+        """A copy of the values and the optimizer's state.
 
         It is consistent within a server; two servers may differ by the updates that are in flight.
 
@@ -161,14 +181,9 @@ class ParameterServerClient:
             NotInitialized: a server has no variables yet.
         """
         responses = self._call("snapshot")
-        leaves = []
-        for parts in zip(
-            *[messages.leaves_from_dict(response["leaves"]) for response in responses], strict=True
-        ):
-            by_element = np.shape(parts[0]) == np.shape(responses[0]["values"])
-            leaves.append(np.concatenate(parts) if by_element else parts[0])
+        leaves = [messages.leaves_from_dict(response["leaves"]) for response in responses]
         values = np.concatenate([response["values"] for response in responses])
-        return Snapshot(values, leaves, responses[0]["version"])
+        return ServersSnapshot(values, leaves, responses[0]["version"])
 
     def leave(self) -> None:
         """Announce that this worker sends no more requests. Errors are logged, not raised."""
@@ -193,6 +208,8 @@ class ParameterServerClient:
             log.warning(warning, error)
 
     def _slices(self, size: int) -> list[slice]:
+        if self._parts is not None:
+            return list(self._parts)
         count = len(self._names)
         return [slice(index * size // count, (index + 1) * size // count) for index in range(count)]
 

@@ -6,14 +6,12 @@ since. Every worker, the chief included, reads all examples in its own order. A 
 epoch is the number of steps that read as many examples as the data has. The chief saves, evaluates and ends training.
 """
 
-import functools
 import itertools
 import logging
 import secrets
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 import optax
 
@@ -22,11 +20,12 @@ from trainer.cluster import ClusterError, ClusterSpec
 from trainer.data.datasets import Shard
 from trainer.data.sharding import Batch, read
 from trainer.experiment import Experiment, prepare, task_of
-from trainer.models.model import ModelError
+from trainer.models.model import Model
 from trainer.output.report import Progress, report
 from trainer.output.saving import Saver
 from trainer.output.summaries import NoSummaries, Summaries, TensorBoard
 from trainer.parameter_servers.client import ParameterServerClient, Pulled
+from trainer.parameter_servers.optimizer import DividedState, on_part
 from trainer.parameter_servers.server import run_server
 from trainer.state import START, State, TrainingPosition
 from trainer.steps import Variables, make_evaluation_step, make_gradient_step, make_optimizer, no_sums
@@ -44,7 +43,7 @@ def serve(arguments: "Arguments", cluster: ClusterSpec, strategy: str) -> None:
         log.warning("--strategy %s does not use this parameter server; it waits for SIGTERM.", strategy)
     run_server(
         cluster.parameter_servers[cluster.index],
-        optimizer_of_settings(arguments),
+        optimizer_of_settings(arguments, cluster.index, len(cluster.parameter_servers)),
         cluster.index,
         len(cluster.parameter_servers),
         report=lambda **fields: report("updates", **fields),
@@ -59,14 +58,9 @@ def train(arguments: "Arguments", cluster: ClusterSpec, strategy: Strategy) -> N
             f"--sharding {arguments.sharding} is for synchronous training. With parameter servers each worker reads "
             "all examples in its own order: choose auto or off."
         )
-    if arguments.weight_decay or arguments.optimizer == "lamb" or arguments.accumulate > 1:
+    if arguments.accumulate > 1 or arguments.early_stopping or arguments.histograms or arguments.profile:
         raise ClusterError(
-            "--weight-decay, --optimizer lamb and --accumulate are for synchronous training. A parameter server has a "
-            "slice of one vector, without the parameters' shapes: leave them out."
-        )
-    if arguments.early_stopping or arguments.histograms or arguments.profile:
-        raise ClusterError(
-            "--early-stopping, --histograms and --profile are for synchronous training: leave them out."
+            "--accumulate, --early-stopping, --histograms and --profile are for synchronous training: leave them out."
         )
     should_stop = distribute.make_stop_check()
     shard = Shard(cluster.process_id, 1, strategy.local_replicas)
@@ -79,7 +73,10 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     arguments, cluster, strategy = experiment.arguments, experiment.cluster, experiment.strategy
     # The random part distinguishes a restarted worker from the one that died.
     name = f"process-{cluster.process_id}/{secrets.token_hex(4)}"
-    client = ParameterServerClient(cluster.parameter_servers, name)
+    params, servers = experiment.model.params, cluster.parameter_servers
+    client = ParameterServerClient(
+        servers, name, [params.elements(leaves) for leaves in params.cut(len(servers))]
+    )
     client.wait_until_ready(distribute.START_TIMEOUT)
     chief = _Chief(experiment, saver, client) if cluster.is_chief else None
     if chief:
@@ -103,7 +100,9 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     batches = _batches(experiment, counter.position(pulled.version).epochs)
     if pulled.version < counter.steps:
         # Compile first, then pull again: other workers update the variables in the meantime.
-        gradient(pulled, statistics, next(batches))
+        first = next(batches)
+        gradient(pulled, statistics, first)
+        batches = itertools.chain([first], batches)
         pulled = client.pull()
     log.info("Worker %d of %d: step %d.", cluster.index, cluster.num_processes, pulled.version)
     report("begin", step=pulled.version, steps=counter.steps)
@@ -133,33 +132,20 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     client.close()
 
 
-def optimizer_of_settings(arguments: "Arguments") -> Callable[..., optax.GradientTransformation]:
-    """The optimizer's settings -> optimizer, as a server makes it for its slice of the parameters."""
-    return functools.partial(make_optimizer, task_of(arguments).optimizer)
+def optimizer_of_settings(
+    arguments: "Arguments", index: int, servers: int
+) -> Callable[..., optax.GradientTransformation]:
+    """The settings of `_Chief` -> optimizer, as a server makes it for its part of the parameters."""
 
+    def make(
+        input_shape: str, input_dtype: str, classes: int, **schedule: Any
+    ) -> optax.GradientTransformation:
+        task = task_of(arguments)
+        shape = tuple(int(size) for size in input_shape.split(",") if size)
+        params = Model(task, shape, input_dtype, classes).params
+        return on_part(make_optimizer(task.optimizer, **schedule), params, params.cut(servers)[index])
 
-class FlatOptimizer:
-    """Conversion between the optimizer's state for a tree, of checkpoints, and that for a vector, of servers."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        """Raises ModelError if the optimizer needs the tree."""
-        self._params = experiment.model.params
-        vector = jax.ShapeDtypeStruct((self._params.size,), np.float32)
-        try:
-            self._like = jax.eval_shape(experiment.optimizer(START).init, vector)
-        except Exception as error:
-            raise ModelError(
-                "A parameter server has a slice of the vector of all parameters, and the optimizer needs their tree "
-                f"({error}). Choose another optimizer, or train without parameter servers."
-            ) from error
-
-    def ravel(self, optimizer: Any) -> Any:
-        return jax.tree.map(
-            lambda like, part: self._params.ravel_on_host(part) if like.ndim else part, self._like, optimizer
-        )
-
-    def unravel(self, optimizer: Any) -> Any:
-        return jax.tree.map(lambda leaf: self._params.unravel(leaf) if np.ndim(leaf) else leaf, optimizer)
+    return make
 
 
 class EpochCounter:
@@ -191,18 +177,22 @@ class _Chief:
     def __init__(self, experiment: Experiment, saver: Saver, client: ParameterServerClient) -> None:
         self._experiment, self._saver, self._client = experiment, saver, client
         self._evaluation_step = make_evaluation_step(experiment.model, experiment.strategy)
-        self._optimizer_structure: Any = None
-        self._flat = FlatOptimizer(experiment)
+        servers = len(experiment.cluster.parameter_servers)
+        self._state = DividedState(experiment.optimizer(START), experiment.model.params, servers)
         self._function = experiment.export_function()
 
     def initialize_variables(self) -> None:
         restored, position, _ = self._experiment.restore_or_initialize(self._saver)
-        optimizer = self._flat.ravel(restored.optimizer)
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(optimizer)]
-        self._optimizer_structure = jax.tree.structure(optimizer)
+        leaves = self._state.divide(restored.optimizer)
         self.statistics = restored.statistics
-        settings = self._experiment.optimizer_settings(position)
-        values = self._experiment.model.params.ravel_on_host(restored.params)
+        model = self._experiment.model
+        settings: dict[str, str | int | float] = {
+            **self._experiment.optimizer_settings(position),
+            "input_shape": ",".join(map(str, model.input_shape)),
+            "input_dtype": str(model.input_dtype),
+            "classes": model.classes,
+        }
+        values = model.params.ravel_on_host(restored.params)
         if not self._client.initialize(values, leaves, position.steps, settings):
             log.info("The parameter servers already have variables; training continues with those.")
 
@@ -242,7 +232,7 @@ class _Chief:
     def _snapshot(self, counter: EpochCounter, statistics: Any) -> tuple[State, TrainingPosition]:
         snapshot = self._client.snapshot()
         position = counter.position(snapshot.version)
-        optimizer = self._flat.unravel(jax.tree.unflatten(self._optimizer_structure, snapshot.leaves))
+        optimizer = self._state.join(snapshot.leaves)
         params = self._experiment.model.params.unravel(snapshot.values)
         return State(params, statistics, optimizer, np.int32(snapshot.version)), position
 

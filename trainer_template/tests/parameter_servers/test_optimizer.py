@@ -1,0 +1,75 @@
+"""Optimizers by parts of the parameters, as parameter servers apply them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lazy import divided, jax, models, optax, steps, tiny
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "masked weight decay": lambda: optax.adamw(0.1, weight_decay=0.5, mask=steps.matrices),
+    "momentum": lambda: steps.OPTIMIZERS["momentum"](0.1, 0.5),
+    "norms of each parameter": lambda: optax.lamb(0.1, weight_decay=0.1),
+    "names": lambda: optax.multi_transform(
+        {"adam": optax.adam(0.1), "sgd": optax.sgd(0.1)},
+        lambda params: {name: "adam" if "Conv" in name else "sgd" for name in params},
+    ),
+    "half precision": lambda: optax.adam(0.1, mu_dtype="bfloat16"),
+}
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 9])  # more than there are parameters
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_by_parts_does_what_it_does_as_a_whole(name: str, servers: int) -> None:
+    optimizer, model = OPTIMIZERS[name](), tiny.cnn()
+    flat, values = model.params, np.asarray(model.initial(0)[0])
+    cuts = flat.cut(servers)
+    random = np.random.default_rng(0)
+    gradients = [random.normal(size=flat.size).astype(np.float32) for _ in range(4)]
+    params, state = flat.unravel(values), jax.jit(optimizer.init)(flat.unravel(values))
+    whole = jax.jit(optimizer.update)
+    for gradient in gradients[:2]:
+        updates, state = whole(flat.unravel(gradient), state, params)
+        params = optax.apply_updates(params, updates)
+
+    conversion = divided.DividedState(optimizer, flat, servers)
+    vector, parts = np.asarray(flat.ravel(params)), []
+    for leaves, listed in zip(cuts, conversion.divide(state), strict=True):  # as of a checkpoint
+        own = divided.on_part(optimizer, flat, leaves)
+        here = vector[flat.elements(leaves)]
+        own_state = jax.tree.unflatten(jax.tree.structure(jax.eval_shape(own.init, here)), listed)
+        for gradient in gradients[2:]:
+            change, own_state = jax.jit(own.update)(gradient[flat.elements(leaves)], own_state, here)
+            here = np.asarray(optax.apply_updates(here, change))
+        parts.append((here, [np.asarray(leaf) for leaf in jax.tree.leaves(own_state)]))
+    for gradient in gradients[2:]:
+        updates, state = whole(flat.unravel(gradient), state, params)
+        params = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(
+        np.concatenate([part for part, _ in parts]), flat.ravel(params), rtol=1e-5, atol=1e-6
+    )
+    jax.tree.map(
+        lambda joined, leaf: np.testing.assert_allclose(
+            np.asarray(joined, np.float32), np.asarray(leaf, np.float32), rtol=1e-2, atol=1e-6
+        ),
+        conversion.join([listed for _, listed in parts]), state,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("after", ["sgd", "adam"])
+def test_optimizer_that_needs_all_parameters_at_once_is_refused_unless_one_server_has_them(
+    after: str,
+) -> None:
+    optimizer, flat = (
+        optax.chain(optax.clip_by_global_norm(1.0), getattr(optax, after)(0.1)),
+        tiny.cnn().params,
+    )
+    divided.DividedState(optimizer, flat, 1)
+    with pytest.raises(
+        models.ModelError, match=r"needs all parameters at once, .* each of 2 parameter servers"
+    ):
+        divided.DividedState(optimizer, flat, 2)

@@ -184,6 +184,7 @@ class SlurmBed:
             text += f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {shape}\n"
         text += "PartitionName=main Nodes=ALL Default=YES State=UP PriorityTier=1\n"
         text += "PartitionName=urgent Nodes=ALL State=UP PriorityTier=2\n"
+        text += "PartitionName=gentle Nodes=ALL State=UP PriorityTier=1 GraceTime=60\n"
         text += "PartitionName=brief Nodes=ALL State=UP PriorityTier=1 MaxTime=1\n"
         (self._root / "slurm.conf").write_text(text)
         (self._root / "state").mkdir()

@@ -14,6 +14,7 @@ from slurm_bed import NODES, SlurmBed
 from trainyard_agent.host import process_tags
 from trainyard_agent.main import main
 from trainyard_agent.runtimes.base import StartFailed
+from trainyard_agent.runtimes.fake import Print
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.sync import ExitReport
 
@@ -59,6 +60,25 @@ def test_job_of_higher_priority_takes_the_nodes(driver: Driver, slurm: SlurmBed)
         stopped = driver.wait_for_exits(NEXT)[CHIEF].exit
         assert stopped is not None
         assert (stopped.code, stopped.reason, stopped.after_stop) == (None, Reason.STOPPED, True)
+    finally:
+        slurm.run("scancel", "--name=taking")
+        slurm.until_idle()
+
+
+def test_job_that_ends_itself_in_the_grace_of_a_preemption_is_preempted(
+    driver: Driver, lab: SlurmLab, slurm: SlurmBed
+) -> None:
+    """Slurm says COMPLETED of it."""
+    lab.reopen(partition="gentle")
+    polite = Program((Print("up"),), shell="trap 'exit 0' TERM; while :; do sleep 0.1; done")
+    driver.start_and_wait(RUN, {CHIEF: polite, WORKER: polite})
+    slurm.run(
+        "sbatch", "-p", "urgent", "-N3", "--exclusive", "--wrap", "true", "-o", "/dev/null", "-J", "taking"
+    )
+    try:
+        for exit_ in ends(driver).values():
+            assert (exit_.code, exit_.reason, exit_.after_stop) == (0, Reason.PREEMPTED, False), exit_
+        assert "COMPLETED" in slurm.run("squeue", "-h", "--states=all", f"--name=ty-{RUN}", "-o", "%T")
     finally:
         slurm.run("scancel", "--name=taking")
         slurm.until_idle()
@@ -178,7 +198,7 @@ def test_replicas_of_different_machines_are_parts_of_one_job(driver: Driver, slu
 def test_job_that_slurm_refuses_says_why_at_once(
     driver: Driver, lab: SlurmLab, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By sbatch, or by a reason to wait that nothing but a person changes."""
+    """A refusal of sbatch, or a reason to wait that only a person can change."""
     lab.reopen(partition="nowhere")
     with pytest.raises(StartFailed, match="invalid partition specified: nowhere") as failure:
         driver.start(RUN, {CHIEF: FOREVER})

@@ -1,6 +1,7 @@
 """Slurm's commands, by their stable text formats: no JSON, no slurmrestd, no accounting."""
 
 import os
+import re
 import subprocess
 import threading
 import time
@@ -16,6 +17,8 @@ _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH", "SLURM_
 _FIELDS = "%i|%T|%N|%j|%P|%l|%L|%r"
 
 
+_PREEMPTED = re.compile(r"\bPreemptTime=(\S+)")
+_NO_TIME = ("None", "N/A", "Unknown")
 _COLUMNS = _FIELDS.count("|") + 1
 
 
@@ -86,6 +89,12 @@ def jobs(names: Collection[str]) -> list[SlurmJob]:
 def active_jobs() -> list[SlurmJob]:
     """This user's jobs that have not ended. Raises SlurmError."""
     return parse_jobs(run(["squeue", "--noheader", f"--user={os.getuid()}", f"--format={_FIELDS}"]))
+
+
+def was_preempted(job: str) -> bool:
+    """Whether Slurm had begun to preempt a job, which may have ended by itself then. Raises SlurmError."""
+    shown = run(["scontrol", "--oneliner", "show", "job", job])
+    return any(not value.startswith(_NO_TIME) for value in _PREEMPTED.findall(shown))
 
 
 def version() -> str:

@@ -320,9 +320,15 @@ class SlurmRuntime:
         now = time.monotonic()
         if now - self._ended_since.setdefault(record.run_id, now) < self._times.settle:
             return "", None
-        if job is not None:
-            state = spec.state_of_end(state, job.left, record.grace_s)
+        if job is not None and state in spec.BY_ITSELF and self._is_taken(record):
+            state = spec.state_of_end(job.left, record.grace_s, _was_preempted(job)) or state
         return "", self._record_end(record, state, job)
+
+    def _is_taken(self, record: SlurmRecord) -> bool:
+        """Whether Slurm has sent SIGTERM to a replica."""
+        run = self._runs / record.run_id
+        ends = (self._files.read(run / task / "exit.json", SlurmEnd) for task in record.addresses)
+        return any(end is not None and end.taken for end in ends)
 
     def _is_refused(self, record: SlurmRecord, job: SlurmJob) -> bool:
         """Whether Slurm says, and goes on saying, that it will never start the job."""
@@ -495,6 +501,13 @@ class SlurmRuntime:
 
     def _write(self, record: SlurmRecord) -> None:
         write_json(self._runs / record.run_id / "run.json", record.model_dump(mode="json"))
+
+
+def _was_preempted(job: SlurmJob) -> bool:
+    try:
+        return commands.was_preempted(job.id)
+    except SlurmError:  # it has forgotten the job by now
+        return False
 
 
 def _handle(record: SlurmRecord) -> Handle:

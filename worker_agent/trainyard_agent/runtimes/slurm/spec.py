@@ -17,6 +17,9 @@ ENDED = frozenset(
 )
 """States of a job that has ended."""
 
+BY_ITSELF = ("COMPLETED", "FAILED")
+"""States of a job that Slurm has not ended, as far as it says."""
+
 TIMEOUT = "TIMEOUT"
 TAKEN = frozenset(("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", TIMEOUT, "DEADLINE"))
 """Those that Slurm chose itself: they explain an end even where a stop came later."""
@@ -180,12 +183,14 @@ def will_never_start(state: str, reason: str) -> bool:
     return state == "PENDING" and reason in _NEVER
 
 
-def state_of_end(state: str, left: str, grace_s: float) -> str:
-    """TIMEOUT for a job that ended by itself of Slurm's SIGTERM before its time limit, which is so long before it as
-    the grace. Slurm says TIMEOUT of those alone that it has to kill."""
+def state_of_end(left: str, grace_s: float, was_preempted: bool) -> str:
+    """The state of a job that ended by itself of Slurm's SIGTERM: before a preemption whose grace it did not use up, or
+    before its time limit, which is so long before it as the grace; "" for any other. Slurm says PREEMPTED or TIMEOUT of
+    those alone that it has to kill."""
+    if was_preempted:
+        return "PREEMPTED"
     seconds = _seconds(left)
-    is_late = seconds is not None and seconds <= grace_s + _RESOLUTION_S
-    return TIMEOUT if state in ("COMPLETED", "FAILED") and is_late else state
+    return TIMEOUT if seconds is not None and seconds <= grace_s + _RESOLUTION_S else ""
 
 
 def _seconds(duration: str) -> float | None:

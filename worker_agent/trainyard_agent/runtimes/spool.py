@@ -18,8 +18,19 @@ _HEADER = struct.Struct("<QQQQ??")
 _BEGIN = 64  # of the data; before it is the header
 _KEPT = 1 << 20  # bytes that were read and are still kept: to let go of them is a system call
 _PUNCH_HOLE = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+_CLOEXEC = 1  # MFD_CLOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+def _file_in_memory() -> tuple[int, bool]:
+    """An open file, and whether it keeps anything: not on a kernel, or with a C library, that has no such files.
+    Python's own `memfd_create` is not in one that was built for older systems."""
+    try:
+        file = _libc.memfd_create(b"spool", _CLOEXEC)
+    except AttributeError:
+        file = -1
+    return (file, True) if file >= 0 else (os.open(os.devnull, os.O_RDWR), False)
 
 
 class Mark:
@@ -45,9 +56,8 @@ class Spool:
 
     def __init__(self) -> None:
         self.pipe, self.writer = os.pipe()
-        self.memory = os.memfd_create("spool")
+        self.memory, self._is_kept = _file_in_memory()
         self._size = self._freed = _BEGIN
-        self._is_kept = True
         self.mark(0)
 
     @classmethod

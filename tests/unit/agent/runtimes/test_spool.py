@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trainyard_agent.runtimes import spool as spool_module
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.spool import STREAMS, Spool
 from trainyard_agent.runtimes.supervisor import LineSplitter, SupervisorLog, finish_log
@@ -86,5 +87,18 @@ def test_spool_keeps_little_memory_however_much_a_program_writes() -> None:
     assert found.st_size > 19 << 20
     assert found.st_blocks * 512 < 8 << 20
     assert spool.read_mark().line == b"x" * 100
+    spool.close()
+    spool.close_writer()
+
+
+def test_spool_without_files_in_memory_passes_all_on_and_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spool_module, "_libc", object())
+    spool = Spool()
+    os.write(spool.writer, b"one\n")
+    assert spool.consume(100) == b"one\n"
+    spool.mark(4)
+    assert not spool.is_kept
     spool.close()
     spool.close_writer()

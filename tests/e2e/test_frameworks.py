@@ -103,7 +103,7 @@ def test_program_with_cloudml_hypertune_alone_reports_the_metric_of_its_trials(t
 def test_estimator_trains_with_a_parameter_server_and_is_evaluated(then: Service) -> None:
     gang = local(workers=1, **PS, evaluatorType="local-1", evaluatorCount=1)
     job_dir = then.root / "estimator"
-    words = ("--job-dir", str(job_dir), "--runtime-version", "2.11")
+    words = ("--job-dir", str(job_dir), "--pass-job-dir", "--runtime-version", "2.11")
     assert "TensorFlow 2.15 stands in" in submit_with(then, "estimator.py", *words, **gang)
     lines = succeeded(then, "estimator.py")
     assert "chief 0: 2 workers" in lines["master-replica-0"]

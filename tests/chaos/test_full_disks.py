@@ -32,4 +32,6 @@ def test_full_disk_of_one_agent_of_two_fails_no_job_and_wastes_few_runs(
             for name, detail in outcome.details.items()
         }
         print(f"runs that the full disk took: {wasted}")
+        starts = (root / "agent-0.log").read_text().count(" connects to ")
+        assert starts == 1, "an agent that runs lives through it"
         assert all(len(runs) <= MOST_WASTED for runs in wasted.values()), wasted

@@ -242,7 +242,7 @@ def of_database(facts: DatabaseFacts) -> Iterator[Finding]:
 def _of_queued(job: JobRow) -> Finding:
     found = f"{_name(job)} is QUEUED and {job.waiting}."
     if job.waiting_kind == "no-engine":
-        advice = "Start Docker on that machine, or cancel the job."
+        advice = "Start Docker on that machine, or mend what its agent reports; or cancel the job."
         return _problem("jobs", found, "It starts as soon as the engine answers.", advice)
     if job.waiting_kind == "no-disk":
         advice = "Free some space there: `trainyard agents list` has each agent's disks."

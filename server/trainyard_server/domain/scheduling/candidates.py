@@ -58,7 +58,7 @@ def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
         return f"no room on its disk: {agent.no_room}"
     if not agent.starts(job.needs_images):
         problem = agent.waits_for(job.needs_images)
-        return problem if agent.engine else f"{problem}: start Docker there"
+        return f"{problem}: start Docker there" if agent.has_no_docker else problem
     if agent.in_flight:
         return "" if node.has_room(candidate) else full_queue(agent)
     missing = [

@@ -121,6 +121,11 @@ class AgentSnapshot:
         """Whether work can be placed there now."""
         return self.alive and not self.draining and not self.no_room
 
+    @property
+    def has_no_docker(self) -> bool:
+        """Whether no container engine answers there, by the words of its agent: one may be started."""
+        return not self.engine and self.engine_problem.startswith("no Docker engine answers")
+
     def starts(self, images: bool) -> bool:
         """Whether its runtimes start such jobs now: with an image (`images`), or with packages."""
         return self.runs_images if images else self.runs_packages

@@ -142,11 +142,12 @@ def _agent(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
             back = replace(away, runs_images=True, runs_packages=True, engine_problem="")
             agents = tuple(back if one is away else one for one in situation.agents)
             if replace(situation, agents=agents).starts(job):
-                message = (
-                    f"an answer of the engine of agent {away.name}"
-                    if away.engine
-                    else f"a container engine on agent {away.name}: start Docker there"
-                )
+                message = f"an answer of the engine of agent {away.name}"
+                if away.has_no_docker:
+                    message = f"a container engine on agent {away.name}: start Docker there"
+                elif not away.engine:
+                    problem = away.engine_problem
+                    message = f"a container engine on agent {away.name} that starts containers: {problem}"
                 yield SuggestionView(kind="engine", message=message)
                 return
     for drained in situation.agents:

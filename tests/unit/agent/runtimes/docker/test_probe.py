@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from mounts import small_disk
 from trainyard_agent.runtimes.docker.engine import EngineDown, EngineInfo, EngineRefused
 from trainyard_agent.runtimes.docker.probe import EngineProbe, EngineState
 
@@ -53,6 +56,20 @@ def test_engine_that_comes_and_goes_is_followed() -> None:
 
     engine.error, engine.info = None, NEWER
     assert probe.poll() == EngineState(NEWER, here.images)
+
+
+def test_engine_whose_disk_has_no_room_says_so_until_it_has(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        engine = SomeEngine()
+        engine.info = replace(engine.info, root=str(disk.path))
+        probe = EngineProbe(engine, reserve=10**9)  # type: ignore[arg-type]
+        assert probe.poll().problem == ""
+        disk.fill()
+        assert probe.poll().problem == f"the container engine's {disk.path} has less than 1.7 MB left"
+        disk.free()
+        assert probe.poll().problem == ""
+    engine.info = replace(engine.info, root=str(tmp_path / "seen by the engine alone"))
+    assert EngineProbe(engine, reserve=10**9).poll().problem == ""  # type: ignore[arg-type]
 
 
 def test_machine_without_an_engine_never_loads_the_sdk() -> None:

@@ -42,6 +42,7 @@ class Kind(StrEnum):
     UPDATE_BUCKET = "buckets.update"
     DELETE_BUCKET = "buckets.delete"
     BUCKET_DETAIL = "buckets.detail"
+    SET_POLICY = "buckets.setIamPolicy"
     LIST = "objects.list"
     UPLOAD = "objects.insert"
     GET = "objects.get"
@@ -111,7 +112,7 @@ class StorageCall:
         match self.kind:
             case Kind.LIST | Kind.UPLOAD:
                 return f"{path}/o"
-            case Kind.BUCKET_DETAIL:
+            case Kind.BUCKET_DETAIL | Kind.SET_POLICY:
                 return f"{path}/{self.detail}"
             case Kind.COMPOSE:
                 return f"{path}/o/{_quoted(self.name)}/compose"
@@ -206,6 +207,8 @@ def _json(method: str, rest: str) -> StorageCall | None:
             return _call(kinds.get(method), unquote(bucket))
         case ["b", bucket, "o", *names] if bucket and names[0]:
             return _of_object(method, unquote(bucket), names)
+        case ["b", bucket, "iam"] if bucket and method == "PUT":
+            return StorageCall(Kind.SET_POLICY, unquote(bucket), detail="iam")
         case ["b", bucket, *detail] if bucket and method == "GET" and "/".join(detail) in _BUCKET_DETAILS:
             return StorageCall(Kind.BUCKET_DETAIL, unquote(bucket), detail="/".join(detail))
         case _:

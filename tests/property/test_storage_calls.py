@@ -96,6 +96,7 @@ WHOLE: tuple[tuple[str, str, str, dict[str, str], bytes], ...] = (
     ("DELETE", "/storage/plain/{b}/{n}", "", {}, b""),
     ("PATCH", "/storage/v1/b/{b}", "", {}, b"{}"),
     ("DELETE", "/storage/v1/b/{b}", "", {}, b""),
+    ("PUT", "/storage/v1/b/{b}/iam", "", {}, b"{}"),
     ("POST", "/storage/v1/b", "?project=p", {}, b'{"name": "nobodys"}'),
 )
 """Calls that the storage does, for a bucket and an object that there are."""

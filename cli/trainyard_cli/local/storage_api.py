@@ -72,6 +72,7 @@ class StorageApi:
             Kind.UPDATE_BUCKET: self._update_bucket,
             Kind.DELETE_BUCKET: self._delete_bucket,
             Kind.BUCKET_DETAIL: self._bucket_detail,
+            Kind.SET_POLICY: self._set_policy,
             Kind.LIST: self._list,
             Kind.UPLOAD: self._uploads.answer,
             Kind.GET: self._get,
@@ -180,6 +181,14 @@ class StorageApi:
             "managedFolders": {"kind": "storage#managedFolders"},
         }
         return json_answer(details[asked.detail], call.query)
+
+    def _set_policy(self, _call: Call, asked: StorageCall) -> Answer:
+        raise Refused(
+            HTTPStatus.FORBIDDEN,
+            "Permission 'storage.buckets.setIamPolicy' denied on resource "
+            f"//storage.googleapis.com/projects/_/buckets/{check_bucket(asked.bucket)}: this storage has no accounts, "
+            "and whoever has its address may use every bucket.",
+        )
 
     # Objects
 

@@ -20,7 +20,7 @@ from trainyard_server.storage.remote_objects import RemoteCall, RemoteStorage
 if TYPE_CHECKING:
     import httpx
 
-_OF_ADMINS = (Kind.UPDATE_BUCKET, Kind.DELETE_BUCKET)
+_OF_ADMINS = (Kind.UPDATE_BUCKET, Kind.DELETE_BUCKET, Kind.SET_POLICY)
 _SENT = frozenset(
     {
         *("content-type", "content-length", "content-range", "content-encoding", "content-md5"),
@@ -59,6 +59,12 @@ class ObjectStorage:
         for bucket, role in ((call.reads, Role.VIEWER), (call.writes, _role_to_write(call))):
             if bucket:
                 self._check_bucket(caller, bucket, role)
+        if call.kind is Kind.SET_POLICY:
+            raise PermissionDenied(
+                "Permission 'storage.buckets.setIamPolicy' denied on resource "
+                f"//storage.googleapis.com/projects/_/buckets/{call.bucket}: a bucket has no IAM policy of its own. "
+                "Roles are those of its project: give one with `trainyard projects add-member`."
+            )
 
     def visible_project(self, caller: Caller, bucket: str) -> str:
         """The bucket's project, if the caller sees it; else "". `bucket` may be any text."""

@@ -418,6 +418,22 @@ def test_upload_ends_when_the_disk_fills_and_leaves_nothing(
     assert (row["action"], row["subject"], row["outcome"]) == ("objects.write", "ours/filling", "failed")
 
 
+def test_policy_of_a_bucket_is_read_and_not_set(front: Front) -> None:
+    """As by `gcloud storage buckets add-iam-policy-binding`: Google's answer to who may not, and where roles are."""
+    path = "/storage/v1/b/ours/iam"
+    assert front.ask("GET", path, "sam").json()["bindings"] == []
+    for who, says in (
+        ("anna", "trainyard projects add-member"),
+        ("operator", "trainyard projects add-member"),
+        ("sam", "admin"),
+    ):
+        refused = front.ask("PUT", path, who, json={"bindings": [{"role": "x", "members": ["allUsers"]}]})
+        assert (refused.status_code, refused.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
+        assert says in refused.json()["error"]["message"], who
+    (row, *_) = front.ask("GET", "/trainyard/v1/audit?pageSize=1", "operator").json()["entries"]
+    assert (row["action"], row["subject"], row["outcome"]) == ("buckets.update", "ours", "refused")
+
+
 def test_stored_pages_are_no_pages(front: Front) -> None:
     page = UPLOAD.format("ours", "page")
     assert (

@@ -11,6 +11,8 @@ def test_call_reads_and_writes_the_buckets_of_its_path() -> None:
         ("DELETE", "/storage/v1/b/one", "buckets.delete", "", "one", ""),
         ("GET", "/storage/v1/b/one/o", "objects.list", "one", "", ""),
         ("GET", "/storage/v1/b/one/storageLayout", "buckets.detail", "one", "", ""),
+        ("GET", "/storage/v1/b/one/iam", "buckets.detail", "one", "", ""),
+        ("PUT", "/storage/v1/b/one/iam", "buckets.setIamPolicy", "", "one", ""),
         ("GET", "/storage/v1/b/one/o/a%2Fb%20c", "objects.get", "one", "", "a/b c"),
         ("HEAD", "/storage/v1/b/one/o/a/b", "objects.get", "one", "", "a/b"),
         ("PATCH", "/storage/v1/b/one/o/a", "objects.update", "", "one", "a"),

@@ -318,6 +318,12 @@ def test_buckets_are_there_when_they_are_used(local: Local) -> None:
     assert folders == {"kind": "storage#managedFolders"}  # `gcloud storage rm -r` of a bucket asks
 
 
+def test_policy_of_a_bucket_cannot_be_set(local: Local) -> None:
+    answer = local.ask("PUT", "/storage/v1/b/data/iam", {"bindings": []})
+    assert (answer.status, answer.reason) == (403, "forbidden")
+    assert "setIamPolicy' denied on resource" in answer.json["error"]["message"]
+
+
 def test_store_keeps_what_was_answered_and_nothing_else(local: Local) -> None:
     """The remains of an interrupted process are removed by the next one; objects and uploads stay."""
     local.put("x", b"content")

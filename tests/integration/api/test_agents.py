@@ -14,7 +14,7 @@ from integration.api.api_support import ADMIN, AGENT, ALICE, Clock, ScriptedAgen
 from trainyard_cli.commands.tree import trainyard
 from trainyard_cli.main import run
 from trainyard_protocol.people import TokenRequest
-from trainyard_protocol.sync import AGENT_KEY, SyncRequest
+from trainyard_protocol.sync import AGENT_KEY, Disk, SyncRequest
 
 
 @pytest.fixture
@@ -144,6 +144,17 @@ def test_token_of_an_agent_names_it_and_ends_with_it(
         assert shell("agents drain rack-7")[2] == "rack-7 starts no new run, and has none.\n"
         row = shell("agents list")[1].splitlines()[1].split()
         assert row[:5] == ["rack-7", info.agent_id[:12], "some-host", "draining", "fake"]
+        full = Disk(path="/data", free_bytes=10**7, problem="has less than 250 MB left, 10.0 MB are free")
+        reported = SyncRequest(agent=info.model_copy(update={"disks": (full,)}), runs=()).model_dump_json()
+        assert one.client.post("/agent/v1/sync", content=reported, headers=headers).status_code == 200
+        shell("agents drain rack-7 --undo")
+        nothing = "rack-7 starts nothing: /data has less than 250 MB left, 10.0 MB are free."
+        listed = shell("agents list")
+        assert " no room " in listed[1]
+        assert " 10.0 MB " in listed[1]
+        assert nothing in listed[2]
+        assert nothing in shell("status")[1]
+        assert "The agent rack-7 has no room: /data has less than" in " ".join(shell("doctor")[1].split())
         assert "There is no agent rack-8. There are: rack-7." in shell("agents remove rack-8")[2]
         assert shell("agents remove rack-7")[0] == 0
         assert one.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 401

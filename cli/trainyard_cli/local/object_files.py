@@ -85,7 +85,9 @@ class Draft:
             start += len(part)
 
     def save(self) -> Path:
-        """The file with all bytes, on the disk."""
+        """The file with all bytes, on the disk. Raises OSError, also where uploads may take no more of it."""
+        if not self._is_adopted:
+            check_room(self._directory)
         file = self._opened()
         file.flush()
         os.fsync(file.fileno())

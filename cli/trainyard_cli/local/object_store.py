@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, BinaryIO
 
-from trainyard_cli.local.object_files import Draft, check_room, room, sync_directory
+from trainyard_cli.local.object_files import Draft, room, sync_directory
 from trainyard_cli.local.object_records import (
     BucketRecord,
     Conditions,
@@ -183,7 +183,6 @@ class ObjectStore:
         upload: UploadRecord | None = None,
     ) -> ObjectRecord:
         """Store a draft as the object, to which `upload` thereby has come. Raises ConditionFailed, OSError."""
-        check_room(self._files)
         record = ObjectRecord(
             *(bucket, name, 0, 1, uuid.uuid4().hex, draft.size),
             *("" if components else draft.md5, draft.crc32c, components, 0, properties),

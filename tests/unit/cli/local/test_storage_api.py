@@ -16,6 +16,7 @@ import pytest
 
 from trainyard_cli.local import object_store
 from trainyard_cli.local.object_import import import_earlier
+from trainyard_cli.local.object_records import Conditions
 from trainyard_cli.local.storage_api import StorageApi
 from trainyard_cli.local.storage_messages import Call
 
@@ -390,6 +391,10 @@ def test_upload_for_which_the_disk_is_too_full_is_refused_and_leaves_nothing(
             at = local.begin("resumed")
     assert local.ask("DELETE", f"{OBJECTS}/x").status == 204
     assert len([path for path in (store / "objects").rglob("*") if path.is_file()]) == 1
+    (there := store / "uploads" / "there").write_bytes(b"takes no more of the disk")
+    with local.api.store.drafting() as draft:
+        draft.adopt(there)
+        assert local.api.store.put("data", "adopted", draft, {}, Conditions()).size == 25
 
 
 def test_buckets_of_an_earlier_release_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ PROGRAMS = by_module(
         },
         "killed.task": {"*": Script(((1.0, Exit(137)),))},
         "forever.task": {"*": FOREVER},
+        "talks.task": {"*": Script(tuple((10.0 * n, Print(f"line {n}")) for n in range(1000)))},
     }
 )
 
@@ -256,6 +257,41 @@ async def test_run_of_an_agent_past_its_lease_starts_elsewhere_and_never_lives_t
     home.network.cut = False
     await world.settle()
     assert home.host.runs == {}
+
+
+@on_every_database
+async def test_agent_that_is_back_after_its_lease_delivers_every_line_whenever_that_is(world: World) -> None:
+    """Before the server has given it up, and after the next run has begun elsewhere."""
+    first, second = world.machine("a", PROGRAMS, cpus=1), world.machine("b", PROGRAMS, cpus=1)
+    await world.settle()
+    for silent_s in (580.0, 700.0):
+        job_id = f"after_{silent_s:g}_s"
+        await world.submit(job_id, module="talks.task")
+        await world.settle()
+        home, other = (first, second) if first.host.runs else (second, first)
+        (run_id,) = home.host.runs
+        home.network.cut = True
+        for _ in range(int(silent_s // 10)):
+            world.clock.advance(10)
+            await home.step()
+            await other.step()
+            world.tick()
+        written = [
+            line.text for line in home.runtime.read_log(run_id, "master-replica-0", 0, 1000, 1 << 20).lines
+        ]
+        assert len(written) > 50
+        home.network.cut = False
+        await world.settle(8)
+        detail = await world.detail(job_id)
+        assert (detail.runs[0].run_id, detail.runs[0].state) == (run_id, RunState.ENDED)
+        assert detail.runs[0].replicas[0].reason is Reason.HOST_LOST
+        entries = await world.log(job_id)
+        assert [e.text for e in entries if (e.run, e.task) == (1, "master-replica-0")] == written
+        assert run_id not in home.host.runs, "it is removed once its log is there"
+        damaged = [event for event in detail.events if event.kind == "log-damaged"]
+        assert len(damaged) == sum(event.kind == "log-complete" for event in detail.events)
+        await world.cancel(job_id)
+        await world.settle(8)
 
 
 async def test_machine_that_is_shut_down_costs_no_retry(world: World) -> None:

@@ -8,10 +8,13 @@ from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.training_input import OUTPUT_ONLY, Job
 
-_OPEN = ("labels", "trainingOutput")
-"""Keys with anything inside: labels have names of users, and the output's fields are the server's."""
+_OPEN = ("labels", "trainingOutput", "metrics")
+"""Keys with anything inside: labels and metrics have names of users, and the output's fields are the server's."""
 
-FIRST = frozenset(map(to_camel, Job.model_fields)) | OUTPUT_ONLY
+_RESULTS = frozenset(("owner", "duration", "metrics"))
+"""Keys of the jobs in a list for programs, beside the API's."""
+
+FIRST = frozenset(map(to_camel, Job.model_fields)) | OUTPUT_ONLY | _RESULTS
 """The keys of a job itself."""
 
 

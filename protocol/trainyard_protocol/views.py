@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.sync import Capacity, Disk, RuntimeOffer, Stall, Stream, Wire, image_runtime, no_room
@@ -52,6 +52,24 @@ class CurveDigest(Wire):
     step: int
     value: Number
     points: tuple[tuple[int, Number], ...] = ()
+
+
+class ListedJob(BaseModel):
+    """A job of the v1 API in a list for programs, with its owner, its duration in seconds, until now while it runs, and
+    the newest value of each metric."""
+
+    model_config = ConfigDict(extra="allow")
+
+    owner: str
+    duration: int | None = None
+    metrics: dict[str, float | str] = {}
+
+
+class JobsPage(BaseModel):
+    """A page of a list for programs."""
+
+    jobs: tuple[ListedJob, ...] = ()
+    nextPageToken: str = ""  # noqa: N815 - as in the v1 API
 
 
 class MetricsDigest(Wire):

@@ -31,7 +31,8 @@ def list_jobs(
     uri: bool,
 ) -> str:
     """List jobs as `JOB_ID STATUS CREATED` or in `output`'s format. `limit` applies after sorting."""
-    jobs = list(client.list_jobs(filter_, None if sort_by else limit))
+    with_results = bool(sort_by) or not output.for_people
+    jobs = list(client.list_jobs(filter_, None if sort_by else limit, with_results=with_results))
     check_keys("--sort-by", [key.removeprefix("~") for key in _keys(sort_by)], jobs)
     check_keys("--format", [column.key for column in output.columns], jobs)
     if sort_by:

@@ -17,6 +17,7 @@ from trainyard_protocol.views import (
     ActiveJobsView,
     Explanation,
     JobDetail,
+    JobsPage,
     Me,
     MetricsView,
     QueueExplanationView,
@@ -26,6 +27,7 @@ from trainyard_protocol.views import (
 )
 from trainyard_server.api.csrf import bearer
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, UseCases, json_of, within
+from trainyard_server.api.json_answer import JsonAnswer
 from trainyard_server.domain.metrics.series import LEAST
 from trainyard_server.services.job_search import JobSearchRequest
 from trainyard_server.services.metrics import DEFAULT_POINTS, MOST_POINTS, MetricsQuery, csv_blocks
@@ -92,6 +94,18 @@ def find_jobs(cases: Cases, caller: AuthenticatedCaller, q: str = "") -> dict[st
 def active_jobs(cases: Cases, caller: AuthenticatedCaller) -> ActiveJobsView:
     """The jobs that the caller may see and that have not ended, with what each of them does."""
     return cases.cluster.active(caller.visible)
+
+
+@router.get("/projects/{project}/jobs", response_model=JobsPage)
+def list_with_results(
+    project: str,
+    cases: Cases,
+    filter_text: Annotated[str, Query(alias="filter")] = "",
+    page_size: Annotated[int | None, Query(alias="pageSize")] = None,
+    page_token: Annotated[str, Query(alias="pageToken")] = "",
+) -> Response:
+    """A list of the v1 API whose jobs also have owner, duration in seconds, and metrics."""
+    return JsonAnswer(cases.jobs.list(project, filter_text, page_size, page_token, with_results=True))
 
 
 @router.get("/projects/{project}/jobs/{job_id}")

@@ -288,6 +288,12 @@ ROUTES: Sequence[Route] = (
     Route("DELETE", f"{_SECRETS}/{{name}}", Access.ADMIN, "delete a secret of the project", "secrets.delete"),
     Route("GET", f"{_MORE}/jobs", Access.PERSON, "jobs whose name contains a text"),
     Route("GET", f"{_MORE}/jobs:active", Access.PERSON, "the jobs that have not ended, and what they do"),
+    Route(
+        "GET",
+        f"{_MORE}/projects/{{project}}/jobs",
+        Access.VIEWER,
+        "jobs with their owners, durations and metrics",
+    ),
     Route("GET", _DETAIL, Access.VIEWER, "runs, replicas, events, verdict"),
     Route(
         "DELETE",

@@ -6,7 +6,8 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from pydantic.alias_generators import to_camel
@@ -30,6 +31,7 @@ from trainyard_server.control.removal import remove_job
 from trainyard_server.domain.lifecycle.decisions import CANCELLED_BY_USER
 from trainyard_server.domain.lifecycle.stalls import check_labels
 from trainyard_server.domain.permissions import Caller
+from trainyard_server.domain.tuning.measurements import newest_values
 from trainyard_server.services.package_uris import check_package_uris
 from trainyard_server.services.submissions import Submissions, submission_of
 from trainyard_server.services.training_output import (
@@ -38,7 +40,7 @@ from trainyard_server.services.training_output import (
     training_outputs,
     whole_second,
 )
-from trainyard_server.storage.db import filters
+from trainyard_server.storage.db import filters, studies
 from trainyard_server.storage.db.models import JobRow
 from trainyard_server.storage.db.reader import Reader
 from trainyard_server.storage.events.notifier import QUEUE_TOPIC, job_topic
@@ -93,10 +95,17 @@ class Jobs:
         self._submissions.check_free(project, job_id)
 
     def list(
-        self, project: str, filter_text: str = "", page_size: int | None = None, page_token: str = ""
+        self,
+        project: str,
+        filter_text: str = "",
+        page_size: int | None = None,
+        page_token: str = "",
+        *,
+        with_results: bool = False,
     ) -> dict[str, Any]:
         """One page, the newest job first: `{"jobs": [...], "nextPageToken": ...}`, `{}` for nothing. A page of large
-        jobs has fewer of them."""
+        jobs has fewer of them. `with_results`: each also with its owner, its duration in seconds, and the newest value
+        of each metric."""
         expression = filters.parse(filter_text)
         if page_size is not None and page_size < 0:
             raise InvalidArgument(Violation("page_size", f"must be 0 or more; this is {page_size}."))
@@ -113,6 +122,13 @@ class Jobs:
             rows, more = reader.jobs(project, condition, below, size)
             outputs = training_outputs(reader, rows)
             page = [_with_pointer(v1_job(row, outputs[row.key])) for row in rows]
+            if with_results:
+                reported = studies.summaries(reader, [row.key for row in rows])
+                now = self._backend.clock()
+                page = [
+                    job | _results(row, reported.get(row.key, ()), now)
+                    for job, row in zip(page, rows, strict=True)
+                ]
         answer: dict[str, Any] = {"jobs": page} if page else {}
         if more:
             answer["nextPageToken"] = _token(rows[-1].job_id, filter_text)
@@ -278,6 +294,16 @@ def v1_job(job: JobRow, output: Mapping[str, Any]) -> dict[str, Any]:
     if job.state is JobState.QUEUED and job.position:
         answer["jobPosition"] = str(job.position)
     return answer
+
+
+def _results(job: JobRow, summaries: Iterable[Mapping[str, Any]], now: datetime) -> dict[str, Any]:
+    """The fields of a list for programs beside the API's Job. `summaries`: those of its primary, run by run."""
+    results: dict[str, Any] = {"owner": job.owner}
+    if job.started_at is not None:
+        results["duration"] = round(((job.ended_at or now) - job.started_at).total_seconds())
+    if metrics := newest_values(summaries):
+        results["metrics"] = metrics
+    return results
 
 
 def _with_pointer(answer: dict[str, Any]) -> dict[str, Any]:

@@ -54,6 +54,11 @@ def listed(names: Sequence[str]) -> str:
     return f"{text} and {more} more" if more > 0 else text
 
 
+def newest_values(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The newest value of each metric in summaries, as JSON has it; the later run counts."""
+    return {str(curve["name"]): curve["value"] for summary in summaries for curve in _curves(summary)}
+
+
 def chosen_metric(names: Iterable[str], goal: Goal | None) -> str:
     """The metric by which trials are ranked where nobody has named one: the only one of validation, or else the only
     one, whose name has a direction, and that of the goal if one was sent. "" if there is none, or a choice."""

@@ -168,6 +168,7 @@ CALLS: Mapping[str, Sequence[str]] = {
         _CONFIG + "}",
         _CONFIG + ', "package_uris": ["$package"]}',
     ),
+    f"GET {_MORE}/projects/{{project}}/jobs": ("", "?filter=jobId:*"),
     f"GET {_MORE}/projects/{{project}}/jobs:suggest": ("?like=$job_id",),
     f"GET {_MORE}{_JOB}/metrics": ("",),
     f"GET {_MORE}{_JOB}/metrics.csv": ("",),

@@ -303,6 +303,31 @@ def test_list_filters_limits_sorts_and_formats(typed: Type, app: Server) -> None
     assert typed("jobs list --uri --filter jobId:cnn*").out.endswith("/v1/projects/p/jobs/cnn\n")
 
 
+def test_list_for_programs_has_owner_duration_and_metrics(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.create("trained")
+    app.tick()
+    agent.sync()
+    agent.start()
+    agent.log('{"event": "progress", "step": 7, "loss": 0.25, "val_loss": NaN}')
+    app.clock.advance(90)
+    agent.exit()
+    app.create("waits")
+    waits, trained = json.loads(typed("jobs list -o json").out)
+    assert (waits["owner"], waits.keys() & {"duration", "metrics"}) == ("admin", set())
+    assert (trained["owner"], trained["duration"]) == ("admin", 90)
+    assert trained["metrics"] == {"loss": 0.25, "val_loss": "NaN"}
+    assert (
+        typed("jobs list --format value(jobId,metrics.loss) --sort-by duration").out
+        == "trained\t0.25\nwaits\t\n"
+    )
+    listed = app.get("/v1/projects/p/jobs")["jobs"]
+    assert not {
+        key for job in listed for key in job.keys() & {"owner", "duration", "metrics"}
+    }  # the API's Job
+
+
 UNKNOWN_KEYS = {
     "jobs list --sort-by ~createtime": "argument --sort-by: jobs have no key 'createtime'. Did you mean createTime?",
     "jobs list --format value(jobId,foo)": "argument --format: jobs have no key 'foo'.",

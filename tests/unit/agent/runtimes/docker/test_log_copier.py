@@ -121,6 +121,16 @@ def test_copier_goes_on_where_another_agent_died_in_the_middle_of_a_line(tmp_pat
     assert copied(TapeEngine(*frames), tmp_path) == [f"line {n}" for n in range(5)]
 
 
+def test_copier_of_a_container_that_was_removed_says_that_its_log_may_lack_lines(tmp_path: Path) -> None:
+    class Removed(TapeEngine):
+        def log(self, container: str, follow: bool) -> Tape | None:  # type: ignore[override]
+            return super().log(container, follow) if follow else None
+
+    assert copied(Removed(frame(b"one\n")), tmp_path) == ["one"]
+    log = LogFile(tmp_path / "log.jsonl").slice(0, 10, 1 << 20, tmp_path / "done.json")
+    assert (log.complete, log.missing) == (True, None)
+
+
 def test_copier_ends_when_its_run_is_removed(tmp_path: Path) -> None:
     engine = TapeEngine(breaks_after=(0,) * 100)
     copier = LogCopier(engine, "c" * 64, tmp_path / "gone", lambda: True)  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ def main(
     status = _wait_for(child)
     try:
         _keep(directory, before, job_dir)
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001 - the script's own end counts, whatever fails here
         _say(f"WARNING: trainyard: files of the working directory are lost: {error}")
     _end_as(status)
 
@@ -226,8 +226,13 @@ def _end_as(status: int) -> None:
 
 def _keep(directory: Path, before: Mapping[str, _State], job_dir: str) -> None:
     """Move new and changed files to the job's directory, the smallest first, and say where they are."""
-    states = ((relative, _state(path)) for relative, path in _files(directory))
-    changed = sorted((state[1], relative) for relative, state in states if before.get(relative) != state)
+    changed = []
+    for relative, path in _files(directory):
+        with contextlib.suppress(FileNotFoundError):  # processes that the script has left may go on
+            state = _state(path)
+            if before.get(relative) != state:
+                changed.append((state[1], relative))
+    changed.sort()
     if not changed:
         return
     if not job_dir:

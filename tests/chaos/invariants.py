@@ -134,7 +134,12 @@ def verdicts_are_what_happened(outcome: Outcome) -> None:
 def only_failures_cost_a_retry(outcome: Outcome) -> None:
     """Not what an engine did not start, or took away."""
     for name, detail in outcome.details.items():
-        reasons = [run.verdict.reason for run in detail.runs[:-1] if run.verdict is not None]
+        # The last one too, where the job was cancelled before its next run.
+        queued = {
+            event.run for event in detail.events if event.kind == "job" and event.after == JobState.QUEUED
+        }
+        runs = [run for run in detail.runs if run.number in queued]
+        reasons = [run.verdict.reason for run in runs if run.verdict is not None]
         failed = [reason for reason in reasons if FAULTS[reason] is Fault.INFRASTRUCTURE]
         counted = [event.message for event in detail.events if "(retry " in event.message]
         assert len(counted) == len(failed), f"{name}: {reasons} cost {counted}"

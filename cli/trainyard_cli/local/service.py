@@ -26,7 +26,6 @@ from trainyard_cli.local.state import (
     stop_all_command,
 )
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
-from trainyard_protocol.agents import ANSWERED, REFUSED
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unauthenticated, Unavailable
 from trainyard_protocol.loopback import free_port, is_free
 from trainyard_protocol.states import JobState
@@ -404,6 +403,8 @@ def _wait_until_ready(
 
 def _refusal(state: LocalState, after: int) -> str:
     """The server's words if it refuses the agent now, by the agent's log; else ""."""
+    from trainyard_protocol.agents import ANSWERED, REFUSED  # models, which `up` does not wait for
+
     words = ""
     for line in state.log_tail("agent", lines=1000, after=after).splitlines():
         if REFUSED in line:

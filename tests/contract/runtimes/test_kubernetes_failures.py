@@ -18,7 +18,7 @@ import pytest
 
 from contract.runtimes.conftest import Namespaces
 from contract.runtimes.runtime_labs import FOREVER, MISSING, STUBBORN, Driver, KubernetesLab, Program
-from kubernetes_bed.bed import Bed
+from kubernetes_bed.bed import BASE_IMAGE, Bed
 from kubernetes_bed.kube_api import KubeApi, Refused
 from kubernetes_bed.machines import wait_until
 from run_ids import unique_run
@@ -477,29 +477,45 @@ def test_run_that_the_cluster_does_not_allow_is_refused_and_one_over_a_quota_giv
     assert reason is Reason.REFUSED, words
     assert 'RuntimeClass "nowhere" not found' in words
 
-    quotas = f"/api/v1/namespaces/{kubernetes_lab.client.namespace}/resourcequotas"
-    api.create(quotas, {"metadata": {"name": "nothing"}, "spec": {"hard": {"pods": "0"}}})
-    wait_until(lambda: "status" in api.get(f"{quotas}/nothing"), "the quota is known")
-    reason, words = end_of(kubernetes_lab)
+    namespace = f"/api/v1/namespaces/{kubernetes_lab.client.namespace}"
+    quota = {"metadata": {"name": "nothing"}, "spec": {"hard": {"pods": "0"}}}
+    api.create(f"{namespace}/resourcequotas", quota)
+    try:
+        wait_until(lambda: not _may_make_pods(api, namespace), "the quota is enforced")
+        reason, words = end_of(kubernetes_lab)
+    finally:  # other tests use the namespace again
+        api.delete(f"{namespace}/resourcequotas/nothing")
+        wait_until(lambda: _may_make_pods(api, namespace), "the quota is gone")
     assert reason is Reason.GIVEN_BACK, words
     assert "quota: nothing" in words
-    api.delete(f"{quotas}/nothing")
 
-    namespace = f"refused-{uuid.uuid4().hex[:8]}"
+    refused = f"refused-{uuid.uuid4().hex[:8]}"
     rules = [rule for rule in RULES if "pods" not in rule["resources"]]
     reading = {
         "apiGroups": [""],
         "resources": ["pods", "services"],
         "verbs": ["get", "list", "watch", "patch", "delete"],
     }
-    lab = KubernetesLab(tmp_path / "refused", kubernetes.with_role(namespace, [*rules, reading]))
+    lab = KubernetesLab(tmp_path / "refused", kubernetes.with_role(refused, [*rules, reading]))
     try:
         reason, words = end_of(lab)
     finally:
         lab.end()
-        api.delete(f"/api/v1/namespaces/{namespace}")
+        api.delete(f"/api/v1/namespaces/{refused}")
     assert reason is Reason.REFUSED, words
     assert "pods is forbidden" in words
+
+
+def _may_make_pods(api: KubeApi, namespace: str) -> bool:
+    """Whether a pod can be made there, which is removed at once."""
+    container = {"name": "main", "image": BASE_IMAGE, "command": ["true"]}
+    body = {"metadata": {"name": "probe"}, "spec": {"containers": [container]}}
+    try:
+        api.create(f"{namespace}/pods", body)
+    except Refused as refused:
+        return refused.code != 403
+    api.delete(f"{namespace}/pods/probe", gracePeriodSeconds="0")
+    return True
 
 
 def test_start_in_which_the_agent_is_killed_is_given_back_with_what_was_made(

@@ -114,6 +114,7 @@ def check_claims(
         "it is for another client (aud)": client_id in audiences and party == client_id,
         "it has expired (exp)": now - _SKEW < _time(claims, "exp"),
         "it is from the future (iat)": _time(claims, "iat") <= now + _SKEW,
+        "it is not valid yet (nbf)": "nbf" not in claims or _time(claims, "nbf") <= now + _SKEW,
         "it is of another sign-in (nonce)": isinstance(nonce, str)
         and hmac.compare_digest(nonce.encode("utf-8", "replace"), attempt.nonce.encode()),
     }

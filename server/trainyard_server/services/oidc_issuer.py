@@ -12,7 +12,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
-from trainyard_protocol.errors import TooManyRequests, Unauthenticated, Unavailable
+from trainyard_protocol.errors import Unauthenticated, Unavailable
 from trainyard_protocol.trust import client_context
 from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.domain.oidc import ALGORITHMS, Attempt, authorization_url
@@ -25,8 +25,6 @@ _KEEP_S = 3600.0
 _KEYS_AGAIN_S = 60.0  # at most so often for a token with an unknown key
 _TIMEOUT_S = 10.0
 _MAX_ANSWER = 2**20
-_CONCURRENT = 4
-_SLOT_WAIT_S = 1.0
 _KEY_TYPES = ("RSA", "EC", "OKP")
 
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
@@ -60,13 +58,12 @@ class _Kept(Generic[_T]):
 
 
 class OidcIssuer:
-    """One issuer. Requests block for 10 seconds at most, and few at a time. Thread-safe."""
+    """One issuer. Requests block for 10 seconds at most. Thread-safe."""
 
     def __init__(self, options: OidcOptions, stopwatch: Stopwatch) -> None:
         self._options = options
         self._stopwatch = stopwatch
         self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(_CONCURRENT)
         self._metadata: _Kept[_Metadata] | None = None
         self._keys: _Kept[KeySet] | None = None
 
@@ -79,7 +76,7 @@ class OidcIssuer:
     def claims(self, code: str, attempt: Attempt) -> Mapping[str, Any]:
         """The claims of the ID token for a code, with its signature checked, and nothing else.
 
-        Raises Unauthenticated for a refused code or an invalid token, IssuerFailed, TooManyRequests.
+        Raises Unauthenticated for a refused code or an invalid token, IssuerFailed.
         """
         metadata = self._read_metadata()
         return self._verified(self._exchange(metadata, code, attempt), metadata)
@@ -107,7 +104,7 @@ class OidcIssuer:
             raise IssuerFailed(f"its token endpoint answered {status}{_reason(answer)}")
         token = answer.get("id_token")
         if not isinstance(token, str):
-            raise IssuerFailed("its token endpoint gave no ID token")
+            raise Unauthenticated("The issuer gave no ID token that can be used. Sign in again.")
         return token
 
     def _verified(self, token: str, metadata: _Metadata) -> Mapping[str, Any]:
@@ -167,9 +164,7 @@ class OidcIssuer:
         return keys
 
     def _call(self, method: Literal["GET", "POST"], url: str, **given: Any) -> tuple[int, dict[str, Any]]:
-        """The status and the JSON object of an answer, {} for another one. Raises IssuerFailed, TooManyRequests."""
-        if not self._slots.acquire(timeout=_SLOT_WAIT_S):
-            raise TooManyRequests("Too many people sign in at the same time. Try again in 10 s.", 10)
+        """The status and the JSON object of an answer, {} for another one. Raises IssuerFailed."""
         try:
             given.setdefault("auth", None)
             headers = {"Accept": "application/json"}
@@ -180,8 +175,6 @@ class OidcIssuer:
                 return answer.status_code, _object(answer)
         except httpx.HTTPError as error:
             raise IssuerFailed(f"{url} does not answer ({type(error).__name__})") from error
-        finally:
-            self._slots.release()
 
 
 def _object(answer: httpx.Response) -> dict[str, Any]:

@@ -19,21 +19,21 @@ _LONGEST_ANSWER = 4096
 
 
 @router.get(OIDC)
-def begin(request: Request, pages: Pages, cases: Cases, next: str = "/") -> Response:  # noqa: A002 - the query
+async def begin(request: Request, pages: Pages, cases: Cases, next: str = "/") -> Response:  # noqa: A002 - the query
     """Go to the issuer. Another site's link leads to the sign-in page instead: the person decides."""
     single_sign_on = _offered(cases)
     path = local_path(next)
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return RedirectResponse(SIGN_IN, 303)
     try:
-        begun = single_sign_on.begin(path)
+        begun = await single_sign_on.begin(path)
     except TrainyardError as error:
         return sign_in_answer(request, pages, cases, path, error)
     return _with_attempt(request, RedirectResponse(begun.url, 303), begun.cookie)
 
 
 @router.get(OIDC_CALLBACK)
-def finish(
+async def finish(
     request: Request, pages: Pages, cases: Cases, state: str = "", code: str = "", error: str = ""
 ) -> Response:
     """Open a session for the person whom the issuer names; the attempt ends with its first answer."""
@@ -42,11 +42,13 @@ def finish(
     answer: Response
     if max(map(len, (state, code, error))) > _LONGEST_ANSWER:
         error, code = "too long", ""
+    address = address_of(request)
     try:
-        session, path = single_sign_on.finish(cookie, state, code, error, request.state.session)
+        async with cases.guesses.checking(address):
+            session, path = await single_sign_on.finish(cookie, state, code, error, request.state.session)
     except TrainyardError as problem:
         if isinstance(problem, Unauthenticated):
-            problem = cases.guesses.wrong(address_of(request), problem)
+            problem = cases.guesses.wrong(address, problem)
         answer = sign_in_answer(request, pages, cases, "/", problem)
     else:
         answer = RedirectResponse(path, 303)

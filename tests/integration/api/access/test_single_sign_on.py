@@ -153,6 +153,9 @@ SPOILT: list[tuple[dict[str, Any], str]] = [
     ({"exp": None}, "its exp is not a time"),
     ({"exp": 1e300}, "its exp is not a time"),
     ({"iat": int(START.timestamp()) + 61}, "from the future"),
+    ({"nbf": int(START.timestamp()) + 61}, "not valid yet"),
+    ({"nbf": "soon"}, "its nbf is not a time"),
+    ({"nbf": None}, "its nbf is not a time"),
     ({"nonce": "another"}, "of another sign-in"),
     ({"nonce": None}, "of another sign-in"),
     ({"email": None}, "has no email"),
@@ -194,6 +197,27 @@ def test_id_token_is_signed_by_a_key_of_the_issuer(signing: Server, issuer: Issu
         assert sign_in(signing, issuer).status_code == 401, token
 
 
+def test_answer_of_the_issuer_without_an_id_token_signs_nobody_in(signing: Server, issuer: Issuer) -> None:
+    answers: tuple[Any, ...] = (
+        {},
+        {"id_token": None},
+        {"id_token": 7},
+        {"id_token": ["a.b.c"]},
+        {"id_token": {}},
+        [],
+        7,
+    )
+    for answer in answers:
+        issuer.answers["/token"] = (200, answer)
+        page = sign_in(signing, issuer)
+        assert (page.status_code, "gave no ID token" in page.text) == (401, True), answer
+
+
+def test_id_token_that_is_valid_now_may_say_since_when(signing: Server, issuer: Issuer) -> None:
+    issuer.spoil = {"nbf": int(START.timestamp()) + 60}  # clocks differ
+    session_of(sign_in(signing, issuer))
+
+
 def test_new_key_of_the_issuer_is_looked_up(signing: Server, issuer: Issuer, clock: Clock) -> None:
     session_of(sign_in(signing, issuer))
     session_of(sign_in(signing, issuer))
@@ -214,7 +238,6 @@ FAILURES: list[tuple[str, tuple[int, Any], str]] = [
     (METADATA, (302, {}), "answered 302"),
     ("/token", (500, b"<html>"), "token endpoint answered 500"),
     ("/token", (401, {"error": "invalid_client"}), "answered 401 (&#39;invalid_client&#39;)"),
-    ("/token", (200, {}), "gave no ID token"),
     ("/keys", (200, {"keys": 7}), "its keys cannot be read"),
     ("/keys", (200, {"keys": [{"kty": "RSA", "n": "!", "e": 1}]}), "its keys cannot be read"),
 ]

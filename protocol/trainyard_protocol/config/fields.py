@@ -19,6 +19,10 @@ from trainyard_protocol.errors import shown
 _E = TypeVar("_E", bound=StrEnum)
 _INT64 = 2**63
 _MAX_SHOWN = 200  # characters of a string that a message repeats
+_MAX_TEXT = 4096
+"""Characters of a string: those of a path on Linux, the longest that a field holds."""
+_MAX_ARGUMENT = 2**17 - 1
+"""Bytes of one argument of a program on Linux."""
 _DURATION = re.compile(r"(\d{1,12})(\.\d{1,9})?s")
 
 
@@ -58,6 +62,8 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
+        if len(value) > _MAX_TEXT:
+            raise validation_error(f"must be at most {_MAX_TEXT} characters long; this is {kind_of(value)}.")
         return _writable(value)
     if isinstance(value, float):
         raise validation_error(
@@ -83,7 +89,12 @@ def _writable(value: str) -> str:
 
 def _argument(value: object) -> str:
     if isinstance(value, str):
-        return _writable(value)
+        written = _writable(value)
+        if len(written.encode()) > _MAX_ARGUMENT:
+            raise validation_error(
+                f"must be at most {_MAX_ARGUMENT} bytes long, as each argument of a program; this is {kind_of(value)}."
+            )
+        return written
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     hint = ": put it in quotes." if isinstance(value, bool) else "."

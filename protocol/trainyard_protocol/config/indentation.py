@@ -64,6 +64,8 @@ class _Line:
 def rebuild(text: str) -> str | None:
     """The config with the indentation that its fields need. None: it has not lost any, or it cannot be rebuilt such
     that every key and value stays."""
+    if text.count("\n") > MAX_LINES:
+        return None
     lines = [_line(raw) for raw in text.removeprefix("\ufeff").splitlines()]
     if len(lines) > MAX_LINES or not _has_lost_indentation(lines):
         return None

@@ -127,6 +127,15 @@ def test_job_with_null_fields_takes_them_as_not_sent() -> None:
         ),
         (job(args=["a\0b"]), "Field: args[0] Error: must not hold a NUL character."),
         (
+            job(pythonModule="a" * 10**6),
+            "Field: python_module Error: must be at most 4096 characters long; this is a string of 1000000 characters.",
+        ),
+        (
+            job(args=["x", "é" * 2**16]),
+            "Field: args[1] Error: must be at most 131071 bytes long, as each argument of a program; this is a string "
+            "of 65536 characters.",
+        ),
+        (
             job(jobDir="\ud800"),
             "Field: job_dir Error: must be text; it holds half of a surrogate pair (bytes that are not UTF-8?).",
         ),

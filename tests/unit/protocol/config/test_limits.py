@@ -5,6 +5,7 @@ import tracemalloc
 from collections.abc import Callable, Mapping
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,7 +46,9 @@ BEYOND = {
     "a: " + "x" * limits.MAX_BYTES: "is larger than 1 MiB",
     "a: [" + "{}," * 30_000 + "]": "has more than 10000 values",
     '{"a": [' + "{}," * 30_000 + "{}]}": "has more than 10000 values",
-    "".join(f"k{n}: 1\n" for n in range(501)): "has a mapping with 501 keys",
+    "".join(f"k{n}: 1\n" for n in range(501)): "has a mapping with more than 500 keys",
+    "a: {b: 1}\n"
+    + "".join(f"k{n}: {{c: 1}}\n" for n in range(30_000)): "has a mapping with more than 500 keys",
     "a: " + "[" * 40 + "]" * 40: "is nested too deeply",
     '{"a": ' + "[" * 60_000: "is nested too deeply",
     'a: "\\U00110000"': "has an escape that is no character",
@@ -64,6 +67,18 @@ def test_config_text_beyond_a_limit_is_refused() -> None:
         with pytest.raises(NotReadable) as refused:
             read(text)
         assert message in refused.value.text, text[:80]
+
+
+def test_config_text_with_too_much_is_refused_before_its_values_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compose(*_: object) -> None:
+        raise AssertionError("the slow parser was asked")
+
+    monkeypatch.setattr(yaml.SafeLoader, "compose_node", compose)
+    for text in ("trainingInput:\n" + "".join(f"  k{n}: v\n" for n in range(30_000)), "- " * 400_000):
+        with pytest.raises(NotReadable):
+            read(text)
 
 
 def _args(count: int) -> Mapping[str, object]:

@@ -3,6 +3,7 @@
 import json
 import socket
 import subprocess
+import tarfile
 import textwrap
 
 import pytest
@@ -117,7 +118,8 @@ def test_script_in_a_container_is_stopped_and_its_files_are_kept(containers: Ser
 
 def test_package_that_cannot_be_installed_fails_with_pips_words(containers: Service) -> None:
     package = containers.work / "broken-1.0.tar.gz"
-    package.write_bytes(b"\x1f\x8bno archive")
+    with tarfile.open(package, "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("broken-1.0/README"))
     config = containers.config(scaleTier="BASIC", runtimeVersion="2.11")
     done = containers.run(
         *("jobs", "submit", "training", "broken", "--config", str(config)),

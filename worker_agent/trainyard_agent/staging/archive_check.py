@@ -28,15 +28,9 @@ _MAX_PYPROJECT_BYTES = 1 << 20
 _PYPROJECT = re.compile(r"(\./)?[^/]+/pyproject\.toml")
 _REQUIREMENT_NAME = re.compile(r"\s*([A-Za-z0-9._-]+)")
 _SETUPTOOLS = ("setuptools.build_meta", "setuptools.build_meta:__legacy__")
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    EOFError,
-    KeyError,
-    NotImplementedError,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-)
+_MAX_REASON = 300
+_READ_BYTES = 1 << 20
+_ENCRYPTED = 1  # a flag of an entry of a zip file
 
 
 class ArchiveRefused(Exception):
@@ -69,15 +63,23 @@ def main(package: str, cpu_s: str) -> None:
 def needs_isolation(package: Path) -> bool:
     """Whether a build needs more than setuptools, so that pip must fetch its build tools. Raises ArchiveRefused.
 
-    False for a wheel, for a package without pyproject.toml, and for an unreadable one: pip reports its error.
+    False for a wheel, for a package without pyproject.toml, and for one whose pyproject.toml is not TOML: pip reports
+    its error.
     """
+    # As pip decides: a zip file may have any name.
+    zipped = package.suffix in (".zip", ".whl") or zipfile.is_zipfile(package)
     try:
-        # As pip decides: a zip file may have any name.
-        zipped = package.suffix in (".zip", ".whl") or zipfile.is_zipfile(package)
-        text = _check_zip(package) if zipped else _check_tar(package)
-        return package.suffix != ".whl" and _asks_for_more(tomllib.loads(text).get("build-system", {}))
-    except _UNREADABLE:
+        pyproject = _check_zip(package) if zipped else _check_tar(package)
+    except (ArchiveRefused, MemoryError, RecursionError):
+        raise
+    except Exception as error:  # the readers have no base class of their errors, and pip opens nothing unread
+        reason = str(error)[:_MAX_REASON] or type(error).__name__
+        raise ArchiveRefused(f"its archive cannot be read: {reason}") from error
+    try:
+        build_system = tomllib.loads(pyproject.decode()).get("build-system", {})
+    except ValueError:
         return False
+    return package.suffix != ".whl" and _asks_for_more(build_system)
 
 
 class Entries:
@@ -133,33 +135,43 @@ def _steps(path: str) -> list[str] | None:
     return None if path.startswith("/") else steps
 
 
-def _check_zip(package: Path) -> str:
-    """The text of the top directory's pyproject.toml; "" if there is none."""
+def _check_zip(package: Path) -> bytes:
+    """The content of the top directory's pyproject.toml; empty if there is none."""
     entries = Entries()
     with zipfile.ZipFile(package) as archive:
         for info in archive.infolist():
             mode = stat.S_IFREG | stat.S_IMODE(info.external_attr >> 16)
             entries.add(Entry(info.filename, info.file_size, mode))
         entries.finish()
+        for info in archive.infolist():
+            if info.flag_bits & _ENCRYPTED:
+                raise ArchiveRefused(f"{info.filename[:100]!r} is encrypted")
+            with archive.open(info) as file:
+                while file.read(_READ_BYTES):
+                    pass
         name = next(filter(_PYPROJECT.fullmatch, archive.namelist()), None)
         if name is None:
-            return ""
+            return b""
         with archive.open(name) as file:
-            return file.read(_MAX_PYPROJECT_BYTES).decode()
+            return file.read(_MAX_PYPROJECT_BYTES)
 
 
-def _check_tar(package: Path) -> str:
-    """The text of the top directory's pyproject.toml; "" if there is none."""
+def _check_tar(package: Path) -> bytes:
+    """The content of the top directory's pyproject.toml; empty if there is none."""
     entries, text = Entries(), b""
-    with tarfile.open(package) as tar:
+    with tarfile.open(package, "r:gz", encoding="utf-8") as tar:  # as pip does
         while (member := tar.next()) is not None:
             entries.add(_entry(member))
             if not text and member.isfile() and _PYPROJECT.fullmatch(member.name):
                 content = tar.extractfile(member)
                 text = content.read(_MAX_PYPROJECT_BYTES) if content else b""
             tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
+        assert tar.fileobj is not None
+        tar.fileobj.seek(tar.offset)
+        if any(tar.fileobj.read(tarfile.BLOCKSIZE)):  # tarfile ends at a damaged header without an error
+            raise ArchiveRefused(f"its tar file is damaged at byte {tar.offset}")
     entries.finish()
-    return text.decode()
+    return text
 
 
 def _entry(member: tarfile.TarInfo) -> Entry:

@@ -1,6 +1,7 @@
 import asyncio
 import gzip
 import io
+import lzma
 import stat
 import tarfile
 import zipfile
@@ -57,12 +58,6 @@ async def test_isolation_is_needed_where_more_than_setuptools_builds(
     tmp_path: Path, name: str, files: dict[str, str], expected: bool
 ) -> None:
     assert await needs_isolation(sdist(tmp_path / name, files)) is expected
-
-
-@pytest.mark.parametrize("name", ["p.tar.gz", "p.zip", "p.whl"])
-async def test_isolation_of_what_is_no_archive_is_left_to_pip(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"garbage")
-    assert await needs_isolation(tmp_path / name) is False
 
 
 @pytest.mark.parametrize(
@@ -132,9 +127,39 @@ def setuid() -> zipfile.ZipInfo:
     return info
 
 
+def plain(*members: Member) -> bytes:
+    """A tar file that is not compressed."""
+    return gzip.decompress(tar(("p-1/data", {"size": 3000}), *members))
+
+
+def with_dictionary_of_4_gib() -> bytes:
+    """A zip file of one entry, compressed by LZMA, whose reader must allocate 4 GiB."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("p-1/setup.py", "x" * 100)
+    content = bytearray(buffer.getvalue())
+    at = (
+        content.index(b"\x05\x00\x5d") + 3
+    )  # LZMA's properties: their size, a byte, the size of the dictionary
+    content[at : at + 4] = b"\xff" * 4
+    return bytes(content)
+
+
+def changed(content: bytes, old: bytes, new: bytes) -> bytes:
+    assert old in content
+    return content.replace(old, new)
+
+
+def encrypted(content: bytes) -> bytes:
+    """A zip file whose entries say, in both of their headers, that they are encrypted."""
+    local, central = b"PK\3\4\x14\0", b"PK\1\2\x14\3\x14\0"
+    return changed(changed(content, local + b"\0", local + b"\1"), central + b"\0", central + b"\1")
+
+
 DIGITS = b"1" * 1_000_000
 HARD, GNU = tarfile.LNKTYPE, tarfile.GNUTYPE_LONGNAME
 EXCEEDED = "cannot be read in"
+UNREADABLE = "its archive cannot be read: "
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "quadratic pax header": ("p.tar.gz", lambda: header(tarfile.XHDTYPE, len(DIGITS), DIGITS), EXCEEDED),
     "pax header of 4 GiB": (
@@ -168,6 +193,44 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "setgid in a zip": ("p.zip", lambda: zipped(setuid()), "'p-1/tool' has the setuid"),
     "deep": ("p.tar.gz", lambda: tar(("d/" * 65 + "f", {})), "64 directories"),
     "long": ("p.tar.gz", lambda: tar(("n" * 1025, {})), "1024 characters"),
+    "no tar file": ("p.tar.gz", lambda: b"garbage", f"{UNREADABLE}not a gzip file"),
+    "no zip file": ("p.zip", lambda: b"garbage", f"{UNREADABLE}File is not a zip file"),
+    "no wheel": ("p-1-py3-none-any.whl", lambda: b"garbage", f"{UNREADABLE}File is not a zip file"),
+    "empty": ("p.tar.gz", lambda: b"", UNREADABLE),
+    "tar file that is not compressed": ("p.tar.gz", plain, f"{UNREADABLE}not a gzip file"),
+    "tar file of another compression": ("p.tgz", lambda: lzma.compress(plain()), f"{UNREADABLE}not a gzip file"),
+    "gzip of no tar file": ("p.tar.gz", lambda: gzip.compress(b"garbage" * 99), f"{UNREADABLE}invalid header"),
+    "gzip that ends early": ("p.tar.gz", lambda: tar()[:-40], f"{UNREADABLE}Compressed file ended"),
+    "gzip with an invalid block": ("p.tar.gz", lambda: tar()[:10] + b"\xff" * 50, "Error -3 while decompressing"),
+    "tar file that ends early": ("p.tar.gz", lambda: gzip.compress(plain()[:3000]), f"{UNREADABLE}unexpected end"),
+    "damaged tar header": (
+        "p.tar.gz",
+        lambda: gzip.compress(changed(plain(("p-1/x", {})), b"p-1/x", b"p-2/x")),
+        "its tar file is damaged at byte 4096",
+    ),
+    "tar header that ends early": (
+        "p.tar.gz",
+        lambda: gzip.compress(plain(("p-1/x", {}))[: 4096 + 200]),
+        "its tar file is damaged at byte 4096",
+    ),
+    "zip file that ends early": ("p.zip", lambda: zipped()[:-30], f"{UNREADABLE}File is not a zip file"),
+    "encrypted zip file": ("p.zip", lambda: encrypted(zipped()), "'p-1/setup.py' is encrypted"),
+    "unknown compression": (
+        "p.zip",
+        lambda: changed(zipped(), b"\x14\0\0\0\x08\0", b"\x14\0\0\0\x63\0"),
+        f"{UNREADABLE}That compression method is not supported",
+    ),
+    "damaged content in a wheel": (
+        "p-1-py3-none-any.whl",
+        lambda: changed(zipped(zipfile.ZipInfo("p-1/x"), content=b"content"), b"content", b"concent"),
+        f"{UNREADABLE}Bad CRC-32 for file 'p-1/x'",
+    ),
+    "other name in the zip's own list": (
+        "p.zip",
+        lambda: zipped(zipfile.ZipInfo("p-1/x")).replace(b"p-1/x", b"p-1/y", 1),
+        f"{UNREADABLE}File name in directory 'p-1/x' and header",
+    ),
+    "dictionary of 4 GiB in a zip": ("p.zip", with_dictionary_of_4_gib, EXCEEDED),
     "nothing wrong": (
         "p.tar.gz",
         lambda: tar(
@@ -180,7 +243,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
 }  # fmt: skip
 
 
-async def test_hostile_archives_are_refused_in_a_process_of_their_own(
+async def test_hostile_and_unreadable_archives_are_refused_in_a_process_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archives, "CPU_S", 1)

@@ -2,8 +2,10 @@
 
 import asyncio
 import hashlib
+import io
 import json
 import os
+import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +30,16 @@ IMAGES = {
     "jax": RuntimeImage(image="registry/jax:1"),
     "built": RuntimeImage(image="b", dockerfile="/b.Dockerfile"),
 }
+
+
+def wheel(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("module.py", content)
+    return file.getvalue()
+
+
+SMALL = wheel(b"small")
 TABLE = Runtimes(IMAGES, {"2.1": RuntimeVersion(cpu="jax"), "*": RuntimeVersion(cpu="built")})
 
 
@@ -75,13 +87,13 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
 async def test_small_packages_travel_with_the_run_and_large_ones_are_downloaded_and_checked(
     packages: Packages, tmp_path: Path
 ) -> None:
-    small = packages.upload("small-1.whl", b"small")
+    small = packages.upload("small-1.whl", SMALL)
     staged = await packages.staged(small)
     assert (staged.phase, staged.images) == ("ready", {"": "registry/jax:1"}), staged.message
     installation, contents = Installation.read(Path(staged.packages))
-    assert dict(zip(installation.files, contents, strict=True))["0/small-1.whl"] == b"small"
+    assert dict(zip(installation.files, contents, strict=True))["0/small-1.whl"] == SMALL
 
-    content = os.urandom(MOST)
+    content = wheel(os.urandom(MOST))
     staged = await packages.staged(packages.upload("large-1.whl", content), server="https://trains/")
     installation, contents = Installation.read(Path(staged.packages))
     assert sum(map(len, contents)) < 100_000
@@ -100,14 +112,14 @@ async def test_small_packages_travel_with_the_run_and_large_ones_are_downloaded_
 
 
 async def test_packages_of_a_job_with_an_image_are_installed_in_that_image(packages: Packages) -> None:
-    staged = await packages.staged(packages.upload("small-1.whl", b"small"), image="team/torch:1")
+    staged = await packages.staged(packages.upload("small-1.whl", SMALL), image="team/torch:1")
     assert (staged.phase, staged.images) == ("ready", {"team/torch:1": "team/torch:1"}), staged.message
     assert staged.python == f"{PACKAGES}/bin/python"
     assert Installation.read(Path(staged.packages))[0].names == ("small-1.whl",)
 
 
 async def test_large_package_needs_a_server_that_pods_reach(packages: Packages) -> None:
-    large = packages.upload("large-1.whl", os.urandom(MOST))
+    large = packages.upload("large-1.whl", wheel(os.urandom(MOST)))
     failed = await packages.staged(large, server="http://127.0.0.1:8470")
     assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
     assert failed.message == (
@@ -117,7 +129,7 @@ async def test_large_package_needs_a_server_that_pods_reach(packages: Packages) 
 
 
 async def test_version_without_an_image_for_nodes_is_refused_by_name(packages: Packages) -> None:
-    failed = await packages.staged(packages.upload("small-1.whl", b"small"), version="3.0")
+    failed = await packages.staged(packages.upload("small-1.whl", SMALL), version="3.0")
     assert (failed.phase, failed.reason) == ("failed", Reason.IMAGE_FAILED)
     assert failed.message.startswith(
         "The runtimes file of the cluster's agent has no image for its runtimeVersion 3.0 that nodes can pull: b "

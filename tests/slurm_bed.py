@@ -120,7 +120,7 @@ class SlurmBed:
         saved, now = self._root / "state/job_state", time.time()
         self.run("sbatch", "--hold", "--job-name=changes", "--wrap=true")
         self.run("scancel", "--name=changes")
-        self._until(lambda: saved.exists() and saved.stat().st_mtime > now)
+        self._until(lambda: _changed_at(saved) > now)
         self._kill(_CONTROLLER)
 
     def _kill(self, name: str) -> None:
@@ -246,3 +246,11 @@ def programs() -> Path:
         return made_once("slurm", key, make)
     except (OSError, NoKubernetes) as error:
         raise NoSlurm(f"Slurm's packages cannot be fetched on this machine: {error}") from error
+
+
+def _changed_at(file: Path) -> float:
+    """The time of a file's last change; 0 while it is replaced by a new one."""
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

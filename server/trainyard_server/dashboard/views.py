@@ -1,18 +1,21 @@
 """Views: how pages are described, served, and kept up to date.
 
-All open pages of one address and one person share a poll: a hundred of them read the database once.
+All open pages of one address and one person share a poll: a hundred of them read the database once. Polls of different
+pages have a few threads in all, so that the requests of others find some, and connections to the database, however many
+pages are open.
 """
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
-from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import TrainyardError
 from trainyard_server.api.dependencies import caller_of
@@ -22,6 +25,11 @@ from trainyard_server.domain.permissions import Caller, Role
 from trainyard_server.services.audit import may_read
 from trainyard_server.storage.events.broadcaster import Broadcaster
 from trainyard_server.storage.events.notifier import Notifier
+
+POLLING_THREADS = 4
+"""Threads that read and render open pages at a time. All other requests share the 40 of anyio."""
+
+_T = TypeVar("_T")
 
 Parts = Mapping[str, str]
 """HTML of each live part of a page, by name."""
@@ -50,6 +58,7 @@ class Dashboard:
     def __init__(self, notifier: Notifier, ping_s: float) -> None:
         self.rendering = rendering()
         self.broadcaster = Broadcaster[Parts](notifier, ping_s, "A page cannot be kept up to date")
+        self._polling = CapacityLimiter(POLLING_THREADS)
 
     def page(self, request: Request, view: View) -> str:
         return self.rendering.page(view.template, {**_reader(request), **view.read()})
@@ -59,11 +68,15 @@ class Dashboard:
         shared = {name: value for name, value in _reader(request).items() if name not in ("csrf", "theme")}
         return self.rendering.parts(view.template, {**shared, **view.read()})
 
+    async def poll(self, read: Callable[[], _T]) -> _T:
+        """Call `read` in a thread of those for open pages, once one is free."""
+        return await to_thread.run_sync(read, limiter=self._polling)
+
     async def changes(self, request: Request, view: View) -> AsyncGenerator[Parts | None, None]:
         """All live parts, then those that changed; None when nothing has happened for a while."""
 
         async def poll(_last: Parts | None, _published: frozenset[str]) -> Parts:
-            return await run_in_threadpool(self.parts, request, view)
+            return await self.poll(partial(self.parts, request, view))
 
         sent: Parts = {}
         pages = self.broadcaster.subscribe(_key(request), poll, view.topics, view.every_s)
@@ -99,7 +112,7 @@ def add_page(router: APIRouter, path: str, describe: Callable[..., View]) -> Non
     async def live(
         request: Request, pages: Pages, view: Annotated[View, Depends(describe)]
     ) -> EventSourceResponse:
-        await run_in_threadpool(view.read)  # raises the page's errors before the stream has a status
+        await pages.poll(view.read)  # raises the page's errors before the stream has a status
         return EventSourceResponse(
             _events(pages.changes(request, view), request.state.csrf),
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},

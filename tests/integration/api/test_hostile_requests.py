@@ -1,16 +1,18 @@
 """Hostile requests to every route: none is an error of the server, none shows a traceback, every answer is bounded."""
 
+import asyncio
 import itertools
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from anyio.to_thread import current_default_thread_limiter
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, iter_route_contexts
 
@@ -141,10 +143,7 @@ def attacks(api: Server) -> Iterator[Attack]:
     something with every body, and each kind of route with every header."""
     kinds: set[str] = set()
     for number, (method, path, queries) in enumerate(sorted(routes(api))):
-        credentials = tuple(
-            (name.lower(), value.encode())
-            for name, value in (AGENT if path.startswith("/agent/") else ADMIN).items()
-        )
+        credentials = credentials_for(path)
         names = ROW.findall(path)
         whole = filled(path, {})
         for name, text in itertools.product(names, TEXTS[number % 3 :: 3]):
@@ -164,6 +163,11 @@ def attacks(api: Server) -> Iterator[Attack]:
             for name, value in HEADERS:
                 others = credentials if name not in ("authorization", "cookie") else ()
                 yield Attack(method, whole, "", (*others, (name, value)), b"{}")
+
+
+def credentials_for(path: str) -> tuple[tuple[str, bytes], ...]:
+    headers = AGENT if path.startswith("/agent/") else ADMIN
+    return tuple((name.lower(), value.encode()) for name, value in headers.items())
 
 
 def routes(api: Server) -> set[tuple[str, str, tuple[str, ...]]]:
@@ -193,12 +197,14 @@ def filled(path: str, values: dict[str, str]) -> str:
     return ROW.sub(lambda match: values.get(match[1]) or usual.get(match[1], "x"), path)
 
 
-async def answer(api: Server, attack: Attack) -> tuple[int, bytes]:
+async def answer(
+    api: Server, attack: Attack, receive: Callable[[], Awaitable[Any]] | None = None
+) -> tuple[int, bytes]:
     """Status and body, as uvicorn would call the application. The client leaves after its request."""
     messages: list[Any] = [{"type": "http.request", "body": attack.body, "more_body": False}]
     sent: list[Any] = []
 
-    async def receive() -> Any:
+    async def receive_request() -> Any:
         return messages.pop() if messages else {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
@@ -222,7 +228,7 @@ async def answer(api: Server, attack: Attack) -> tuple[int, bytes]:
         "server": ("127.0.0.1", 80),
         "state": {},
     }
-    await api.app(scope, receive, send)
+    await api.app(scope, receive or receive_request, send)
     body = b"".join(message.get("body", b"") for message in sent)
     return sent[0]["status"] if sent else 0, body
 
@@ -258,3 +264,42 @@ def _attack(api: Server, caplog: pytest.LogCaptureFixture) -> None:
     assert not wrong, f"{len(wrong)} of {len(table)}:\n" + "\n".join(wrong[:40])
     assert not [record.getMessage() for record in caplog.records if record.exc_info]
     assert api.detail()["job"]["state"] == "RUNNING"
+
+
+async def held_without_bodies(api: Server, table: Sequence[Attack]) -> tuple[int, int, int]:
+    """Send the heads of all requests, and no body. The number of those that wait for it, and what they hold together:
+    threads, and connections to the database."""
+    waiting: set[int] = set()
+    gone = asyncio.Event()
+
+    async def send_head(number: int, attack: Attack) -> None:
+        async def receive() -> Any:
+            waiting.add(number)
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        await answer(api, attack, receive)
+
+    requests = [asyncio.create_task(send_head(*numbered)) for numbered in enumerate(table)]
+    async with asyncio.timeout(60):
+        while not all(request.done() or n in waiting for n, request in enumerate(requests)):
+            await asyncio.sleep(0.01)
+    database = api.app.state.use_cases.backend.store._engine.pool
+    held = (len(waiting), current_default_thread_limiter().borrowed_tokens, database.checkedout())
+    gone.set()
+    await asyncio.gather(*requests, return_exceptions=True)
+    return held
+
+
+def test_requests_that_wait_for_their_bodies_hold_no_thread_and_no_connection_to_the_database(
+    tmp_path: Path, clock: Clock
+) -> None:
+    table = []
+    with server(tmp_path, clock, requests_per_s=0) as api:
+        for method, path, _ in sorted(routes(api)):
+            if method in ("POST", "PUT", "PATCH"):
+                headers = (*credentials_for(path), ("content-length", b"1000"))
+                table += [Attack(method, filled(path, {}), "", headers)] * 5
+        waiting, threads, connections = api.client.run(held_without_bodies, api, table)
+    assert waiting > 50, "more than there are threads"
+    assert (threads, connections) == (0, 0)

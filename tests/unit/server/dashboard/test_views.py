@@ -1,13 +1,15 @@
 """Open pages: who shares their updates, and what is sent of them."""
 
 import asyncio
-from contextlib import aclosing
+import threading
+from contextlib import AsyncExitStack, aclosing
 
 import pytest
+from anyio.to_thread import current_default_thread_limiter
 from jinja2 import UndefinedError
 from starlette.requests import Request
 
-from trainyard_server.dashboard.views import Dashboard, Parts, View, _events, _key
+from trainyard_server.dashboard.views import POLLING_THREADS, Dashboard, Parts, View, _events, _key
 from trainyard_server.domain.permissions import Caller, Role
 from trainyard_server.storage.events.notifier import Notifier
 
@@ -71,6 +73,36 @@ async def test_page_that_cannot_be_read_ends_the_stream(
         changes = pages.changes(request("alice", ""), View("jobs.html", dict))
         assert await anext(changes, None) is None
     assert "A page cannot be kept up to date: the disk is away" in caplog.text
+
+
+async def test_many_open_pages_read_in_a_few_threads_and_leave_those_of_other_requests_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pages, opened = Dashboard(Notifier(), LONG_S), 200
+    reading: list[Request] = []
+    database_answers = threading.Event()
+
+    def parts(request: Request, _view: View) -> Parts:
+        reading.append(request)
+        assert database_answers.wait(60)
+        return {"part": "0"}
+
+    monkeypatch.setattr(pages, "parts", parts)
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
+        stack.callback(database_answers.set)
+        streams = [
+            await stack.enter_async_context(
+                aclosing(pages.changes(request("alice", "", host=f"yard-{n}"), View("jobs.html", dict)))
+            )
+            for n in range(opened)
+        ]
+        first = asyncio.gather(*(anext(stream) for stream in streams))
+        while pages._polling.statistics().tasks_waiting < opened - POLLING_THREADS:
+            await asyncio.sleep(0.01)
+        assert len(reading) <= POLLING_THREADS
+        assert current_default_thread_limiter().borrowed_tokens == 0
+        database_answers.set()
+        assert await first == [{"part": "0"}] * opened
 
 
 def test_sessions_of_one_person_share_a_poll_and_nobody_else_does() -> None:

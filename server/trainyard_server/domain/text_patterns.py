@@ -127,11 +127,12 @@ def _element(kind: str, text: str, tokens: list[tuple[str, str]]) -> list[_Row]:
 def _one(kind: str, text: str) -> str:
     if kind != "set":
         return text if kind in ("class", "border") or (text == "." and kind == "plain") else re.escape(text)
+    character_class = text
     try:
-        re.compile(text)
+        re.compile(character_class)
     except re.error:
         raise _wrong(text) from None
-    return text
+    return character_class
 
 
 def _alternative(row: _Row, flags: re.RegexFlag) -> _Alternative:
@@ -143,7 +144,7 @@ def _alternative(row: _Row, flags: re.RegexFlag) -> _Alternative:
     if inner and not to_end:
         inner[-1:] = _once(inner[-1])
     parts = list(_parts(inner))
-    compiled = tuple(re.compile("".join(part), flags) for part in parts)
+    compiled = tuple(re.compile(characters, flags) for characters in map("".join, parts))
     lengths = tuple(sum(one not in (r"\b", r"\B") for one in part) for part in parts)
     return _Alternative(compiled, lengths, from_start, to_end)
 

@@ -225,7 +225,8 @@ def _candidates(prefixes: Iterable[bytes], widths: Iterable[int]) -> re.Pattern[
         columns = [set(column) for column in zip(*(p for p in prefixes if len(p) == width), strict=True)]
         first |= columns[0]
         rest.append(b"".join(map(_one_of, columns[1:])))
-    return re.compile(_one_of(first) + b"(?=" + b"|".join(rest) + b")" if first else b"(?!)")
+    classes = _one_of(first) + b"(?=" + b"|".join(rest) + b")" if first else b"(?!)"
+    return re.compile(classes)
 
 
 def _one_of(column: Iterable[int]) -> bytes:

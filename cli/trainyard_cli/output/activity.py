@@ -14,7 +14,7 @@ from trainyard_cli.output.bottom_line import BottomLine, is_live
 
 _REFRESH_S = 0.2
 LINE_S = 10.0
-"""Between two lines about one step where nothing can be drawn in place."""
+"""Seconds between two lines about one step where nothing can be drawn in place."""
 
 
 class Activity:

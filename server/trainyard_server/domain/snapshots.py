@@ -105,7 +105,7 @@ class JobSnapshot:
     trial: TrialOrder | None = None
     """Of a trial, where its variables are of interest."""
     avoids: Avoidance | None = None
-    """Of a queued job whose last run failed of its machine."""
+    """The agent that a queued job avoids, since its last run failed of that machine; None: none."""
 
     def backs_off(self, now: datetime) -> bool:
         """Whether its next run has to wait. A clock that was set back ends the pause, which would last for as long."""

@@ -15,7 +15,7 @@ LONGEST = 200
 """Characters of a pattern."""
 
 MOST_ALTERNATIVES = 64
-"""Of a pattern that is written out: each is looked for by itself."""
+"""Alternatives of a pattern that is written out: each is looked for by itself."""
 
 _ALLOWED = (
     "a pattern has text, `.`, classes such as [0-9] and \\d, `.*` and `.+`, `?` after one character, groups with `|`, "

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from trainyard_protocol.states import Reason
 
 AVOIDED_FOR = timedelta(minutes=10)
-"""So long a job rather waits for another machine; then it may return."""
+"""How long a job prefers to wait for another machine; then it may return."""
 
 _MACHINES = frozenset((Reason.HOST_FAILED, Reason.STAGING_FAILED, Reason.GIVEN_BACK, Reason.HOST_LOST))
 

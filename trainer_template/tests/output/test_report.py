@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -197,11 +198,12 @@ def test_tensorboard_writes_curves_by_run(job_dir: str, tmp_path: Path) -> None:
     board = TensorBoard(job_dir, 0)
     board.scalars("train", 1, loss=2.0, accuracy=0.5)
     board.scalars("held_out", 1, held_out_loss=3.0)
-    board.flush()
-    assert curves(download(f"{job_dir}/logs/train", tmp_path / "a")) == {
-        "loss": [(1, 2.0)],
-        "accuracy": [(1, 0.5)],
-    }
+    board.flush()  # does not wait for a bucket
+    deadline = time.monotonic() + 60
+    downloads = (curves(download(f"{job_dir}/logs/train", tmp_path / f"a{n}")) for n in itertools.count())
+    while (first := next(downloads)) == {} and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert first == {"loss": [(1, 2.0)], "accuracy": [(1, 0.5)]}
     board.scalars("train", 2, loss=1.0, accuracy=1.0)
     board.close()
     assert curves(download(f"{job_dir}/logs/train", tmp_path / "b"))["loss"] == [(1, 2.0), (2, 1.0)]

@@ -14,7 +14,9 @@ IDS = range(300_000, 300_003)
 
 @pytest.fixture
 def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of an agent that cannot become or kill other users: nothing here does."""
+    """The state directory of an agent that cannot become or kill other users: nothing here does. Processes of other
+    tests have no user of these."""
+    monkeypatch.setattr(procfs, "users", dict)
     monkeypatch.setattr(unix_users, "kill_all", lambda user: None)
     monkeypatch.setattr(unix_users, "remove_orphans", lambda user: None)
     return tmp_path

@@ -8,7 +8,7 @@ import pytest
 from trainyard_agent.host import process_tags
 
 RUN = "run"
-USER, OTHER = 300_000, 300_001
+USER, OTHER = 320_000, 320_001
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs of other users")

@@ -9,7 +9,7 @@ import pytest
 
 from trainyard_agent.host import unix_users
 
-USER, OTHER = 300_000, 300_001
+USER, OTHER = 310_000, 310_001
 RENAME = "import os, sys; os.fchdir(int(sys.argv[1])); os.rename('below', 'away')"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

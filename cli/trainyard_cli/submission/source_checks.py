@@ -127,14 +127,27 @@ def _file(root: Path, name: tuple[str, ...]) -> list[Path]:
 
 
 def named_files(path: Path, directories: Sequence[Path]) -> Iterator[tuple[int, str]]:
-    """The line and text of each string in a Python file that is the relative path of a file below a directory."""
-    for node in ast.walk(parse(path)):
+    """The line and text of each string in a Python file that is the relative path of a file below a directory. A file
+    that this Python cannot parse has none: no program needs all that lies beside it."""
+    try:
+        tree = parse(path)
+    except InvalidArgument:
+        return
+    for node in ast.walk(tree):
         if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
             continue
         name = node.value
         is_path = len(name) <= _LONGEST_NAME and ("/" in name or "." in name) and name.isprintable()
-        if is_path and not name.startswith("/") and any((base / name).is_file() for base in directories):
+        if is_path and not name.startswith("/") and any(_is_file(base / name) for base in directories):
             yield node.lineno, name
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a file is there; False too for a text that is no path, and where nobody may look."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def has_main_guard(path: Path) -> bool:

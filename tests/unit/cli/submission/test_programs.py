@@ -261,6 +261,24 @@ def test_left_out_names_files_that_a_program_opens_and_its_replicas_have_not(tmp
     assert list(programs.left_out(programs.find(tmp_path, "main"), tmp_path)) == []
 
 
+def test_nothing_beside_a_program_keeps_it_from_being_submitted(tmp_path: Path) -> None:
+    """Its own strings may be no paths, and files that it does not import may be of any language."""
+    long = "训练" * 60
+    odd = f'"""{long}。{long[:9]}/b.c"""\nprint("{long}.")\nopen("a.yaml")\n'
+    beside = {"old.py": 'print "of Python 2"', "binary.py": "\0", "a.yaml": ""}
+    tree(tmp_path, {f"scripts/{name}": text for name, text in beside.items()})
+    tree(tmp_path, {f"trainer/{name}": text for name, text in {**beside, "__init__.py": ""}.items()})
+    for name in ("scripts/train.py", "trainer/task.py", "alone.py"):
+        (tmp_path / name).write_text(odd, encoding="utf-8")
+    (tmp_path / "a.yaml").touch()
+    cases = {"scripts": "train", "trainer": "trainer.task", "alone.py": ""}
+    told = {
+        path: len(list(programs.left_out(programs.find(tmp_path / path, module), tmp_path)))
+        for path, module in cases.items()
+    }
+    assert told == {"scripts": 0, "trainer": 1, "alone.py": 1}
+
+
 def test_wheel_of_a_script_runs_it_as_python_does(tmp_path: Path) -> None:
     """Arguments, siblings, data beside it, pickled functions of __main__, exit code, a notebook's calls."""
     tree(

@@ -17,6 +17,7 @@ from trainyard_protocol.storage_calls import JSON_API
 _MOST_CALLS = 100
 _REQUEST_LINE = re.compile(r"([A-Z]{1,16}) (\S{1,16384})(?: HTTP/1\.[01])?", re.ASCII)
 _ADDRESS = re.compile(r"https?://[^/?]*", re.ASCII)
+_CALL = re.compile(rb"^([A-Z]{1,16} )(\S{1,16384})", re.MULTILINE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -61,11 +62,27 @@ def _answered(
     return made
 
 
+def below_the_root(batch: bytes, base: str) -> bytes:
+    """The batch with its calls' addresses as a server without a secret in its own has them."""
+    secret = _path(base)
+
+    def moved(line: re.Match[bytes]) -> bytes:
+        path = _path(line[2].decode("latin-1"))
+        is_below = bool(secret) and path.startswith(f"{secret}/")
+        return line[1] + path.removeprefix(secret).encode("latin-1") if is_below else line[0]
+
+    return _CALL.sub(moved, batch)
+
+
 def _target(address: str, base: str) -> str:
     """Path and query of a call's address, which may be whole: below the address of the storage, `base`."""
-    if not _ADDRESS.match(address):
-        return address
-    return _ADDRESS.sub("", address, count=1).removeprefix(_ADDRESS.sub("", base, count=1))
+    secret, path = _path(base), _path(address)
+    return path.removeprefix(secret) if path.startswith(f"{secret}/") else path
+
+
+def _path(address: str) -> str:
+    """An address without scheme and host, which it may lack."""
+    return _ADDRESS.sub("", address, count=1) if _ADDRESS.match(address) else address
 
 
 def _parts(call: Call) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 
 from trainyard_cli.local.object_files import Draft, room
+from trainyard_cli.local.storage_batch import below_the_root
 from trainyard_cli.local.storage_emulator import serve_containers, serve_loopback
 from trainyard_cli.local.storage_http import StorageServer
 from trainyard_cli.local.storage_messages import Answer, Call, FilePart, Refused
@@ -78,11 +79,14 @@ class RemoteApi:
             name: value for name, value in call.headers.items() if name in _SENT or name.startswith("x-goog-")
         }
         headers |= {"authorization": f"Bearer {call.secret}", "accept-encoding": "identity"}
-        if call.method not in ("GET", "HEAD", "DELETE"):
+        content: bytes | Iterator[bytes] | None = _blocks(call)
+        if asked.kind is Kind.BATCH and call.body.size <= _MAX_JSON:  # the server refuses larger ones
+            content = below_the_root(call.body.read(), call.base)
+        elif content is not None:
             headers["content-length"] = str(call.body.size)
         try:
             with self._client.stream(
-                call.method, f"{self._url}{target}", headers=headers, content=_blocks(call)
+                call.method, f"{self._url}{target}", headers=headers, content=content
             ) as response:
                 return self._answer(call, asked, response)
         except httpx.HTTPError as error:

@@ -18,7 +18,9 @@ import pytest
 
 from integration.api.api_support import ADMIN, AGENT, ALICE, Clock, Server, package_job, server, serving
 from trainyard_cli.local.storage_api import StorageApi
+from trainyard_cli.local.storage_front import RemoteApi
 from trainyard_cli.local.storage_http import StorageServer
+from trainyard_cli.settings import Server as ServerAddress
 from trainyard_protocol import gcs
 from trainyard_server.api import batch
 from trainyard_server.api.storage_names import is_storage_host
@@ -222,6 +224,35 @@ def test_query_in_a_body_may_be_of_a_download_and_too_long(front: Front) -> None
     assert (long.status_code, longest.status_code) == (200, 400), longest.text
     raw = front.ask("POST", "/storage/v1/b/ours/o", content=b"prefix=\xff", headers=headers)
     assert (raw.status_code, "must be encoded" in raw.text) == (400, True)
+
+
+def test_batch_has_calls_below_the_address_that_its_client_knows(front: Front, tmp_path: Path) -> None:
+    """At the storage itself, and at the front of an agent's machine. Both have a secret in their addresses."""
+    token = front.people["sam"]["Authorization"].removeprefix("Bearer ")
+    remote = StorageServer(RemoteApi(ServerAddress(front.url, ""), tmp_path), None)
+    with local_storage(tmp_path / "gcs") as own, in_thread(remote) as port, httpx.Client() as client:
+        for base in (own, f"http://127.0.0.1:{port}/{token}"):
+            assert client.post(base + UPLOAD.format("ours", "mentioned"), content=b"x").status_code == 200
+            for address in (base, urllib.parse.urlsplit(base).path, ""):
+                assert client.post(base + UPLOAD.format("ours", "batched"), content=b"x").status_code == 200
+                calls = (
+                    ("DELETE", "batched", ""),
+                    ("PATCH", "mentioned", json.dumps({"metadata": {"at": f"{base}/"}})),
+                )
+                parts = (
+                    f"--x\r\nContent-Type: application/http\r\n\r\n{method} {address}/storage/v1/b/ours/o/{name} "
+                    f"HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}\r\n"
+                    for method, name, body in calls
+                )
+                answer = client.post(
+                    f"{base}/batch/storage/v1",
+                    content="".join([*parts, "--x--"]),
+                    headers={"Content-Type": "multipart/mixed; boundary=x"},
+                )
+                assert re.findall(r"HTTP/1.1 (\d+)", answer.text) == ["204", "200"], (address, answer.text)
+                read = client.get(f"{base}/storage/v1/b/ours/o/mentioned").json()
+                assert read["metadata"] == {"at": f"{base}/"}
+            assert client.delete(f"{base}/storage/v1/b/ours/o/mentioned").status_code == 204
 
 
 def test_body_of_a_call_that_has_none_is_left_out(front: Front) -> None:

@@ -104,8 +104,9 @@ class V1Client:
                 raise
             return existing
 
-    def get_job(self, job: str) -> dict[str, Any]:
-        return _mapping(self._call("GET", f"{self._jobs}/{quote(job, safe='')}"))
+    def get_job(self, job: str, *, delays: Sequence[float] | None = None) -> dict[str, Any]:
+        """The job as JSON. `delays` replace those of the client: for a caller that asks again by itself."""
+        return _mapping(self._call("GET", f"{self._jobs}/{quote(job, safe='')}", delays=delays))
 
     def list_jobs(
         self, filter_: str = "", limit: int | None = None, *, with_results: bool = False
@@ -164,9 +165,10 @@ class V1Client:
         content: Callable[[], Iterator[bytes]] | None = None,
         retried: Callable[[TrainyardError], None] = lambda _: None,
         retry: bool = True,
+        delays: Sequence[float] | None = None,
     ) -> Any:
         """`retried` gets each failure after which the server may have done what was asked."""
-        tries = _Tries(self._retry_delays if retry else NO_RETRIES)
+        tries = _Tries((delays or self._retry_delays) if retry else NO_RETRIES)
         while True:
             at_home = self.server.local
             try:

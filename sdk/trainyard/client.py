@@ -29,6 +29,7 @@ from trainyard_cli.submission.flags import JobFlags, get
 from trainyard_cli.submission.from_trial import trial_config
 from trainyard_cli.submission.sweep import SweptFlag, swept
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
+from trainyard_cli.v1_client import RETRY_DELAYS
 from trainyard_protocol.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -281,7 +282,7 @@ class Job:
         deadline = None if timeout is None else time.monotonic() + timeout
         for pause in chain(_PAUSES_S, repeat(_LONGEST_PAUSE_S)):
             with self._patiently():
-                self._last = JobState(self._http.get_job(self.id)["state"])
+                self._last = JobState(self._http.get_job(self.id, delays=RETRY_DELAYS)["state"])
             if self._last in FINAL_JOB_STATES:
                 break
             left = pause if deadline is None else deadline - time.monotonic()

@@ -1,9 +1,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from trainyard_cli import v1_client
 from trainyard_cli.client import Client
 from trainyard_cli.settings import Server
 from trainyard_protocol.errors import (
@@ -102,8 +104,9 @@ def test_call_without_an_answer_reports_the_address_and_what_to_check(waits: Wai
 
 
 def test_call_to_a_server_elsewhere_is_tried_for_two_minutes_with_a_word_every_ten_seconds(
-    script: ScriptedServer, waits: Waits
+    script: ScriptedServer, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(v1_client, "time", Mock(monotonic=lambda: 0.0))  # no time but that of the pauses
     messages: list[str] = []
     with Client(Server(script.url, "t"), "p", sleep=waits, notify=messages.append) as client:
         script.answers = [*[CUT] * 20, EXISTS, ok(ECHO)]

@@ -272,11 +272,11 @@ def test_nothing_beside_a_program_keeps_it_from_being_submitted(tmp_path: Path) 
         (tmp_path / name).write_text(odd, encoding="utf-8")
     (tmp_path / "a.yaml").touch()
     cases = {"scripts": "train", "trainer": "trainer.task", "alone.py": ""}
-    told = {
+    messages = {
         path: len(list(programs.left_out(programs.find(tmp_path / path, module), tmp_path)))
         for path, module in cases.items()
     }
-    assert told == {"scripts": 0, "trainer": 1, "alone.py": 1}
+    assert messages == {"scripts": 0, "trainer": 1, "alone.py": 1}
 
 
 def test_wheel_of_a_script_runs_it_as_python_does(tmp_path: Path) -> None:

@@ -111,16 +111,40 @@ def test_container_killed_from_outside_is_told_as_killed(host: Host) -> None:
     assert host.running(run_id)
 
 
-def test_container_removed_from_outside_vanished(host: Host) -> None:
+@pytest.mark.parametrize("agent_runs", [True, False])
+def test_container_removed_from_outside_vanished_and_its_log_may_lack_lines(
+    host: Host, agent_runs: bool
+) -> None:
     """`docker rm -f`"""
     run_id = host.start_gang({CHIEF: "echo up; sleep 1000", WORKER: "sleep 1000"})
     host.until(lambda: host.printed(run_id) == ["up"])
-    found(host, run_id, CHIEF).remove(force=True, v=True)
+    container = found(host, run_id, CHIEF)
+    if not agent_runs:
+        host.runtime.close()
+    container.remove(force=True, v=True)
+    if not agent_runs:
+        host.new_agent()
     ended = host.end(run_id)
     assert (ended.code, ended.reason) == (None, Reason.VANISHED)
     assert ended.message == "Its container was removed, and not by Trainyard."
     assert host.log(run_id) == ["up"]
+    log = host.runtime.read_log(run_id, CHIEF, 0, 10, 1 << 20)
+    assert (log.complete, log.missing) == (True, None)
     assert host.running(run_id, WORKER)
+
+
+def test_log_of_a_container_that_ended_and_was_removed_while_no_agent_ran_is_closed(host: Host) -> None:
+    """`docker container prune`, where the agent has died before it had the whole log."""
+    run_id = host.start("echo up; exit 3")
+    assert host.end(run_id).code == 3
+    host.until(lambda: host.runtime.has_ended(run_id))
+    host.runtime.close()
+    (host.state_dir / "containers" / run_id / CHIEF / "done.json").unlink()
+    found(host, run_id, CHIEF).remove()
+    host.new_agent()
+    host.until(lambda: host.runtime.has_ended(run_id))
+    log = host.runtime.read_log(run_id, CHIEF, 0, 10, 1 << 20)
+    assert (log.complete, log.missing) == (True, None)
 
 
 def test_container_that_ignores_sigterm_is_killed_after_its_grace(host: Host) -> None:
@@ -289,7 +313,7 @@ def test_network_to_which_somebody_else_is_connected_goes_and_he_stays(host: Hos
 
 def found(host: Host, run_id: str, task: str) -> Any:
     labels = [f"{docker_spec.RUN}={run_id}", f"{docker_spec.TASK}={task}"]
-    (container,) = host.engine.client().containers.list(filters={"label": labels})
+    (container,) = host.engine.client().containers.list(all=True, filters={"label": labels})
     return container
 
 

@@ -419,9 +419,14 @@ class DockerRuntime:
                     self._finish(record, task, None, how)
                 self._next_refresh = 0.0
         for task in record.addresses:
-            container = self._snapshot.containers.get((record.run_id, task))
-            if container is not None and not self._files.log_is_closed(record.run_id, task):
-                self._follow(record.run_id, task, container.id)
+            key = (record.run_id, task)
+            container = self._snapshot.containers.get(key)
+            if self._files.log_is_closed(*key):
+                continue
+            if container is not None:
+                self._follow(*key, container.id)
+            elif self._files.report(*key) is not None:  # it was removed with what is left of its log
+                self._files.close_log(*key, REMOVED)
 
     # Watching.
 
@@ -551,7 +556,8 @@ class DockerRuntime:
             exit=how,
         )
         if (record.run_id, task) not in self._copiers:  # there is nothing to copy
-            self._files.close_log(record.run_id, task, {} if started_at is None else REMOVED)
+            is_gone = how.reason is Reason.VANISHED  # while no agent ran
+            self._files.close_log(record.run_id, task, REMOVED if is_gone else {})
         self._files.save_exit(record.run_id, report)
         return report
 

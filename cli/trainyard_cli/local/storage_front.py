@@ -1,6 +1,7 @@
 """gs:// for the jobs of a joined agent: the storage of its server, at an address of this machine.
 
-The secret in the address is the token of a run, which goes to the server with each call: the front itself may nothing.
+The secret in the address is the token of a run, which goes to the server with each call: the proxy has no
+permissions of its own.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from threading import Lock
 
 import httpx
 
@@ -30,6 +32,7 @@ from trainyard_protocol.trust import client_context
 
 _OF_ROOT = Path("/var/lib/trainyard-storage")
 _MAX_JSON = 1 << 26
+_MOST_KNOWN = 4096  # tokens of runs
 _TIMEOUTS = httpx.Timeout(300.0, connect=10.0, pool=60.0)
 _SENT = frozenset(
     {
@@ -67,6 +70,12 @@ class RemoteApi:
         is_secure = server.url.startswith("https://")
         verify = client_context(server.ca_file) if is_secure else False
         self._client = httpx.Client(verify=verify, timeout=_TIMEOUTS, trust_env=False)
+        self._known: dict[str, None] = {}  # tokens that the server has taken, the newest last
+        self._guard = Lock()
+
+    def is_known(self, secret: str) -> bool:
+        with self._guard:
+            return secret in self._known
 
     def answer(self, call: Call) -> Answer:
         """The server's answer, with links below the address that the caller knows. Raises Refused."""
@@ -88,6 +97,7 @@ class RemoteApi:
             with self._client.stream(
                 call.method, f"{self._url}{target}", headers=headers, content=content
             ) as response:
+                self._note(call.secret, is_taken=response.status_code != HTTPStatus.UNAUTHORIZED)
                 return self._answer(call, asked, response)
         except httpx.HTTPError as error:
             _log.warning("%s does not answer: %s", self._url, error)
@@ -97,6 +107,14 @@ class RemoteApi:
 
     def close(self) -> None:
         self._client.close()
+
+    def _note(self, secret: str, *, is_taken: bool) -> None:
+        with self._guard:
+            self._known.pop(secret, None)
+            if is_taken:
+                self._known[secret] = None
+            if len(self._known) > _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
 
     def _answer(self, call: Call, asked: StorageCall, response: httpx.Response) -> Answer:
         kept = [

@@ -44,7 +44,7 @@ class Limits:
     transfer_s: float = 30.0
     min_rate: float = 2e4
     linger_s: float = 1.0
-    strangers: int = 128  # connections that have not shown the secret; beyond it the oldest is closed
+    strangers: int = 128  # connections that have not shown a known secret; beyond it the oldest is closed
     callers: int = 256  # connections that have
     concurrent: int = 64  # answers that are sent at a time
 
@@ -64,6 +64,10 @@ class Api(Protocol):
     def store(self) -> Bodies: ...
 
     def answer(self, call: Call) -> Answer: ...
+
+    def is_known(self, secret: str) -> bool:
+        """Whether the secret is one of a caller, as far as the storage knows without asking."""
+        ...
 
     def close(self) -> None: ...
 
@@ -115,7 +119,7 @@ class StorageServer:
                 await self._connect(self._front, request, reader, writer)
                 return
             call_target, base, secret = self._authorized(request)
-            async with self._as_caller(writer):
+            async with self._as_caller(writer, secret):
                 await self._answer(connection, request, call_target, base, secret)
         except h11.RemoteProtocolError as error:
             await connection.send(refusal(HTTPStatus(error.error_status_hint), f"Not a request: {error}."))
@@ -136,7 +140,7 @@ class StorageServer:
             self._strangers.pop(writer, None)
             await front.tunnel(request.target, reader, writer)
             return
-        async with self._as_caller(writer):
+        async with self._as_caller(writer, secret):
             writer.write(ESTABLISHED)
             await writer.start_tls(front.context)
             connection = _Connection(reader, writer, self._limits)
@@ -170,8 +174,11 @@ class StorageServer:
         return target[2], f"http://{host}/{target[1]}", target[1]
 
     @asynccontextmanager
-    async def _as_caller(self, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
-        """Count this connection among the callers. Raises Refused if there are too many."""
+    async def _as_caller(self, writer: asyncio.StreamWriter, secret: str) -> AsyncIterator[None]:
+        """Count this connection among the callers, if its secret is known. Raises Refused if there are too many."""
+        if not self._api.is_known(secret):
+            yield
+            return
         if self._callers >= self._limits.callers:
             raise Refused(
                 HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests to the storage at a time: try again."

@@ -4,10 +4,11 @@ import asyncio
 import dataclasses
 import json
 import re
+import socket
 import threading
 import urllib.parse
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from integration.api.api_support import ADMIN, AGENT, ALICE, Clock, Server, package_job, server, serving
 from trainyard_cli.local.storage_api import StorageApi
 from trainyard_cli.local.storage_front import RemoteApi
-from trainyard_cli.local.storage_http import StorageServer
+from trainyard_cli.local.storage_http import Limits, StorageServer
 from trainyard_cli.settings import Server as ServerAddress
 from trainyard_protocol import gcs
 from trainyard_server.api import batch
@@ -253,6 +254,23 @@ def test_batch_has_calls_below_the_address_that_its_client_knows(front: Front, t
                 read = client.get(f"{base}/storage/v1/b/ours/o/mentioned").json()
                 assert read["metadata"] == {"at": f"{base}/"}
             assert client.delete(f"{base}/storage/v1/b/ours/o/mentioned").status_code == 204
+
+
+def test_calls_of_nobody_at_an_agents_front_hold_up_no_job(front: Front, tmp_path: Path) -> None:
+    """Each has a secret that no server has taken, and sends no body."""
+    tokens = [front.people[name]["Authorization"].removeprefix("Bearer ") for name in ("sam", "anna")]
+    limits = Limits(strangers=4, callers=4)
+    remote = StorageServer(RemoteApi(ServerAddress(front.url, ""), tmp_path), None, limits)
+    with in_thread(remote) as port, httpx.Client() as client, ExitStack() as stack:
+        path = f"http://127.0.0.1:{port}/{{}}/storage/v1/b/ours"
+        statuses = [client.get(path.format(token)).status_code for token in (tokens[0], "nobodys")]
+        for n in range(9):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            stranger.sendall(
+                f"PUT /nobody-{n}/ours/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n".encode()
+            )
+        statuses += [client.get(path.format(token)).status_code for token in tokens]
+    assert statuses == [200, 401, 200, 200]
 
 
 def test_body_of_a_call_that_has_none_is_left_out(front: Front) -> None:

@@ -11,6 +11,7 @@ import html
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from urllib.parse import quote, quote_plus, unquote
 
 MASKED = b"***"
@@ -20,6 +21,11 @@ MIN_LINE = 8
 
 _PREFIXES = (16, 8, 4)
 """Bytes by which a form is looked up: the most that it has. 4 are those of the shortest value."""
+
+_URL_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@:]*:")
+_PASSWORD = re.compile(r"[^\s/?#]+(?=@)")
+_RAW_PASSWORD = re.compile(r"\S+(?=@)")
+_MOST_URLS, _LONGEST_URL = 20, 4096  # of a value, in characters
 
 _MIN_INNER = 6  # characters of base64 that begins inside a group, without those that other text is in
 
@@ -59,6 +65,10 @@ _URL_SAFE = (
     "$&+,;=",  # Go, in front of a host
     "!~*'()",  # JavaScript: encodeURIComponent
     "!$&'()*+,%",  # browsers and Node.js, in front of a host
+    "!$&'()*+,;=:",  # urllib3 and httpx, in front of a host
+    "!$&'()*+,;=:@/",  # in a path
+    "!$&'()*+,;=:@/?",  # in a query
+    "!#$%&'()*+,/:;=?@[]~",  # requests, anywhere
 )
 """What clients leave as it is in URLs, beside letters, digits and `_.-~`."""
 
@@ -122,7 +132,8 @@ def _forms(value: str) -> Iterator[bytes]:
     for text in texts:
         for form in {text, *_in_json(text), *_in_urls(text), *_in_html(text), *_quoted(text)}:
             yield form.encode()
-        yield from _in_base64(text.encode(), (0, 1, 2))
+        for data in _encoded(text):
+            yield from _in_base64(data, (0, 1, 2))
     lines = (line.strip() for text in texts for line in re.split(r"[\r\n]+", text))
     for line in {line for line in lines if len(line) >= MIN_LINE} - texts:
         for form in {line, *_in_json_once(line), quote(line, safe="")}:
@@ -149,9 +160,12 @@ def _strings(value: str) -> Iterator[str]:
                 waiting += [(name, element) for element in item]
 
 
-def _passwords(text: str) -> Sequence[str]:
-    """The password in a URL, as it is written there."""
-    return re.findall(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@:]*:([^\s/?#]+)@", text)
+def _passwords(text: str) -> Iterator[str]:
+    """The passwords in URLs, as they are written there; SQLAlchemy takes one with a `/`, up to the last `@`."""
+    for start in islice(_URL_START.finditer(text), _MOST_URLS):
+        for form in (_PASSWORD, _RAW_PASSWORD):
+            if password := form.match(text, start.end(), start.end() + _LONGEST_URL):
+                yield password[0]
 
 
 def _is_plain_url(text: str) -> bool:
@@ -200,6 +214,12 @@ def _quoted(text: str) -> Iterator[str]:
         yield re.sub(r"(?<!\\)'", r"\'", form)
     yield text.replace("'", "'\\''")
     yield text.replace("'", "'\"'\"'")
+
+
+def _encoded(text: str) -> Sequence[bytes]:
+    """The text in UTF-8 and, for Basic authentication as requests sends it, in Latin-1."""
+    is_latin = not text.isascii() and max(text) <= "\xff"
+    return (text.encode(), text.encode("latin-1")) if is_latin else (text.encode(),)
 
 
 def _in_base64(data: bytes, offsets: Iterable[int]) -> Iterator[bytes]:

@@ -53,6 +53,7 @@ KEY_FIELDS = {
 }
 KEY_FILE = json.dumps(KEY_FIELDS)
 DATABASE = "postgresql+psycopg://ann:p%40ss+w0rd@db:5432/runs?sslmode=require"
+SLASHED = "mysql://bob:pa/ss#w0rd@db/runs"
 
 
 def lower(text: str) -> str:
@@ -69,6 +70,8 @@ CLIENTS = {
     "SQLAlchemy": quote(PASSWORD, safe=" +"),
     "SQLAlchemy 1": PASSWORD.replace(":", "%3A").replace("@", "%40").replace("/", "%2F"),
     "encodeURIComponent": quote(PASSWORD, safe="!~*'()"),
+    "requests": quote(PASSWORD, safe="!#$%&'()*+,/:;=?@[]~"),
+    "urllib3, in a path": quote(PASSWORD, safe="!$&'()*+,;=:@/"),
     "html.escape": html.escape(PASSWORD),
     "html.escape, text": html.escape(PASSWORD, quote=False),
     "Jinja": html.escape(PASSWORD, quote=False).replace('"', "&#34;").replace("'", "&#39;"),
@@ -100,16 +103,17 @@ def test_secret_behind_a_user_is_masked_in_base64() -> None:
     for user in ("u", "us", "use", "user"):
         for behind in ("", "\n", "@host"):
             for encode in (base64.b64encode, base64.urlsafe_b64encode):
-                text = encode(f"{user}:{PASSWORD}{behind}".encode()).decode()
-                masked = mask.text(f"Authorization: Basic {text}")
-                left = masked.removeprefix("Authorization: Basic ")
-                if left.count("***") != 1 or len(left) > 3 + len(f"{user}:{behind}") * 4 // 3 + 8:
-                    shown.append((user, behind, masked))
+                for encoding in ("utf-8", "latin-1"):  # requests has the latter
+                    text = encode(f"{user}:{PASSWORD}{behind}".encode(encoding)).decode()
+                    masked = mask.text(f"Authorization: Basic {text}")
+                    left = masked.removeprefix("Authorization: Basic ")
+                    if left.count("***") != 1 or len(left) > 3 + len(f"{user}:{behind}") * 4 // 3 + 8:
+                        shown.append((user, behind, encoding, masked))
     assert shown == []
 
 
 def test_parts_of_a_value_that_are_secrets_are_masked_alone() -> None:
-    mask = Mask([KEY_FILE, DATABASE])
+    mask = Mask([KEY_FILE, DATABASE, f'first\nURL="jdbc:{SLASHED}"'])
     private_key = KEY_FIELDS["private_key"]
     assert isinstance(private_key, str)
     expected = {
@@ -125,6 +129,7 @@ def test_parts_of_a_value_that_are_secrets_are_masked_alone() -> None:
         "service_account",
         f"cannot connect: {DATABASE}": "cannot connect: ***",
         "password authentication: ann p@ss+w0rd": "password authentication: ann ***",
+        "ann pa/ss#w0rd or pa%2Fss%23w0rd": "ann *** or ***",
         "postgresql://ann:p%40ss+w0rd@other/x": "postgresql://ann:***@other/x",
         "postgresql://ann:p%40ss%2Bw0rd@other/x": "postgresql://ann:***@other/x",
     }

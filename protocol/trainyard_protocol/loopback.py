@@ -27,7 +27,7 @@ def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Sockets that listen on `host`, and where it is or includes one address of loopback, on the other one too, unless
     this machine does not have it. Raises FailedPrecondition."""
     listeners = [_listening(host, port, backlog)]
-    companion = _COMPANIONS.get(host)
+    companion = _companion(host)
     if companion is not None:
         try:
             listeners.append(_listening(companion, listeners[0].getsockname()[1], backlog))
@@ -74,6 +74,14 @@ def is_held_by_one_user(port: int) -> bool:
     """Whether one user listens on both addresses. False where this machine does not tell."""
     user = user_of(IPV4, port)
     return user is not None and user == user_of(IPV6, port)
+
+
+def _companion(host: str) -> str | None:
+    try:
+        address = ipaddress.ip_address(host)  # `0:0:0:0:0:0:0:1` is ::1
+    except ValueError:
+        return None
+    return _COMPANIONS.get(str(address))
 
 
 def _listening(host: str, port: int, backlog: int) -> socket.socket:

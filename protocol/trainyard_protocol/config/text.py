@@ -372,6 +372,8 @@ class _JsonReader(_YamlReader):
             raise NotReadable("holds a number that is too long.", self._lines) from error
         except RecursionError:
             raise NotReadable("is nested too deeply.", self._lines) from None
+        if problem := excess(data):  # libyaml refuses some JSON, and then counts nothing
+            raise NotReadable(problem, self._lines)
         self._text = self._text.replace("\t", " ")  # a raw tab in JSON is white space
         _, root = super().read()
         return data, root

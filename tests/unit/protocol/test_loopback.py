@@ -20,7 +20,7 @@ def listening(stack: ExitStack, host: str, port: int = 0) -> list[socket.socket]
     return [stack.enter_context(listener) for listener in loopback.listen(host, port, 1)]
 
 
-@pytest.mark.parametrize("host", [IPV4, IPV6, "0.0.0.0", "::"])
+@pytest.mark.parametrize("host", [IPV4, IPV6, "0.0.0.0", "::", "0:0:0:0:0:0:0:1"])
 def test_host_with_one_address_of_loopback_listens_on_both(host: str) -> None:
     with ExitStack() as stack:
         port = listening(stack, host)[0].getsockname()[1]

@@ -76,7 +76,12 @@ def test_config_text_with_too_much_is_refused_before_its_values_are_made(
         raise AssertionError("the slow parser was asked")
 
     monkeypatch.setattr(yaml.SafeLoader, "compose_node", compose)
-    for text in ("trainingInput:\n" + "".join(f"  k{n}: v\n" for n in range(30_000)), "- " * 400_000):
+    keys = {f"k{n}": n for n in range(30_000)}
+    for text in (
+        "trainingInput:\n" + "".join(f"  k{n}: v\n" for n in range(30_000)),
+        "- " * 400_000,
+        json.dumps({"\U0001f600": 1, "trainingInput": keys}),  # two escapes, which libyaml refuses
+    ):
         with pytest.raises(NotReadable):
             read(text)
 

@@ -29,6 +29,7 @@ class Service:
 
     def __init__(self, root: Path, programs: Path = BIN) -> None:
         self.root = root
+        self.project = DEFAULT_PROJECT
         self.state_dir = root / "state"
         self.work = root / "work"
         self.work.mkdir(parents=True)
@@ -122,7 +123,17 @@ class Service:
     def client(self) -> Client:
         server = LocalState(self.state_dir).server()
         assert server is not None, "`trainyard up` was never run"
-        return Client(server, DEFAULT_PROJECT)
+        return Client(server, self.project)
+
+    def take_project(self, name: str) -> None:
+        """Use another project from now on, and cancel what runs in the one before. A job's name is used once."""
+        with self.client() as client:
+            jobs = [job["jobId"] for job in client.list_jobs()]
+        for job in jobs:
+            self.run("jobs", "cancel", job)  # refused for those that have ended
+            self.wait_for(job, "SUCCEEDED", "FAILED", "CANCELLED")
+        self.project = name
+        self.environment["TRAINYARD_PROJECT"] = name
 
     def processes(self) -> list[psutil.Process]:
         """Processes of this state directory: services, supervisors, replicas."""
@@ -168,8 +179,8 @@ with open("outputs/model", "w") as model:
 def stop_script_that_keeps_files(service: Service, job: str, config: Path, *words: str) -> None:
     """Run a directory of scripts, and cancel it: then `outputs/model` of its directory is kept in the job's."""
     source = service.work / job
-    (source / "configs").mkdir(parents=True)
-    (source / "outputs").mkdir()
+    (source / "configs").mkdir(parents=True, exist_ok=True)
+    (source / "outputs").mkdir(exist_ok=True)
     (source / "train.py").write_text(KEEPS_FILES)
     (source / "configs" / "params.yaml").write_text("lr: 0.1")
     package = ("--config", str(config), "--package-path", str(source))

@@ -27,7 +27,7 @@ from trainyard_agent.runtimes.kubernetes.access import RULES
 from trainyard_cli.client import Client
 from trainyard_cli.local.storage_api import StorageApi
 from trainyard_cli.local.storage_http import StorageServer
-from trainyard_cli.settings import DEFAULT_PROJECT, Server
+from trainyard_cli.settings import Server
 from trainyard_cli.submission.upload import ensure_bucket
 from trainyard_protocol.gcs import CloudStorage
 
@@ -75,7 +75,7 @@ class ClusterService(Service):
         until(lambda: "bed" in self.ok("agents", "list"), 60, "the agent")
 
     def client(self) -> Client:
-        return Client(Server(self.url, long_token("admin")), DEFAULT_PROJECT)
+        return Client(Server(self.url, long_token("admin")), self.project)
 
     def page(self, path: str) -> str:
         headers = {"Authorization": f"Bearer {long_token('admin')}"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
         {"adam": optax.adam(0.1), "sgd": optax.sgd(0.1)},
         lambda params: {name: "adam" if "Conv" in name else "sgd" for name in params},
     ),
+    "several gradients": lambda: optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation(),
     "half precision": lambda: optax.adam(0.1, mu_dtype="bfloat16"),
 }
 
@@ -60,16 +62,21 @@ def test_optimizer_by_parts_does_what_it_does_as_a_whole(name: str, servers: int
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("after", ["sgd", "adam"])
-def test_optimizer_that_needs_all_parameters_at_once_is_refused_unless_one_server_has_them(
-    after: str,
-) -> None:
-    optimizer, flat = (
-        optax.chain(optax.clip_by_global_norm(1.0), getattr(optax, after)(0.1)),
-        tiny.cnn().params,
-    )
+OF_ALL_PARAMETERS: dict[str, Callable[[], Any]] = {
+    "clip": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)),
+    "clip before Adam": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)),
+    "clip small updates": lambda: optax.chain(optax.adam(1e-3), optax.clip_by_global_norm(0.1)),
+    "clip some of them": lambda: optax.MultiSteps(OF_ALL_PARAMETERS["clip"](), 4),
+    "ZeroDivisionError": lambda: importlib.import_module("optax.contrib").muon(0.1),  # of empty matrices
+}
+
+
+@pytest.mark.parametrize("name", OF_ALL_PARAMETERS)
+def test_optimizer_that_needs_all_parameters_at_once_is_refused_unless_one_server_has_them(name: str) -> None:
+    optimizer, flat = OF_ALL_PARAMETERS[name](), tiny.cnn().params
     divided.DividedState(optimizer, flat, 1)
+    cause = name if "Error" in name else "as to clip"
     with pytest.raises(
-        models.ModelError, match=r"needs all parameters at once, .* each of 2 parameter servers"
+        models.ModelError, match=rf"needs all parameters at once \({cause}.* each of 2 parameter servers"
     ):
         divided.DividedState(optimizer, flat, 2)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from trainer.models.model import FlatTree, ModelError
 from trainer.parameter_servers.variables import Leaves
@@ -20,6 +21,7 @@ PyTree = Any
 
 PROBED = 3  # elements at most along each axis, where an optimizer is tried
 PROBED_GRADIENT = 1e4  # its size there, above which nobody would clip
+PROBED_UPDATES = 2  # what an update leaves in the state has its effect in the next one
 
 
 def on_part(
@@ -44,11 +46,22 @@ class DividedState:
     def __init__(self, optimizer: optax.GradientTransformation, params: FlatTree, servers: int) -> None:
         """Raises ModelError if the optimizer needs all parameters at once."""
         self._whole = jax.eval_shape(optimizer.init, params.shapes)
-        self._parts = [
-            jax.eval_shape(on_part(optimizer, params, leaves).init, _vector(params.elements(leaves)))
-            for leaves in params.cut(servers)
-        ]
-        _check_divisible(optimizer, params, servers)
+        try:
+            self._parts = [
+                jax.eval_shape(on_part(optimizer, params, leaves).init, _vector(params.elements(leaves)))
+                for leaves in params.cut(servers)
+            ]
+            divisible = servers == 1 or (
+                _is_independent(optimizer, params, servers) and _is_equal_by_parts(optimizer, params, servers)
+            )
+            cause = "as to clip by their global norm"
+        except Exception as error:  # noqa: BLE001 - of the optimizer, where the others' parameters are empty
+            divisible, cause = False, f"{type(error).__name__}: {error}"
+        if not divisible:
+            raise ModelError(
+                f"The optimizer needs all parameters at once ({cause}), and each of {servers} parameter servers has "
+                "some of them. Choose one parameter server, another optimizer, or training without parameter servers."
+            )
 
     def divide(self, optimizer_state: Any) -> list[Leaves]:
         """The leaves of each server."""
@@ -73,7 +86,26 @@ def _vector(elements: slice) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((elements.stop - elements.start,), np.float32)
 
 
-def _check_divisible(optimizer: optax.GradientTransformation, params: FlatTree, servers: int) -> None:
+def _is_independent(optimizer: optax.GradientTransformation, params: FlatTree, servers: int) -> bool:
+    """Whether the updates of each server's parameters are computed from these and their gradients alone."""
+
+    def update(gradients: PyTree, values: PyTree) -> PyTree:
+        optimizer_state = optimizer.init(values)
+        for _ in range(PROBED_UPDATES):
+            updates, optimizer_state = optimizer.update(gradients, optimizer_state, values)
+        return updates
+
+    jaxpr = jax.make_jaxpr(update)(params.shapes, params.shapes).jaxpr
+    for leaves in params.cut(servers):
+        own = np.zeros(len(params.layout), bool)
+        own[leaves] = True
+        _, used = dce_jaxpr(jaxpr, own.tolist())  # the inputs that these outputs depend on, by any way
+        if np.any(used & ~np.tile(own, 2)):
+            return False
+    return True
+
+
+def _is_equal_by_parts(optimizer: optax.GradientTransformation, params: FlatTree, servers: int) -> bool:
     """Compare an update of the whole with one by parts, on small parameters of the same names and axes."""
     small = FlatTree(
         jax.tree.map(
@@ -98,9 +130,4 @@ def _check_divisible(optimizer: optax.GradientTransformation, params: FlatTree, 
     for _, state in parts:
         leaves = zip(jax.tree.leaves(whole_state), jax.tree.leaves(state), strict=True)
         pairs += [(leaf, other) for leaf, other in leaves if leaf.shape == other.shape]
-    if not all(np.allclose(leaf, other, rtol=1e-3, equal_nan=True) for leaf, other in pairs):
-        raise ModelError(
-            "The optimizer needs all parameters at once, as to clip by their global norm, and each of "
-            f"{servers} parameter servers has some of them. Choose one parameter server, another optimizer, or "
-            "training without parameter servers."
-        )
+    return all(np.allclose(leaf, other, rtol=1e-3, equal_nan=True) for leaf, other in pairs)

@@ -41,6 +41,9 @@ _LOWER = frozenset(
 _HIGHER = frozenset(
     "acc accuracy auc auroc bleu dice f1 iou map miou ndcg precision psnr r2 recall reward rouge score ssim".split()  # noqa: SIM905
 )
+_OF_ANOTHER_KIND = frozenset(
+    "delta diff difference drop gap ms s scale sec seconds std time var variance weight".split()  # noqa: SIM905
+)
 _VALIDATION = frozenset(
     "dev eval evaluation held heldout holdout test val valid validation".split()  # noqa: SIM905
 )
@@ -65,10 +68,11 @@ class ProgressEvent:
 
 def lower_is_better(name: str) -> bool | None:
     """The direction of a metric by the words of its name; None where they do not tell."""
-    words = _words(name)
-    if words & _LOWER or "loss" in name.casefold():
-        return True
-    return False if words & _HIGHER or "accuracy" in name.casefold() else None
+    words, text = _words(name), name.casefold()
+    is_lower, is_higher = bool(words & _LOWER) or "loss" in text, bool(words & _HIGHER) or "accuracy" in text
+    if is_lower is is_higher or words & _OF_ANOTHER_KIND:
+        return None
+    return is_lower is not ("neg" in words)  # scikit-learn's scorers, such as neg_log_loss
 
 
 def is_validation(name: str) -> bool:

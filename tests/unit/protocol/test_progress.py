@@ -120,6 +120,12 @@ def test_of_very_many_metrics_the_first_are_taken() -> None:
         ("top-1 acc", False),
         ("learning_rate", None),
         ("accelerators", None),
+        ("neg_log_loss", False),
+        ("neg_root_mean_squared_error", False),
+        ("time_to_accuracy", None),
+        ("accuracy_drop", None),
+        ("loss_scale", None),
+        ("error_of_the_score", None),
         ("examples_per_second", None),
     ],
 )

@@ -77,11 +77,11 @@ def default_project(environment: Mapping[str, str] = os.environ) -> str:
     return environment.get("TRAINYARD_PROJECT") or DEFAULT_PROJECT
 
 
-def checked_project(text: str) -> str:
+def checked_project(text: str, origin: str = "--project") -> str:
     """The project's id, by the server's rule. Raises InvalidArgument, which names the variable if it has the id."""
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}", text):
         return text
-    source = "$TRAINYARD_PROJECT" if text == os.environ.get("TRAINYARD_PROJECT") else "--project"
+    source = "$TRAINYARD_PROJECT" if text == os.environ.get("TRAINYARD_PROJECT") else origin
     raise InvalidArgument(
         f"{source}: {text!r} is not a project id: it has 1 to 128 letters, digits and _ . : -, and begins with a "
         "letter or a digit."

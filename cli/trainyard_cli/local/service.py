@@ -162,7 +162,7 @@ def serve_google(state: LocalState, notify: Notify, *, wanted: bool, report: Not
         try:
             up(state, {"google_port": port if wanted else 0}, notify, report=report)
         except TrainyardError as error:
-            if running is None:
+            if running is None or isinstance(error, AgentRefused):  # which leaves the server running
                 raise
             _start_as_before(state, options, notify, report)
             raise Unavailable(

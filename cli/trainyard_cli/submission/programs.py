@@ -91,16 +91,16 @@ def find(path: Path, module: str = "") -> Program:
     )
 
 
-def left_out(program: Program, directory: Path) -> Iterator[str]:
-    """Sentences about files that the program names by their paths from the current directory or from its own, and that
-    its replicas do not have there."""
+def left_out(program: Program, *directories: Path) -> Iterator[str]:
+    """Sentences about files that the program names by their paths from its own directory or one of these, and that its
+    replicas do not have there."""
     if program.kind == "package":
         sources = list(islice(program.path.rglob("*.py"), _MAX_SOURCES))
         missing = "which is not in the directory that a package starts in. Open data beside __file__."
     else:
         sources = [program.root / name for name in program.files if name.endswith(".py")][:_MAX_SOURCES]
         missing = "which is not uploaded. A directory is uploaded whole: --package-path DIR"
-    bases = tuple(dict.fromkeys((program.root, directory)))
+    bases = tuple(dict.fromkeys((program.root, *directories)))
     named = {
         name: f"{source}:{line} names {name}, {missing}"
         for source in sources

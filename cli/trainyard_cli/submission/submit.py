@@ -300,7 +300,8 @@ def packaging_lines(made: JobDraft, program: Program) -> Iterator[str]:
     has_job_dir = get(made.data, f"{_TRAINING}.jobDir")
     if program.kind != "package" and has_job_dir and not program.passes_job_dir:
         yield "It finds the job-dir in TRAINYARD_JOB_DIR, and gets no argument --job-dir (--pass-job-dir passes it)."
-    yield from programs.left_out(program, Path.cwd())
+    beside_config = [made.config.path.absolute().parent] if made.config else []
+    yield from programs.left_out(program, Path.cwd(), *beside_config)
 
 
 def _built(program: Program) -> AbstractContextManager[packaging.Archive]:

@@ -329,6 +329,9 @@ def test_up_whose_agent_was_removed_says_how_it_comes_back_and_it_does(state: Lo
             assert "An operator has removed the agent" in caught.value.message
             assert f"`trainyard agents add {agent.name}`" in caught.value.message
             assert state.process("server") is not None, "it is needed for that command"
+            with pytest.raises(service.AgentRefused):
+                service.serve_google(state, lambda _: None, wanted=True)
+            assert state.process("server") is not None
             client.create_token(TokenRequest(owner=agent.name, for_agent=True))
         assert service.up(state, {}, lambda _: None).healthy
     finally:

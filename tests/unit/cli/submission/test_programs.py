@@ -241,9 +241,9 @@ def test_left_out_names_files_that_a_program_opens_and_its_replicas_have_not(tmp
     )
     (tmp_path / "absolute.py").write_text(f"open({str(tmp_path / 'gone.yaml')!r})")
 
-    def left_out(path: str, directory: str = ".") -> list[str]:
+    def left_out(path: str, *directories: str) -> list[str]:
         program = programs.find(tmp_path / path)
-        return list(programs.left_out(program, tmp_path / directory))
+        return list(programs.left_out(program, tmp_path, *(tmp_path / name for name in directories)))
 
     whole = "which is not uploaded. A directory is uploaded whole: --package-path DIR"
     assert left_out("alone.py") == [

@@ -22,7 +22,7 @@ from trainyard_cli.commands.jobs import log_query, task_name
 from trainyard_cli.local.connect import connect
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.studies import best_first
-from trainyard_cli.settings import DEFAULT_PROJECT, Target, default_state_dir
+from trainyard_cli.settings import DEFAULT_PROJECT, Target, checked_project, default_state_dir
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.flags import JobFlags, get
@@ -86,7 +86,7 @@ class Client:
     ) -> None:
         target = Target(
             state_dir=Path(state_dir).expanduser().absolute() if state_dir else default_state_dir(),
-            project=project,
+            project=checked_project(project, "project"),
             server=server,
             token_file=Path(token_file).expanduser() if token_file else None,
             local=state_dir is not None,
@@ -203,9 +203,7 @@ def _words(args: object) -> tuple[str, ...]:
     """The arguments of a program: words as they are, flags of a mapping as `--NAME=VALUE`. True is the flag alone,
     False and None leave it out; a list is the flag with each of its values. Raises InvalidArgument."""
     if isinstance(args, Mapping):
-        return tuple(
-            word for name, value in args.items() for word in _flag(str(name).removeprefix("--"), value)
-        )
+        return tuple(word for name, value in args.items() for word in _flag(_name_of(str(name)), value))
     if isinstance(args, str | bytes) or not isinstance(args, Iterable):
         raise InvalidArgument(
             f"args must be a list of words, such as ['--lr', 0.1], or a mapping, such as {{'lr': 0.1}}; this is "
@@ -214,18 +212,22 @@ def _words(args: object) -> tuple[str, ...]:
     return tuple(map(str, args))
 
 
+def _name_of(name: str) -> str:
+    return name if name.startswith("-") else f"--{name}"
+
+
 def _flag(name: str, value: object) -> Iterator[str]:
     if value is None or value is False:
         return
     if value is True:
-        yield f"--{name}"
+        yield name
     elif isinstance(value, list | tuple):
         for one in value:
             yield from _flag(name, one)
     elif isinstance(value, Mapping):
         raise InvalidArgument(f"args: the value of {name} is a mapping; a flag has a text or a number.")
     else:
-        yield f"--{name}={value}"
+        yield f"{name}={value}"
 
 
 def _swept(name: str, values: Sequence[object]) -> SweptFlag:

@@ -13,6 +13,7 @@ def test_arguments_are_words_or_flags_of_a_mapping() -> None:
         ((), ()),
         ({"lr": 0.1, "--name": "a b", "n": -1}, ("--lr=0.1", "--name=a b", "--n=-1")),
         ({"verbose": True, "quiet": False, "seed": None}, ("--verbose",)),
+        ({"-v": True, "-D": ["a=1"]}, ("-v", "-D=a=1")),
         ({"layer": [64, 32]}, ("--layer=64", "--layer=32")),
         ({}, ()),
     ]
@@ -23,6 +24,11 @@ def test_arguments_are_words_or_flags_of_a_mapping() -> None:
 def test_arguments_of_another_kind_are_refused(given: object) -> None:
     with pytest.raises(InvalidArgument, match="args"):
         client._words(given)
+
+
+def test_project_that_there_cannot_be_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"^project: 'Foo Bar' is not a project id"):
+        client.Client(project="Foo Bar")
 
 
 def test_package_lists_what_it_has() -> None:

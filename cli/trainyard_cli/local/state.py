@@ -341,7 +341,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         "--job-dir-root",
         "gs://",
     ]  # a local server runs as its only user, so it may read what that user may
-    server += ["--one-user", "--default-job-dir", str(state.jobs)]
+    server += ["--one-user", "--default-job-dir", str(state.jobs), "--check-packages"]
     if options.machine_types:
         server += ["--machine-types", options.machine_types]
     server += ["--quotas", str(state.quota_file)]

@@ -212,6 +212,7 @@ def test_commands_pass_tokens_as_files_and_bind_to_loopback(state: LocalState) -
     who = pwd.getpwuid(os.geteuid()).pw_name
     assert f"--token-file admin:{who}={state.token_file}" in " ".join(made["server"])
     assert "--host 127.0.0.1 --port 1" in " ".join(made["server"])
+    assert "--check-packages" in made["server"], "its only user may know which objects there are"
     assert made["server"][-4:] == ["--machine-types", "/m", "--quotas", str(state.quota_file)]
     limited = local.commands(state, replace(options, keep_jobs="90d", keep_logs_gb=20.5))
     assert limited["server"] == [*made["server"], "--keep-jobs", "90d", "--keep-logs-gb", "20.5"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from functools import partial
@@ -32,8 +33,12 @@ def arrays(step: int) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
+def position(step: int) -> dict[str, Any]:
+    return {"steps": step, "epochs": 0, "examples": 3, "best": None, "best_epochs": 0}
+
+
 def save(saver: Saver, step: int, score: float | None = None) -> None:
-    saver.save({"steps": step, "epochs": 0, "examples": 3}, lambda: arrays(step), lambda: None, score)
+    saver.save(position(step), lambda: arrays(step), lambda: None, score)
     saver.wait()
 
 
@@ -53,7 +58,7 @@ def newest_step(job_dir: str) -> int | None:
     for name, array in arrays(entry.step).items():
         np.testing.assert_array_equal(content[name], array)
         assert (content[name].shape, content[name].dtype) == (array.shape, array.dtype)
-    assert entry.position == {"steps": entry.step, "epochs": 0, "examples": 3}
+    assert entry.position == position(entry.step)
     return entry.step
 
 
@@ -107,7 +112,7 @@ def test_only_finite_states_are_saved(job_dir: str) -> None:
     with Saver(job_dir, 0, 3) as saver:
         saver.prepare(FINGERPRINT)
         save(saver, 5)
-        saver.save({"steps": 9}, lambda: poisoned, lambda: pytest.fail("it was saved"))
+        saver.save(position(9), lambda: poisoned, lambda: pytest.fail("it was saved"))
         message = r"vector is not finite after step 9.* is of step 5\. The same command"
         with pytest.raises(NotFiniteError, match=message):
             saver.wait()
@@ -127,7 +132,7 @@ def test_saving_does_not_wait_for_the_write_and_the_end_does(job_dir: str) -> No
     with Saver(job_dir, 0, 3, every_seconds=1e-9) as saver:
         saver.prepare(FINGERPRINT)
         assert saver.is_due()
-        saver.save({"steps": 5, "epochs": 0, "examples": 3}, fetch, lambda: events.append("saved"))
+        saver.save(position(5), fetch, lambda: events.append("saved"))
         assert not saver.is_due()
         assert newest_step(job_dir) is None
         release.set()
@@ -151,11 +156,11 @@ def test_newer_checkpoint_replaces_the_one_that_waits_unless_that_is_the_best(
         saver.prepare(FINGERPRINT)
         for score in earlier:
             save(saver, 0, score)
-        saver.save({"steps": 1}, fetch, lambda: written.append(1))
+        saver.save(position(1), fetch, lambda: written.append(1))
         assert writing.wait(60)
         later: list[float | None] = [None, 0.9, None, 0.5, None]
         for number, rating in enumerate(later, start=2):
-            saver.save({"steps": number}, partial(arrays, number), partial(written.append, number), rating)
+            saver.save(position(number), partial(arrays, number), partial(written.append, number), rating)
         assert written == []
         release.set()
         saver.wait()
@@ -199,15 +204,32 @@ def test_save_that_fails_at_any_write_leaves_the_last_good_checkpoint_and_nothin
     assert kept(job_dir) == [5]
 
 
+def index(*positions: Any, **changes: Any) -> bytes:
+    """Of a checkpoint at each of these positions, of folders that are not there."""
+    entry = {
+        "name": "step-00000010-0123abcd",
+        "step": 10,
+        "parts": {"part-00000.safetensors": ""},
+        "score": None,
+    }
+    entries = [entry | {"position": at} for at in positions]
+    whole = {"format": 2, "fingerprint": FINGERPRINT, "checkpoints": entries, "unused": []}
+    return json.dumps(whole | changes).encode()
+
+
 DAMAGES: dict[str, bytes | None] = {
     "missing": None,
     "empty": b"",
     "cut": b'{"format": 2, "checkpoints": [',
     "no text": b"\xff\x00",
     "another type": b"[]",
-    "without a fingerprint": b'{"format": 2, "checkpoints": []}',
-    "of other entries": b'{"format": 2, "fingerprint": {}, "checkpoints": [{"name": "../model"}], "unused": []}',
-    "of other folders": b'{"format": 2, "fingerprint": {}, "checkpoints": [], "unused": ["../model"]}',
+    "without a fingerprint": index(fingerprint={}),
+    "of other entries": index(checkpoints=[{"name": "../model"}]),
+    "of other folders": index(unused=["../model"]),
+    "of no entry": index(),
+    "of a position with one field more": index(position(10) | {"batches": 1}),
+    "of a position of steps alone": index({"steps": 10}),
+    "of a position that is no number": index(position(10) | {"epochs": "x"}),
 }
 
 
@@ -228,6 +250,17 @@ def test_index_that_is_lost_is_made_anew_and_checkpoints_that_nothing_describes_
         assert newest_step(job_dir) == number + 1, damage
         saved(job_dir, number + 2)
     assert kept(job_dir) == [number, number + 1, number + 2]
+
+    first, second, last = checkpoints.children("step-")
+    checkpoints.folder(first).write(ENTRY, b'{"format": 1}')
+    entry = checkpoints.folder(second).read(ENTRY)
+    assert entry is not None
+    checkpoints.folder(second).write(ENTRY, entry.replace(b'"fingerprint"', b'"another"'))
+    checkpoints.write(INDEX, b"")
+    saved(job_dir)
+    assert f"Left, but not in it, are {first}, {second}: their entry.json" in caplog.text
+    assert newest_step(job_dir) == number + 2
+    assert checkpoints.children("step-") == [first, second, last]
 
     for name in checkpoints.children("step-"):
         checkpoints.folder(name).remove(ENTRY)
@@ -252,13 +285,18 @@ def test_damaged_checkpoint_falls_back_to_the_one_before_and_an_unlisted_one_is_
     assert newest_step(job_dir) == 5
     saved(job_dir, 9)
     assert kept(job_dir) == [5, 9, 12]
+    for entry in Saver(job_dir, 0, 3).checkpoints():
+        checkpoints.folder(entry.name).remove("part-00000.safetensors")
+    with pytest.raises(CheckpointError, match=r"All checkpoints that .*/index.json lists are .* damaged"):
+        newest_step(job_dir)
+    assert kept(job_dir) == [5, 9, 12]
 
 
 def test_job_dir_of_another_training_is_refused_with_both_named_and_a_worker_writes_nothing(
     job_dir: str,
 ) -> None:
     with Saver(job_dir, 1, 3) as worker:
-        worker.save({"steps": 5}, lambda: arrays(5), lambda: None)
+        worker.save(position(5), lambda: arrays(5), lambda: None)
         assert worker.save_model({"model.json": b"{}"}) == f"{job_dir}/model"
         assert not worker.is_due()
     assert open_folder(job_dir).children() == []

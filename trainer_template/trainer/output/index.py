@@ -10,6 +10,7 @@ that what a killed process leaves can be removed; no other folder ever is. `rebu
 import json
 import logging
 import re
+from types import NoneType
 from typing import Any, NamedTuple
 
 from trainer.errors import CheckpointError
@@ -25,6 +26,14 @@ _FOLDER = re.compile(r"step-\d{8,}-\w+")
 _PART = re.compile(r"part-\d{5,}\.safetensors")
 
 Fingerprint = dict[str, Any]
+Types = dict[str, tuple[type, ...]]
+
+_POSITION: Types = {  # of state.TrainingPosition, whose module imports JAX
+    "steps": (int,), "epochs": (int,), "examples": (int,), "best": (float, int, NoneType), "best_epochs": (int,),
+}  # fmt: skip
+_ENTRY: Types = {
+    "name": (str,), "step": (int,), "position": (dict,), "parts": (dict,), "score": (float, int, NoneType),
+}  # fmt: skip
 
 
 class CheckpointEntry(NamedTuple):
@@ -63,10 +72,10 @@ def read_index(folder: Folder) -> Index | None:
     entries = content.get("checkpoints")
     parsed = [_entry(value) for value in entries] if isinstance(entries, list) else [None]
     unused = content.get("unused", [])
-    fingerprint = content.get("fingerprint")
+    fingerprint = _fingerprint(content)
     if (
         None in parsed
-        or not isinstance(fingerprint, dict)
+        or fingerprint is None
         or not isinstance(unused, list)
         or not all(isinstance(name, str) and _FOLDER.fullmatch(name) for name in unused)
     ):
@@ -84,37 +93,48 @@ def write_entry(folder: Folder, fingerprint: Fingerprint, entry: CheckpointEntry
     _write(folder, ENTRY, fingerprint, {"checkpoint": entry._asdict()})
 
 
-def rebuild(folder: Folder) -> Index:
-    """The index by the folders of complete checkpoints, for one that is missing or damaged; empty if there are none.
+def rebuild(folder: Folder, read: Index | None) -> Index:
+    """The index by the folders of complete checkpoints, for one that is missing or damaged, or lists none (`read`).
 
     Raises:
-        CheckpointError: there are folders, and none says what it has.
+        CheckpointError: it is missing or damaged, there are folders, and none says what it has.
     """
-    names = folder.children(PREFIX)
-    contents = [(name, _read(folder.folder(name), ENTRY)) for name in names]
-    complete = [
-        (entry, content.get("fingerprint"))
-        for name, content in contents
-        if content is not None
-        and (entry := _entry(content.get("checkpoint"))) is not None
-        and entry.name == name
-    ]
-    if not names:
-        return Index({}, [], [])
-    if not complete:
+    unused = read.unused if read else []
+    names = [name for name in folder.children(PREFIX) if name not in unused]
+    described = [(name, _described(folder, name)) for name in names]
+    complete = sorted((found for _, found in described if found), key=lambda found: found[0].step)
+    if not complete and names and read is None:
         raise CheckpointError(
             f"{folder.url}/{INDEX} is missing or damaged, and the {len(names)} folders beside it do not say what they "
             "have, as those of an earlier version of the trainer or of a checkpoint that was cut off. Nothing was "
             f"changed. Restore {INDEX}, choose another --job-dir, or remove these folders to start anew."
         )
-    complete.sort(key=lambda pair: pair[0].step)
+    if not complete:
+        return read or Index({}, [], [])
     fingerprint = complete[-1][1]
     entries = [entry for entry, theirs in complete if theirs == fingerprint]
+    listed = {entry.name for entry in entries}
     log.warning(
         "%s/%s is missing or damaged: it was made anew from the folders beside it, with the checkpoints of steps %s.",
         folder.url, INDEX, ", ".join(str(entry.step) for entry in entries),
     )  # fmt: skip
-    return Index(fingerprint if isinstance(fingerprint, dict) else {}, entries, [])
+    if left := [name for name in names if name not in listed]:
+        log.warning(
+            "Left, but not in it, are %s: their %s is missing, damaged or of another training.",
+            ", ".join(left),
+            ENTRY,
+        )
+    return Index(fingerprint, entries, unused)
+
+
+def _described(folder: Folder, name: str) -> tuple[CheckpointEntry, Fingerprint] | None:
+    """Read entry.json of a checkpoint's folder; None if there is none, or of another version."""
+    try:
+        content = _read(folder.folder(name), ENTRY) or {}
+    except CheckpointError:  # of another version
+        return None
+    entry, fingerprint = _entry(content.get("checkpoint")), _fingerprint(content)
+    return (entry, fingerprint) if entry and fingerprint and entry.name == name else None
 
 
 def _read(folder: Folder, name: str) -> dict[str, Any] | None:
@@ -137,20 +157,30 @@ def _write(folder: Folder, name: str, fingerprint: Fingerprint, content: dict[st
     folder.write(name, json.dumps(whole, indent=2).encode() + b"\n")
 
 
+def _fingerprint(content: dict[str, Any]) -> Fingerprint | None:
+    """None if it is none."""
+    fingerprint = content.get("fingerprint")
+    return fingerprint if isinstance(fingerprint, dict) and fingerprint else None
+
+
 def _entry(value: Any) -> CheckpointEntry | None:
     """None if it is none."""
-    try:
-        entry = CheckpointEntry(**value)
-    except TypeError:
+    if not (_has_types(value, _ENTRY) and _has_types(value["position"], _POSITION)):
         return None
+    entry = CheckpointEntry(**value)
     is_entry = (
-        isinstance(entry.name, str)
-        and _FOLDER.fullmatch(entry.name)
-        and type(entry.step) is int
-        and isinstance(entry.position, dict)
-        and entry.position.get("steps") == entry.step
-        and isinstance(entry.parts, dict)
+        _FOLDER.fullmatch(entry.name)
+        and entry.position["steps"] == entry.step
+        and entry.parts
         and all(_PART.fullmatch(part) and isinstance(sha256, str) for part, sha256 in entry.parts.items())
-        and (entry.score is None or isinstance(entry.score, (int, float)))
     )
     return entry if is_entry else None
+
+
+def _has_types(value: Any, types: Types) -> bool:
+    """Whether it is an object of exactly these fields."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == types.keys()
+        and all(type(value[name]) in allowed for name, allowed in types.items())
+    )

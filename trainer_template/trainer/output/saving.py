@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from trainer.errors import CheckpointError, TrainerError
 from trainer.output.index import (
+    INDEX,
     CheckpointEntry,
     Fingerprint,
     Index,
@@ -123,7 +124,7 @@ class Saver:
         """
         self._lock = lock(self._checkpoints)
         read = read_index(self._checkpoints)
-        index = rebuild(self._checkpoints) if read is None else read
+        index = read if read is not None and read.entries else rebuild(self._checkpoints, read)
         theirs = index.fingerprint or fingerprint
         different = [
             f"{key.replace('_', ' ')} {theirs.get(key)!r}, this command's is {fingerprint.get(key)!r}"
@@ -137,7 +138,7 @@ class Saver:
             )
         self._fingerprint, self._entries = fingerprint, index.entries
         if index.entries and index is not read:
-            self._write_index(index.entries)
+            self._write_index(index.entries, index.unused)
         _remove(self._checkpoints, index.unused)
 
     def checkpoints(self) -> list[CheckpointEntry]:
@@ -146,12 +147,22 @@ class Saver:
         return [] if index is None else index.entries
 
     def newest(self) -> tuple[CheckpointEntry, dict[str, NDArray[Any]]] | None:
-        """The newest undamaged checkpoint and its arrays; None if there is none."""
-        for entry in sorted(self.checkpoints(), key=lambda entry: entry.step, reverse=True):
+        """The newest undamaged checkpoint and its arrays; None if there is none.
+
+        Raises:
+            CheckpointError: all that are listed are damaged.
+        """
+        entries = sorted(self.checkpoints(), key=lambda entry: entry.step, reverse=True)
+        for entry in entries:
             arrays = self.read(entry)
             if arrays is not None:
                 return entry, arrays
-            log.warning("%s/%s is missing or damaged; using an older one.", self._checkpoints.url, entry.name)
+            log.warning("The checkpoint %s/%s is missing or damaged.", self._checkpoints.url, entry.name)
+        if entries:
+            raise CheckpointError(
+                f"All checkpoints that {self._checkpoints.url}/{INDEX} lists are missing or damaged. Nothing was "
+                f"changed. Restore one, choose another --job-dir, or remove {self._checkpoints.url} to start anew."
+            )
         return None
 
     def read(self, entry: CheckpointEntry) -> dict[str, NDArray[Any]] | None:

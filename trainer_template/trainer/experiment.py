@@ -23,7 +23,7 @@ from trainer.errors import CheckpointError, TrainerUsageError
 from trainer.models import model as models
 from trainer.models.model import Model
 from trainer.models.task import TaskError, TrainingTask, load_task
-from trainer.output.export import ModelFunction, export_function, model_files
+from trainer.output.export import ModelFunction, export_function, model_files, summary
 from trainer.output.report import PeriodicReport, report
 from trainer.output.saving import Saver
 from trainer.output.summaries import Summaries, report_to_tuning_service
@@ -233,7 +233,9 @@ class Experiment:
 
     def export_function(self) -> ModelFunction | None:
         """The network that the chief will export. It is known before the first step: what cannot be exported is too."""
-        return export_function(self.model, self.batch_size) if self.cluster.is_chief else None
+        if not self.cluster.is_chief:
+            return None
+        return export_function(self.model, self.batch_size, self.dataset.label_names)
 
     def save_model(
         self,
@@ -243,7 +245,7 @@ class Experiment:
         position: TrainingPosition,
         evaluated: dict[str, float],
     ) -> None:
-        """Write and report the model, on the chief."""
+        """Write and report the model, on the chief. What is trained fails for its storage alone."""
         if not self.cluster.is_chief:
             return
         if function is None:
@@ -254,8 +256,15 @@ class Experiment:
         facts: dict[str, Any] = {"steps": position.steps}
         facts |= {f"held_out_{name}": value for name, value in evaluated.items() if name != "loss"}
         facts["parameters_sha256"] = state.parameters_sha256(trained)
-        url = saver.save_model(model_files(function, self.model, trained, self.dataset.label_names, facts))
-        report("saved", model=url)
+        try:
+            files = model_files(function, self.model, trained, facts)
+        except Exception as error:  # noqa: BLE001 - of any kind, such as too little memory
+            log.warning(
+                "There is no model, as it could not be made; the last checkpoint has what was trained. (%s)",
+                summary(error),
+            )
+            return
+        report("saved", model=saver.save_model(files))
 
 
 def _broadcast(own: State | None, shapes: State) -> State:

@@ -105,6 +105,7 @@ def test_arrays_of_numpy_s_types_become_those_of_jax() -> None:
         np.testing.assert_array_equal(inputs, x)
         np.testing.assert_array_equal(labels, y)
     assert datasets.from_arrays(x.astype(np.uint8), y, x.astype(np.uint8), y).input_dtype == np.uint8
+    assert datasets.from_arrays(x, y, x, y, np.unique(y)).label_names == ("0", "1", "2")
 
 
 @pytest.mark.parametrize(

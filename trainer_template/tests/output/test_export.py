@@ -25,9 +25,9 @@ def class_names(model: models.Model) -> tuple[str, ...]:
 def saved(model: models.Model, job_dir: str) -> tuple[state.State, str]:
     """A model in job_dir, and its state."""
     drawn = state.initial_state(model, optax.sgd(0.1), seed=5)
-    function = export.export_function(model, 4)
+    function = export.export_function(model, 4, class_names(model))
     assert function is not None
-    files = export.model_files(function, model, drawn, class_names(model), {"steps": 12})
+    files = export.model_files(function, model, drawn, {"steps": 12})
     return drawn, Saver(job_dir, 0, 3).save_model(files)
 
 
@@ -129,6 +129,13 @@ def test_network_that_needs_a_concrete_batch_or_platform_is_exported_for_that_wi
     images, _ = tiny.examples(model, 10)  # no multiple of 4
     expected = export.load(saved(usual, str(tmp_path / "usual"))[1])(images)["logits"]
     np.testing.assert_allclose(loaded(images)["logits"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_labels_that_json_does_not_have_are_named_before_the_training(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert export.export_function(tiny.cnn(), 4, (np.int64(1),)) is None  # type: ignore[arg-type]
+    assert "int64 is not JSON serializable" in caplog.text
 
 
 def test_load_of_a_missing_model_names_the_folder(job_dir: str) -> None:

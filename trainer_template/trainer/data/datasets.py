@@ -6,7 +6,7 @@ To train on data of another kind, replace `load`; no other module depends on wha
 import dataclasses
 import importlib.util
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -199,21 +199,21 @@ def from_arrays(
     labels: NDArray[Any],
     held_out_inputs: NDArray[Any],
     held_out_labels: NDArray[Any],
-    label_names: Sequence[str] = (),
+    label_names: Iterable[object] = (),
 ) -> Dataset:
     """Examples in memory, as the `data` of a task.
 
     Args:
         inputs: [N, ...], of uint8 (images, scaled to [0, 1]), other whole numbers (int32) or floats (float32).
         labels: [N, ...]: classes as whole numbers, or floats, which need no names.
-        label_names: one for each class; none if labels are not classes.
+        label_names: one for each class, such as np.unique(labels); none if labels are not classes.
 
     Raises:
         DataError: they are not arrays of numbers, or not one label for each of the inputs.
     """
     train = _paired("training", inputs, labels)
     held_out = _paired("held-out", held_out_inputs, held_out_labels)
-    return _in_memory(train, held_out, tuple(label_names))
+    return _in_memory(train, held_out, tuple(map(str, label_names)))
 
 
 def in_memory(name: str, dataset: Dataset, sharding: Sharding) -> Dataset:

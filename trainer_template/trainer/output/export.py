@@ -51,7 +51,7 @@ class ModelFunction(NamedTuple):
     about: dict[str, Any]
 
 
-def export_function(model: "Model", batch_size: int) -> ModelFunction | None:
+def export_function(model: "Model", batch_size: int, label_names: tuple[str, ...]) -> ModelFunction | None:
     """Export the network by the shapes of its parameters, so that it can be done before the training.
 
     A network that does not work with a batch of any size is exported for batches of `batch_size`; one that cannot be
@@ -61,7 +61,7 @@ def export_function(model: "Model", batch_size: int) -> ModelFunction | None:
     for platforms in (PLATFORMS, (jax.export.default_export_platform(),)):
         for batch in ("B", batch_size):
             try:
-                function = _function(model, batch, platforms)
+                function = _function(model, batch, platforms, label_names)
             except Exception as error:  # noqa: BLE001 - of the network, the task or JAX
                 first = first or error
                 continue
@@ -69,22 +69,18 @@ def export_function(model: "Model", batch_size: int) -> ModelFunction | None:
                 log.warning(
                     "The model will be exported for %s on %s: the network cannot be exported for batches of any size "
                     "on %s. (%s)", "batches of any size" if batch == "B" else f"batches of {batch}",
-                    ", ".join(platforms), ", ".join(PLATFORMS), _summary(first),
+                    ", ".join(platforms), ", ".join(PLATFORMS), summary(first),
                 )  # fmt: skip
             return function
     log.warning(
         "The model cannot be exported; training continues, and its checkpoints are all that it will leave. Mend the "
-        "network, or `exported` of its task, and start the same command again. (%s)", _summary(first),
+        "network, `exported` of its task or the labels' names, and start the same command again. (%s)", summary(first),
     )  # fmt: skip
     return None
 
 
 def model_files(
-    function: ModelFunction,
-    model: "Model",
-    state: "State",
-    label_names: tuple[str, ...],
-    facts: dict[str, Any],
+    function: ModelFunction, model: "Model", state: "State", facts: dict[str, Any]
 ) -> dict[str, bytes]:
     """File name -> content; model.json, which refers to the others, is last.
 
@@ -101,9 +97,7 @@ def model_files(
     function_name = f"function-{function_sha256[:8]}.jax"
     parameters_name = f"parameters-{parameters_sha256[:8]}.safetensors"
     about = {
-        "model": model.name,
         **function.about,
-        "labels": label_names,
         **facts,
         "function": function_name,
         "function_sha256": function_sha256,
@@ -118,7 +112,9 @@ def model_files(
     }
 
 
-def _function(model: "Model", batch: str | int, platforms: tuple[str, ...]) -> ModelFunction:
+def _function(
+    model: "Model", batch: str | int, platforms: tuple[str, ...], label_names: tuple[str, ...]
+) -> ModelFunction:
     """`batch`: a number, or a name for any."""
     trees = _trees(model.params.shapes, model.statistics.shapes)
     shapes, structure = _by_name(trees), jax.tree.structure(trees)
@@ -133,6 +129,7 @@ def _function(model: "Model", batch: str | int, platforms: tuple[str, ...]) -> M
     )
     outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     about = {
+        "model": model.name,
         "input": {"shape": [batch, *model.input_shape], "dtype": str(model.input_dtype)}
         | ({"range": [0, 1]} if model.input_dtype == jnp.float32 else {}),
         "outputs": {
@@ -140,7 +137,9 @@ def _function(model: "Model", batch: str | int, platforms: tuple[str, ...]) -> M
             for name, output in outputs.items()
         },
         "platforms": platforms,
+        "labels": label_names,
     }
+    json.dumps(about)  # fails now, if ever
     return ModelFunction(bytes(exported.serialize()), about)
 
 
@@ -154,7 +153,8 @@ def _by_name(trees: dict[str, PyTree]) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def _summary(error: Exception | None) -> str:
+def summary(error: Exception | None) -> str:
+    """Type and first line of an error."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 

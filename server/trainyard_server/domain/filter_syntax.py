@@ -1,21 +1,25 @@
 """Syntax of filters, as in Google's list methods: `jobId:rnn* AND (state:FAILED OR labels.team=vision) AND NOT a=b`.
 
-Pure. AND binds tighter than OR, and terms side by side are joined by AND; NOT or `-` negates. Values may be in quotes,
-double or single; `state:(FAILED OR CANCELLED)` is any of the values. The fields, and what they take, are the caller's,
-which makes each term.
+Pure. NOT or `-` binds tightest, then OR, then AND, which also joins terms side by side: `a OR b AND c` is
+`(a OR b) AND c` (https://google.aip.dev/160). Values may be in quotes, double or single; `state:(FAILED OR CANCELLED)`
+is any of the values. The fields, and what they take, are the caller's, which makes each term.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<open>\()|(?P<close>\))|(?P<op><=|>=|!=|=~|!~|[:=<>~])|(?P<minus>-(?=[A-Za-z(]))
+    r"""\s*(?:(?P<open>\()|(?P<close>\))|(?P<op><=|>=|!=|=~|!~|[:=<>~])|(?P<minus>-(?=[A-Za-z("]))
     |"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^'\\]|\\.)*)'|(?P<word>(?!')[^\s()"=:<>!~]+))""",
     re.X,
 )
+_COMMENT = re.compile(r"\s*--[^\n]*")
+_ESCAPED = re.compile(r"\\(.)", re.S)
+_ESCAPED_QUOTE = re.compile(r"\\([\"'\\])")
 _MAX_TERMS = 200
 _MAX_LENGTH = 4000  # characters
 
@@ -68,6 +72,9 @@ MakeSearch = Callable[[FilterToken], Term]
 MakeTerm = Callable[[FilterToken, FilterToken, FilterToken], Term]
 """Makes the term of a field, an operator and a value. Raises FilterError."""
 
+MakeCall = Callable[[FilterToken, list[FilterToken]], Term]
+"""Makes the term of a function's name and its arguments. Raises FilterError."""
+
 
 def parse(
     text: str,
@@ -76,18 +83,20 @@ def parse(
     *,
     spaced_values: bool = False,
     make_search: MakeSearch | None = None,
+    functions: Mapping[str, MakeCall] = MappingProxyType({}),
 ) -> Expression | None:
     """None for an empty filter. `operators` are those of messages; `spaced_values`: values in parentheses may stand
-    side by side, as in gcloud's filters; `make_search`: texts may stand alone, as in Cloud Logging's. Raises
-    InvalidArgument that shows the column where it went wrong."""
+    side by side, as in gcloud's filters; `make_search`: texts may stand alone and `--` begins a comment, as in Cloud
+    Logging's, and a backslash in quotes stays before all but quotes and itself, so that patterns may have one or two;
+    `functions`: those that may be called there. Raises InvalidArgument that shows the column where it went wrong."""
     if len(text) > _MAX_LENGTH:
         message = f"may have {_MAX_LENGTH} characters; this has {len(text)}."
         raise InvalidArgument(Violation("filter", message))
-    if not text.strip():
-        return None
     try:
-        parser = _Parser(text, make_term, operators, spaced_values, make_search)
-        expression = parser.any_of()
+        parser = _Parser(text, make_term, operators, spaced_values, make_search, functions)
+        if parser.is_empty:
+            return None
+        expression = parser.all_of()
         parser.expect_end()
     except FilterError as error:
         shown = f"{text}\n{' ' * error.column}^"
@@ -106,29 +115,34 @@ class _Parser:
         operators: str,
         spaced_values: bool,
         make_search: MakeSearch | None,
+        functions: Mapping[str, MakeCall],
     ) -> None:
         self._text, self._make_term, self._operators = text, make_term, operators
-        self._spaced_values, self._make_search = spaced_values, make_search
+        self._spaced_values, self._make_search, self._functions = spaced_values, make_search, functions
         self._tokens = list(self._scan())
         self._at = 0
         self._terms = 0
 
-    def any_of(self) -> Expression:
-        parts = [self._all_of()]
-        while self._skip_word("OR"):
-            parts.append(self._all_of())
-        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+    @property
+    def is_empty(self) -> bool:
+        return not self._tokens
+
+    def all_of(self) -> Expression:
+        parts = [self._any_of()]
+        while (token := self._peek()) and token.kind != "close":
+            self._skip_word("AND")
+            parts.append(self._any_of())
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
 
     def expect_end(self) -> None:
         if token := self._peek():
             raise FilterError(token.column, f"{token.text!r} does not belong here.")
 
-    def _all_of(self) -> Expression:
+    def _any_of(self) -> Expression:
         parts = [self._one()]
-        while (token := self._peek()) and token.kind != "close" and not self._is_word("OR"):
-            self._skip_word("AND")
+        while self._skip_word("OR"):
             parts.append(self._one())
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
+        return parts[0] if len(parts) == 1 else Or(tuple(parts))
 
     def _one(self) -> Expression:
         token = self._next("a condition such as state:FAILED")
@@ -136,7 +150,7 @@ class _Parser:
         if token.kind == "minus" or (token.kind == "word" and token.text == "NOT"):
             return Not(self._one())
         if token.kind == "open":
-            inside = self.any_of()
+            inside = self.all_of()
             closing = self._next("a closing parenthesis")
             if closing.kind != "close":
                 raise FilterError(closing.column, "a closing parenthesis is missing.")
@@ -144,10 +158,46 @@ class _Parser:
         is_text = token.kind == "quoted" and self._make_search is not None
         if (token.kind != "word" and not is_text) or token.text in ("AND", "OR"):
             raise FilterError(token.column, f"a field's name is expected; this is {token.text!r}.")
-        following = self._peek()
-        if self._make_search is not None and (following is None or following.kind not in ("op", "quoted")):
-            return self._make_search(token)
+        if self._make_search is not None:
+            if self._is_call(token):
+                return self._call(token)
+            following = self._peek()
+            is_name = token.text.endswith(".") and following is not None and following.kind == "quoted"
+            if not is_name and (following is None or following.kind != "op"):
+                return self._make_search(token)
         return self._term(self._with_quoted_parts(token))
+
+    def _is_call(self, name: FilterToken) -> bool:
+        following = self._peek()
+        if following is None or following.kind != "open" or name.kind != "word":
+            return False
+        return following.column == name.column + len(name.text) or self._function(name) is not None
+
+    def _function(self, name: FilterToken) -> MakeCall | None:
+        return next(
+            (make for known, make in self._functions.items() if known.casefold() == name.text.casefold()),
+            None,
+        )
+
+    def _call(self, name: FilterToken) -> Expression:
+        """`name("a", b)`."""
+        make_call = self._function(name)
+        if make_call is None:
+            known = ", ".join(self._functions)
+            raise FilterError(name.column, f"{name.text!r} is no function here; functions are {known}.")
+        self._next("")
+        arguments: list[FilterToken] = []
+        is_open = True  # for an argument
+        while (token := self._next("a closing parenthesis")).kind != "close":
+            is_word = token.kind == "word"
+            for text in re.findall(r",|[^,]+", token.text) if is_word else [token.text]:
+                is_comma = is_word and text == ","
+                if token.kind not in ("word", "quoted") or is_open == is_comma:
+                    raise FilterError(token.column, f"{name.text} has values with commas between them.")
+                if not is_comma:
+                    arguments.append(FilterToken(token.kind, text, token.column))
+                is_open = is_comma
+        return make_call(name, arguments)
 
     def _with_quoted_parts(self, name: FilterToken) -> FilterToken:
         """A field's name, whose parts may be in quotes: `labels."a/b"`."""
@@ -208,12 +258,19 @@ class _Parser:
             if after and after.kind == "word" and after.column == end:
                 text += self._next("").text
                 end += len(after.text)
+        opening = self._peek() if self._make_search is not None and first.kind == "word" else None
+        if opening is not None and opening.kind == "open" and opening.column == end:
+            raise FilterError(first.column, f"{text!r} is no function of values; a text with ( is in quotes.")
         return FilterToken(first.kind, text, first.column)
 
     def _scan(self) -> list[FilterToken]:
-        tokens, at = [], 0
+        tokens, at = list[FilterToken](), 0
+        escaped = _ESCAPED if self._make_search is None else _ESCAPED_QUOTE
         end = len(self._text.rstrip())
         while at < end:
+            if self._make_search is not None and (comment := _COMMENT.match(self._text, at)):
+                at = comment.end()
+                continue
             match = _TOKEN.match(self._text, at)
             if match is None:
                 column = at + len(self._text[at:]) - len(self._text[at:].lstrip())
@@ -222,7 +279,7 @@ class _Parser:
             text = match[kind]
             column = match.start(kind)
             if kind in ("double", "single"):
-                kind, text = "quoted", re.sub(r"\\(.)", r"\1", text)
+                kind, text = "quoted", escaped.sub(r"\1", text)
             tokens.append(FilterToken(kind, text, column))
             at = match.end()
         return tokens

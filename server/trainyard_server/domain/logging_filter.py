@@ -1,20 +1,33 @@
 """Filters of Cloud Logging on the lines of jobs. Pure.
 
 `resource.labels.job_id="J" AND severity>=ERROR AND timestamp>="2026-11-20T10:00:00Z"`. Texts are compared in any case,
-`:` finds a part of a text, `:*` any value, `=~` a pattern, and a text alone is looked for in every field.
+`:` finds a part of a text, `:*` any value, `=~` a pattern, and a text alone is looked for in every field. Comparisons
+with a label or a field of a payload that an entry does not have are false; other fields are then empty.
 Source: https://cloud.google.com/logging/docs/view/logging-query-language
 """
 
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from trainyard_protocol.config.fields import did_you_mean
-from trainyard_protocol.severity import SEVERITIES
 from trainyard_server.domain import filter_syntax
-from trainyard_server.domain.filter_syntax import And, Expression, FilterError, FilterToken, Not, Or, Term
+from trainyard_server.domain.filter_syntax import (
+    And,
+    Expression,
+    FilterError,
+    FilterToken,
+    MakeCall,
+    Not,
+    Or,
+    Term,
+)
 from trainyard_server.domain.text_patterns import PatternError, pattern
 
 JOB_ID = "resource.labels.job_id"
@@ -32,38 +45,61 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 _FIELDS = (
     "timestamp",
+    "receiveTimestamp",
     "severity",
     "insertId",
     "textPayload",
-    "jsonPayload.message",
+    "jsonPayload",
+    "protoPayload",
     "logName",
+    "resource",
     "resource.type",
-    JOB_ID,
-    "resource.labels.project_id",
-    "resource.labels.task_name",
-    "labels.task_name",
-    "labels.trial_id",
-    "labels.ml.googleapis.com/task_name",
-    "labels.ml.googleapis.com/trial_id",
+    "resource.labels",
+    "labels",
+    "httpRequest",
+    "operation",
+    "sourceLocation",
+    "metadata",
+    "split",
+    "trace",
+    "spanId",
+    "traceSampled",
 )
-_JSON = "jsonPayload."
+_LABELS = (JOB_ID, "resource.labels.task_name", "labels.task_name", "labels.trial_id")
+_PAYLOADS_AND_LABELS = ("jsonPayload.", "protoPayload.", "resource.labels.", "labels.")
+"""Fields in which an entry has whatever it has; the other fields are those of every entry."""
+
+_MESSAGES = (*_PAYLOADS_AND_LABELS, "httpRequest.", "operation.", "sourceLocation.", "metadata.", "split.")
 _SEARCHED = ("textPayload", "jsonPayload", "logName", JOB_ID, "resource.labels.task_name", "severity")
 """Fields that a text alone is looked for in."""
 _SPELLINGS = {
-    "insert_id": "insertId",
-    "log_name": "logName",
-    "text_payload": "textPayload",
-    "json_payload": "jsonPayload",
+    "receiveTimestamp": "timestamp",
     "resource.labels.trial_id": "labels.trial_id",
+    "labels.ml.googleapis.com/job_id": JOB_ID,
 }
 _SEARCH = ""  # the field of a text alone
 _PRESENT = ":*"
+_WORDS = "words"
+"""The operator of SEARCH: has all words of the value."""
+
+_WORD = re.compile(r"[^\W_]+")
+_LEVEL = re.compile(r"\d{1,9}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_POSITIVE = {"!=": "=", "!~": "=~"}
 _ALSO = {_SEARCH: _SEARCHED, JOB_ID: (JOB_ID, TRIAL_JOB)}
 """Fields of which one must match."""
 
-_ORDERED = ("timestamp", "severity", "insertId")
-_LEVELS = {"DEFAULT": 0, **{name: number for number, name in enumerate(SEVERITIES, 1)}}
-_LEVELS |= {"ALERT": _LEVELS["CRITICAL"] + 1, "EMERGENCY": _LEVELS["CRITICAL"] + 2}
+_LEVELS = {
+    "DEFAULT": 0,
+    "DEBUG": 100,
+    "INFO": 200,
+    "NOTICE": 300,
+    "WARNING": 400,
+    "ERROR": 500,
+    "CRITICAL": 600,
+    "ALERT": 700,
+    "EMERGENCY": 800,
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = 2**62
 """Later than any time of a line, in microseconds."""
@@ -90,7 +126,7 @@ class LoggingFilter:
 
 def parse(text: str) -> LoggingFilter:
     """Raises InvalidArgument."""
-    expression = filter_syntax.parse(text, _term, _OPERATORS, make_search=_search)
+    expression = filter_syntax.parse(text, _term, _OPERATORS, make_search=_search, functions=_FUNCTIONS)
     if expression is None:
         return LoggingFilter(None, None, 0, LATEST)
     return LoggingFilter(_jobs_of(expression), expression, *_extent(expression))
@@ -106,22 +142,50 @@ def _search(text: FilterToken) -> Term:
     return Term(_SEARCH, ":", text.text)
 
 
-def _term(name: FilterToken, op: FilterToken, value: FilterToken) -> Term:
-    field = _SPELLINGS.get(name.text, name.text)
-    if field.startswith("json_payload."):
-        field = _JSON + field.partition(".")[2]
-    if field not in (*_FIELDS, "jsonPayload") and not field.startswith(_JSON):
-        hint = did_you_mean(field, _FIELDS)
+def _log_id(name: FilterToken, arguments: list[FilterToken]) -> Term:
+    if len(arguments) != 1:
+        raise FilterError(name.column, 'log_id has one value, as in log_id("master-replica-0").')
+    return Term("resource.labels.task_name", "=", arguments[0].text)
+
+
+def _search_words(name: FilterToken, arguments: list[FilterToken]) -> Term:
+    if len(arguments) not in (1, 2):
         raise FilterError(
-            name.column,
-            f"{name.text!r} cannot be filtered by; fields are {', '.join(_FIELDS)}, jsonPayload.FIELD. {hint}",
+            name.column, 'SEARCH has a text, or a field and a text: SEARCH(textPayload, "loss").'
         )
+    *fields, text = arguments
+    field = _field(fields[0]) if fields else _SEARCH
+    if field == "timestamp":
+        raise FilterError(name.column, "SEARCH looks into texts; timestamp is a time.")
+    if "`" in text.text:
+        raise FilterError(
+            text.column, 'SEARCH of phrases in backticks is not there; textPayload:"a b" finds one.'
+        )
+    if not _words(text.text):
+        raise FilterError(text.column, f"{text.text!r} has no word to search for.")
+    return Term(field, _WORDS, text.text)
+
+
+_FUNCTIONS: Mapping[str, MakeCall] = {"log_id": _log_id, "SEARCH": _search_words}
+
+
+def _field(name: FilterToken) -> str:
+    head, dot, rest = name.text.partition(".")
+    field = f"{to_camel(head) if '_' in head else head}{dot}{rest}"
+    field = _SPELLINGS.get(field, field)
+    if field in _FIELDS or (field.startswith(_MESSAGES) and not field.endswith(".")):
+        return field
+    known = (*_FIELDS, *_LABELS, "jsonPayload.FIELD", "labels.KEY")
+    raise FilterError(
+        name.column,
+        f"{name.text!r} cannot be filtered by; fields are {', '.join(known)}. {did_you_mean(field, known)}",
+    )
+
+
+def _term(name: FilterToken, op: FilterToken, value: FilterToken) -> Term:
+    field = _field(name)
     if op.text not in _OPERATORS.split():
         raise FilterError(op.column, f"one of {_OPERATORS} is expected after {name.text}.")
-    if op.text[0] in "<>" and field not in _ORDERED:
-        raise FilterError(
-            op.column, f"{op.text} compares {', '.join(_ORDERED)}; {field} takes : = != =~ and !~."
-        )
     if op.text == ":" and value.kind == "word" and value.text == "*":
         return Term(field, _PRESENT, "")
     if op.text in ("=~", "!~"):
@@ -137,10 +201,11 @@ def _term(name: FilterToken, op: FilterToken, value: FilterToken) -> Term:
                 value.column, f"{value.text!r} is not a time; a time looks like 2026-11-20T10:00:00Z."
             ) from None
     if field == "severity":
-        level = value.text.upper()
-        if level not in _LEVELS:
-            raise FilterError(value.column, f"{value.text!r} is no severity; they are {', '.join(_LEVELS)}.")
-        return Term(field, "=" if op.text == ":" else op.text, level)
+        level = int(value.text) if _LEVEL.fullmatch(value.text) else _LEVELS.get(value.text.upper())
+        if level is None:
+            known = ", ".join(f"{name} ({number})" for name, number in _LEVELS.items())
+            raise FilterError(value.column, f"{value.text!r} is no severity; they are {known}.")
+        return Term(field, "=" if op.text == ":" else op.text, str(level))
     return Term(field, op.text, value.text)
 
 
@@ -192,18 +257,38 @@ def _passes(expression: Expression, time: int, value_of: ValueOf) -> bool:
         case Term("timestamp", op, value):
             return op == _PRESENT or _COMPARISONS[op](time, int(value))
         case Term("severity", op, value) if op in _COMPARISONS:
-            return _COMPARISONS[op](_LEVELS[value_of("severity") or "DEFAULT"], _LEVELS[value])
+            return _COMPARISONS[op](_LEVELS[value_of("severity") or "DEFAULT"], int(value))
         case Term(field, op, value):
-            return any(_matches(value_of(one), op, value) for one in _ALSO.get(field, (field,)))
+            return _compares(field, op, value, value_of)
 
 
-def _matches(own: str | None, op: str, value: str) -> bool:
+def _compares(field: str, op: str, value: str, value_of: ValueOf) -> bool:
+    found = [own for one in _ALSO.get(field, (field,)) if (own := value_of(one)) is not None]
     if op == _PRESENT:
-        return own is not None
-    if op in ("=~", "!~"):
-        return (own is not None and pattern(value).is_in(own)) == (op == "=~")
-    folded, text = (own or "").casefold(), value.casefold()
-    return text in folded if op == ":" else _COMPARISONS[op](folded, text)
+        return bool(found)
+    if op == _WORDS:
+        return _words(value) <= frozenset().union(*map(_words_of_line, found))
+    if not found and field.startswith(_PAYLOADS_AND_LABELS):
+        return False
+    positive, is_json = _POSITIVE.get(op, op), field.startswith("jsonPayload.")
+    return any(_matches(own, positive, value, is_json) for own in found or ("",)) == (positive == op)
+
+
+def _matches(own: str, op: str, value: str, is_json: bool) -> bool:
+    if op == "=~":
+        return pattern(value).is_in(own)
+    if op == ":":
+        return value.casefold() in own.casefold()
+    if is_json and _NUMBER.fullmatch(own) and _NUMBER.fullmatch(value):
+        return _COMPARISONS[op](float(own), float(value))
+    return _COMPARISONS[op](own.casefold(), value.casefold())
+
+
+def _words_of_line(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold()))
+
+
+_words = lru_cache(maxsize=256)(_words_of_line)
 
 
 def _check_pattern(value: FilterToken) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -39,6 +40,7 @@ MAX_PAGE_SIZE = 1000
 _DEFAULT_PAGE_SIZE = 50
 _MOST_LINES = 20_000  # that one request reads
 _MOST_CHARACTERS = 1 << 22
+_MOST_SECONDS = 5.0  # after which a page ends with the line that it is at: a pattern may be slow
 _MOST_JOBS = 2000  # whose logs one request opens
 _BATCH = 100
 _SKEW = 60 * 10**6
@@ -46,7 +48,6 @@ _SKEW = 60 * 10**6
 
 _DELAY = 5 * 10**6  # microseconds after which lines of all machines have arrived
 _LAST = 250_000_000_000_000_000  # microseconds since 1970 that a database can have
-_JSON = "jsonPayload."
 _PROJECT = "projects/"
 _ORDERS = {"": False, "timestamp": False, "timestamp asc": False, "timestamp desc": True}
 _TOKEN = re.compile(r"(?P<time>\d{1,19}):(?P<insert_id>\d{0,40}):(?P<request>\w+)", re.ASCII)
@@ -81,6 +82,7 @@ class LoggingEntry(_Answer):
     log_name: str
     resource: LoggingResource
     timestamp: datetime
+    receive_timestamp: datetime
     severity: str
     insert_id: str
     labels: dict[str, str]
@@ -136,13 +138,15 @@ class EntriesList:
             )
         horizon = jobs[_MOST_JOBS] if len(jobs) > _MOST_JOBS else None
         window = self._bounded(window, jobs, horizon)
-        lines = Budget(_MOST_LINES, _MOST_CHARACTERS)
+        lines, until = Budget(_MOST_LINES, _MOST_CHARACTERS), monotonic() + _MOST_SECONDS
         entries: list[dict[str, Any]] = []
         for line in self._merged(project, jobs[:_MOST_JOBS], window):
             position = line.position
-            if not line.entry.overwritten and log_filter.passes(line.time, partial(_value_of, project, line)):
-                entries.append(_entry(project, line))
-            if lines.is_used_by(line.entry.text) or len(entries) == size:
+            shown = _Shown(project, line)
+            if not line.entry.overwritten and log_filter.passes(line.time, shown.value_of):
+                entries.append(shown.entry)
+            is_used = lines.is_used_by(line.entry.text) or monotonic() > until
+            if is_used or len(entries) == size:
                 return _answer(entries, _token(request, position))
         return _answer(entries, "" if horizon is None else _token(request, (window.end, "")))
 
@@ -333,31 +337,34 @@ def _project(request: EntriesRequest) -> str:
     return names.pop()
 
 
-def _value_of(project: str, line: _Line, field: str) -> str | None:
-    """The value of a field of an entry as text; None where it has none."""
-    job, entry = line.job, line.entry
-    if field in ("textPayload", "jsonPayload") or field.startswith(_JSON):
-        payload = _payload(entry.text)
-        if not field.startswith(_JSON):
-            return entry.text if field in payload else None
-        value: Any = payload.get("jsonPayload")
-        for name in field.removeprefix(_JSON).split("."):
-            value = value.get(name) if isinstance(value, dict) else None
-        return value if isinstance(value, str) or value is None else json.dumps(value)
-    values = {
-        "severity": entry.severity,
-        "insertId": line.insert_id,
-        "logName": f"{_PROJECT}{project}/logs/{entry.task}",
-        "resource.type": "ml_job",
-        logging_filter.JOB_ID: job.study or job.job_id,
-        logging_filter.TRIAL_JOB: job.job_id if job.study else None,
-        "resource.labels.project_id": project,
-    }
-    if field in values:
-        return values[field]
-    if field.endswith("trial_id"):
-        return str(job.trial) if job.trial else None
-    return entry.task if field.endswith("task_name") else None
+class _Shown:
+    """A line as its entry, which is made once it is asked for."""
+
+    def __init__(self, project: str, line: _Line) -> None:
+        self._project, self._line = project, line
+
+    @functools.cached_property
+    def entry(self) -> dict[str, Any]:
+        return _entry(self._project, self._line)
+
+    def value_of(self, field: str) -> str | None:
+        """The value of a field of the entry as text; None where it has none."""
+        job, own = self._line.job, self._line.entry
+        if field == "severity":
+            return own.severity
+        if field == logging_filter.TRIAL_JOB:
+            return job.job_id if job.study else None
+        value: Any = self.entry
+        rest = field
+        while rest and isinstance(value, dict):
+            # The key of a label may have dots.
+            name, rest = (rest, "") if rest in value else rest.partition(".")[::2]
+            value = value.get(name)
+        if rest or value is None:
+            return None
+        if field == "jsonPayload":
+            return own.text
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _entry(project: str, line: _Line) -> dict[str, Any]:
@@ -365,17 +372,26 @@ def _entry(project: str, line: _Line) -> dict[str, Any]:
     job, task = line.job, line.entry.task
     number = str(job.trial)
     trial = {"ml.googleapis.com/trial_id": number, "trial_id": number} if job.trial else {}
-    at = _EPOCH + timedelta(microseconds=line.time)
+    job_id = job.study or job.job_id
+    at = (
+        (_EPOCH + timedelta(microseconds=line.time)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    )
     return {
         "logName": f"{_PROJECT}{project}/logs/{task}",
         "resource": {
             "type": "ml_job",
-            "labels": {"job_id": job.study or job.job_id, "project_id": project, "task_name": task},
+            "labels": {"job_id": job_id, "project_id": project, "task_name": task},
         },
-        "timestamp": at.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "timestamp": at,
+        "receiveTimestamp": at,
         "severity": line.entry.severity,
         "insertId": line.insert_id,
-        "labels": {"task_name": task, "ml.googleapis.com/task_name": task, **trial},
+        "labels": {
+            "task_name": task,
+            "ml.googleapis.com/job_id": job_id,
+            "ml.googleapis.com/task_name": task,
+            **trial,
+        },
         **_payload(line.entry.text),
     }
 

@@ -124,6 +124,19 @@ def test_entries_are_filtered_ordered_and_paged(api: Server) -> None:
         assert whole == sorted(whole, reverse=order.endswith("desc"))
 
 
+def test_page_that_took_long_ends_and_is_followed_by_the_others(
+    api: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(api, CHIEF, [1, 2, 3])
+    monkeypatch.setattr(entries_list, "_MOST_SECONDS", 0)
+    found, token, pages = list[str](), "", 0
+    while token or not pages:
+        page = ask(api, f'{IN_JOB} AND textPayload=~"^(m[a-z-]+)+0 [12]$"', pageToken=token).json()
+        found += [one["textPayload"] for one in page.get("entries", ())]
+        token, pages = page.get("nextPageToken", ""), pages + 1
+    assert (found, pages > 3) == ([f"{CHIEF.task} {n}" for n in (1, 2)], True)
+
+
 @pytest.mark.parametrize("order", ["timestamp asc", "timestamp desc"])
 def test_page_of_long_lines_has_few_of_them(api: Server, order: str) -> None:
     """A page is in memory as a whole, and a line may have a megabyte."""
@@ -156,13 +169,22 @@ def test_lines_that_no_json_answer_can_have_are_texts(api: Server) -> None:
 def test_what_cannot_be_asked_is_said(api: Server) -> None:
     wrong: dict[str, dict[str, Any]] = {
         "must be one project": {"resourceNames": ["organizations/1"]},
-        "'httpRequest.status' cannot be filtered by": {"text": f"{IN_JOB} AND httpRequest.status=1"},
+        "'thud' cannot be filtered by": {"text": f"{IN_JOB} AND thud=1"},
+        "'resource.label.job_id' cannot be filtered by": {"text": 'resource.label.job_id="job"'},
+        "'sample' is no function here; functions are log_id, SEARCH": {"text": "sample(insertId, 0.5)"},
+        "'cast' is no function": {"text": "timestamp>cast(x, TIMESTAMP)"},
+        "log_id has one value": {"text": "log_id()"},
+        "SEARCH has a text": {"text": 'SEARCH(a, b, "c")'},
+        "commas between": {"text": 'SEARCH(textPayload "loss")'},
+        "has no word": {"text": 'SEARCH("--")'},
+        "phrases in backticks": {"text": 'SEARCH("`a b`")'},
+        "looks into texts": {"text": 'SEARCH(receiveTimestamp, "2026")'},
         "is no severity": {"text": f"{IN_JOB} AND severity=BAD"},
         "separated by OR": {"text": f"{IN_JOB} AND severity=(ERROR WARNING)"},
         "is not a time": {"text": f"{IN_JOB} AND timestamp>yesterday"},
         "order_by": {"orderBy": "severity"},
         "page_token": {"pageToken": "AAAA"},
-        "'+' cannot be here": {"text": f'{IN_JOB} AND textPayload=~"(a+)+"'},
+        "'*' cannot be here": {"text": f'{IN_JOB} AND textPayload=~"a**"'},
     }
     for says, given in wrong.items():
         answer = ask(api, **given)
@@ -190,7 +212,13 @@ def test_filters_without_a_job_find_the_lines_of_all_jobs_of_the_project(api: Se
     run(api, "job", "other")
     add(api, CHIEF, [1, 3, 5], "E1120 10:00:00.1 main.cc:1] no memory")
     add(api, CHIEF, [2, 4], "calm", job_id="other")
-    add(api, CHIEF, [6], json.dumps({"message": "structured", "fields": {"lr": 0.5}}), job_id="other")
+    add(
+        api,
+        CHIEF,
+        [6],
+        json.dumps({"message": "structured", "fields": {"lr": 0.5, "a.b": 1}}),
+        job_id="other",
+    )
     api.clock.now = datetime(2026, 11, 20, 14, tzinfo=UTC)
     replica = 'resource.labels.task_name="master-replica-0"'
     rows: dict[str, list[str]] = {
@@ -214,6 +242,39 @@ def test_filters_without_a_job_find_the_lines_of_all_jobs_of_the_project(api: Se
         'resource.labels.job_id=("job" OR "other") AND severity>=ERROR': ["job"] * 3,
         "resource.labels.job_id:oth AND labels.task_name:master": ["other"] * 3,
         "labels.trial_id:*": [],
+        # OR binds tighter than AND, said or not.
+        "resource.labels.job_id=job OR resource.labels.job_id=other AND textPayload:calm": ["other"] * 2,
+        f"{replica} severity>=ERROR OR textPayload:calm": ["job", "other", "job", "other", "job"],
+        'resource.labels.job_id!="job" AND "calm"': ["other"] * 2,
+        # Functions and comments.
+        'log_id("master-replica-0") AND severity<ERROR': ["other"] * 3,
+        'SEARCH("memory NO")': ["job"] * 3,
+        'SEARCH (textPayload, "calm")': ["other"] * 2,
+        'NOT SEARCH("cal") AND -"no memory" AND log_id("master-replica-0")': ["other"] * 3,
+        'SEARCH(jsonPayload.message,"structured")': ["other"],
+        "-- lines of jobs\nseverity>=ERROR -- only errors": ["job"] * 3,
+        'no "memory"': ["job"] * 3,
+        # Severities as numbers.
+        "severity>=400": ["job"] * 3,
+        f"{replica} severity<500 severity!=600": ["other"] * 3,
+        # Fields and labels that entries have or not.
+        'labels."ml.googleapis.com/job_id"="other" severity>=DEFAULT textPayload:calm': ["other"] * 2,
+        'receiveTimestamp>="2026-11-20T13:00:04Z"': ["other", "job", "other"],
+        f"{replica} NOT protoPayload:* labels:master resource.labels:other": ["other"] * 3,
+        "jsonPayload.loss>0.1 OR jsonPayload.loss!=1 OR labels.zone!=a OR protoPayload.x!~a": [],
+        f"NOT jsonPayload.fields.lr>0.1 {replica} -httpRequest.status>=400": [
+            "job",
+            "other",
+            "job",
+            "other",
+            "job",
+        ],
+        'jsonPayload.fields."a.b"=1 AND NOT jsonPayload.fields.lr.x:*': ["other"],
+        "jsonPayload.fields.lr<10 AND jsonPayload.fields.lr>=0.50": ["other"],
+        f'{replica} textPayload!="calm"': ["job"] * 3 + ["other"],
+        # Regular expressions, with one backslash or two.
+        r'textPayload=~"^E\d{4} ([0-9]+:)+\d+\.\d+ .*\]"': ["job"] * 3,
+        r'textPayload=~"^E\\d{4} ([0-9]+:)+\\d+\\.\\d+ .*\\]"': ["job"] * 3,
     }
     found = {text: job_ids(ask(api, text)) for text in rows}
     assert {text: ids for text, ids in found.items() if ids != rows[text]} == {}

@@ -21,7 +21,16 @@ from trainyard_server.storage.db.filters import _matches, parse, to_sql
         ("state=QUEUED OR state=RUNNING", Or((Term("state", "=", "QUEUED"), Term("state", "=", "RUNNING")))),
         (
             "state=QUEUED OR state=RUNNING AND jobId=a",
-            Or((Term("state", "=", "QUEUED"), And((Term("state", "=", "RUNNING"), Term("jobId", "=", "a"))))),
+            And((Or((Term("state", "=", "QUEUED"), Term("state", "=", "RUNNING"))), Term("jobId", "=", "a"))),
+        ),
+        (
+            "jobId=a state=QUEUED OR NOT state=RUNNING",
+            And(
+                (
+                    Term("jobId", "=", "a"),
+                    Or((Term("state", "=", "QUEUED"), Not(Term("state", "=", "RUNNING")))),
+                )
+            ),
         ),
         (
             "(state=QUEUED OR state=RUNNING) AND jobId=a",

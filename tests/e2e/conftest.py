@@ -18,10 +18,10 @@ def second_try(request: pytest.FixtureRequest) -> Iterator[None]:
         given = [request.getfixturevalue(name) for name in request.fixturenames if name in _SHARED_SERVICES]
         services = [(service, service.project) for service in given]
     for service, _ in services:
-        service.take_project("again")
+        service.use_project("again")
     yield
     for service, project in services:
-        service.take_project(project)
+        service.use_project(project)
 
 
 @pytest.fixture(scope="module")

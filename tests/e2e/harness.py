@@ -125,7 +125,7 @@ class Service:
         assert server is not None, "`trainyard up` was never run"
         return Client(server, self.project)
 
-    def take_project(self, name: str) -> None:
+    def use_project(self, name: str) -> None:
         """Use another project from now on, and cancel what runs in the one before. A job's name is used once."""
         with self.client() as client:
             jobs = [job["jobId"] for job in client.list_jobs()]

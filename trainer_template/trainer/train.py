@@ -89,7 +89,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
         experiment.model.metric_names, strategy.replicate(no_sums(experiment.model)), strategy.to_host,
         SHORT_STEPS_AHEAD if strategy.local_replicas == 1 else 1,
     )  # fmt: skip
-    profiler = StepProfiler(arguments.job_dir, arguments.profile, cluster.is_chief)
+    profiler = StepProfiler(summaries, arguments.profile, cluster.is_chief)
     histograms = Histograms(experiment, summaries) if arguments.histograms else None
     evaluated = batch = None
     try:

@@ -25,13 +25,15 @@ def storage(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS
     between.close()
 
 
-def test_event_files_are_uploaded_by_a_thread_and_what_failed_by_the_next_flush(
+def test_event_files_and_traces_are_uploaded_by_a_thread_and_what_failed_by_the_next_flush(
     storage: FaultyStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    from trainer.output.profile import StepProfiler
+
     uploading, release = threading.Event(), threading.Event()
 
     def refuse_the_first(name: str) -> int | None:
-        assert name.startswith("curves/logs/train/events")
+        assert name.startswith("curves/logs/train/")
         if release.is_set():
             return None
         uploading.set()
@@ -46,6 +48,9 @@ def test_event_files_are_uploaded_by_a_thread_and_what_failed_by_the_next_flush(
         curves.scalars("train", step, **{name: 1.0})
         curves.flush()
         assert uploading.wait(60)
+    profiler = StepProfiler(curves, (3, 3), enabled=True)
+    profiler.before(3)
+    profiler.after(3, ())
     release.set()
     curves.close()
     assert (
@@ -53,7 +58,8 @@ def test_event_files_are_uploaded_by_a_thread_and_what_failed_by_the_next_flush(
         in caplog.text
     )
     folder = open_folder(job_dir).folder("logs/train")
-    (file,) = folder.children()
+    (file,) = folder.children("events")
+    assert any(name.startswith("plugins/profile/steps-3-3/") for name in folder.walk())
     content = folder.read(file)
     assert content is not None
     assert all(name in content for name in (b"first", b"second", b"third"))

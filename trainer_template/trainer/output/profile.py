@@ -4,18 +4,13 @@
 TensorBoard's profile plugin and XProf, the .trace.json.gz for https://ui.perfetto.dev.
 """
 
-import logging
 import signal
 import tempfile
-from pathlib import Path
 from types import FrameType
 
 import jax
 
-from trainer.output.summaries import LOGS, UPLOAD_FOR
-from trainer.storage import StorageError, open_folder
-
-log = logging.getLogger("trainer")
+from trainer.output.summaries import Summaries
 
 NEXT_STEPS = 10
 
@@ -23,9 +18,9 @@ NEXT_STEPS = 10
 class StepProfiler:
     """Starts and ends traces between steps."""
 
-    def __init__(self, job_dir: str, steps: tuple[int, int] | None, enabled: bool) -> None:
+    def __init__(self, summaries: Summaries, steps: tuple[int, int] | None, enabled: bool) -> None:
         """`enabled`: of the chief; in other processes SIGUSR2 has no effect."""
-        self._folder = open_folder(job_dir, UPLOAD_FOR).folder(f"{LOGS}/train/plugins/profile")
+        self._summaries = summaries
         self._steps = steps if enabled else None
         self._requested = False
         self._tracing: tempfile.TemporaryDirectory[str] | None = None
@@ -49,22 +44,13 @@ class StepProfiler:
             self.close()
 
     def close(self) -> None:
-        """End a trace that is under way, and save it."""
+        """End a trace that is under way; the thread of the summaries saves it."""
         steps, self._steps = self._steps, None
         tracing, self._tracing = self._tracing, None
         if steps is None or tracing is None:
             return
         jax.profiler.stop_trace()
-        name = f"steps-{steps[0]}-{steps[1]}"
-        try:
-            with tracing as directory:
-                for file in Path(directory).rglob("*"):
-                    if file.is_file():
-                        self._folder.upload(f"{name}/{file.name}", file)
-        except StorageError as error:
-            log.warning("The trace could not be saved; training continues. (%s)", error)
-            return
-        log.info("A trace of the steps %d to %d is in %s/%s.", *steps, self._folder.url, name)
+        self._summaries.upload(f"steps-{steps[0]}-{steps[1]}", tracing)
 
     def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
         self._requested = True

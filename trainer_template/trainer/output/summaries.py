@@ -21,6 +21,7 @@ from trainer.storage import open_folder, path_errors
 log = logging.getLogger("trainer")
 
 LOGS = "logs"
+TRACES = "train/plugins/profile"  # in LOGS, where TensorBoard looks
 DEFAULT_METRIC_TAG = "training/hptuning/metric"
 DEFAULT_METRIC_FILE = "/tmp/hypertune/output.metrics"  # noqa: S108 - of cloudml-hypertune
 MAX_METRICS = 100
@@ -38,6 +39,9 @@ class Summaries(Protocol):
     def histograms(self, run: str, step: int, values: Mapping[str, NDArray[Any]]) -> None:
         """Add a histogram of each array to a run."""
 
+    def upload(self, name: str, directory: "tempfile.TemporaryDirectory[str]") -> None:
+        """Move the files in a directory and below to the folder of a trace. It does not wait for a bucket."""
+
     def flush(self) -> None:
         """Write buffered points. It does not wait for a bucket."""
 
@@ -51,6 +55,9 @@ class NoSummaries:
         pass
 
     def histograms(self, run: str, step: int, values: Mapping[str, NDArray[Any]]) -> None:
+        pass
+
+    def upload(self, name: str, directory: "tempfile.TemporaryDirectory[str]") -> None:
         pass
 
     def flush(self) -> None:
@@ -71,6 +78,7 @@ class TensorBoard:
         self._writers: dict[str, Any] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="summaries")
         self._upload: Future[None] | None = None
+        self._traces: list[Future[None]] = []
         self._flushed: dict[Path, int] = {}  # file -> bytes; the rest of it may end within a point
         self._uploaded: dict[Path, int] = {}  # the thread's
 
@@ -87,6 +95,9 @@ class TensorBoard:
         for name, array in values.items():
             self._add(run, step, histogram(name, array, bins=HISTOGRAM_BINS))
 
+    def upload(self, name: str, directory: "tempfile.TemporaryDirectory[str]") -> None:
+        self._traces.append(self._thread.submit(self._upload_trace, name, directory))
+
     def flush(self) -> None:
         for run, writer in self._writers.items():
             with path_errors(self._directory(run)):
@@ -100,10 +111,12 @@ class TensorBoard:
         ):
             self._upload = self._thread.submit(self._upload_flushed)
 
-    def close(self) -> None:
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """`seconds`: for the last uploads."""
         self.flush()
-        if self._upload is not None and wait([self._upload], CLOSE_SECONDS).not_done:
-            log.warning("The last points of the event files were not uploaded to %s in time.", self._logs.url)
+        uploads = [*self._traces, *([self._upload] if self._upload is not None else [])]
+        if wait(uploads, seconds).not_done:
+            log.warning("The last points or traces were not uploaded to %s in time.", self._logs.url)
         self._thread.shutdown(wait=False, cancel_futures=True)
         for writer in self._writers.values():
             writer.close()
@@ -149,6 +162,18 @@ class TensorBoard:
                 )
                 return
             self._uploaded[file] = size
+
+    def _upload_trace(self, name: str, directory: "tempfile.TemporaryDirectory[str]") -> None:
+        folder = self._logs.folder(f"{TRACES}/{name}")
+        try:
+            with directory:
+                for file in Path(directory.name).rglob("*"):
+                    if file.is_file():
+                        folder.upload(file.name, file)
+        except Exception as error:  # noqa: BLE001 - any error of the storage client
+            log.warning("The trace could not be saved; training continues. (%s)", error)
+            return
+        log.info("A trace is in %s.", folder.url)
 
 
 def report_to_tuning_service(evaluated: Mapping[str, float], step: int) -> None:

@@ -72,6 +72,20 @@ FAILS = with_event("raise OSError('the disk is gone')", 50)
 GETS_SIGTERM_EARLY = with_event("os.kill(os.getpid(), signal.SIGTERM)", 20)
 GETS_SIGTERM = with_event("os.kill(os.getpid(), signal.SIGTERM)", 100)
 GETS_SIGTERM_AT_THE_FIRST_EVALUATION = with_event("os.kill(os.getpid(), signal.SIGTERM)", 1, "steps")
+GETS_SIGTERM_AND_WAITS = with_event(
+    "os.kill(os.getpid(), signal.SIGTERM); import threading; threading.Event().wait()", 1, "steps"
+)
+GETS_SIGTERM_AND_WAITS_FOR_DATA = """
+import os, signal, threading
+from trainer import evaluator, task
+
+def prepare(*args):
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait()
+
+evaluator.prepare = prepare
+task.main()
+"""
 GETS_SIGTERM_IN_AN_EVALUATION = with_event("os.kill(os.getpid(), signal.SIGTERM)", 2, "steps")
 GETS_SIGUSR2_EARLY = """
 import os, signal
@@ -211,19 +225,28 @@ def test_evaluator_evaluates_each_checkpoint_as_the_chief_did_and_ends(
         assert line["held_out_loss"] == pytest.approx(expected[line["step"]]["held_out_loss"], rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("epochs", "command", "job_dir", "evaluated"),
+    [
+        ("5", GETS_SIGTERM_AT_THE_FIRST_EVALUATION, None, [450]),  # in an evaluation of an earlier one
+        ("9", GETS_SIGTERM_AND_WAITS, None, []),  # as it would for a compilation
+        ("9", ("-c", GETS_SIGTERM_AND_WAITS_FOR_DATA), "gs://bucket/away", []),
+    ],
+    ids=("after the end", "before", "without the bucket"),
+)
 def test_evaluator_gets_sigterm_and_evaluates_the_last_checkpoint_of_a_training_that_has_ended_alone(
-    trained: tuple[Trainer, Path], launcher: Launcher, tmp_path: Path
-) -> None:
+    trained: tuple[Trainer, Path], launcher: Launcher, tmp_path: Path,
+    epochs: str, command: tuple[str, str], job_dir: str | None, evaluated: list[int],
+) -> None:  # fmt: skip
     shutil.copytree(trained[1] / "checkpoints", tmp_path / "checkpoints")
+    environment = {"STORAGE_EMULATOR_HOST": f"http://{free_addresses(1)[0]}"} if job_dir else {}
     tf_config = json.dumps({"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}})
-    for epochs, evaluated in (("5", [450]), ("9", [])):  # in an evaluation of an earlier one
-        evaluator = launcher.alone(
-            "--job-dir", str(tmp_path), "--epochs", epochs, command=GETS_SIGTERM_AT_THE_FIRST_EVALUATION,
-            TF_CONFIG=tf_config,
-        )  # fmt: skip
-        assert evaluator.wait() == 0, evaluator.stderr
-        assert [line["step"] for line in evaluator.events("evaluation")] == evaluated, evaluator.stderr
-        assert evaluator.events("stopped")
+    evaluator = launcher.alone(
+        "--job-dir", job_dir or str(tmp_path), "--epochs", epochs, command=command, TF_CONFIG=tf_config, **environment
+    )  # fmt: skip
+    assert evaluator.wait() == 0, evaluator.stderr
+    assert [line["step"] for line in evaluator.events("evaluation")] == evaluated, evaluator.stderr
+    assert evaluator.events("stopped")
 
 
 def test_same_command_after_the_end_trains_no_more(trained: tuple[Trainer, Path], launcher: Launcher) -> None:

@@ -255,6 +255,10 @@ class Saver:
             _remove(folder, [name for name in folder.children() if name not in files])
         return folder.url
 
+    def has_model(self) -> bool:
+        """Whether a training has ended here, with a model."""
+        return bool(self._job_dir.folder("model").children())
+
     def __enter__(self) -> Self:
         return self
 

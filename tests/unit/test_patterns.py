@@ -12,7 +12,6 @@ GLOBS = {"fnmatch", "glob"}
 OF_OUR_OWN = {
     "server/trainyard_server/domain/images.py": GLOBS,  # the operator's; Python's translation does not backtrack
     "server/trainyard_server/domain/route_access.py": {"expression"},  # the paths of the table
-    "server/trainyard_server/domain/text_patterns.py": {"character_class"},  # one character
     "server/trainyard_server/storage/logs/index.py": {"pattern"},  # bytes of the index
     "worker_agent/trainyard_agent/runtimes/masking.py": {"classes"},  # of escaped bytes: linear
     "worker_agent/trainyard_agent/staging/image_puller.py": {"pattern"},  # the patterns of a constant table

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from time import monotonic
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -40,7 +39,6 @@ MAX_PAGE_SIZE = 1000
 _DEFAULT_PAGE_SIZE = 50
 _MOST_LINES = 20_000  # that one request reads
 _MOST_CHARACTERS = 1 << 22
-_MOST_SECONDS = 5.0  # after which a page ends with the line that it is at: a pattern may be slow
 _MOST_JOBS = 2000  # whose logs one request opens
 _BATCH = 100
 _SKEW = 60 * 10**6
@@ -138,15 +136,14 @@ class EntriesList:
             )
         horizon = jobs[_MOST_JOBS] if len(jobs) > _MOST_JOBS else None
         window = self._bounded(window, jobs, horizon)
-        lines, until = Budget(_MOST_LINES, _MOST_CHARACTERS), monotonic() + _MOST_SECONDS
+        lines = Budget(_MOST_LINES, _MOST_CHARACTERS)
         entries: list[dict[str, Any]] = []
         for line in self._merged(project, jobs[:_MOST_JOBS], window):
             position = line.position
             shown = _Shown(project, line)
             if not line.entry.overwritten and log_filter.passes(line.time, shown.value_of):
                 entries.append(shown.entry)
-            is_used = lines.is_used_by(line.entry.text) or monotonic() > until
-            if is_used or len(entries) == size:
+            if lines.is_used_by(line.entry.text) or len(entries) == size:
                 return _answer(entries, _token(request, position))
         return _answer(entries, "" if horizon is None else _token(request, (window.end, "")))
 

@@ -203,7 +203,7 @@ class Experiment:
             summaries.scalars(run, position.steps, **measured)
             summaries.flush()
         if self.cluster.is_chief:
-            report_to_tuning_service(evaluated, position.steps)
+            report_to_tuning_service(evaluated, position.steps, self.best_metric)
         return evaluated
 
     def score(self, evaluated: dict[str, float]) -> float:

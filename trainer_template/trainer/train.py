@@ -152,7 +152,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
         if (
             experiment.cluster.is_chief and exported != position
         ):  # the value at the highest step is the trial's
-            report_to_tuning_service(evaluated, position.steps)
+            report_to_tuning_service(evaluated, position.steps, experiment.best_metric)
     experiment.save_model(saver, function, host_state, exported, evaluated)
     summaries.close()
     report("done", step=position.steps, steps=steps, parameters_sha256=state.parameters_sha256(host_state))

@@ -256,23 +256,37 @@ def test_tuning_metric_is_written_to_the_file_of_the_environment(
     monkeypatch.setenv("CLOUD_ML_HP_METRIC_FILE", str(file))
     monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", "acc")
     monkeypatch.setenv("CLOUD_ML_TRIAL_ID", "7")
+    evaluated, best = {"loss": 2.0, "acc": 0.5}, ("acc", "max")
     for step in range(120):
-        report_to_tuning_service({"loss": 2.0, "acc": 0.5}, step)
+        report_to_tuning_service(evaluated, step, best)
     reports = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(reports) == 100
     assert reports[-1].pop("timestamp") > 1e9
     assert reports[-1] == {"acc": "0.5", "checkpoint_path": "", "global_step": "119", "trial": "7"}
-    for tag, value in (("held_out_loss", "2.0"), ("loss", "2.0"), ("training/hptuning/metric", "0.5")):
+    default = "training/hptuning/metric"
+    tags = {
+        "held_out_loss": "2.0",
+        "val_loss": "2.0",
+        "eval/acc": "0.5",
+        "rmse": None,
+        "top5_acc": None,
+        default: "0.5",
+    }
+    for tag, value in tags.items():
         monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", tag)
-        report_to_tuning_service({"loss": 2.0, "acc": 0.5}, 1)
-        assert json.loads(file.read_text().splitlines()[-1])[tag] == value
+        file.unlink(missing_ok=True)
+        report_to_tuning_service(evaluated, 1, best)
+        assert (json.loads(file.read_text())[tag] if file.exists() else None) == value, tag
+    file.unlink()
+    report_to_tuning_service(evaluated, 1, ("loss", "min"))
+    assert not file.exists(), "the service would take the largest loss for the best"
 
 
 @pytest.mark.usefixtures("no_tuning")
 def test_tuning_metric_is_not_written_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summaries, "DEFAULT_METRIC_FILE", str(tmp_path / "output.metrics"))
-    report_to_tuning_service({"loss": 0.5}, 1)
+    report_to_tuning_service({"acc": 0.5}, 1, ("acc", "max"))
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", "")
-    report_to_tuning_service({"loss": 0.5}, 1)
+    report_to_tuning_service({"acc": 0.5}, 1, ("acc", "max"))
     assert '"training/hptuning/metric": "0.5"' in (tmp_path / "output.metrics").read_text()

@@ -7,6 +7,7 @@ directory first, and a thread uploads those that a flush changed, since objects 
 import json
 import logging
 import os
+import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -176,10 +177,15 @@ class TensorBoard:
         log.info("A trace is in %s.", folder.url)
 
 
-def report_to_tuning_service(evaluated: Mapping[str, float], step: int) -> None:
+_HELD_OUT = re.compile(r"^(held_?out|val|validation|eval|evaluation|test)[_/-]")
+
+
+def report_to_tuning_service(evaluated: Mapping[str, float], step: int, best: tuple[str, str]) -> None:
     """Write the metric of hyperparameter tuning, if CLOUD_ML_HP_METRIC_FILE or CLOUD_ML_HP_METRIC_TAG is set.
 
-    It is the metric of the evaluation that the tag names, with or without `held_out_`, else the first besides the loss.
+    It is the metric of the evaluation that the tag names, with or without `held_out_` or the like. For the default tag
+    it is `best`, a name and a direction, if that is to be large, as the service takes it to be. A tag that names
+    another metric gets none, which the service tells.
 
     The format is cloudml-hypertune's: the last 100 reports, one JSON object per line, values and steps as strings.
     """
@@ -187,8 +193,13 @@ def report_to_tuning_service(evaluated: Mapping[str, float], step: int) -> None:
     if not file and "CLOUD_ML_HP_METRIC_TAG" not in os.environ:
         return
     tag = os.environ.get("CLOUD_ML_HP_METRIC_TAG") or DEFAULT_METRIC_TAG
-    first = next((name for name in evaluated if name != "loss"), "loss")
-    metric = evaluated.get(tag.removeprefix("held_out_"), evaluated[first])
+    if tag == DEFAULT_METRIC_TAG:
+        name, direction = best
+        metric = evaluated[name] if direction == "max" else None
+    else:
+        metric = evaluated.get(tag, evaluated.get(_HELD_OUT.sub("", tag)))
+    if metric is None:
+        return
     path = Path(file or DEFAULT_METRIC_FILE)
     line = {
         "timestamp": time.time(),

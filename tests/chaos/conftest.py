@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -60,12 +61,15 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     rows: dict[str, list[tuple[str, bool, float]]] = {}
+    effects: dict[str, Counter[str]] = {}
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
             properties = dict(report.user_properties)
             if report.when == "call" and "history" in properties:
                 row = (str(properties["history"]), outcome == "passed", report.duration)
-                rows.setdefault(str(properties["combination"]), []).append(row)
+                combination = str(properties["combination"])
+                rows.setdefault(combination, []).append(row)
+                effects.setdefault(combination, Counter()).update(properties.get("effects") or {})
     if rows:
         terminalreporter.section("histories")
     for combination, histories in sorted(rows.items()):
@@ -76,6 +80,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"{combination:20} {passed} of {len(histories)} kept every invariant; "
             f"{seconds[len(seconds) // 2]:.1f} s each" + (f"; seeds that did not: {bad}" if bad else "")
         )
+        met = ", ".join(f"{what} {count}" for what, count in sorted(effects[combination].items()))
+        terminalreporter.write_line(f"{'':20} met: {met or 'nothing'}")
 
 
 def seed() -> int:

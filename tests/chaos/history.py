@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from addresses import free_ports
 from chaos import program
 from chaos.cluster import CALM_CLUSTER, ChaosCluster, ClusterWeather, Trap
 from chaos.people import Answer, GaveUp, Log, Person
-from chaos.plan import START_DEADLINE_S, Operation, Plan, PlannedJob
+from chaos.plan import AGENT_KINDS, START_DEADLINE_S, Operation, Plan, PlannedJob
 from chaos.proxy import CALM, Network, Weather
 from chaos.replicas import Key, Replicas, truths
 from chaos.services import (
@@ -84,11 +85,26 @@ class Outcome:
     logs: dict[str, Log]
     jobs: list[str]
     harmed: dict[Key, set[str]]
+    held: dict[Key, float]
+    """When supervisors were killed whose output an agent had open."""
+    agent_ends: list[float]
     containers: list[str]
     """And networks, of these agents; or objects in a cluster."""
     faults: dict[str, int]
     began: datetime
     seconds: float
+
+    @property
+    def effects(self) -> dict[str, int]:
+        """How often what was planned really met something: what was done to replicas, and how runs ended of it."""
+        done = Counter(how for harms in self.harmed.values() for how in harms)
+        runs = [
+            run for detail in self.details.values() for gang in detail.runs for run in (gang, *gang.restarts)
+        ]
+        ends = Counter(run.verdict.reason.value for run in runs if run.verdict is not None)
+        told = {reason: ends[reason] for reason in ("HOST_LOST", "HOST_FAILED", "GIVEN_BACK") if ends[reason]}
+        disks = {"disks filled": count} if (count := self.faults["disks filled"]) else {}
+        return {**done, **told, **disks}
 
 
 class History:
@@ -101,6 +117,7 @@ class History:
         self._ended = threading.Event()
         self._mounts = ExitStack()
         self._filled = 0
+        self._agent_ends: list[float] = []
         self._started, self._began = 0.0, datetime.now(UTC)
         self._threads: list[threading.Thread] = []
         self._errors: list[str] = []
@@ -116,7 +133,14 @@ class History:
         self.agents = [self._agent(place, number, targets) for number in range(plan.agents)]
         people = self._network.add("people", targets, plan.seed)
         self.person = Person(people.port, TOKENS["admin"], self._ended)
-        self._replicas = Replicas(root, plan.runtime, place.environment, self.agent_ids, place.cluster)
+        self._replicas = Replicas(
+            root,
+            plan.runtime,
+            place.environment,
+            self.agent_ids,
+            lambda: [agent.pid for agent in self.agents],
+            place.cluster,
+        )
 
     def play(self) -> Outcome:
         """Raises NeverSettled, and AssertionError for a service that did not do what it was told."""
@@ -292,10 +316,13 @@ class History:
         self.servers[server][0].pause(down_s)
 
     def do_kill_agent(self, agent: int, down_s: float) -> None:
-        self.agents[agent].down(signal.SIGKILL, down_s)
+        self._end_agent(agent, signal.SIGKILL, down_s)
 
     def do_end_agent(self, agent: int, down_s: float) -> None:
-        self.agents[agent].down(signal.SIGTERM, down_s)
+        self._end_agent(agent, signal.SIGTERM, down_s)
+
+    def _end_agent(self, agent: int, how: signal.Signals, down_s: float) -> None:
+        self.agents[agent].down(how, down_s, lambda: self._agent_ends.append(time.monotonic()))
 
     def do_pause_agent(self, agent: int, down_s: float) -> None:
         self.agents[agent].pause(down_s)
@@ -324,7 +351,8 @@ class History:
         self._replicas.pause(which, for_s)
 
     def do_kill_supervisor(self, which: int) -> None:
-        self._replicas.kill_supervisor(which)
+        is_calm = not any(operation.kind in AGENT_KINDS for operation in self.plan.operations)
+        self._replicas.kill_supervisor(which, must_be_held=is_calm)
 
     def do_delete_pod(self, which: int) -> None:
         self._replicas.delete_pod(which)
@@ -371,9 +399,22 @@ class History:
     def do_cut(self, side: str, how: str, for_s: float) -> None:
         self._change(side, Weather(link=how), for_s)
 
-    def do_lose_agent(self, agent: int, how: str) -> None:
-        """It lives, and reaches nobody for longer than its lease."""
-        self._change(f"agent-{agent}", Weather(link=how), 1.4 * LEASE_S[self.plan.runtime])
+    def do_lose_agent(self, job: int, how: str) -> None:
+        """The agent of a job whose programs talk lives, and reaches nobody for longer than its lease."""
+        name = self.plan.jobs[job].name
+        self._is_submitted[name].wait(self.patience_s)
+        give_up_at = time.monotonic() + self.patience_s
+        while not (agent := self._speaks_on(name)) and not self._ended.wait(0.1):
+            assert time.monotonic() < give_up_at, f"{name} never said a word"
+        self._change(agent, Weather(link=how), 1.4 * LEASE_S[self.plan.runtime])
+
+    def _speaks_on(self, job: str) -> str:
+        """The agent with the last run of a job, once that run has said something."""
+        runs = self.person.detail(job).runs
+        spoken = {
+            truth.run for truth in truths(self.root) if truth.job == job and any(truth.written.values())
+        }
+        return runs[-1].agent if runs and runs[-1].run_id[:10] in spoken else ""
 
     def do_jump(self, who: str, seconds: float, for_s: float) -> None:
         kind, _, number = who.partition("-")
@@ -394,9 +435,40 @@ class History:
             self._network.change(side, CALM)
         if self._cluster is not None:
             self._cluster.change(CALM_CLUSTER)
+        self._await_lost_logs()
         for job in self.plan.jobs:
             if job.endless:
                 self.do_cancel(self.plan.jobs.index(job), 1)
+
+    def _await_lost_logs(self) -> None:
+        """Agents that were lost are back, and send what their runs wrote while the jobs go on. Raises NeverSettled."""
+        give_up_at = time.monotonic() + self.patience_s
+        while undelivered := self._undelivered():
+            if time.monotonic() > give_up_at:
+                raise NeverSettled(f"agents that are back did not send the logs of {undelivered}")
+            for agent in self.agents if self._disks else ():
+                agent.keep_up()
+            time.sleep(0.1)
+
+    def _undelivered(self) -> list[str]:
+        """The logs of lost hosts that are not complete yet, of programs that have lived and of jobs that go on."""
+        lived = {truth.key for truth in truths(self.root)}
+        found = []
+        for job in self.plan.jobs:
+            if not job.endless or not self._is_submitted[job.name].is_set():
+                continue
+            detail = self.person.detail(job.name)
+            ids = {run.number: run.run_id for gang in detail.runs for run in (gang, *gang.restarts)}
+            last = {
+                (event.run, event.task): event.message
+                for event in detail.events
+                if event.kind in ("log-damaged", "log-complete")
+            }
+            for (number, task), message in last.items():
+                is_open = detail.state not in FINAL_JOB_STATES and message.endswith("its host was lost.")
+                if is_open and number is not None and (ids[number][:10], task) in lived:
+                    found.append(f"{job.name}, run {number}, {task}")
+        return found
 
     def _settle(self) -> dict[str, JobDetail]:
         """Wait until every job has ended, everybody has heard of it, and the machines are clear."""
@@ -448,6 +520,8 @@ class History:
             logs=logs,
             jobs=self.person.jobs(),
             harmed=self._replicas.harmed,
+            held=self._replicas.held,
+            agent_ends=self._agent_ends,
             containers=self._replicas.containers(),
             faults=counts,
             began=self._began,

@@ -94,6 +94,9 @@ WEIGHTS: Mapping[str, float] = {
     "jump": 1.0,
 }
 
+AGENT_KINDS = frozenset({"kill_agent", "end_agent", "pause_agent", "freeze_agent", "lose_agent", "fill_disk"})
+"""Operations that keep an agent from what it does for its replicas."""
+
 CLUSTER_WEIGHTS: Mapping[str, float] = {
     "cancel": 3.0,
     "kill_server": 1.0,
@@ -150,10 +153,11 @@ def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
             operations.append(Operation(round(own.uniform(0, length * 0.6), 2), "fill_cluster", values))
     own = random.Random(f"lease {seed}")  # so that older seeds draw what they drew
     if crowd.agents > 1 and own.random() < 0.4:
-        jobs += (PlannedJob(f"job_{len(jobs)}", 0.0, own.choice([0, 1]), _TALKATIVE, False),)
+        jobs += (PlannedJob(f"job_{len(jobs)}", 0.0, own.choice([0, 1]), _talkative(400, 0.06), True),)
         at, how = round(own.uniform(0.5, length), 2), own.choice(["refuses", "swallows"])
-        lost: dict[str, Any] = {"agent": own.randrange(crowd.agents), "how": how}
-        operations.append(Operation(at, "lose_agent", lost))
+        operations.append(Operation(at, "lose_agent", {"job": len(jobs) - 1, "how": how}))
+    elif runtime == "process" and any(operation.kind == "kill_supervisor" for operation in operations):
+        jobs += (PlannedJob(f"job_{len(jobs)}", 0.0, 1, _talkative(60, 0.02), False),)
     return Plan(
         seed=seed,
         runtime=runtime,
@@ -212,11 +216,13 @@ def full_disk(seed: int) -> Plan:
     return Plan(seed, "process", 2, 1, jobs, (fill,), 5.0)
 
 
-_TALKATIVE: Script = {
-    task: [["polite", 3, 0], ["burst", stream, 1000, 0], ["say", stream, 150, 0.06], ["exit", 0]]
-    for task, stream in (("master", "stdout"), ("worker", "stderr"))
-}
-"""It goes on while its agent is lost."""
+def _talkative(lines: int, pause_s: float) -> Script:
+    """Programs that say much: while their agent is lost, and while their supervisor is killed."""
+    return {
+        task: [["polite", 3, 0], ["burst", stream, 1000, 0], ["say", stream, lines, pause_s], ["exit", 0]]
+        for task, stream in (("master", "stdout"), ("worker", "stderr"))
+    }
+
 
 _EVALUATORS: Sequence[list[list[Any]]] = (
     [["say", "stdout", 2, 0.05], ["exit", 3]],  # until its job fails of it

@@ -22,6 +22,9 @@ _Filters = dict[str, str | list[str] | bool]
 """As Docker's SDK takes them."""
 
 _PATIENCE_S = 3.0
+_BIRTH_S = 20.0
+_IDLE_S = 1.5
+"""An operation on a program waits so long for the first one that lives, and for the next one."""
 
 Key = tuple[str, str]
 """The first ten characters of a run's id, and a task."""
@@ -93,7 +96,8 @@ def processes_of(root: Path) -> list[psutil.Process]:
 
 
 class Replicas:
-    """`harmed` says what was done to which replica."""
+    """`harmed` says what was done to which replica; `held`, of those whose supervisor was killed while an agent had
+    their output open, when that was."""
 
     def __init__(
         self,
@@ -101,12 +105,14 @@ class Replicas:
         runtime: str,
         environment: dict[str, str],
         agent_ids: Callable[[], list[str]],
+        agent_pids: Callable[[], list[int]],
         cluster: ChaosCluster | None = None,
     ) -> None:
         self._root, self._cluster = root, cluster
-        self._agent_ids = agent_ids
+        self._agent_ids, self._agent_pids = agent_ids, agent_pids
         self._docker = docker.DockerClient(environment["DOCKER_HOST"]) if runtime == "docker" else None
         self.harmed: dict[Key, set[str]] = {}
+        self.held: dict[Key, float] = {}
 
     def containers(self) -> list[str]:
         """And networks, dead or alive; or the objects in a cluster."""
@@ -165,21 +171,37 @@ class Replicas:
             time.sleep(for_s)
             self._signal(truth.pid, signal.SIGCONT)
 
-    def kill_supervisor(self, which: int) -> None:
-        """The process between a program and the agent: the supervisor, or the container itself."""
+    def kill_supervisor(self, which: int, *, must_be_held: bool) -> None:
+        """Kill the process between a program and the agent: the supervisor, or the container itself. A supervisor is
+        killed once an agent has its output open, or after a while; `must_be_held`: nothing keeps an agent from that."""
         if self._docker is not None:
             self._with_container(which, "removed", lambda container: container.remove(force=True, v=True))
-        elif truth := self._one(which):
-            try:
-                parent = int(Path(f"/proc/{truth.pid}/stat").read_text().rpartition(")")[2].split()[1])
-                words = Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
-            except OSError:
-                return  # it has just ended
-            if any(word.endswith(b"supervisor.py") for word in words) and any(
-                word.startswith(str(self._root).encode()) for word in words
-            ):
+            return
+        give_up_at = time.monotonic() + _BIRTH_S
+        while truth := self._one(which):
+            supervisor = self._supervisor_of(truth.pid)
+            is_over = time.monotonic() > give_up_at
+            if supervisor and (self._is_held(supervisor) or is_over):
+                assert not (is_over and must_be_held), f"no agent has the output of {truth.name}"
                 self._harm(truth.key, "removed")
-                os.kill(parent, signal.SIGKILL)
+                if not is_over:
+                    self.held[truth.key] = time.monotonic()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(supervisor, signal.SIGKILL)
+                return
+            if is_over:
+                return
+            time.sleep(0.02)
+
+    def _supervisor_of(self, pid: int) -> int:
+        """The parent of a program, if it is a supervisor of ours; 0 otherwise."""
+        try:
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            words = Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return 0  # it has just ended
+        is_supervisor = any(word.endswith(b"supervisor.py") for word in words)
+        return parent if is_supervisor and any(w.startswith(str(self._root).encode()) for w in words) else 0
 
     def delete_pod(self, which: int) -> None:
         """`kubectl delete pod`"""
@@ -210,8 +232,28 @@ class Replicas:
         return pod
 
     def _one(self, which: int) -> Truth | None:
-        alive = [truth for truth in truths(self._root) if self._lives(truth)]
-        return random.Random(which).choice(alive) if alive else None
+        """One that lives now, or the first that does within a while: programs start late on a busy machine."""
+        last_seen_at, give_up_at = time.monotonic(), time.monotonic() + _BIRTH_S
+        while True:
+            known = list(truths(self._root))
+            alive = [truth for truth in known if self._lives(truth)]
+            if alive:
+                return random.Random(which).choice(alive)
+            now = time.monotonic()
+            if not known:
+                last_seen_at = now
+            if now > give_up_at or now > last_seen_at + _IDLE_S:
+                return None
+            time.sleep(0.03)
+
+    def _is_held(self, supervisor: int) -> bool:
+        """Whether an agent has the supervisor's files in memory open, and so what it reads of its program."""
+        spools = _files_in_memory(supervisor)
+        held: set[int] = set()
+        for _ in range(2):  # one that is just opening them may let go of them again
+            held = set().union(*map(_files_in_memory, self._agent_pids()))
+            time.sleep(0.05)
+        return bool(spools) and spools <= held
 
     def _lives(self, truth: Truth) -> bool:
         try:
@@ -235,21 +277,38 @@ class Replicas:
             return
 
     def _with_container(self, which: int, harm: str, work: Callable[[Container], None]) -> None:
+        if container := self._container(which):
+            self._harm((container.labels["trainyard.run"][:10], container.labels["trainyard.task"]), harm)
+            try:
+                work(container)
+            except (NotFound, APIError):
+                return  # it has just ended
+
+    def _container(self, which: int) -> Container | None:
+        """One that runs now, or the first that does within a while."""
         assert self._docker is not None
-        for agent_id in random.Random(which).sample(found := self._agent_ids(), len(found)):
-            filters: _Filters = {
-                "label": [f"trainyard.agent={agent_id}", "trainyard.role=replica"],
-                "status": "running",
-            }
-            containers = self._docker.containers.list(filters=filters, ignore_removed=True)
-            if containers:
-                container = random.Random(which).choice(containers)
-                self._harm((container.labels["trainyard.run"][:10], container.labels["trainyard.task"]), harm)
-                try:
-                    work(container)
-                except (NotFound, APIError):
-                    return  # it has just ended
-                return
+        give_up_at = time.monotonic() + _PATIENCE_S
+        while True:
+            for agent_id in random.Random(which).sample(found := self._agent_ids(), len(found)):
+                labels = [f"trainyard.agent={agent_id}", "trainyard.role=replica"]
+                filters: _Filters = {"label": labels, "status": "running"}
+                if containers := self._docker.containers.list(filters=filters, ignore_removed=True):
+                    container: Container = random.Random(which).choice(containers)
+                    return container
+            if time.monotonic() > give_up_at:
+                return None
+            time.sleep(0.05)
 
     def _harm(self, key: Key, how: str) -> None:
         self.harmed.setdefault(key, set()).add(how)
+
+
+def _files_in_memory(pid: int) -> set[int]:
+    """The inodes of the spools that a process has open; none of one that is gone."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if str(entry.readlink()).startswith("/memfd:spool"):
+                    found.add(entry.stat().st_ino)
+    return found

@@ -32,4 +32,5 @@ def test_history_keeps_every_invariant(
     with keep_on_failure(drawn, f"{runtime}-{database}-{seed}") as root:
         outcome = History(drawn, place, root).play()
         print(f"faults {outcome.faults}; harmed {outcome.harmed}")
+        record_property("effects", outcome.effects)
         check(outcome)

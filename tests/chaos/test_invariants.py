@@ -220,15 +220,35 @@ def test_damage_is_found_by_the_invariant_that_is_meant(
 
 
 def test_log_may_lack_its_end_where_the_service_says_that_its_host_was_lost(good: Outcome) -> None:
+    lost = "The log of master-replica-0 may lack its end: its host was lost."
+    killed = "The log of master-replica-0 may lack its last lines: what stored them was killed or removed."
     damaged = copy.deepcopy(good)
     _lose_the_last_line(damaged)
+    check, events = invariants.every_line_is_there_once_and_in_order, damaged.details["job_0"].events
+
+    def say(*notices: tuple[str, str]) -> None:
+        update = {"run": 1, "task": "master-replica-0"}
+        more = [events[-1].model_copy(update=update | {"kind": k, "message": m}) for k, m in notices]
+        _change(damaged, events=(*events, *more))
+
     with pytest.raises(AssertionError, match="lines of stdout, and"):
-        invariants.every_line_is_there_once_and_in_order(damaged)
-    events = damaged.details["job_0"].events
-    message = "The log of master-replica-0 may lack its end: its host was lost."
-    update = {"kind": "log-damaged", "run": 1, "task": "master-replica-0", "message": message}
-    _change(damaged, events=(*events, events[-1].model_copy(update=update)))
+        check(damaged)
+    say(("log-damaged", lost))
     with pytest.raises(AssertionError, match="lines of stdout, and"):
-        invariants.every_line_is_there_once_and_in_order(damaged)  # of the only agent nothing is lost
+        check(damaged)  # of the only agent nothing is lost
     damaged.plan = dataclasses.replace(damaged.plan, agents=2)
-    invariants.every_line_is_there_once_and_in_order(damaged)
+    check(damaged)
+    say(("log-damaged", lost), ("log-complete", "Its agent is back."))
+    with pytest.raises(AssertionError, match="lines of stdout, and"):
+        check(damaged)
+
+    damaged.plan = good.plan
+    key = (damaged.details["job_0"].runs[0].run_id[:10], "master-replica-0")
+    damaged.harmed[key] = {"removed"}
+    say(("log-damaged", killed))
+    check(damaged)  # no agent had looked at its output
+    damaged.held[key] = 5.0
+    with pytest.raises(AssertionError, match="lines of stdout, and"):
+        check(damaged)  # an agent had, and lived on
+    damaged.agent_ends.append(6.0)
+    check(damaged)

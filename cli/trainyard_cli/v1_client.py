@@ -4,8 +4,10 @@ A call that the server does not answer, or refuses as Unavailable or TooManyRequ
 which a server elsewhere may be restarted. One on this machine that nothing listens for is not coming back by itself.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -30,7 +32,7 @@ RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
 """Seconds between the first attempts of one call. With a server of this machine there are no more."""
 
 PATIENCE_S = 120.0
-"""How long a call to any other server is tried."""
+"""How long a call is tried, by which attempts that hang are bounded too."""
 
 _LONGEST_PAUSE_S = 5.0
 _REPORT_S = 10.0  # between two words that it still does not answer
@@ -42,10 +44,14 @@ PAGE_SIZE = 100
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
+def _silent(_: str) -> None:
+    """The default of `notify`."""
+
+
 class V1Client:
     """Close it, or use it as a context manager. `notify` gets a line when a call is retried, and every ten seconds
-    while it is. `retry_delays`: seconds between the attempts of a call; None: as the server's place asks for. `flags`
-    select the same server and project in a command, for messages that name one."""
+    while no answer comes, then in another thread. `retry_delays`: seconds between the attempts of a call; None: as the
+    server's place asks for. `flags` select the same server and project in a command, for messages that name one."""
 
     def __init__(
         self,
@@ -53,7 +59,7 @@ class V1Client:
         project: str,
         *,
         retry_delays: Sequence[float] | None = None,
-        notify: Callable[[str], None] = lambda _: None,
+        notify: Callable[[str], None] = _silent,
         sleep: Callable[[float], None] = time.sleep,
         timeout: httpx.Timeout | float = TIMEOUT,
         flags: str = "",
@@ -172,9 +178,15 @@ class V1Client:
         while True:
             at_home = self.server.local
             try:
-                response = self._http.request(
-                    method, path, params=params, json=json, content=content() if content else None
-                )
+                with self._saying_that_it_waits(tries):
+                    response = self._http.request(
+                        method,
+                        path,
+                        params=params,
+                        json=json,
+                        content=content() if content else None,
+                        timeout=tries.bounded(self._http.timeout),
+                    )
                 if response.is_success:
                     return _decoded(response, self.server.url)
                 failure, refused = error_of(response), True
@@ -199,6 +211,25 @@ class V1Client:
             pause = max(pause, wait_after(failure))
             tries.slept_s += pause
             self._sleep(pause)
+
+    @contextmanager
+    def _saying_that_it_waits(self, tries: "_Tries") -> Iterator[None]:
+        """Say every ten seconds that the server does not answer, until it does."""
+        if self._notify is _silent:
+            yield
+            return
+        answered = threading.Event()
+
+        def remind() -> None:
+            while not answered.wait(_REPORT_S):
+                if tries.is_report_due():
+                    self._notify(f"The server at {self.server.url} does not answer. {tries.waiting}")
+
+        threading.Thread(target=remind, name="waits", daemon=True).start()
+        try:
+            yield
+        finally:
+            answered.set()
 
     def _check_tls(self, error: httpx.TransportError) -> None:
         """Raises FailedPrecondition if it is about TLS, which trying again does not mend."""
@@ -230,10 +261,17 @@ class _Tries:
         """Seconds until the next attempt; None: there is none. `at_home`: the server is one of this machine."""
         number, self._number = self._number, self._number + 1
         delays = RETRY_DELAYS if self._delays is None else self._delays
-        if number < len(delays):
-            return delays[number]
-        is_over = self._delays is not None or at_home or self._elapsed_s + _LONGEST_PAUSE_S > PATIENCE_S
-        return None if is_over else _LONGEST_PAUSE_S
+        is_last = number >= len(delays)
+        pause = _LONGEST_PAUSE_S if is_last else delays[number]
+        if (is_last and (self._delays is not None or at_home)) or self._elapsed_s + pause > PATIENCE_S:
+            return None
+        return pause
+
+    def bounded(self, timeout: httpx.Timeout) -> httpx.Timeout:
+        """The timeout of the next attempt: no answer is waited for beyond the end."""
+        left_s = max(_LONGEST_PAUSE_S, PATIENCE_S - self._elapsed_s)
+        read_s = left_s if timeout.read is None else min(timeout.read, left_s)
+        return httpx.Timeout(connect=timeout.connect, read=read_s, write=timeout.write, pool=timeout.pool)
 
     def is_report_due(self) -> bool:
         """Whether to say now that the call goes on. If so, the next word is due ten seconds later."""
@@ -242,6 +280,10 @@ class _Tries:
         self._reported_s = self._elapsed_s
         self._notices += 1
         return True
+
+    @property
+    def waiting(self) -> str:
+        return f"Still waiting after {self._elapsed_s:.0f} s; Ctrl-C ends it."
 
     def going_on(self, at_home: bool) -> str:
         if self._delays is not None or at_home:

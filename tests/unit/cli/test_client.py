@@ -1,3 +1,8 @@
+import json
+import re
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +133,37 @@ def test_call_to_a_server_elsewhere_is_tried_for_two_minutes_with_a_word_every_t
         with pytest.raises(Unavailable, match="the connection was cut"):
             client.create_token(TokenRequest(owner="ada"))
         assert waits == [], "a second attempt could make a second token"
+
+
+def test_call_to_a_server_that_stands_still_says_so_and_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts connections and does not answer."""
+    monkeypatch.setattr(v1_client, "_REPORT_S", 0.05)
+    messages: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as still:
+        url = f"http://127.0.0.1:{still.getsockname()[1]}"
+
+        def answer_after_three_words() -> None:
+            connection, _ = still.accept()
+            while len(messages) < 3:
+                time.sleep(0.01)
+            body = json.dumps(ECHO)
+            connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            connection.close()
+
+        thread = threading.Thread(target=answer_after_three_words)
+        thread.start()
+        with Client(Server(url, "t"), "p", notify=messages.append) as client:
+            assert client.get_job("j") == ECHO
+        thread.join()
+    word = rf"The server at {url} does not answer\. Still waiting after \d+ s; Ctrl-C ends it\."
+    assert len(messages) >= 3
+    assert all(re.fullmatch(word, message) for message in messages), messages
+    tries = v1_client._Tries(None)
+    assert tries.bounded(v1_client.TIMEOUT).read == 60.0
+    tries.slept_s = 100.0
+    assert tries.bounded(v1_client.TIMEOUT).read == 20.0
+    tries.slept_s = 119.9
+    assert tries.pause(at_home=False) is None
 
 
 @pytest.mark.parametrize(

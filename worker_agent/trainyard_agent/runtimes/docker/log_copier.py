@@ -100,6 +100,7 @@ class LogCopier(threading.Thread):
         self._secrets = secrets
         self._closing = threading.Event()
         self._stream: LogStream | None = None
+        self._lines: int | None = None  # of our log; None: unknown, of one that is cut
 
     def run(self) -> None:
         pause = _FIRST_PAUSE_S
@@ -110,7 +111,8 @@ class LogCopier(threading.Thread):
                     # Some engines close a followed log before its last lines.
                     is_whole = self._copy(follow=False)
                     if not self._closing.is_set():
-                        write_json(self._directory / "done.json", {} if is_whole else REMOVED)
+                        counted = {} if self._lines is None else {"lines": self._lines}
+                        write_json(self._directory / "done.json", counted if is_whole else REMOVED)
                     return
             except (EngineError, OSError) as error:
                 if self._closing.is_set() or not self._directory.exists():
@@ -150,17 +152,19 @@ class LogCopier(threading.Thread):
                 if not follow:
                     copy.append(reader.end())
                     copy.end()
+        self._lines = copy.count
         if copy.is_cut:
             write_json(self._directory / CUT, {})
         return True
 
 
 class _LogReading:
-    """One pass over the engine's copy, from its beginning. `file` is our log, which has `stored` lines."""
+    """One pass over the engine's copy, from its beginning. `file` is our log, which has `stored` lines, and then
+    `count`."""
 
     def __init__(self, file: BinaryIO, stored: int, first: bytes, quota: int) -> None:
         self._file = file
-        self._to_skip = stored
+        self._to_skip = self.count = stored
         self._first = first
         self._quota = quota
         self._size = file.tell()
@@ -181,6 +185,7 @@ class _LogReading:
             data = b"".join(new)
             self._size += len(data)
             _write(self._file, data)
+            self.count += len(new)
 
     def end(self) -> None:
         """End of the engine's copy: the log is cut if the copy was shorter than ours."""

@@ -118,7 +118,7 @@ class LogFollower(threading.Thread):
                     raise
                 self._lose_end(str(refused))
         if ended and not self._closing.is_set():
-            write_json(self._directory / DONE, {})
+            write_json(self._directory / DONE, {"lines": self._count})
         return ended
 
     def _is_final(self, refused: KubeRefused) -> bool:

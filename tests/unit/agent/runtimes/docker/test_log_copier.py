@@ -97,7 +97,13 @@ def test_copier_writes_every_line_once_however_often_the_connection_breaks(tmp_p
     frames = [frame(f"line {n}\n".encode(), 1 + n % 2) for n in range(50)]
     engine = TapeEngine(*frames, frame(b"no newline"), breaks_after=(0, 7, 7, 30))
     assert copied(engine, tmp_path) == [*(f"line {n}" for n in range(50)), "no newline"]
-    assert (tmp_path / "done.json").exists()
+    log = LogFile(tmp_path / "log.jsonl").slice(45, 10, 1 << 20, tmp_path / "done.json")
+    assert (log.complete, log.missing) == (True, 0)
+    (tmp_path / "log.jsonl").write_bytes(
+        b"".join((tmp_path / "log.jsonl").read_bytes().splitlines(True)[:20])
+    )
+    log = LogFile(tmp_path / "log.jsonl").slice(15, 10, 1 << 20, tmp_path / "done.json")
+    assert (log.complete, log.missing) == (True, 31)
 
 
 def test_copier_reads_again_after_an_error_that_the_engine_writes_into_the_log(tmp_path: Path) -> None:

@@ -61,11 +61,13 @@ class Backend:
         if not settings.default_job_dir:
             return given
         if given:
-            moved = (
-                moved_job_dir(given, settings.default_job_dir, project, job_id) if settings.one_user else ""
-            )
-            return moved if moved and os.path.isdir(moved) else given  # noqa: PTH112 - of many jobs
+            moved = settings.one_user and moved_job_dir(given, settings.default_job_dir, project, job_id)
+            return moved[0] if moved and _has_moved(*moved) else given
         directory = "/".join(job_id.split("."))
         return default_job_dir(
             settings.default_job_dir, project, "" if settings.one_user else owner, directory
         )
+
+
+def _has_moved(directory: str, from_state: str) -> bool:
+    return os.path.isdir(directory) and not os.path.isdir(from_state)  # noqa: PTH112 - of many jobs

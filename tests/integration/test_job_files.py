@@ -161,6 +161,11 @@ def test_job_dir_that_an_earlier_release_chose_moves_with_the_state_directory(tm
         assert directories == {"job": f"{after}/jobs/job", "waits": str(elsewhere)}
         assert api.detail()["job_dir"] == f"{after}/jobs/job"
         assert names(listed(api)) == [("out.txt", "file")]
+        (tmp_path / "own").mkdir()
+        (after / "jobs" / "waits").mkdir()
+        assert api.detail("waits")["job_dir"] == str(elsewhere), (
+            "the directory of another place, which is there"
+        )
 
 
 @pytest.mark.parametrize(

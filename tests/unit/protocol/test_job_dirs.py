@@ -34,19 +34,19 @@ def test_default_job_dir_has_the_owner_where_there_is_one() -> None:
 
 
 def test_job_dir_that_an_earlier_release_chose_is_found_below_the_root_of_today() -> None:
-    cases = {  # given, job: where it is
-        ("/old/state/jobs/j", "j"): "/new/jobs/j",
-        ("/old/state/jobs/p/j", "j"): "/new/jobs/p/j",
-        ("/old/jobs/p/study", "study.7"): "/new/jobs/p/study",
-        ("/old/jobs/p/study/7", "study.7"): "/new/jobs/p/study/7",
-        ("/old/jobs/p/other", "j"): "",
-        ("/old/jobs/q/j", "j"): "",
-        ("/data/j", "j"): "",
-        ("/new/jobs/p/j", "j"): "",
-        ("gs://bucket/jobs/p/j", "j"): "",
+    cases = {  # given, job: where it is, and the state directory before
+        ("/old/state/jobs/j", "j"): ("/new/jobs/j", "/old/state"),
+        ("/old/state/jobs/p/j", "j"): ("/new/jobs/p/j", "/old/state"),
+        ("/old/jobs/p/study", "study.7"): ("/new/jobs/p/study", "/old"),
+        ("/old/jobs/p/study/7", "study.7"): ("/new/jobs/p/study/7", "/old"),
+        ("/old/jobs/p/other", "j"): None,
+        ("/old/jobs/q/j", "j"): None,
+        ("/data/j", "j"): None,
+        ("/new/jobs/p/j", "j"): None,
+        ("gs://bucket/jobs/p/j", "j"): None,
     }
     assert {case: moved_job_dir(case[0], "/new/jobs", "p", case[1]) for case in cases} == cases
-    assert moved_job_dir("/old/jobs/p/j", "gs://bucket/jobs", "p", "j") == ""
+    assert moved_job_dir("/old/jobs/p/j", "gs://bucket/jobs", "p", "j") is None
 
 
 @pytest.mark.parametrize(

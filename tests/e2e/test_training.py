@@ -162,7 +162,7 @@ def test_study_of_the_example_config_has_the_templates_metric_and_a_job_dir_for_
     service: Service,
 ) -> None:
     config = yaml.safe_load((REPOSITORY / "configs" / "tuning.yaml").read_text())
-    config["trainingInput"]["hyperparameters"] |= {"maxTrials": 2, "hyperparameterMetricTag": "of_the_file"}
+    config["trainingInput"]["hyperparameters"] |= {"maxTrials": 2, "hyperparameterMetricTag": "val_accuracy"}
     (service.work / "tuning.yaml").write_text(yaml.safe_dump(config))
     package = str(TEMPLATE / "trainer")
     output = service.train("study", "--config", "tuning.yaml", "--package-path", package)

@@ -15,7 +15,7 @@ from trainer.data.sharding import epoch_order
 from trainer.task import parse_arguments
 
 EXAMPLES, GLOBAL_BATCH, EPOCHS, RATE = 33, 16, 3, 0.1  # the last batch of an epoch has one example
-TOLERANCE = 5e-6  # of float32, after nine steps
+TOLERANCE = 2e-5  # of float32, after nine steps, on any processor
 
 
 def plain_loop(

@@ -205,7 +205,7 @@ def test_save_that_fails_at_any_write_leaves_the_last_good_checkpoint_and_nothin
 
 
 def index(*positions: Any, **changes: Any) -> bytes:
-    """Of a checkpoint at each of these positions, of folders that are not there."""
+    """Entries of checkpoints at these positions, whose folders are not there."""
     entry = {
         "name": "step-00000010-0123abcd",
         "step": 10,

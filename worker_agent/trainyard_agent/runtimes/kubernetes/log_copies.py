@@ -5,6 +5,7 @@ cluster may have dropped in between is a gap, which is kept beside the lines.
 """
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +79,12 @@ class LogCopies:
             copy.follower.close()
             write_json(self._directory.joinpath(*key, _BEGUN), position.model_dump())
             self._begin(key, copy.source, position)
+
+    def keep(self, run_ids: Collection[str]) -> None:
+        """Remove what an agent left that was killed while it removed a run: the directories of all other runs."""
+        left = self._directory.iterdir() if self._directory.is_dir() else ()
+        for path in [path for path in left if path.name not in run_ids]:
+            remove_tree(path)
 
     def remove(self, run_id: str) -> None:
         with self._lock:

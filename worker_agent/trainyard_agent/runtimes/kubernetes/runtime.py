@@ -175,7 +175,9 @@ class KubernetesRuntime:
         for pod in pods:
             self._watch.put(pod)
         unwanted = {run_id for run_id, run in runs.items() if not run.launched}
-        unwanted |= {pod["metadata"]["labels"][objects.RUN] for pod in pods} - runs.keys()
+        of_pods = {pod["metadata"]["labels"][objects.RUN] for pod in pods}
+        unwanted |= of_pods - runs.keys()
+        self._logs.keep(runs.keys() | of_pods)
         for run_id in unwanted:
             self._abandon(run_id)
         return [run.handle() for run in runs.values() if run.launched]

@@ -339,6 +339,17 @@ def test_run_that_cannot_be_made_is_refused_or_given_back_with_the_words_and_lea
     assert not wrong
 
 
+def test_agent_removes_the_logs_of_a_run_in_whose_removal_the_one_before_was_killed(
+    client: KubeClient, runtime: KubernetesRuntime, tmp_path: Path
+) -> None:
+    started(runtime)
+    for run_id in (RUN, "2" * 32):
+        (tmp_path / "pods" / run_id / CHIEF / "from-0").mkdir(parents=True, exist_ok=True)
+    with closing(KubernetesRuntime(tmp_path, client, OWNER)) as following:
+        assert [handle.run_id for handle in following.recover()] == [RUN]
+        assert [path.name for path in (tmp_path / "pods").iterdir()] == [RUN]
+
+
 def test_large_gang_whose_ends_have_long_messages_is_told_and_known_to_the_next_agent(
     api: FakeCluster, client: KubeClient, runtime: KubernetesRuntime, tmp_path: Path
 ) -> None:

@@ -456,10 +456,13 @@ class KubernetesRuntime:
         self._logs.follow((run.order.run_id, task), source)
 
     def _phase(self, run: _Run, task: str) -> tuple[bool, bool]:
-        """Whether the replica's container has begun, and whether it has ended."""
-        pod = self._pod(run, task)
-        ended = task in run.exits or (pod is not None and state_of(pod).exit is not None)
-        return pod is not None and has_begun(pod), ended
+        """Whether the replica's container has begun, and whether it has ended. One whose pod is gone may have, even if
+        no agent saw it: its log cannot be read any more, and says so."""
+        pod, end = self._pod(run, task), run.exits.get(task)
+        if pod is None:
+            is_lost = end is not None and end.exit is not None and end.exit.reason is Reason.VANISHED
+            return is_lost, end is not None
+        return has_begun(pod), end is not None or state_of(pod).exit is not None
 
     def _secret_values(self, run: _Run) -> list[str]:
         """The values that the log is masked with. Without them it is not read."""

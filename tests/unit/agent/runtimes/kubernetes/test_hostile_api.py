@@ -23,7 +23,7 @@ from trainyard_agent.runtimes.kubernetes.logs import LogSource
 from trainyard_agent.runtimes.kubernetes.pod_watch import PodWatch
 from trainyard_agent.runtimes.kubernetes.runtime import KubernetesRuntime
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import RunOrder
+from trainyard_protocol.sync import LogGap, RunOrder
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN = "1" * 32
@@ -348,6 +348,26 @@ def test_agent_removes_the_logs_of_a_run_in_whose_removal_the_one_before_was_kil
     with closing(KubernetesRuntime(tmp_path, client, OWNER)) as following:
         assert [handle.run_id for handle in following.recover()] == [RUN]
         assert [path.name for path in (tmp_path / "pods").iterdir()] == [RUN]
+
+
+def test_log_of_a_pod_that_was_removed_before_an_agent_saw_it_run_may_lack_lines(
+    api: FakeCluster, client: KubeClient, runtime: KubernetesRuntime, tmp_path: Path
+) -> None:
+    """It has run while the agent was down."""
+    started(runtime)
+    runtime.close()
+    name = objects.pod_name(RUN, CHIEF)
+    running(api, CHIEF)
+    api.patch(f"{PODS}/{name}", {"metadata": {"finalizers": None}})
+    api.delete(f"{PODS}/{name}", 0)
+    with closing(KubernetesRuntime(tmp_path, client, OWNER)) as following:
+        following.recover()
+        until(lambda: following.observe(RUN)[0].exit)
+        ended = following.observe(RUN)[0].exit
+        assert ended is not None
+        assert ended.reason is Reason.VANISHED
+        until(lambda: following.read_log(RUN, CHIEF, 0, 10, 1 << 20).complete)
+        assert following.read_log(RUN, CHIEF, 0, 10, 1 << 20).gap == LogGap(after="", before="")
 
 
 def test_large_gang_whose_ends_have_long_messages_is_told_and_known_to_the_next_agent(

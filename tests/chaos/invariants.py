@@ -112,7 +112,8 @@ def verdicts_are_what_happened(outcome: Outcome) -> None:
                 assert "No space left on device" in verdict.message or " is full" in verdict.message, what
             case Reason.HOST_FAILED:
                 assert outcome.plan.runtime == "kubernetes", what
-                assert any(outcome.faults.get(fault) for fault in CLUSTER_FAULTS), what
+                is_killed = bool(outcome.agent_ends) and "The agent ended" in verdict.message
+                assert is_killed or any(outcome.faults.get(fault) for fault in CLUSTER_FAULTS), what
             case Reason.GIVEN_BACK:
                 assert outcome.plan.runtime == "kubernetes", what
                 assert detail.state is not JobState.FAILED or run is not detail.runs[-1], what

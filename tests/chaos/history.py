@@ -96,15 +96,15 @@ class Outcome:
 
     @property
     def effects(self) -> dict[str, int]:
-        """How often what was planned really met something: what was done to replicas, and how runs ended of it."""
+        """Counts of what the planned operations met: what was done to replicas, and how runs ended of it."""
         done = Counter(how for harms in self.harmed.values() for how in harms)
         runs = [
             run for detail in self.details.values() for gang in detail.runs for run in (gang, *gang.restarts)
         ]
         ends = Counter(run.verdict.reason.value for run in runs if run.verdict is not None)
-        told = {reason: ends[reason] for reason in ("HOST_LOST", "HOST_FAILED", "GIVEN_BACK") if ends[reason]}
+        lost = {reason: ends[reason] for reason in ("HOST_LOST", "HOST_FAILED", "GIVEN_BACK") if ends[reason]}
         disks = {"disks filled": count} if (count := self.faults["disks filled"]) else {}
-        return {**done, **told, **disks}
+        return {**done, **lost, **disks}
 
 
 class History:

@@ -339,7 +339,7 @@ def _is_dropped(outcome: Outcome, key: Key) -> bool:
 
 
 def _damage(outcome: Outcome, name: str, run: RunView, replica: ReplicaView) -> list[str]:
-    """What the job says of the log, since an agent that is back has completed it."""
+    """Messages of the job about damage of the log, since an agent that is back has completed it."""
     messages: list[str] = []
     for event in outcome.details[name].events:
         if (event.run, event.task) == (run.number, replica.task):

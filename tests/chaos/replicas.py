@@ -180,11 +180,12 @@ class Replicas:
         give_up_at = time.monotonic() + _BIRTH_S
         while truth := self._one(which):
             supervisor = self._supervisor_of(truth.pid)
+            is_held = supervisor != 0 and self._is_held(supervisor)
             is_over = time.monotonic() > give_up_at
-            if supervisor and (self._is_held(supervisor) or is_over):
-                assert not (is_over and must_be_held), f"no agent has the output of {truth.name}"
+            if supervisor and (is_held or is_over):
+                assert is_held or not must_be_held, f"no agent has the output of {truth.name}"
                 self._harm(truth.key, "removed")
-                if not is_over:
+                if is_held:
                     self.held[truth.key] = time.monotonic()
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(supervisor, signal.SIGKILL)
@@ -247,13 +248,16 @@ class Replicas:
             time.sleep(0.03)
 
     def _is_held(self, supervisor: int) -> bool:
-        """Whether an agent has the supervisor's files in memory open, and so what it reads of its program."""
+        """Whether an agent has the supervisor's files in memory open, and so what it reads of its program. It is looked
+        at twice: an agent that is just opening them may let go of them again."""
         spools = _files_in_memory(supervisor)
-        held: set[int] = set()
-        for _ in range(2):  # one that is just opening them may let go of them again
-            held = set().union(*map(_files_in_memory, self._agent_pids()))
-            time.sleep(0.05)
-        return bool(spools) and spools <= held
+        if not spools or not self._have_open(spools):
+            return False
+        time.sleep(0.05)
+        return self._have_open(spools)
+
+    def _have_open(self, spools: set[int]) -> bool:
+        return spools <= set().union(*map(_files_in_memory, self._agent_pids()))
 
     def _lives(self, truth: Truth) -> bool:
         try:

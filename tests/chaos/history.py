@@ -223,7 +223,11 @@ class History:
             arguments += ["--replica-env", f"{variable}={value}"]
         if self.plan.agents > 1:
             arguments += ["--cpus", str(number)]
-        may_end = number in self._disks  # one that is started on a full disk says so, and ends
+        is_frozen = any(
+            o.kind == "freeze_agent" and o.values["agent"] == number for o in self.plan.operations
+        )
+        # One that is started on a full disk says so, and ends; a frozen one is killed by its watchdog.
+        may_end = number in self._disks or is_frozen
         return Service(
             place.forge, "agent", name, arguments, self.root, AGENT_KNOBS, place.environment, may_end=may_end
         )
@@ -328,8 +332,10 @@ class History:
         self.agents[agent].pause(down_s)
 
     def do_freeze_agent(self, agent: int) -> None:
-        """It wakes when others have its runs. An agent that is alone has no lease: it is only paused."""
+        """It wakes, or is started again, when others have its runs. An agent that is alone has no lease: it is only
+        paused."""
         self.agents[agent].pause(LEASE_S[self.plan.runtime] * (1.3 if self.plan.agents > 1 else 0.1))
+        self._agent_ends.append(time.monotonic())  # its watchdog may have killed it
 
     def do_fill_disk(self, agent: int, for_s: float) -> None:
         """Not a byte fits onto the disk of its state directory for a while."""
@@ -440,10 +446,15 @@ class History:
             if job.endless:
                 self.do_cancel(self.plan.jobs.index(job), 1)
 
+    def _check_errors(self) -> None:
+        if self._errors:
+            raise AssertionError("; ".join(self._errors))
+
     def _await_lost_logs(self) -> None:
         """Agents that were lost are back, and send what their runs wrote while the jobs go on. Raises NeverSettled."""
         give_up_at = time.monotonic() + self.patience_s
         while undelivered := self._undelivered():
+            self._check_errors()
             if time.monotonic() > give_up_at:
                 raise NeverSettled(f"agents that are back did not send the logs of {undelivered}")
             for agent in self.agents if self._disks else ():
@@ -478,8 +489,7 @@ class History:
             if self._cluster is not None or self._disks:
                 for agent in self.agents:
                     agent.keep_up()
-            if self._errors:
-                raise AssertionError("; ".join(self._errors))
+            self._check_errors()
             if all(event.is_set() for event in self._is_submitted.values()):
                 open_ = [
                     n for n in self.answers if n not in details or details[n].state not in FINAL_JOB_STATES

@@ -33,9 +33,9 @@ demo: $(VENV)/.demo ## train the digits on this machine, end to end
 
 test: $(VENV)/.dev ## run every test that this machine can run
 	@scripts/test-tools.sh
-	@$(BIN)/python tests/frameworks.py
-	@$(BIN)/python tests/google_clients.py
-	@PYTHONPATH=tests $(BIN)/python -m kubernetes_bed.build
+	@PYTHONPATH=tests $(BIN)/python -m beds.installed.frameworks
+	@PYTHONPATH=tests $(BIN)/python -m beds.installed.google_clients
+	@PYTHONPATH=tests $(BIN)/python -m beds.kubernetes.build
 	$(BIN)/python -m pytest $(XDIST) $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.dev ## run the tests for every change: a few minutes

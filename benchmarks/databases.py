@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from databases import PostgreSQL
+    from beds.databases import PostgreSQL
 
 _TESTS = Path(__file__).parents[1] / "tests"
 
@@ -17,7 +17,7 @@ def postgresql(durable: bool = False) -> Iterator["PostgreSQL"]:
     """A server as the tests have it; with `durable` a commit waits for the disk."""
     if str(_TESTS) not in sys.path:
         sys.path.append(str(_TESTS))  # the tests start it
-    import databases
+    from beds import databases
 
     with databases.postgresql(durable=durable) as server:
         yield server

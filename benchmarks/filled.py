@@ -15,9 +15,16 @@ from typing import Any
 import httpx
 from sqlalchemy import insert, text
 
+from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.sync import AgentInfo, Capacity
-from trainyard_server.storage.db.models import EventRow, JobLabelRow, JobRow, ReplicaRow, RunRow
+from trainyard_protocol.wire.agents import AgentInfo
+from trainyard_server.storage.db.base.models import (
+    EventRow,
+    JobLabelRow,
+    JobRow,
+    ReplicaRow,
+    RunRow,
+)
 from trainyard_server.storage.db.repository import Store
 
 TOKEN = "a-token-of-this-benchmark"  # noqa: S105 - of two servers on loopback that live for minutes

@@ -12,7 +12,7 @@ import click
 
 from trainyard_cli.commands.tree import trainyard
 from trainyard_protocol import states
-from trainyard_server.domain.route_access import ROUTES
+from trainyard_server.domain.access.route_access import ROUTES
 
 DOCS = Path(__file__).parents[1] / "docs"
 _ACTION_TABLE = re.compile(r"\| action \| call \|\n(\|.*\n)+")

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-import databases
-import engines
-import frameworks
-import slurm_bed
+from beds import databases, engines
+from beds import slurm as slurm_bed
+from beds.engines import Engine, NoEngine, OwnEngine
+from beds.installed import frameworks
 from browser import quiet_network
-from engines import Engine, NoEngine, OwnEngine
 
 if TYPE_CHECKING:  # it imports what only its tests need
-    from kubernetes_bed.bed import Bed
+    from beds.kubernetes.bed import Bed
 
 E = TypeVar("E", bound=Engine)
 _USUAL_SEED = 750400
@@ -112,7 +111,7 @@ def _may_run_again(item: pytest.Item) -> bool:
 _GROUPS_FIRST = ("engine", "browser", "training", "kubernetes")
 _TRAINING = (
     "trainer_template/",
-    "tests/e2e/test_slurm.py",
+    "tests/e2e/engines/test_slurm.py",
     "tests/e2e/test_training.py",
     "tests/chaos/test_training.py",
     "tests/unit/test_benchmarks.py",
@@ -178,8 +177,8 @@ def own_engine() -> Iterator[OwnEngine]:
 @pytest.fixture(scope="session")
 def kubernetes() -> Iterator["Bed"]:
     """A cluster of two nodes, shared by all tests: each removes what it made, and repairs what it broke."""
-    from kubernetes_bed import bed
-    from kubernetes_bed.build import NoKubernetes
+    from beds.kubernetes import bed
+    from beds.kubernetes.build import NoKubernetes
 
     with ExitStack() as stack:
         try:

@@ -13,12 +13,12 @@ from sqlalchemy import insert, text
 from benchmarks.databases import postgresql
 from benchmarks.filled import agent_info
 from benchmarks.rows import Row, Samples, interleaved
-from trainyard_protocol.machines import GIGABYTE
+from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.states import JobState
 from trainyard_server.api.dependencies import UseCases
 from trainyard_server.app import build
 from trainyard_server.config.settings import Settings
-from trainyard_server.storage.db.models import JobRow
+from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.repository import Store
 
 AGENTS = 300

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from trainyard_protocol.sync import LogLine
-from trainyard_server.services.curves import JobCurves
+from trainyard_protocol.wire.logs import LogLine
+from trainyard_server.services.measurements.curves import JobCurves
 from trainyard_server.storage.logs.store import LogStore, Stream
 
 LINES, AT_ONCE, POINTS, ROUNDS = 100_000, 5_000, 1_000, 5

@@ -17,17 +17,13 @@ from typing import Any, Self
 import httpx
 import psutil
 
-from trainyard_protocol.config.fields import rfc3339
+from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import (
-    AGENT_KEY,
-    AgentInfo,
-    Capacity,
+from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo
+from trainyard_protocol.wire.logs import LogChunk, LogDigest, LogEnd, LogLine
+from trainyard_protocol.wire.sync import (
     ExitReport,
-    LogChunk,
-    LogDigest,
-    LogEnd,
-    LogLine,
     ReplicaReport,
     RunOrder,
     RunReport,

@@ -16,7 +16,7 @@ from trainyard_cli.client import Client
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import DEFAULT_PROJECT
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views import JobDetail, LogEntry
+from trainyard_protocol.views.views import JobDetail, LogEntry
 
 REPLICAS = 4
 TRAINYARD = str(Path(sys.executable).with_name("trainyard"))

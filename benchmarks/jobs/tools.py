@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from benchmarks.rows import LeftOut
 
 if TYPE_CHECKING:
-    import engines
+    from beds import engines
 
 RAY = "ray[default]==2.60.0"
 UV = "uv==0.13.9"
@@ -44,7 +44,7 @@ def engine() -> Iterator["engines.Engine"]:
     """This machine's Docker engine, else one of its own, with the tests' base image. Raises LeftOut."""
     if str(_TESTS) not in sys.path:
         sys.path.append(str(_TESTS))  # the tests start engines, and make the image
-    import engines
+    from beds import engines
 
     try:
         with engines.found() as found:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.logs.store import LogFilter, LogStore, ReadResult, Stream
 
 LINES, CHUNK, PAGE, ROUNDS = 100_000, 1_000, 200, 25

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from trainyard_protocol.cluster import Task
-from trainyard_protocol.machines import GIGABYTE, ReplicaRequest, Resources
+from trainyard_protocol.job.cluster import Task
+from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
+from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.states import JobState
-from trainyard_protocol.sync import Capacity
-from trainyard_protocol.training_input import TrainingInput
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.scheduling.scheduler import plan
 from trainyard_server.domain.snapshots import JobSnapshot

@@ -17,15 +17,16 @@ from sqlalchemy import event, insert
 from starlette.types import ASGIApp
 
 from benchmarks import filled
-from trainyard_protocol.machines import GIGABYTE
+from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.states import JobState
-from trainyard_protocol.sync import AGENT_KEY, AgentInfo, RunReport, SyncRequest, SyncResponse
+from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo
+from trainyard_protocol.wire.sync import RunReport, SyncRequest, SyncResponse
 from trainyard_server.api.dependencies import UseCases
 from trainyard_server.app import create_app
 from trainyard_server.config.settings import Settings
-from trainyard_server.domain.agent_keys import AgentKey
-from trainyard_server.domain.permissions import Role, Token
-from trainyard_server.storage.db.models import AgentRow, JobRow
+from trainyard_server.domain.access.agent_keys import AgentKey
+from trainyard_server.domain.access.permissions import Role, Token
+from trainyard_server.storage.db.base.models import AgentRow, JobRow
 
 PROJECT = "scale"
 INPUT = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "pythonModule": "trainer.task"}

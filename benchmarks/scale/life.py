@@ -3,18 +3,10 @@
 from datetime import UTC, datetime
 
 from benchmarks.scale.bed import INPUT, PROJECT, ServerBed
-from trainyard_protocol.config.fields import rfc3339
+from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import (
-    ExitReport,
-    LogChunk,
-    LogEnd,
-    LogLine,
-    ReplicaReport,
-    RunOrder,
-    RunReport,
-    digest,
-)
+from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine, digest
+from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder, RunReport
 
 SYNCS = 8
 """Syncs of an agent for a job: its order, the reports that it is ordered, prepared, started, running and ended, the

@@ -10,11 +10,12 @@ from functools import partial
 from benchmarks.scale.bed import CPUS, ServerBed, agent_info, bed
 from benchmarks.scale.fit import Series
 from benchmarks.scale.life import JobLife
-from trainyard_protocol.cluster import Task
-from trainyard_protocol.machines import GIGABYTE, ReplicaRequest, Resources
+from trainyard_protocol.job.cluster import Task
+from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
+from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.states import JobState, ReplicaState
-from trainyard_protocol.sync import Capacity, ReplicaReport, RunReport
-from trainyard_protocol.training_input import TrainingInput
+from trainyard_protocol.wire.sync import ReplicaReport, RunReport
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.scheduling.scheduler import Planner, Waiting, in_order
 from trainyard_server.domain.snapshots import JobSnapshot

@@ -19,8 +19,8 @@ from benchmarks.scale.measures import queued_job
 from benchmarks.scale.workload import DrawnJob, Load
 from trainyard_agent.control.reconcile import LocalRun, Prepare, Remove, Start, Stop, reconcile
 from trainyard_agent.staging.base import Staging
-from trainyard_protocol.sync import RunOrder
-from trainyard_protocol.training_input import TrainingInput
+from trainyard_protocol.job.training_input import TrainingInput
+from trainyard_protocol.wire.sync import RunOrder
 from trainyard_server.control.queue_plan import QueuePlan
 from trainyard_server.control.workload import QueueChanges
 from trainyard_server.domain.scheduling.quotas import Quotas

@@ -17,8 +17,10 @@ from benchmarks.followers.local_server import ServerProcess, serving
 from benchmarks.scale.bed import PROJECT, ServerBed, agent_info, bed
 from benchmarks.scale.fit import Series
 from benchmarks.scale.life import JobLife
-from trainyard_protocol.config.fields import rfc3339
-from trainyard_protocol.sync import AGENT_KEY, LogLine, SyncRequest
+from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.wire.agents import AGENT_KEY
+from trainyard_protocol.wire.logs import LogLine
+from trainyard_protocol.wire.sync import SyncRequest
 from trainyard_server.storage.logs.store import Stream
 
 _SETTLE_S = 2.0

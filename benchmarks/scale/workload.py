@@ -12,7 +12,7 @@ from functools import cached_property
 
 from benchmarks.scale.bed import CPUS
 from benchmarks.scale.measures import gang_of_shape
-from trainyard_protocol.machines import ReplicaRequest
+from trainyard_protocol.job.machines import ReplicaRequest
 
 DAY_S = 86_400.0
 _PEAK_S = 14 * 3600.0

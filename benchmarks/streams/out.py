@@ -16,8 +16,8 @@ from benchmarks.local_service import PROJECT, BenchmarkError
 from benchmarks.rows import Row, Samples, interleaved
 from benchmarks.streams.printer import line
 from benchmarks.streams.rounds import printing_containers
-from trainyard_protocol.config.fields import rfc3339
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.logs.store import LogStore, Stream
 
 _JOB = "job_0000000"

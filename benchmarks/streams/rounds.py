@@ -13,7 +13,7 @@ from benchmarks.jobs import tools
 from benchmarks.local_service import BenchmarkError, LocalService, local_service
 
 if TYPE_CHECKING:
-    import engines
+    from beds import engines
 
 JOB = "printing"
 _DAEMONS = ("dockerd", "containerd", "containerd-shim")

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainyard_protocol.hyperparameters import HyperparameterSpec
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 
 _HARTMANN_WEIGHTS = (1.0, 1.2, 3.0, 3.2)
 _HARTMANN_WIDTHS = (

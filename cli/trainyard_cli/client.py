@@ -17,15 +17,15 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard_cli.settings import Server
 from trainyard_cli.v1_client import V1Client, error_of, foreign, reason_of, wait_after
-from trainyard_protocol.agents import AgentChange, AgentsView
-from trainyard_protocol.audit import AuditEntry, AuditPage
 from trainyard_protocol.errors import (
     TooManyRequests,
     Unavailable,
 )
-from trainyard_protocol.google import GoogleKey
-from trainyard_protocol.health import Health, ServerHealth
-from trainyard_protocol.people import (
+from trainyard_protocol.views.agents import AgentChange, AgentsView
+from trainyard_protocol.views.audit import AuditEntry, AuditPage
+from trainyard_protocol.views.google import GoogleKey
+from trainyard_protocol.views.health import Health, ServerHealth
+from trainyard_protocol.views.people import (
     MemberRequest,
     MembersView,
     MemberView,
@@ -36,9 +36,9 @@ from trainyard_protocol.people import (
     TokensView,
     TokenView,
 )
-from trainyard_protocol.secrets import SecretsView, SecretView
-from trainyard_protocol.tuning import StudyView
-from trainyard_protocol.views import (
+from trainyard_protocol.views.secrets import SecretsView, SecretView
+from trainyard_protocol.views.tuning import StudyView
+from trainyard_protocol.views.views import (
     ActiveJobsView,
     Explanation,
     FileEntry,

@@ -20,7 +20,7 @@ from typing import NoReturn
 import click
 
 from trainyard_cli.commands import tree
-from trainyard_cli.output.safe import echo
+from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import COMPLETION_VARIABLE, default_state_dir
 from trainyard_protocol.errors import TrainyardError
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from trainyard_cli.logins import Logins, read_logins
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.private_files import read_token_file
+from trainyard_protocol.net.private_files import read_token_file
 
 COMPLETION_VARIABLE = "_TRAINYARD_COMPLETE"
 """click's environment variable for shell completion."""

@@ -26,7 +26,7 @@ from trainyard_protocol.errors import (
     Unavailable,
     from_body,
 )
-from trainyard_protocol.trust import client_context, tls_failure
+from trainyard_protocol.net.trust import client_context, tls_failure
 
 RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
 """Seconds between the first attempts of one call. With a server of this machine there are no more."""
@@ -104,7 +104,7 @@ class V1Client:
             if not lost:
                 raise
             existing = self.get_job(str(job["jobId"]))
-            from trainyard_protocol.training_input import parse_job
+            from trainyard_protocol.job.training_input import parse_job
 
             if existing.get("trainingInput") != parse_job(job).canonical()["trainingInput"]:
                 raise

@@ -1,13 +1,19 @@
-"""The base of the API's messages."""
+"""The bases of messages: of the v1 API, and of what agents, servers and clients send each other."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
-from trainyard_protocol.config.fields import kind_of, validation_error
 from trainyard_protocol.errors import shown
+from trainyard_protocol.fields import kind_of, validation_error
 
 
 class Message(BaseModel):
@@ -42,3 +48,26 @@ class Message(BaseModel):
     def snake_case(self) -> dict[str, Any]:
         """The fields that were sent, with snake_case keys: the form in TF_CONFIG and CLOUD_ML_JOB."""
         return self.model_dump(mode="json", by_alias=False, exclude_unset=True)
+
+
+_T = TypeVar("_T")
+_MAX_VARIABLES = 1000
+
+Many = Annotated[tuple[_T, ...], FailFast()]
+"""A list in a message. Its first invalid element ends the validation: an error takes a hundred times its memory."""
+
+
+def _not_too_many(value: object) -> object:
+    if isinstance(value, Mapping) and len(value) > _MAX_VARIABLES:
+        raise ValueError(f"may have {_MAX_VARIABLES} variables; it has {len(value)}")
+    return value
+
+
+Environment = Annotated[dict[str, str], BeforeValidator(_not_too_many)]
+"""Environment variables in a message."""
+
+
+class Wire(BaseModel):
+    """Unknown fields are ignored, so that an older side can talk to a newer one."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")

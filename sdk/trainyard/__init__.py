@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainyard.client import Client, Job, JobFailed, WaitTimeout
     from trainyard.metrics import Metric, Metrics
     from trainyard_protocol.errors import TrainyardError
-    from trainyard_protocol.tuning import TrialView as Trial
+    from trainyard_protocol.views.tuning import TrialView as Trial
 
 __all__ = ["Client", "Job", "JobFailed", "Metric", "Metrics", "TrainyardError", "Trial", "WaitTimeout", "log"]
 

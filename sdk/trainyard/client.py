@@ -18,10 +18,10 @@ from urllib.parse import quote
 from trainyard import metrics, notebook
 from trainyard.metrics import Metric, Metrics
 from trainyard_cli import client as http
-from trainyard_cli.commands.jobs import log_query, task_name
+from trainyard_cli.commands.jobs.jobs import log_query, task_name
 from trainyard_cli.local.connect import connect
 from trainyard_cli.local.state import LocalState
-from trainyard_cli.output.studies import best_first
+from trainyard_cli.output.jobs.studies import best_first
 from trainyard_cli.settings import DEFAULT_PROJECT, Target, checked_project, default_state_dir
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
@@ -40,8 +40,8 @@ from trainyard_protocol.errors import (
     quoted,
 )
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.tuning import TrialView as Trial
-from trainyard_protocol.views import FileEntry, JobDetail, LogEntry, MetricsView
+from trainyard_protocol.views.tuning import TrialView as Trial
+from trainyard_protocol.views.views import FileEntry, JobDetail, LogEntry, MetricsView
 
 __all__ = ["Client", "Job", "JobFailed", "Metric", "Metrics", "TrainyardError", "Trial", "WaitTimeout"]
 

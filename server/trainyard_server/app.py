@@ -9,37 +9,29 @@ from fastapi import FastAPI, Response
 from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
-from trainyard_protocol.health import CheckStatus, Health
-from trainyard_protocol.machines import load_catalog
-from trainyard_server.api import (
-    agent,
-    agents,
-    audit,
+from trainyard_protocol.job.machines import load_catalog
+from trainyard_protocol.views.health import CheckStatus, Health
+from trainyard_server.api import errors
+from trainyard_server.api.agents import agent, packages, uploads
+from trainyard_server.api.dependencies import UseCases
+from trainyard_server.api.description import discovery, openapi
+from trainyard_server.api.google import (
     batch,
     cloud_logging,
-    discovery,
-    errors,
-    extensions,
-    files,
     google_access,
     google_resources,
-    logs,
     object_storage,
-    openapi,
-    packages,
-    people,
-    secrets,
-    uploads,
     v1,
 )
-from trainyard_server.api.audit import AuditMiddleware
-from trainyard_server.api.authentication import Authentication
-from trainyard_server.api.dependencies import UseCases
-from trainyard_server.api.google_calls import GoogleCalls
-from trainyard_server.api.hosts import HostCheck
-from trainyard_server.api.limits import LimitCheck
-from trainyard_server.api.security_headers import SecurityHeaders
-from trainyard_server.api.storage_names import StorageNames
+from trainyard_server.api.middleware import audit
+from trainyard_server.api.middleware.audit import AuditMiddleware
+from trainyard_server.api.middleware.authentication import Authentication
+from trainyard_server.api.middleware.google_calls import GoogleCalls
+from trainyard_server.api.middleware.hosts import HostCheck
+from trainyard_server.api.middleware.limits import LimitCheck
+from trainyard_server.api.middleware.security_headers import SecurityHeaders
+from trainyard_server.api.middleware.storage_names import StorageNames
+from trainyard_server.api.own import agents, extensions, files, logs, people, secrets
 from trainyard_server.background import flush_forever, tick_forever
 from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
@@ -84,44 +76,44 @@ from trainyard_server.dashboard.pages import (
     tokens as tokens_page,
 )
 from trainyard_server.dashboard.views import Dashboard
-from trainyard_server.domain.oidc import Attempts
-from trainyard_server.domain.permissions import check_tokens
-from trainyard_server.domain.run_tokens import RunTokens
-from trainyard_server.domain.sessions import Sessions
-from trainyard_server.services.agent_sync import AgentSync
-from trainyard_server.services.agents import Agents
-from trainyard_server.services.audit import Audit
-from trainyard_server.services.cluster import ClusterOverview
-from trainyard_server.services.configs import Configs
-from trainyard_server.services.diagnosis import Diagnosis
-from trainyard_server.services.google_access import GoogleAccess
-from trainyard_server.services.google_resources import GoogleResources
-from trainyard_server.services.guess_limits import GuessLimits
-from trainyard_server.services.health import HealthChecks
-from trainyard_server.services.job_details import JobDetails
-from trainyard_server.services.job_files import JobFiles
-from trainyard_server.services.job_search import JobSearch
-from trainyard_server.services.jobs import Jobs
-from trainyard_server.services.limits import CallerLimits, RateLimit, StreamLimit
+from trainyard_server.domain.access.oidc import Attempts
+from trainyard_server.domain.access.permissions import check_tokens
+from trainyard_server.domain.access.run_tokens import RunTokens
+from trainyard_server.domain.access.sessions import Sessions
+from trainyard_server.services.agents.agent_sync import AgentSync
+from trainyard_server.services.agents.agents import Agents
+from trainyard_server.services.agents.packages import Packages
+from trainyard_server.services.google.google_access import GoogleAccess
+from trainyard_server.services.google.google_resources import GoogleResources
+from trainyard_server.services.google.object_storage import ObjectStorage
+from trainyard_server.services.health.diagnosis import Diagnosis
+from trainyard_server.services.health.health import HealthChecks
+from trainyard_server.services.jobs.jobs import Jobs
 from trainyard_server.services.logs.batches import LogExecutors
 from trainyard_server.services.logs.entries_list import EntriesList
 from trainyard_server.services.logs.job_status import JobStatusReader
 from trainyard_server.services.logs.pages import LogPages
 from trainyard_server.services.logs.streaming import LogStreaming
-from trainyard_server.services.metrics import Metrics
-from trainyard_server.services.object_storage import ObjectStorage
-from trainyard_server.services.packages import Packages
-from trainyard_server.services.people import People
-from trainyard_server.services.principals import Principals, RevokedSessions
-from trainyard_server.services.queue_explanation import QueueExplanation
-from trainyard_server.services.secrets import Secrets
-from trainyard_server.services.sign_in import SignIn
-from trainyard_server.services.single_sign_on import SingleSignOn
-from trainyard_server.services.studies import Studies
-from trainyard_server.services.usage import UsageQueries
+from trainyard_server.services.measurements.job_files import JobFiles
+from trainyard_server.services.measurements.metrics import Metrics
+from trainyard_server.services.measurements.usage import UsageQueries
+from trainyard_server.services.people.audit import Audit
+from trainyard_server.services.people.guess_limits import GuessLimits
+from trainyard_server.services.people.limits import CallerLimits, RateLimit, StreamLimit
+from trainyard_server.services.people.people import People
+from trainyard_server.services.people.principals import Principals, RevokedSessions
+from trainyard_server.services.people.secrets import Secrets
+from trainyard_server.services.people.sign_in import SignIn
+from trainyard_server.services.people.single_sign_on import SingleSignOn
+from trainyard_server.services.views.cluster import ClusterOverview
+from trainyard_server.services.views.configs import Configs
+from trainyard_server.services.views.job_details import JobDetails
+from trainyard_server.services.views.job_search import JobSearch
+from trainyard_server.services.views.queue_explanation import QueueExplanation
+from trainyard_server.services.views.studies import Studies
 from trainyard_server.storage.agent_liveness import AgentLiveness, Stopwatch
 from trainyard_server.storage.audit_file import AuditFile
-from trainyard_server.storage.db import installation
+from trainyard_server.storage.db.base import installation
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.key_files import key_of
@@ -306,7 +298,7 @@ def build(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch 
     revoked_sessions = RevokedSessions(store, backend.notifier, clock)
     google_keys = None
     if settings.google_domain:
-        from trainyard_server.domain.google_keys import ServiceAccountKeys
+        from trainyard_server.domain.access.google_keys import ServiceAccountKeys
 
         google_keys = ServiceAccountKeys(session_key, settings.google_domain)
     run_tokens = RunTokens(session_key)
@@ -375,6 +367,6 @@ def _single_sign_on(
 ) -> SingleSignOn | None:
     if settings.oidc is None:
         return None
-    from trainyard_server.services.oidc_issuer import OidcIssuer
+    from trainyard_server.services.people.oidc_issuer import OidcIssuer
 
     return SingleSignOn(settings.oidc, OidcIssuer(settings.oidc, stopwatch), Attempts(key), signing_in, clock)

@@ -9,8 +9,8 @@ from starlette.concurrency import run_in_threadpool
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.control.retention import Retention
-from trainyard_server.services.audit import Audit
-from trainyard_server.services.health import Heartbeat
+from trainyard_server.services.health.health import Heartbeat
+from trainyard_server.services.people.audit import Audit
 from trainyard_server.storage.events.notifier import PROGRESS_TOPIC, QUEUE_TOPIC, Notifier
 from trainyard_server.storage.failures import FailureLog
 from trainyard_server.storage.progress import ProgressTracker

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from trainyard_protocol.job_dirs import default_job_dir, moved_job_dir
-from trainyard_protocol.machines import Catalog
+from trainyard_protocol.job.job_dirs import default_job_dir, moved_job_dir
+from trainyard_protocol.job.machines import Catalog
 from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.retention import RetentionPolicy

@@ -15,22 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from trainyard_protocol import loopback
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
-from trainyard_protocol.google import DEFAULT_DOMAIN, GOOGLES_DOMAIN, host_of, names_of
-from trainyard_protocol.private_files import HOW_TO_MAKE_ONE, make_private, read_token_file
-from trainyard_protocol.time_parsing import parse_duration
+from trainyard_protocol.lines.time_parsing import parse_duration
+from trainyard_protocol.net import loopback
+from trainyard_protocol.net.private_files import HOW_TO_MAKE_ONE, make_private, read_token_file
+from trainyard_protocol.views.google import DEFAULT_DOMAIN, GOOGLES_DOMAIN, host_of, names_of
 from trainyard_server import web_server
-from trainyard_server.api.hosts import is_host_name
+from trainyard_server.api.middleware.hosts import is_host_name
 from trainyard_server.app import create_app
 from trainyard_server.config import network
 from trainyard_server.config.network import BACKLOG, NetworkOptions, checked_network
 from trainyard_server.config.oidc_options import OidcOptions, checked_oidc
 from trainyard_server.config.settings import GRACE_S, LEAST_LEASE_S, Settings
-from trainyard_server.domain.permissions import Role, Token, is_name
-from trainyard_server.domain.route_access import OIDC_CALLBACK
+from trainyard_server.domain.access.permissions import Role, Token, is_name
+from trainyard_server.domain.access.route_access import OIDC_CALLBACK
 from trainyard_server.storage import descriptors
-from trainyard_server.storage.db.engine import UnusableUrl
+from trainyard_server.storage.db.base.engine import UnusableUrl
 from trainyard_server.storage.failures import DatabaseError, failure_of
 from trainyard_server.storage.remote_objects import GOOGLE
 from trainyard_server.web_server import GoogleFront

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from token_files import long_token
+from beds.token_files import long_token
 
 TIMEOUT_S = 5.0
 _MOST_HELD = 100

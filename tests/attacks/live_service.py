@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
-from addresses import free_ports
-from chaos.services import AGENT_KNOBS, SERVER_KNOBS, Forge, Service
-from token_files import long_token, write_token
+from beds.token_files import long_token, write_token
+from chaos.service.services import AGENT_KNOBS, SERVER_KNOBS, Forge, Service
+from support.addresses import free_ports
 
 ROLES = ("admin", "submitter", "agent")
 JOB = "/trainyard/v1/projects/p/jobs/job"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.live_service import LiveService, bearer, live_service
-from trainyard_protocol.sync import AGENT_KEY
+from trainyard_protocol.wire.agents import AGENT_KEY
 
 LEFT_OUT = ("negative_data_rejection", "positive_data_acceptance", "ignored_auth")
 OF_METHODS = ("unsupported_method", "allow_header_conformance")

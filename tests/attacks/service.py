@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from token_files import long_token, write_token
+from beds.token_files import long_token, write_token
 
 DEADLINE_S = 90.0
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")

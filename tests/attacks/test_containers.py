@@ -20,9 +20,9 @@ import yaml
 
 from attacks import hostile
 from attacks.service import AttackedService, package
-from engines import Engine
-from trainyard_agent.runtimes.docker import users
-from trainyard_agent.runtimes.docker.spec import RUN
+from beds.engines import Engine
+from trainyard_agent.engines.docker import users
+from trainyard_agent.engines.docker.spec import RUN
 
 pytestmark = [
     pytest.mark.slow,

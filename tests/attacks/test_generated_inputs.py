@@ -14,12 +14,12 @@ import pytest
 
 from attacks.attackers import TIMEOUT_S, archives, lies, request
 from attacks.live_service import LiveService, live_service
-from token_files import long_token
+from beds.token_files import long_token
 from trainyard_agent.staging import archive_check
-from trainyard_protocol.config.text import NotReadable, read
-from trainyard_protocol.config.validation import checked_job
 from trainyard_protocol.errors import InvalidArgument, to_body
-from trainyard_protocol.machines import load_catalog
+from trainyard_protocol.job.config.text import NotReadable, read
+from trainyard_protocol.job.config.validation import checked_job
+from trainyard_protocol.job.machines import load_catalog
 
 NUMBER = 200
 """Of inputs of each kind."""

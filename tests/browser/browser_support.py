@@ -11,8 +11,8 @@ from playwright.sync_api import BrowserContext, Page
 
 from browser.link import Link
 from integration.api.api_support import ADMIN, TOKENS, ScriptedAgent, Server, eventually
-from trainyard_server.domain.permissions import Token
-from trainyard_server.domain.sessions import Session, cookie
+from trainyard_server.domain.access.permissions import Token
+from trainyard_server.domain.access.sessions import Session, cookie
 
 _STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 _OF_COLOURS = ["color-contrast", "link-in-text-block"]

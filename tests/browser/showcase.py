@@ -11,9 +11,11 @@ from typing import Any
 
 from browser.browser_support import DashboardServer
 from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, GB, ScriptedAgent
+from trainyard_protocol.job.resources import Gpu
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import Gpu, LogChunk, LogEnd, LogLine, RunOrder, Stall, digest
-from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine, digest
+from trainyard_protocol.wire.sync import RunOrder, Stall
 
 T4 = "NVIDIA_TESLA_T4"
 RUNNING = "resnet50_lr0_1"

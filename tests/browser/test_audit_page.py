@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import BOB
-from trainyard_server.services import audit
+from trainyard_server.services.people import audit
 
 
 @pytest.mark.parametrize("viewport", [Viewport.LIGHT, Viewport.NARROW_DARK])

@@ -10,10 +10,11 @@ from playwright.sync_api import Page, expect
 
 from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import AGENT, GB, ScriptedAgent
-from trainyard_protocol.sync import Gpu, RunOrder
-from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_protocol.job.resources import Gpu
+from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_protocol.wire.sync import RunOrder
 from trainyard_server.dashboard.pages import cluster as cluster_page
-from trainyard_server.services import cluster
+from trainyard_server.services.views import cluster
 
 Open = Callable[..., Page]
 T4 = "NVIDIA_TESLA_T4"

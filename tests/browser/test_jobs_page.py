@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import eventually
 from trainyard_server.dashboard.pages import jobs as jobs_page
-from trainyard_server.services import job_search
+from trainyard_server.services.views import job_search
 
 Open = Callable[..., Page]
 

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from browser.browser_support import DashboardServer, Viewport, axe
 from integration.api.api_support import ALICE
-from trainyard_cli.commands.dashboard import write_page
+from trainyard_cli.commands.service.dashboard import write_page
 from trainyard_cli.local.host_names import DASHBOARD_HOST
 
 Open = Callable[..., Page]

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-import databases
-from chaos import program
-from chaos.cluster import chaos_cluster
+from beds import databases
+from beds.engines import Engine
 from chaos.history import Place
 from chaos.plan import RUNTIMES
-from chaos.services import Forge
-from engines import Engine
+from chaos.service import program
+from chaos.service.cluster import chaos_cluster
+from chaos.service.services import Forge
 
 FEW = {"process": 3, "docker": 2, "kubernetes": 2}
 """Histories of each combination in an ordinary run of the tests."""

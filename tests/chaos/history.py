@@ -15,14 +15,15 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from addresses import free_ports
-from chaos import program
-from chaos.cluster import CALM_CLUSTER, ChaosCluster, ClusterWeather, Trap
-from chaos.people import Answer, GaveUp, Log, Person
+from beds.mounts import SmallDisk, small_disk
+from beds.token_files import long_token, write_token
 from chaos.plan import AGENT_KINDS, START_DEADLINE_S, Operation, Plan, PlannedJob
-from chaos.proxy import CALM, Network, Weather
-from chaos.replicas import Key, Replicas, truths
-from chaos.services import (
+from chaos.service import program
+from chaos.service.cluster import CALM_CLUSTER, ChaosCluster, ClusterWeather, Trap
+from chaos.service.people import Answer, GaveUp, Log, Person
+from chaos.service.proxy import CALM, Network, Weather
+from chaos.service.replicas import Key, Replicas, truths
+from chaos.service.services import (
     AGENT_KNOBS,
     CLUSTER_KNOBS,
     LEASE_S,
@@ -32,12 +33,11 @@ from chaos.services import (
     Forge,
     Service,
 )
-from mounts import SmallDisk, small_disk
-from token_files import long_token, write_token
+from support.addresses import free_ports
 from trainyard_agent.host.files import holder
 from trainyard_agent.lease.watchdog_files import LOCK
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views import JobDetail
+from trainyard_protocol.views.views import JobDetail
 
 TOKENS = {role: long_token(role) for role in ("admin", "agent")}
 _PATIENCE_S = {"process": 90.0, "docker": 120.0, "kubernetes": 90.0}

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from chaos.cluster import CLUSTER_FAULTS
+from beds.history_checks import check_ending, check_history
 from chaos.history import Outcome
 from chaos.plan import MAX_WIDTH
-from chaos.program import line
-from chaos.replicas import Key, Truth, processes_of, truths
-from history_checks import check_ending, check_history
+from chaos.service.cluster import CLUSTER_FAULTS
+from chaos.service.program import line
+from chaos.service.replicas import Key, Truth, processes_of, truths
 from trainyard_protocol.states import (
     FAULTS,
     FINAL_JOB_STATES,
@@ -21,8 +21,8 @@ from trainyard_protocol.states import (
     RunState,
 )
 from trainyard_protocol.states import Outcome as RunOutcome
-from trainyard_protocol.sync import LogLine, digest
-from trainyard_protocol.views import SERVICE_TASK, JobDetail, LogEntry, ReplicaView, RunView
+from trainyard_protocol.views.views import SERVICE_TASK, JobDetail, LogEntry, ReplicaView, RunView
+from trainyard_protocol.wire.logs import LogLine, digest
 
 _STREAMS = ("stdout", "stderr")
 _PATIENCE_S = 60.0

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from chaos import plan
-from chaos.artifacts import keep_on_failure
 from chaos.history import History, Place
 from chaos.invariants import check
+from chaos.service.artifacts import keep_on_failure
 from trainyard_protocol.states import JobState
 
 pytestmark = pytest.mark.e2e

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from chaos import plan
-from chaos.artifacts import keep_on_failure
 from chaos.history import History, Place
 from chaos.invariants import check
+from chaos.service.artifacts import keep_on_failure
 
 pytestmark = pytest.mark.e2e
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from chaos import invariants
-from chaos.artifacts import keep_on_failure
 from chaos.history import History, Outcome, Place
-from chaos.people import Answer
 from chaos.plan import Plan, PlannedJob, Script
-from chaos.replicas import truths
-from chaos.services import Forge
+from chaos.service.artifacts import keep_on_failure
+from chaos.service.people import Answer
+from chaos.service.replicas import truths
+from chaos.service.services import Forge
 from trainyard_protocol.states import JobState, Reason
-from trainyard_protocol.views import SERVICE_TASK, JobDetail
+from trainyard_protocol.views.views import SERVICE_TASK, JobDetail
 
 pytestmark = pytest.mark.e2e
 

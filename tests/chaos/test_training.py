@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from chaos.artifacts import keep_on_failure
 from chaos.history import History, Place
 from chaos.invariants import every_job_has_ended_by_legal_moves, nobody_stumbled, nothing_is_left
-from chaos.people import Log
 from chaos.plan import Operation, Plan, PlannedJob
-from chaos.services import Forge
+from chaos.service.artifacts import keep_on_failure
+from chaos.service.people import Log
+from chaos.service.services import Forge
 from e2e.harness import REPOSITORY, until
 from trainyard_protocol.states import JobState
 

@@ -14,7 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from integration.api.api_support import BOSS, Clock, ScriptedAgent, Server, server
-from trainyard_protocol.hyperparameters import (
+from trainyard_protocol.job.hyperparameters import (
     Algorithm,
     Goal,
     HyperparameterSpec,
@@ -22,9 +22,7 @@ from trainyard_protocol.hyperparameters import (
     ParameterType,
     ScaleType,
 )
-from trainyard_protocol.message import Message
-from trainyard_protocol.states import JobState
-from trainyard_protocol.training_input import (
+from trainyard_protocol.job.training_input import (
     AcceleratorConfig,
     DiskConfig,
     EncryptionConfig,
@@ -34,7 +32,9 @@ from trainyard_protocol.training_input import (
     Scheduling,
     TrainingInput,
 )
-from trainyard_server.api import v1
+from trainyard_protocol.message import Message
+from trainyard_protocol.states import JobState
+from trainyard_server.api.google import v1
 
 PREFIX = "GoogleCloudMlV1__"
 DOCUMENT = json.loads(

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from beds.engines import Engine
 from e2e.harness import Service, started
-from engines import Engine
 
 _SHARED_SERVICES = ("service", "containers", "cluster", "today", "then")
 

@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 import yaml
 
-from addresses import free_ports
+from support.addresses import free_ports
 from trainyard_cli.client import Client
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import DEFAULT_PROJECT
 from trainyard_protocol.errors import NotFound
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.views.views import LogEntry
 
 BIN = Path(sys.executable).parent
 REPOSITORY = Path(__file__).parents[2]

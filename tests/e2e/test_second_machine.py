@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from certificates import Authority
+from beds.certificates import Authority
+from beds.token_files import long_token, write_token
 from e2e.harness import BIN, until
-from token_files import long_token, write_token
 
 pytestmark = pytest.mark.e2e
 
@@ -131,7 +131,7 @@ def test_machine_joins_by_the_printed_line_and_runs_a_job_that_reaches_the_serve
     store = [
         sys.executable,
         "-m",
-        "trainyard_cli.local.storage_emulator",
+        "trainyard_storage.storage_emulator",
         "--data-dir",
         "gcs",
         "--port",

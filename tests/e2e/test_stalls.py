@@ -1,7 +1,7 @@
 """Stalled jobs: the replica at fault is named, and the job is restarted."""
 
 from e2e.harness import Service, local
-from trainyard_protocol.views import JobDetail
+from trainyard_protocol.views.views import JobDetail
 
 GANG = """
 import faulthandler, json, os, pathlib, signal, sys, time

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from beds.installed.installed import requirements, top_levels
 from e2e.harness import REPOSITORY, Service, local
-from installed import requirements, top_levels
 
 OFFLINE = ("Failed to establish a new connection", "Temporary failure in name resolution", "ConnectTimeout")
 LOG = "hello from the wheel"

@@ -6,11 +6,21 @@ from typing import Any
 
 import pytest
 
+from beds.world import Machine, World
+from trainyard_agent.engines.fake import (
+    FOREVER,
+    Exit,
+    FakeRuntime,
+    Print,
+    Programs,
+    Script,
+    by_module,
+)
 from trainyard_agent.runtimes.base import Launch, Traits
-from trainyard_agent.runtimes.fake import FOREVER, Exit, FakeRuntime, Print, Programs, Script, by_module
+from trainyard_protocol.job.resources import Capacity, Pool
 from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
-from trainyard_protocol.sync import CLUSTER, Capacity, LogLine, Pool, digest
-from world import Machine, World
+from trainyard_protocol.wire.agents import CLUSTER
+from trainyard_protocol.wire.logs import LogLine, digest
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 NO_ROOM = "0/8 nodes are available: 8 Insufficient nvidia.com/gpu"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from databases import on_every_database
-from trainyard_agent.runtimes.fake import FOREVER, Exit, Print, Script, by_module
+from beds.databases import on_every_database
+from beds.world import World
+from trainyard_agent.engines.fake import FOREVER, Exit, Print, Script, by_module
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState
-from world import World
 
 EVALUATOR = "evaluator-replica-0"
 CRASHES = Script(((0.1, Print("evaluates")), (1.0, Exit(3))))

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from mounts import SmallDisk, small_disk
+from beds.mounts import SmallDisk, small_disk
+from beds.world import Machine, World
+from trainyard_agent.engines.fake import FOREVER, Exit, FakeRuntime, Print, Script, by_module
 from trainyard_agent.host.files import write_json
 from trainyard_agent.monitoring.disk_watch import DiskWatch
 from trainyard_agent.runtimes.base import Handle, StartFailed
-from trainyard_agent.runtimes.fake import FOREVER, Exit, FakeRuntime, Print, Script, by_module
 from trainyard_protocol.states import JobState, Reason
-from trainyard_protocol.sync import RunOrder
+from trainyard_protocol.wire.sync import RunOrder
 from trainyard_server.domain.scheduling.avoidance import AVOIDED_FOR
-from world import Machine, World
 
 PROGRAMS = by_module(
     {

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-import storage_emulator
+from beds import storage_emulator
 from integration.api.api_support import (
     ALICE,
     VERA,
@@ -24,9 +24,9 @@ from integration.api.api_support import (
     serving,
 )
 from trainyard_protocol.errors import FailedPrecondition
-from trainyard_protocol.gcs import CloudStorage
-from trainyard_server.api.files import disposition
-from trainyard_server.services import job_files
+from trainyard_protocol.net.gcs import CloudStorage
+from trainyard_server.api.own.files import disposition
+from trainyard_server.services.measurements import job_files
 from trainyard_server.storage.job_files import gcs
 from trainyard_server.storage.job_files.local import LocalTree
 from trainyard_server.storage.job_files.tree import PAGE_SIZE

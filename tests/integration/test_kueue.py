@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from fake_cluster import NAMESPACE, FakeCluster, fake_cluster
-from trainyard_agent.runtimes.fake import FOREVER
-from trainyard_agent.runtimes.kubernetes import admission, objects
-from trainyard_agent.runtimes.kubernetes.admission import LocalQueue, choose
-from trainyard_agent.runtimes.kubernetes.runtime import KubernetesRuntime
+from beds.fake_cluster import NAMESPACE, FakeCluster, fake_cluster
+from beds.world import World
+from trainyard_agent.engines.fake import FOREVER
+from trainyard_agent.engines.kubernetes.capacity import admission
+from trainyard_agent.engines.kubernetes.capacity.admission import LocalQueue, choose
+from trainyard_agent.engines.kubernetes.pods import objects
+from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
+from trainyard_protocol.job.resources import Capacity, Pool
 from trainyard_protocol.states import JobState, Reason
-from trainyard_protocol.sync import CLUSTER, Capacity, Pool
-from world import World
+from trainyard_protocol.wire.agents import CLUSTER
 
 FULL = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 2 more needed"
 PODS, API = f"/api/v1/namespaces/{NAMESPACE}/pods", f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}"

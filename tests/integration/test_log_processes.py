@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_protocol.sync import LogEnd, LogLine, digest
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.wire.logs import LogEnd, LogLine, digest
 from trainyard_server.storage.logs.index import SIZE
 from trainyard_server.storage.logs.store import LockTimeout, LogStore, Stream
 
@@ -23,7 +23,7 @@ LINES = 1500
 WRITER = """
 import random, sys
 from pathlib import Path
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.logs.store import LogStore, Stream
 
 directory, seed, tasks, count = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(","), int(sys.argv[4])
@@ -41,7 +41,7 @@ while (unfinished := [task for task in tasks if have[task] < count]):
 DYING = """
 import os, signal, sys
 from pathlib import Path
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.logs.store import LogStore, Stream
 
 calls, real = 0, os.pwrite

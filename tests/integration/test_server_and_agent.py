@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import trainyard_protocol.training_input as training_inputs
-from databases import on_every_database
-from trainyard_agent.runtimes.base import Handle, Launch
-from trainyard_agent.runtimes.fake import (
+import trainyard_protocol.job.training_input as training_inputs
+from beds.databases import on_every_database
+from beds.world import World
+from trainyard_agent.engines.fake import (
     FOREVER,
     Exit,
     FailsDuringStart,
@@ -23,9 +23,9 @@ from trainyard_agent.runtimes.fake import (
     Script,
     by_module,
 )
+from trainyard_agent.runtimes.base import Handle, Launch
 from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
-from trainyard_protocol.views import JobDetail
-from world import World
+from trainyard_protocol.views.views import JobDetail
 
 PROGRAMS = by_module(
     {

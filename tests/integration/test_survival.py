@@ -14,6 +14,7 @@ import httpx
 import pytest
 from sqlalchemy import event
 
+from beds.mounts import SmallDisk, small_disk
 from integration.api.api_support import (
     ADMIN,
     AGENT,
@@ -24,13 +25,12 @@ from integration.api.api_support import (
     server,
     serving,
 )
-from mounts import SmallDisk, small_disk
-from trainyard_protocol.health import Check, CheckStatus
+from trainyard_protocol.views.health import Check, CheckStatus
 from trainyard_server.background import tick_forever
 from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.main import main
-from trainyard_server.services.health import Heartbeat, Probe
-from trainyard_server.storage.db import engine, probes
+from trainyard_server.services.health.health import Heartbeat, Probe
+from trainyard_server.storage.db.base import engine, probes
 
 PATIENT = 60
 

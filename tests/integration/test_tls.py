@@ -12,15 +12,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from certificates import Authority
+from beds.certificates import Authority
+from beds.token_files import long_token, write_token
 from integration.api.api_support import eventually
-from token_files import long_token, write_token
 from trainyard import Client
 from trainyard_agent.server_client import ServerClient
 from trainyard_cli.commands.tree import trainyard
 from trainyard_cli.main import run
 from trainyard_protocol.errors import Unavailable
-from trainyard_protocol.sync import LogChunk
+from trainyard_protocol.wire.logs import LogChunk
 
 pytestmark = pytest.mark.e2e
 

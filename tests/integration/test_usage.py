@@ -9,16 +9,17 @@ from pathlib import Path
 import httpx
 import pytest
 
+from beds.world import TOKENS, World
 from trainyard_agent.agent import Agent
+from trainyard_agent.engines.fake import FOREVER, Script, by_module
+from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.host.clock import SystemClock
-from trainyard_agent.runtimes.fake import FOREVER, Script, by_module
-from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import ReadyAtOnce
-from trainyard_protocol.sync import AgentInfo, Capacity
-from trainyard_protocol.usage import UsageSeries, UsageView
-from trainyard_server.domain.permissions import Role
-from world import TOKENS, World
+from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.views.usage import UsageSeries, UsageView
+from trainyard_protocol.wire.agents import AgentInfo
+from trainyard_server.domain.access.permissions import Role
 
 PATIENCE_S = 120.0
 MIB = 1 << 20

@@ -13,23 +13,29 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from trainyard_agent.engines.docker.log_copier import LineReader
 from trainyard_agent.monitoring.stall_detector import StepHistory
-from trainyard_agent.runtimes.docker.log_copier import LineReader
 from trainyard_agent.runtimes.pip_output import error_excerpt
 from trainyard_agent.runtimes.supervisor import LineSplitter
-from trainyard_cli.output.live_log import HOLD_S, LiveLog, TextLine, event_text
-from trainyard_cli.output.log_screen import JsonScreen, PlainScreen, local_time, progress_of, without_control
-from trainyard_cli.output.terminal_screen import Layout
-from trainyard_protocol.progress import MAX_STEP, parse
-from trainyard_protocol.progress_reader import ProgressReader
-from trainyard_protocol.severity import SEVERITIES, SeverityReader
-from trainyard_protocol.sync import LogLine
-from trainyard_protocol.views import LogEntry, MetricsDigest
+from trainyard_cli.output.log.live_log import HOLD_S, LiveLog, TextLine, event_text
+from trainyard_cli.output.log.log_screen import (
+    JsonScreen,
+    PlainScreen,
+    local_time,
+    progress_of,
+    without_control,
+)
+from trainyard_cli.output.log.terminal_screen import Layout
+from trainyard_protocol.lines.progress import MAX_STEP, parse
+from trainyard_protocol.lines.progress_reader import ProgressReader
+from trainyard_protocol.lines.severity import SEVERITIES, SeverityReader
+from trainyard_protocol.views.views import LogEntry, MetricsDigest
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.lifecycle.stalls import main_stack
-from trainyard_server.services.curves import JobCurves
-from trainyard_server.services.job_files import _reported_model
 from trainyard_server.services.logs.formats import as_batch, as_events, as_text, compact
+from trainyard_server.services.measurements.curves import JobCurves
+from trainyard_server.services.measurements.job_files import _reported_model
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.logs.filter import LogFilter
 from trainyard_server.storage.logs.store import LogStore

@@ -25,14 +25,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from history_checks import check_ending, check_history
+from beds.history_checks import check_ending, check_history
+from beds.world import Machine, World
+from trainyard_agent.engines.docker.engine import EngineInfo
+from trainyard_agent.engines.docker.probe import EngineState
+from trainyard_agent.engines.fake import FOREVER, Exit, Measure, Print, Script
 from trainyard_agent.runtimes.base import Launch
-from trainyard_agent.runtimes.docker.engine import EngineInfo
-from trainyard_agent.runtimes.docker.probe import EngineState
-from trainyard_agent.runtimes.fake import FOREVER, Exit, Measure, Print, Script
 from trainyard_protocol.states import FAULTS, FINAL_JOB_STATES, Fault, JobState, Outcome, ReplicaState
-from trainyard_protocol.views import SERVICE_TASK, JobDetail
-from world import Machine, World
+from trainyard_protocol.views.views import SERVICE_TASK, JobDetail
 
 LINES = tuple((0.2 * n, Print(f"line {n}")) for n in range(5))
 PROGRAMS = {

@@ -14,18 +14,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from integration.api.api_support import ADMIN, Clock, Server, running_agent, server, serving
-from integration.api.test_object_storage import in_thread, local_storage
-from trainyard_cli.local import storage_api
-from trainyard_cli.local.object_records import Conditions, UploadRecord
-from trainyard_cli.local.storage_api import StorageApi
-from trainyard_cli.local.storage_front import RemoteApi
-from trainyard_cli.local.storage_http import StorageServer
-from trainyard_cli.settings import Server as ServerAddress
-from trainyard_protocol.audit import AuditEntry
-from trainyard_protocol.storage_calls import StorageCall, parse, parse_at_server
-from trainyard_server.domain.permissions import Caller
-from trainyard_server.services.object_storage import ObjectStorage
-from trainyard_server.storage.db import audit, buckets
+from integration.api.google.test_object_storage import in_thread, local_storage
+from trainyard_protocol.net.storage_calls import StorageCall, parse, parse_at_server
+from trainyard_protocol.views.audit import AuditEntry
+from trainyard_server.domain.access.permissions import Caller
+from trainyard_server.services.google.object_storage import ObjectStorage
+from trainyard_server.storage.db.tables import audit, buckets
+from trainyard_storage import storage_api
+from trainyard_storage.object_records import Conditions, UploadRecord
+from trainyard_storage.storage_api import StorageApi
+from trainyard_storage.storage_front import RemoteApi
+from trainyard_storage.storage_http import StorageServer
 
 OURS, THEIRS = ("ours", "batch", "batch-1", "storage"), ("theirs", "batch-2", "download")
 THEIR_CONTENT = b"content of theirs"
@@ -262,9 +261,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         local_storage(root / "gcs", storage) as address,
         server(root / "server", Clock(), storage_emulator=address, **unlimited) as api,
         serving(api.app) as url,
-        in_thread(
-            StorageServer(RemoteApi(ServerAddress(url, ""), tmp_path_factory.mktemp("drafts")), None)
-        ) as front,
+        in_thread(StorageServer(RemoteApi(url, None, tmp_path_factory.mktemp("drafts")), None)) as front,
     ):
         run = next(iter(running_agent(api).runs.values()))
         port = urlsplit(url).port

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from history_checks import check_ending, check_history
+from beds.history_checks import check_ending, check_history
 from property.test_lifecycle_machine import TrainyardMachine
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.tuning import StudyView
+from trainyard_protocol.views.tuning import StudyView
 
 MODULES = ("measures.task", "measures.task", "fails.task", "vanishes.task", "forever.task")
 PARAMS = [{"parameterName": "x", "type": "INTEGER", "minValue": 1, "maxValue": 9}]

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard_protocol.config.tuning_rules import violations
-from trainyard_protocol.hyperparameters import HyperparameterSpec, ScaleType
+from trainyard_protocol.job.config.tuning_rules import violations
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec, ScaleType
 from trainyard_server.control.optuna_search import StudySuggester
 from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.suggester import PastTrial

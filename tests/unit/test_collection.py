@@ -10,7 +10,7 @@ USERS = (
     "trainer_template/tests",
     "tests/unit/agent/staging",
     "tests/unit/cli/tensorboard",
-    "tests/unit/protocol/test_gcs.py",
+    "tests/unit/protocol/net/test_gcs.py",
     "tests/unit/test_benchmarks.py",
 )
 COLLECT = """

@@ -16,6 +16,7 @@ FOLDERS = (
     "scripts",
     "sdk",
     "server",
+    "storage",
     "tests",
     "trainer_template",
     "worker_agent",

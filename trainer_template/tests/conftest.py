@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from gcp_storage_emulator.server import create_server
 
-from addresses import free_addresses
-from lazy import models, tiny
+from support.addresses import free_addresses
+from support.lazy import models, tiny
 
 # Most of a short training is compilation: share a cache. Set before JAX is imported.
 COMPILATION_CACHE = tempfile.TemporaryDirectory(prefix="trainer-compiled-")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lazy import strategy
+from support.lazy import strategy
 from trainer import cluster as clusters
 from trainer.cluster import ClusterError, ClusterSpec, parse_tf_config
 

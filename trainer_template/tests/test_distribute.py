@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from addresses import free_addresses
+from support.addresses import free_addresses
 from trainer import distribute, rendezvous
 from trainer.cluster import ClusterSpec
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lazy import experiment, jax, jnp, optax, state, steps, strategy, tiny
+from support.lazy import experiment, jax, jnp, optax, state, steps, strategy, tiny
 from trainer.cluster import ClusterSpec
 from trainer.data.datasets import Arrays, Dataset, Shard, Split
 from trainer.data.sharding import epoch_order

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lazy import experiment, export, optax, state, strategy, tiny
+from support.lazy import experiment, export, optax, state, strategy, tiny
 from trainer.cluster import ClusterSpec
 from trainer.data.datasets import Arrays, Dataset, Shard, Split
 from trainer.output.saving import Saver

@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 from PIL import Image
 
-from lazy import experiment, export, predict, state, strategy
+from support.lazy import experiment, export, predict, state, strategy
 from trainer.cluster import ClusterSpec
 from trainer.data.datasets import Shard
 from trainer.task import parse_arguments

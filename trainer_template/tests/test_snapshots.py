@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lazy import jax, optax, state, steps, strategy, tiny
+from support.lazy import jax, optax, state, steps, strategy, tiny
 
 
 @pytest.mark.parametrize("layout", ["OneDevice", "Mirrored", "FullySharded", "Pmapped"])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lazy import jax, models, optax, state, tiny
+from support.lazy import jax, models, optax, state, tiny
 from trainer.errors import CheckpointError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lazy import jax, models, optax, state, steps, strategy, tiny
+from support.lazy import jax, models, optax, state, steps, strategy, tiny
 from trainer.data.datasets import Arrays, Shard, Split
 
 TEMPLATE = Path(__file__).resolve().parents[1]
@@ -96,7 +96,7 @@ ON_TWO_DEVICES = """
 import sys
 import jax, numpy as np, optax
 sys.path[:0] = sys.argv[1:3]
-import tiny
+from support import tiny
 from trainer import state, steps
 from trainer.strategy import FullySharded, Mirrored, OneDevice, Pmapped, make_strategy
 

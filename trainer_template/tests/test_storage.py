@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from addresses import free_addresses
-from faulty_storage import FaultyStorage
+from support.addresses import free_addresses
+from support.faulty_storage import FaultyStorage
 from trainer.errors import TrainerUsageError
 from trainer.storage import StorageError, open_folder
 

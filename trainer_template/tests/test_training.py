@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pexpect
 import pytest
 
-from addresses import free_addresses
+from support.addresses import free_addresses
 from trainer.storage import open_folder
 
 if TYPE_CHECKING:

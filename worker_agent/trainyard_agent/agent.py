@@ -43,18 +43,12 @@ from trainyard_agent.runtimes.exits import blamed_on_disk, never_ran, tells_of_d
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import Stager, Staging
-from trainyard_protocol.agents import ANSWERED, REFUSED
 from trainyard_protocol.errors import FailedPrecondition, PermissionDenied, TrainyardError, Unauthenticated
+from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import (
-    AgentInfo,
-    ReplicaReport,
-    RunOrder,
-    RunReport,
-    SyncRequest,
-    SyncResponse,
-    is_tpu,
-)
+from trainyard_protocol.views.agents import ANSWERED, REFUSED
+from trainyard_protocol.wire.agents import AgentInfo
+from trainyard_protocol.wire.sync import ReplicaReport, RunOrder, RunReport, SyncRequest, SyncResponse
 
 HOLD_S = 20.0
 """How long the server may hold an answer."""

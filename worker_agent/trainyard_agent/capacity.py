@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 
+from trainyard_agent.engines.docker.engine import EngineInfo
 from trainyard_agent.host.gpu_types import gpu_type
-from trainyard_agent.runtimes.docker.engine import EngineInfo
-from trainyard_protocol.machines import GIGABYTE
-from trainyard_protocol.sync import Capacity, Gpu
+from trainyard_protocol.job.machines import GIGABYTE
+from trainyard_protocol.job.resources import Capacity, Gpu
 
 _MEBIBYTE = 1 << 20
 _CGROUP = Path("/sys/fs/cgroup")

@@ -11,30 +11,42 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
-from trainyard_agent.doctor import cluster
+from trainyard_agent.engines.kubernetes import doctor as cluster
+from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeRefused
+from trainyard_agent.engines.kubernetes.api.connection import (
+    BadKubeconfig,
+    KubeConnection,
+    connect,
+)
+from trainyard_agent.engines.kubernetes.capacity import metrics
+from trainyard_agent.engines.kubernetes.capacity.admission import NotAdmitted, choose
+from trainyard_agent.engines.kubernetes.capacity.capacity_reader import (
+    CapacityReader,
+    read_capacity,
+)
+from trainyard_agent.engines.kubernetes.coordination import LEASE_S, CoordinationLease
+from trainyard_agent.engines.kubernetes.pods.objects import PodOwner
+from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
+from trainyard_agent.engines.kubernetes.staging.pod_job_dirs import PodJobDirs
+from trainyard_agent.engines.kubernetes.staging.pod_packages import (
+    PodPackages,
+    PodPackageSettings,
+    no_images,
+)
+from trainyard_agent.engines.kubernetes.staging.pod_stager import PodStager
 from trainyard_agent.host.clock import SystemClock
 from trainyard_agent.host.identity import Identity, new_identity, saved_identity
 from trainyard_agent.host.process_tags import StillAlive
 from trainyard_agent.lease import lease_file
 from trainyard_agent.runtime_selection import STAGING, OpenRuntimes, RuntimeRefused, install_limits
-from trainyard_agent.runtimes.kubernetes import metrics
-from trainyard_agent.runtimes.kubernetes.admission import NotAdmitted, choose
-from trainyard_agent.runtimes.kubernetes.capacity_reader import CapacityReader, read_capacity
-from trainyard_agent.runtimes.kubernetes.client import KubeClient, KubeError, KubeRefused
-from trainyard_agent.runtimes.kubernetes.connection import BadKubeconfig, KubeConnection, connect
-from trainyard_agent.runtimes.kubernetes.coordination import LEASE_S, CoordinationLease
-from trainyard_agent.runtimes.kubernetes.objects import PodOwner
-from trainyard_agent.runtimes.kubernetes.runtime import KubernetesRuntime
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.package_fetcher import PackageFetcher
-from trainyard_agent.staging.pod_job_dirs import PodJobDirs
-from trainyard_agent.staging.pod_packages import PodPackages, PodPackageSettings, no_images
-from trainyard_agent.staging.pod_stager import PodStager
-from trainyard_protocol.gcs import EMULATOR
-from trainyard_protocol.health import Finding
-from trainyard_protocol.runtimes import load_runtimes
+from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.job.runtimes import load_runtimes
+from trainyard_protocol.net.gcs import EMULATOR
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import AgentInfo, Capacity, RuntimeName, RuntimeOffer
+from trainyard_protocol.views.health import Finding
+from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 
 NAME: RuntimeName = KubernetesRuntime.name
 

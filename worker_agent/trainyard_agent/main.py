@@ -15,6 +15,10 @@ from pathlib import Path
 
 from trainyard_agent import capacity, runtime_selection
 from trainyard_agent.agent import Agent
+from trainyard_agent.engines.docker.engine import Engine, EngineError
+from trainyard_agent.engines.docker.runtime import DockerRuntime
+from trainyard_agent.engines.docker.spec import Owner
+from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.host.clock import SystemClock
 from trainyard_agent.host.files import try_lock
 from trainyard_agent.host.identity import identity
@@ -28,17 +32,13 @@ from trainyard_agent.options import STOP_ALL_GRACE_S, parse
 from trainyard_agent.platforms import PLATFORMS
 from trainyard_agent.runtime_selection import Exclusion, RuntimeRefused
 from trainyard_agent.runtimes.base import Handle
-from trainyard_agent.runtimes.docker.engine import Engine, EngineError
-from trainyard_agent.runtimes.docker.runtime import DockerRuntime
-from trainyard_agent.runtimes.docker.spec import Owner
-from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_agent.server_client import ServerClient
-from trainyard_agent.staging.installer_process import kill_orphaned_installers
+from trainyard_agent.staging.environments.installer_process import kill_orphaned_installers
 from trainyard_protocol import __version__
 from trainyard_protocol.errors import TrainyardError
-from trainyard_protocol.private_files import make_private, read_token_file
+from trainyard_protocol.net.private_files import make_private, read_token_file
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import AgentInfo
+from trainyard_protocol.wire.agents import AgentInfo
 
 _LOCK_TIMEOUT_S = 5.0  # an agent that is shutting down still holds the lock
 _KILL_TIMEOUT_S = 30.0  # for processes to die of SIGKILL and logs to be complete

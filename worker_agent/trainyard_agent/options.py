@@ -10,18 +10,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from trainyard_agent.control.start_deadline import START_DEADLINE_S
+from trainyard_agent.engines.docker.network.network_policy import POLICIES, Endpoint
+from trainyard_agent.engines.docker.runtime import PIDS_LIMIT
+from trainyard_agent.engines.docker.users import Choice
+from trainyard_agent.engines.kubernetes.capacity.capacity import parse_pool
+from trainyard_agent.engines.kubernetes.staging.pod_job_dirs import JobDirClaim
 from trainyard_agent.host import job_users
 from trainyard_agent.host.tpus import parse_tpus
 from trainyard_agent.monitoring.usage_reporter import USAGE_S
 from trainyard_agent.platforms import PLATFORMS
-from trainyard_agent.runtimes.docker.network_policy import POLICIES, Endpoint
-from trainyard_agent.runtimes.docker.runtime import PIDS_LIMIT
-from trainyard_agent.runtimes.docker.users import Choice
 from trainyard_agent.runtimes.installing import InstallLimits
-from trainyard_agent.runtimes.kubernetes.capacity import parse_pool
-from trainyard_agent.staging.pod_job_dirs import JobDirClaim
-from trainyard_protocol.sync import Gpu, Pool
-from trainyard_protocol.trust import CA_FILE_VARIABLE
+from trainyard_protocol.job.resources import Gpu, Pool
+from trainyard_protocol.net.trust import CA_FILE_VARIABLE
 
 STOP_ALL_GRACE_S = 10.0
 IN_FLIGHT = 20

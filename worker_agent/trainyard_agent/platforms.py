@@ -17,8 +17,9 @@ from trainyard_agent.lease import lease_file, watchdog_files
 from trainyard_agent.lease.lease import Lease
 from trainyard_agent.runtime_selection import OpenRuntimes
 from trainyard_agent.server_client import ServerClient
-from trainyard_protocol.health import Finding
-from trainyard_protocol.sync import CLUSTER, HOST, Capacity
+from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.views.health import Finding
+from trainyard_protocol.wire.agents import CLUSTER, HOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,35 +19,31 @@ from typing import Protocol
 
 from trainyard_agent import capacity
 from trainyard_agent.control.runtime_choice import Machine, choose, default_runtime
+from trainyard_agent.engines.docker.engine import Engine, EngineError
+from trainyard_agent.engines.docker.network.network_policy import endpoints_of
+from trainyard_agent.engines.docker.network.networks import Networks
+from trainyard_agent.engines.docker.probe import ANSWER_S, EngineProbe, EngineState
+from trainyard_agent.engines.docker.runtime import DockerRuntime
+from trainyard_agent.engines.docker.spec import HOST, STORAGE_ROOTS, Owner
+from trainyard_agent.engines.docker.stager import ContainerSettings, ContainerStager, package_index
+from trainyard_agent.engines.docker.users import ContainerUsers
+from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.host import machine_id
 from trainyard_agent.host.job_users import JobUsers
 from trainyard_agent.runtimes.base import Runtime
-from trainyard_agent.runtimes.docker.engine import Engine, EngineError
-from trainyard_agent.runtimes.docker.network_policy import endpoints_of
-from trainyard_agent.runtimes.docker.networks import Networks
-from trainyard_agent.runtimes.docker.probe import ANSWER_S, EngineProbe, EngineState
-from trainyard_agent.runtimes.docker.runtime import DockerRuntime
-from trainyard_agent.runtimes.docker.spec import HOST, STORAGE_ROOTS, Owner
-from trainyard_agent.runtimes.docker.users import ContainerUsers
 from trainyard_agent.runtimes.installing import InstallLimits
-from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_agent.runtimes.runtime_set import Choices, RuntimeSet
 from trainyard_agent.server_client import ServerClient
-from trainyard_agent.staging import user_check
 from trainyard_agent.staging.base import Stager, StagingFailed
-from trainyard_agent.staging.container_environment import (
-    ContainerSettings,
-    ContainerStager,
-    package_index,
-)
-from trainyard_agent.staging.installer_process import pip_directory
+from trainyard_agent.staging.environments import user_check
+from trainyard_agent.staging.environments.installer_process import pip_directory
+from trainyard_agent.staging.environments.python_environment import PackageStager
 from trainyard_agent.staging.job_dirs import JobDirs
 from trainyard_agent.staging.package_fetcher import PackageFetcher
-from trainyard_agent.staging.python_environment import PackageStager
 from trainyard_agent.staging.stager_set import StagerSet
-from trainyard_protocol.gcs import EMULATOR, FRONT_ROOTS
-from trainyard_protocol.runtimes import Runtimes, load_runtimes
-from trainyard_protocol.sync import AgentInfo, RuntimeName, RuntimeOffer
+from trainyard_protocol.job.runtimes import Runtimes, load_runtimes
+from trainyard_protocol.net.gcs import EMULATOR, FRONT_ROOTS
+from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 
 ENVIRONMENTS, STAGING = "environments", "staging"
 _ENGINE_TIMEOUT_S, _ENGINE_PAUSE_S = 30.0, 0.5

@@ -9,18 +9,12 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from trainyard_protocol.errors import Internal, Unavailable, from_body
-from trainyard_protocol.secrets import RunSecrets
-from trainyard_protocol.sync import (
-    AGENT_KEY,
-    LogChunk,
-    LogReceipt,
-    PackageLinks,
-    ServerAbout,
-    SyncRequest,
-    SyncResponse,
-)
-from trainyard_protocol.trust import client_context, tls_failure
-from trainyard_protocol.usage import UsageBatch, UsageReceipt
+from trainyard_protocol.net.trust import client_context, tls_failure
+from trainyard_protocol.views.secrets import RunSecrets
+from trainyard_protocol.views.usage import UsageBatch, UsageReceipt
+from trainyard_protocol.wire.agents import AGENT_KEY, ServerAbout
+from trainyard_protocol.wire.logs import LogChunk, LogReceipt
+from trainyard_protocol.wire.sync import PackageLinks, SyncRequest, SyncResponse
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
 _CONNECT_S = 5.0

@@ -13,23 +13,24 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard_agent.doctor import slurm
+from trainyard_agent.engines.slurm import commands
+from trainyard_agent.engines.slurm import doctor as slurm
+from trainyard_agent.engines.slurm.commands import SlurmError
+from trainyard_agent.engines.slurm.runtime import SlurmRuntime
 from trainyard_agent.host.gpu_types import gpu_type
 from trainyard_agent.host.process_tags import StillAlive
 from trainyard_agent.runtime_selection import ENVIRONMENTS, OpenRuntimes, RuntimeRefused
 from trainyard_agent.runtimes.runtime_set import Choice, Choices, RuntimeSet
-from trainyard_agent.runtimes.slurm import commands
-from trainyard_agent.runtimes.slurm.commands import SlurmError
-from trainyard_agent.runtimes.slurm.runtime import SlurmRuntime
 from trainyard_agent.server_client import ServerClient
+from trainyard_agent.staging.environments.python_environment import PackageStager
 from trainyard_agent.staging.package_fetcher import PackageFetcher
-from trainyard_agent.staging.python_environment import PackageStager
 from trainyard_agent.staging.stager_set import StagerSet
-from trainyard_protocol.gcs import EMULATOR
-from trainyard_protocol.health import Finding
-from trainyard_protocol.runtimes import load_runtimes
+from trainyard_protocol.job.resources import Capacity, Pool
+from trainyard_protocol.job.runtimes import load_runtimes
+from trainyard_protocol.net.gcs import EMULATOR
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import AgentInfo, Capacity, Pool, RuntimeName, RuntimeOffer
+from trainyard_protocol.views.health import Finding
+from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 
 NAME: RuntimeName = "slurm"
 _MEBIBYTE = 1 << 20

@@ -6,17 +6,17 @@ None or its exit code.
 
 import click
 
-from trainyard_cli.commands.agents_tree import agent_group, agents_group
-from trainyard_cli.commands.audit_tree import audit_group
-from trainyard_cli.commands.connect_tree import connect_group, disconnect_group
-from trainyard_cli.commands.images_tree import build_image, runtimes_group
-from trainyard_cli.commands.jobs_tree import jobs_group
-from trainyard_cli.commands.local_tree import local_group
-from trainyard_cli.commands.people_tree import login, logout, projects_group, tokens_group
-from trainyard_cli.commands.secrets_tree import secrets_group
-from trainyard_cli.commands.service_tree import dashboard, doctor, down, status, up
-from trainyard_cli.commands.suggestions import CommandGroup
-from trainyard_cli.output.safe import echo
+from trainyard_cli.commands.images.images_tree import build_image, runtimes_group
+from trainyard_cli.commands.jobs.jobs_tree import jobs_group
+from trainyard_cli.commands.jobs.local_tree import local_group
+from trainyard_cli.commands.people.audit_tree import audit_group
+from trainyard_cli.commands.people.people_tree import login, logout, projects_group, tokens_group
+from trainyard_cli.commands.people.secrets_tree import secrets_group
+from trainyard_cli.commands.service.agents_tree import agent_group, agents_group
+from trainyard_cli.commands.service.connect_tree import connect_group, disconnect_group
+from trainyard_cli.commands.service.service_tree import dashboard, doctor, down, status, up
+from trainyard_cli.commands.shared.suggestions import CommandGroup
+from trainyard_cli.output.text.safe import echo
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -31,7 +31,7 @@ def trainyard() -> None:
 @click.argument("shell", required=False, type=click.Choice(["bash", "zsh", "fish", "dash", "sh"]))
 def shell_init(shell: str | None) -> None:
     """Print shell code that defines `jobs`. Usage: eval "$(trainyard shell-init)"."""
-    from trainyard_cli.commands.shell_init import guess_shell, script, this_program
+    from trainyard_cli.commands.service.shell_init import guess_shell, script, this_program
     from trainyard_cli.settings import COMPLETION_VARIABLE
 
     verbs = [name for name, command in jobs_group.commands.items() if not command.hidden]

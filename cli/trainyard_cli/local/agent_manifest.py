@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.runtimes import load_runtimes
+from trainyard_protocol.job.runtimes import load_runtimes
 
 ACCESS = "trainyard-agent-token"
 """The Secret with the agent's token, and the CA certificates of its server."""

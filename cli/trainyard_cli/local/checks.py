@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from trainyard_cli.local.connect import notify
 from trainyard_cli.local.state import PROCESSES, LocalState, ProcessName, environment
-from trainyard_protocol.health import Finding, sized
-from trainyard_protocol.loopback import is_free
+from trainyard_protocol.net.loopback import is_free
+from trainyard_protocol.views.health import Finding, sized
 
 LOW_BYTES = 256 * 2**20
 """Less free disk space is a problem."""

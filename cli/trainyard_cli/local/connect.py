@@ -9,7 +9,7 @@ from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_cli.v1_client import V1Client
 from trainyard_protocol.errors import FailedPrecondition, Unavailable
-from trainyard_protocol.private_files import read_token_file
+from trainyard_protocol.net.private_files import read_token_file
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from trainyard_cli.settings import Server
-from trainyard_protocol import loopback
+from trainyard_protocol.net import loopback
 
 DASHBOARD_HOST = "trainyard.localhost"
 """A name of loopback that browsers know by themselves. Services on other ports, under localhost and 127.0.0.1, get none

@@ -27,13 +27,13 @@ from trainyard_cli.local.state import (
 )
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unauthenticated, Unavailable
-from trainyard_protocol.loopback import free_port, is_free
+from trainyard_protocol.net.loopback import free_port, is_free
 from trainyard_protocol.states import JobState
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
-    from trainyard_protocol.health import Health
-    from trainyard_protocol.views import ServerStatus
+    from trainyard_protocol.views.health import Health
+    from trainyard_protocol.views.views import ServerStatus
 
 START_TIMEOUT_S = 600.0
 """A process that lives may take so long to be ready: on a busy machine its imports alone take a minute."""
@@ -90,7 +90,7 @@ class Status:
     @property
     def healthy(self) -> bool:
         """Whether every process runs, all checks are ok and an agent is alive."""
-        from trainyard_protocol.health import CheckStatus
+        from trainyard_protocol.views.health import CheckStatus
 
         agents = self.server.agents if self.server else ()
         ok = self.health is not None and self.health.status is CheckStatus.OK
@@ -306,7 +306,7 @@ def _check(state: LocalState, options: Options, changes: Mapping[str, Any]) -> N
     if options.cpus and ("cpus" in changes or state.process("agent") is None):
         check_cpus(options.cpus, os.sched_getaffinity(0))
     if options.machine_types and ("machine_types" in changes or state.process("server") is None):
-        from trainyard_protocol.machines import load_catalog
+        from trainyard_protocol.job.machines import load_catalog
 
         load_catalog(Path(options.machine_types))
 
@@ -403,7 +403,7 @@ def _wait_until_ready(
 
 def _refusal(state: LocalState, after: int) -> str:
     """The server's words if it refuses the agent now, by the agent's log; else ""."""
-    from trainyard_protocol.agents import ANSWERED, REFUSED  # models, which `up` does not wait for
+    from trainyard_protocol.views.agents import ANSWERED, REFUSED  # models, which `up` does not wait for
 
     words = ""
     for line in state.log_tail("agent", lines=1000, after=after).splitlines():
@@ -438,7 +438,7 @@ def _missing(client: "Client", options: Options, agent_since: datetime | None) -
 
 def _failed_checks(client: "Client") -> str:
     """The server's failed health checks, as a sentence."""
-    from trainyard_protocol.health import CheckStatus
+    from trainyard_protocol.views.health import CheckStatus
 
     try:
         checks = client.health().checks

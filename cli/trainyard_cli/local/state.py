@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, Literal
 
 from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, Server, read_token
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
-from trainyard_protocol.gcs import FRONT_ROOTS
-from trainyard_protocol.loopback import IPV4, free_port, is_free, user_of
+from trainyard_protocol.net.gcs import FRONT_ROOTS
+from trainyard_protocol.net.loopback import IPV4, free_port, is_free, user_of
 
 ProcessName = Literal["server", "storage", "agent"]
 PROCESSES: tuple[ProcessName, ...] = ("server", "storage", "agent")
@@ -373,7 +373,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
     if options.memory_gb is not None:
         agent += ["--memory-gb", f"{options.memory_gb:g}"]
     storage = [
-        *(sys.executable, "-m", "trainyard_cli.local.storage_emulator"),
+        *(sys.executable, "-m", "trainyard_storage.storage_emulator"),
         *("--data-dir", str(state.root / "gcs"), "--port", str(options.storage_port)),
         *("--secret-file", str(state.storage_token_file), "--names-dir", str(state.names)),
     ]

@@ -23,7 +23,7 @@ from trainyard_protocol.errors import (
     PermissionDenied,
     Unavailable,
 )
-from trainyard_protocol.runtimes import ANY_VERSION, RuntimeImage, Runtimes, constraints_file
+from trainyard_protocol.job.runtimes import ANY_VERSION, RuntimeImage, Runtimes, constraints_file
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from trainyard_protocol.config import indentation
-from trainyard_protocol.config import text as config_text
-from trainyard_protocol.config.limits import MAX_BYTES
-from trainyard_protocol.config.text import (
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.job.config import indentation
+from trainyard_protocol.job.config import text as config_text
+from trainyard_protocol.job.config.limits import MAX_BYTES
+from trainyard_protocol.job.config.text import (
     NotReadable,
     TextPosition,
     ValueLocation,
     position_of,
     violation_message,
 )
-from trainyard_protocol.errors import InvalidArgument, Violation
 
 _SHOWN_LINES = 60
 _MAX_SHOWN = 400  # characters of a line of the config

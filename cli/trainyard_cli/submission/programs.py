@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from trainyard_cli.submission import packaging, requirements, source_checks
-from trainyard_protocol.config.fields import did_you_mean
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.fields import did_you_mean
 
 Kind = Literal["package", "python", "notebook", "shell"]
 

@@ -18,11 +18,11 @@ from trainyard_cli.submission import config_file, machine_types, packaging, prog
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
 from trainyard_cli.submission.programs import Program
-from trainyard_protocol.config import placeholders
-from trainyard_protocol.config.validation import check_addresses, checked_job
 from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument
-from trainyard_protocol.machines import Catalog
-from trainyard_protocol.training_input import Job, parse_job
+from trainyard_protocol.job.config import placeholders
+from trainyard_protocol.job.config.validation import check_addresses, checked_job
+from trainyard_protocol.job.machines import Catalog
+from trainyard_protocol.job.training_input import Job, parse_job
 
 _TRAINING = "trainingInput"
 _GENERIC_NAMES = frozenset({"config", "conf", "job", "training"})
@@ -111,7 +111,7 @@ def draft(
 def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> None:
     """Set the goal of --metric by its name, where neither --goal nor the config has one. Raises InvalidArgument where
     the name does not tell, or tells the opposite of the config."""
-    from trainyard_protocol.progress import lower_is_better
+    from trainyard_protocol.lines.progress import lower_is_better
 
     path = f"{_TRAINING}.hyperparameters.goal"
     lower, given = lower_is_better(metric), str(get(data, path) or "").upper()

@@ -65,8 +65,8 @@ def swept(name: str, values: Sequence[str]) -> SweptFlag:
 def fields(swept: Sequence[SweptFlag], given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `hyperparameters` of a sweep. `given`: those of the config, of which goal, metric and the trials at
     a time stay. Raises InvalidArgument."""
-    from trainyard_protocol.config.tuning_rules import MAX_TRIALS
     from trainyard_protocol.errors import InvalidArgument
+    from trainyard_protocol.job.config.tuning_rules import MAX_TRIALS
 
     names = Counter(flag.name for flag in swept)
     name, count = names.most_common(1)[0]

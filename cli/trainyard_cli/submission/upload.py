@@ -8,7 +8,7 @@ from trainyard_cli.client import Client
 from trainyard_cli.submission.packaging import Archive
 from trainyard_cli.submission.submit import Notify, Uploader
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError
-from trainyard_protocol.gcs import SCHEME, CloudStorage, split_url
+from trainyard_protocol.net.gcs import SCHEME, CloudStorage, split_url
 
 if TYPE_CHECKING:
     from google.cloud.storage import Client as StorageClient

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trainyard_cli.submission.submit import Notify
-from trainyard_protocol.gcs import directory_prefix, split_url
+from trainyard_protocol.net.gcs import directory_prefix, split_url
 
 EVENT_FILE_INFIX = "tfevents"
 """Part of the name of every event file."""

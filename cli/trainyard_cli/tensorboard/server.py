@@ -20,11 +20,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trainyard_cli.local.connect import notify
-from trainyard_cli.output.follow import INTERRUPTED
+from trainyard_cli.output.log.follow import INTERRUPTED
 from trainyard_cli.submission.upload import cloud_storage
 from trainyard_cli.tensorboard.event_mirror import EVENT_FILE_INFIX, EventFileMirror, followed, none_yet
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
-from trainyard_protocol.views import JobDetail
+from trainyard_protocol.views.views import JobDetail
 
 FIRST_PORT = 6006
 

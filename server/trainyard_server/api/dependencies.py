@@ -10,45 +10,45 @@ from fastapi import Depends, Query, Request
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from trainyard_protocol.config.limits import MAX_BYTES, excess
 from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, TooLarge, Violation
-from trainyard_protocol.sync import AGENT_KEY
+from trainyard_protocol.job.config.limits import MAX_BYTES, excess
+from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.retention import Retention
-from trainyard_server.domain.agent_keys import AgentKey
-from trainyard_server.domain.permissions import Caller
-from trainyard_server.domain.sessions import Sessions
-from trainyard_server.services.agent_sync import AgentSync
-from trainyard_server.services.agents import Agents
-from trainyard_server.services.audit import Audit
-from trainyard_server.services.cluster import ClusterOverview
-from trainyard_server.services.configs import Configs
-from trainyard_server.services.diagnosis import Diagnosis
-from trainyard_server.services.google_access import GoogleAccess
-from trainyard_server.services.google_resources import GoogleResources
-from trainyard_server.services.guess_limits import GuessLimits
-from trainyard_server.services.health import HealthChecks
-from trainyard_server.services.job_details import JobDetails
-from trainyard_server.services.job_files import JobFiles
-from trainyard_server.services.job_search import JobSearch
-from trainyard_server.services.jobs import Jobs
-from trainyard_server.services.limits import CallerLimits
+from trainyard_server.domain.access.agent_keys import AgentKey
+from trainyard_server.domain.access.permissions import Caller
+from trainyard_server.domain.access.sessions import Sessions
+from trainyard_server.services.agents.agent_sync import AgentSync
+from trainyard_server.services.agents.agents import Agents
+from trainyard_server.services.agents.packages import Packages
+from trainyard_server.services.google.google_access import GoogleAccess
+from trainyard_server.services.google.google_resources import GoogleResources
+from trainyard_server.services.google.object_storage import ObjectStorage
+from trainyard_server.services.health.diagnosis import Diagnosis
+from trainyard_server.services.health.health import HealthChecks
+from trainyard_server.services.jobs.jobs import Jobs
 from trainyard_server.services.logs.batches import LogExecutors
 from trainyard_server.services.logs.entries_list import EntriesList
 from trainyard_server.services.logs.pages import LogPages
 from trainyard_server.services.logs.streaming import LogStreaming
-from trainyard_server.services.metrics import Metrics
-from trainyard_server.services.object_storage import ObjectStorage
-from trainyard_server.services.packages import Packages
-from trainyard_server.services.people import People
-from trainyard_server.services.principals import Principals, RevokedSessions
-from trainyard_server.services.queue_explanation import QueueExplanation
-from trainyard_server.services.secrets import Secrets
-from trainyard_server.services.sign_in import SignIn
-from trainyard_server.services.single_sign_on import SingleSignOn
-from trainyard_server.services.studies import Studies
-from trainyard_server.services.usage import UsageQueries
+from trainyard_server.services.measurements.job_files import JobFiles
+from trainyard_server.services.measurements.metrics import Metrics
+from trainyard_server.services.measurements.usage import UsageQueries
+from trainyard_server.services.people.audit import Audit
+from trainyard_server.services.people.guess_limits import GuessLimits
+from trainyard_server.services.people.limits import CallerLimits
+from trainyard_server.services.people.people import People
+from trainyard_server.services.people.principals import Principals, RevokedSessions
+from trainyard_server.services.people.secrets import Secrets
+from trainyard_server.services.people.sign_in import SignIn
+from trainyard_server.services.people.single_sign_on import SingleSignOn
+from trainyard_server.services.views.cluster import ClusterOverview
+from trainyard_server.services.views.configs import Configs
+from trainyard_server.services.views.job_details import JobDetails
+from trainyard_server.services.views.job_search import JobSearch
+from trainyard_server.services.views.queue_explanation import QueueExplanation
+from trainyard_server.services.views.studies import Studies
 
 _M = TypeVar("_M", bound=BaseModel)
 _T = TypeVar("_T")

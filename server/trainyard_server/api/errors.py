@@ -26,9 +26,9 @@ from trainyard_protocol.errors import (
     quoted,
     to_body,
 )
-from trainyard_server.api import security_headers
-from trainyard_server.domain.route_access import methods_of, wants_page
-from trainyard_server.services.guess_limits import TooManyGuesses
+from trainyard_server.api.middleware import security_headers
+from trainyard_server.domain.access.route_access import methods_of, wants_page
+from trainyard_server.services.people.guess_limits import TooManyGuesses
 from trainyard_server.storage.db.repository import ConcurrentUpdate
 from trainyard_server.storage.failures import (
     DatabaseError,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.private_files import exposure_of
+from trainyard_protocol.net.private_files import exposure_of
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.google import DEFAULT_DOMAIN
-from trainyard_protocol.loopback import IPV4
+from trainyard_protocol.net.loopback import IPV4
+from trainyard_protocol.views.google import DEFAULT_DOMAIN
 from trainyard_server.config.certificate import Certificate
 
 BACKLOG = 2048

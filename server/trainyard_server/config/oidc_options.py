@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.domain.route_access import OIDC_CALLBACK
+from trainyard_server.domain.access.route_access import OIDC_CALLBACK
 
 
 @dataclass(frozen=True, slots=True)

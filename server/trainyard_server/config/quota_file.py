@@ -14,8 +14,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from trainyard_protocol.config.yaml_file import entry_problem, read_yaml_file
 from trainyard_protocol.errors import FailedPrecondition
+from trainyard_protocol.job.config.yaml_file import entry_problem, read_yaml_file
 from trainyard_server.domain.images import AllowedImages
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS, Quotas
 

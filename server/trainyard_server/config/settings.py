@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainyard_protocol.sync import StallPolicy
+from trainyard_protocol.wire.sync import StallPolicy
 from trainyard_server.config.oidc_options import OidcOptions
+from trainyard_server.domain.access.permissions import Token
 from trainyard_server.domain.lifecycle.stalls import StallAction
-from trainyard_server.domain.permissions import Token
 
 GRACE_S = 30.0
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from trainyard_protocol.states import JobState, RunState
-from trainyard_protocol.sync import AgentInfo
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.queue_plan import QueuePlan
 from trainyard_server.control.service_log import ServiceLog
@@ -24,10 +24,11 @@ from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.lifecycle.evaluators import run_of
 from trainyard_server.domain.scheduling import scheduler
 from trainyard_server.domain.snapshots import JobSnapshot
-from trainyard_server.storage.db import revisions, studies
-from trainyard_server.storage.db.models import JobRow, RunRow
+from trainyard_server.storage.db.base import revisions
+from trainyard_server.storage.db.base.models import JobRow, RunRow
+from trainyard_server.storage.db.base.revisions import Revision, WaitingNote
 from trainyard_server.storage.db.repository import Event, Writer
-from trainyard_server.storage.db.revisions import Revision, WaitingNote
+from trainyard_server.storage.db.tables import studies
 from trainyard_server.storage.events.notifier import JOBS_TOPIC, agent_topic, job_topic
 from trainyard_server.storage.failures import FailureLog, is_database_failure
 from trainyard_server.storage.logs.store import Stream

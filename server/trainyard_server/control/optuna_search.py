@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainyard_protocol.hyperparameters import (
+from trainyard_protocol.job.hyperparameters import (
     Algorithm,
     HyperparameterSpec,
     ParameterSpec,

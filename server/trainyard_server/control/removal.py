@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_server.context import Backend
-from trainyard_server.storage.db import studies
-from trainyard_server.storage.db.models import JobRow
+from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.repository import Event
+from trainyard_server.storage.db.tables import studies
 from trainyard_server.storage.events.notifier import job_topic
 
 logger = logging.getLogger(__name__)

@@ -10,14 +10,14 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from trainyard_protocol.health import sized
 from trainyard_protocol.states import FINAL_JOB_STATES
+from trainyard_protocol.views.health import sized
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.removal import remove_job, remove_log
 from trainyard_server.domain.retention import EndedJob, removals
 from trainyard_server.storage.agent_liveness import Stopwatch
-from trainyard_server.storage.db import audit
+from trainyard_server.storage.db.tables import audit
 from trainyard_server.storage.failures import FailureLog
 
 RETENTION = "retention"

@@ -6,10 +6,10 @@ The missing lines are derived from the length of the log, so each line is writte
 import logging
 from collections.abc import Sequence
 
-from trainyard_protocol.config.fields import rfc3339
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.context import Backend
-from trainyard_server.storage.db.reader import ServiceLine
+from trainyard_server.storage.db.queries.reader import ServiceLine
 from trainyard_server.storage.events.notifier import log_topic
 from trainyard_server.storage.failures import FailureLog, failure_reason
 from trainyard_server.storage.logs.store import SERVICE

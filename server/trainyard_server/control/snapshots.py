@@ -4,18 +4,20 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from trainyard_protocol.job.cluster import TrialOrder
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.sync import CLUSTER, AgentInfo, ExitReport, Stall, TrialOrder, no_room
-from trainyard_protocol.views import Verdict
+from trainyard_protocol.views.views import Verdict
+from trainyard_protocol.wire.agents import CLUSTER, AgentInfo, no_room
+from trainyard_protocol.wire.sync import ExitReport, Stall
 from trainyard_server.context import Backend
 from trainyard_server.domain.lifecycle import stalls
 from trainyard_server.domain.scheduling.avoidance import Avoidance, avoidance
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.snapshots import JobSnapshot, Reached, ReplicaSnapshot, RunSnapshot
-from trainyard_server.storage.db import studies
-from trainyard_server.storage.db.job_inputs import JobInput
-from trainyard_server.storage.db.models import AgentRow, JobRow, ReplicaRow, RunRow
-from trainyard_server.storage.db.reader import Reader
+from trainyard_server.storage.db.base.models import AgentRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.queries.job_inputs import JobInput
+from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.tables import studies
 
 logger = logging.getLogger(__name__)
 

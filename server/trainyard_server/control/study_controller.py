@@ -24,9 +24,9 @@ from trainyard_server.domain.tuning.study import (
     StopTrials,
     StudySnapshot,
 )
-from trainyard_server.storage.db import studies
-from trainyard_server.storage.db.reader import Reader
+from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
+from trainyard_server.storage.db.tables import studies
 from trainyard_server.storage.events.notifier import QUEUE_TOPIC, job_topic
 
 _EXAMPLES = 10

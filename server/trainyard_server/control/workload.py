@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from trainyard_protocol.machines import ReplicaRequest
+from trainyard_protocol.job.machines import ReplicaRequest
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.control.snapshots import (
     agent_snapshot,
@@ -21,10 +21,15 @@ from trainyard_server.domain.scheduling.avoidance import Avoidance
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.snapshots import JobSnapshot, RunSnapshot
 from trainyard_server.storage.agent_liveness import AgentLiveness
-from trainyard_server.storage.db import revisions
-from trainyard_server.storage.db.models import AgentRow
-from trainyard_server.storage.db.reader import Reader
-from trainyard_server.storage.db.revisions import AgentHeartbeat, ChangedJob, Revision, WaitingNote
+from trainyard_server.storage.db.base import revisions
+from trainyard_server.storage.db.base.models import AgentRow
+from trainyard_server.storage.db.base.revisions import (
+    AgentHeartbeat,
+    ChangedJob,
+    Revision,
+    WaitingNote,
+)
+from trainyard_server.storage.db.queries.reader import Reader
 
 logger = logging.getLogger(__name__)
 

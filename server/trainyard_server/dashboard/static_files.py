@@ -8,11 +8,13 @@ import hashlib
 import mimetypes
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 
 from trainyard_protocol.errors import NotFound
 
+_FOLDER = Path(__file__).parent / "static"
 _VENDOR = {"vendor/plotly.min.js": ("plotly", "package_data/plotly.min.js")}
 _IMMUTABLE = "public, max-age=31536000, immutable"
 _COMPRESSED = ("text/", "image/svg+xml")
@@ -50,8 +52,8 @@ def static_url(name: str) -> str:
 
 @cache
 def _names() -> frozenset[str]:
-    ours = {entry.name for entry in files(__package__).joinpath("static").iterdir() if entry.is_file()}
-    return frozenset(ours | _VENDOR.keys())
+    ours = (path.relative_to(_FOLDER).as_posix() for path in _FOLDER.rglob("*") if path.is_file())
+    return frozenset((*ours, *_VENDOR))
 
 
 @cache
@@ -59,9 +61,9 @@ def _read(name: str) -> tuple[bytes, str]:
     """Content and media type. Raises NotFound for every other name."""
     if name not in _names():
         raise NotFound(f"There is nothing at /static/{name}.")
-    package, path = _VENDOR.get(name, (__package__, f"static/{name}"))
+    file = files(_VENDOR[name][0]).joinpath(_VENDOR[name][1]) if name in _VENDOR else _FOLDER / name
     media_type = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0]
-    return files(package).joinpath(path).read_bytes(), media_type or "application/octet-stream"
+    return file.read_bytes(), media_type or "application/octet-stream"
 
 
 @cache

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from trainyard_protocol.health import sized
-from trainyard_protocol.usage import UsageSeries, UsageView
+from trainyard_protocol.views.health import sized
+from trainyard_protocol.views.usage import UsageSeries, UsageView
 
 WIDTH, HEIGHT = 300.0, 56.0
 """View box of a chart; the page stretches it."""

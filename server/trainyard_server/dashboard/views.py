@@ -21,8 +21,8 @@ from trainyard_protocol.errors import TrainyardError
 from trainyard_server.api.dependencies import caller_of
 from trainyard_server.dashboard.rendering import rendering
 from trainyard_server.dashboard.static_files import static_version
-from trainyard_server.domain.permissions import Caller, Role
-from trainyard_server.services.audit import may_read
+from trainyard_server.domain.access.permissions import Caller, Role
+from trainyard_server.services.people.audit import may_read
 from trainyard_server.storage.events.broadcaster import Broadcaster
 from trainyard_server.storage.events.notifier import Notifier
 

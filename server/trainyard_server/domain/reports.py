@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.sync import LogChunk, LogGap, SyncRequest, TrialMeasurement
+from trainyard_protocol.wire.logs import LogChunk, LogGap
+from trainyard_protocol.wire.sync import SyncRequest, TrialMeasurement
 
 _M = TypeVar("_M", bound=BaseModel)
 

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from trainyard_protocol.config.fields import seconds
-from trainyard_protocol.machines import ReplicaRequest
+from trainyard_protocol.fields import seconds
+from trainyard_protocol.job.cluster import TrialOrder
+from trainyard_protocol.job.machines import ReplicaRequest
+from trainyard_protocol.job.training_input import DEFAULT_MAX_RUNNING_TIME_S, TrainingInput
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.sync import ExitReport, Stall, TrialOrder
-from trainyard_protocol.training_input import DEFAULT_MAX_RUNNING_TIME_S, TrainingInput
-from trainyard_protocol.views import Verdict
+from trainyard_protocol.views.views import Verdict
+from trainyard_protocol.wire.sync import ExitReport, Stall
 from trainyard_server.domain.lifecycle.stalls import StallAction, StalledReplica
 from trainyard_server.domain.scheduling.avoidance import Avoidance
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainyard_protocol.progress import CHECKPOINT, ProgressEvent
-from trainyard_protocol.progress_reader import ProgressReader
-from trainyard_protocol.sync import LogLine
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.lines.progress import CHECKPOINT, ProgressEvent
+from trainyard_protocol.lines.progress_reader import ProgressReader
+from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.domain.metrics.summary import CurveSummary
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.logs.records import NO_TIME, microseconds

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 
 from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
-from trainyard_protocol.gcs import CloudStorage, problem_of, split_url
+from trainyard_protocol.net.gcs import CloudStorage, problem_of, split_url
 
 _TIMEOUT_S = 8.0  # of each request
 _ALL_S = 20.0

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import anyio.to_thread
 
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
-from trainyard_protocol.gcs import without_secret
-from trainyard_protocol.trust import client_context
+from trainyard_protocol.net.gcs import without_secret
+from trainyard_protocol.net.trust import client_context
 
 if TYPE_CHECKING:
     import httpx

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from beds.kubernetes.bed import Bed
 from contract.runtimes.runtime_labs import (
     DockerLab,
     Driver,
@@ -21,8 +22,7 @@ from contract.runtimes.runtime_labs import (
     process_lab,
 )
 from contract.runtimes.side_by_side import SideBySide, runs_alone, runs_side_by_side
-from kubernetes_bed.bed import Bed
-from trainyard_agent.runtimes.kubernetes.access import RULES
+from trainyard_agent.engines.kubernetes.api.access import RULES
 
 
 def _process(_request: pytest.FixtureRequest, tmp_path: Path) -> AbstractContextManager[Driver]:

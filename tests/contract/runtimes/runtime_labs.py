@@ -17,9 +17,24 @@ from typing import Protocol
 
 import psutil
 
-from engines import Engine as RealEngine
-from kubernetes_bed.bed import BASE_IMAGE
-from slurm_bed import SlurmBed
+from beds.engines import Engine as RealEngine
+from beds.kubernetes.bed import BASE_IMAGE
+from beds.slurm import SlurmBed
+from trainyard_agent.engines.docker import spec
+from trainyard_agent.engines.docker.engine import Engine
+from trainyard_agent.engines.docker.runtime import DockerRuntime
+from trainyard_agent.engines.docker.spec import Owner
+from trainyard_agent.engines.fake import Exit, FakeHost, FakeRuntime, Measure, Print, Script
+from trainyard_agent.engines.kubernetes.api.client import KubeClient
+from trainyard_agent.engines.kubernetes.api.connection import connect
+from trainyard_agent.engines.kubernetes.capacity import metrics
+from trainyard_agent.engines.kubernetes.pods import objects
+from trainyard_agent.engines.kubernetes.pods.status import exit_of
+from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
+from trainyard_agent.engines.process.runtime import ProcessRuntime
+from trainyard_agent.engines.slurm import rank
+from trainyard_agent.engines.slurm.run_files import Times
+from trainyard_agent.engines.slurm.runtime import SlurmRuntime
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.runtimes.base import (
@@ -32,23 +47,11 @@ from trainyard_agent.runtimes.base import (
     StartFailed,
     Traits,
 )
-from trainyard_agent.runtimes.docker import spec
-from trainyard_agent.runtimes.docker.engine import Engine
-from trainyard_agent.runtimes.docker.runtime import DockerRuntime
-from trainyard_agent.runtimes.docker.spec import Owner
-from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Measure, Print, Script
-from trainyard_agent.runtimes.kubernetes import metrics, objects
-from trainyard_agent.runtimes.kubernetes.client import KubeClient
-from trainyard_agent.runtimes.kubernetes.connection import connect
-from trainyard_agent.runtimes.kubernetes.runtime import KubernetesRuntime
-from trainyard_agent.runtimes.kubernetes.status import exit_of
-from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_agent.runtimes.runtime_set import Choice, Choices, RuntimeSet
-from trainyard_agent.runtimes.slurm import rank
-from trainyard_agent.runtimes.slurm.run_files import Times
-from trainyard_agent.runtimes.slurm.runtime import SlurmRuntime
 from trainyard_agent.runtimes.use import ReplicaUse
-from trainyard_protocol.sync import LogLine, ReplicaOrder, ReplicaReport, RunOrder, TrialOrder
+from trainyard_protocol.job.cluster import TrialOrder
+from trainyard_protocol.wire.logs import LogLine
+from trainyard_protocol.wire.sync import ReplicaOrder, ReplicaReport, RunOrder
 
 DEADLINE_S = 120.0
 """A kubelet that was cut off waits up to a minute before it asks again."""

@@ -1,10 +1,10 @@
 """Acts of engines that span hosts, and how their runtimes report them."""
 
+from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import FOREVER, STUBBORN, Driver, EngineLab, Program
-from run_ids import unique_run
-from trainyard_agent.runtimes.fake import Print
+from trainyard_agent.engines.fake import Print
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import LogGap, LogPosition
+from trainyard_protocol.wire.logs import LogGap, LogPosition
 
 CHIEF, WORKER, OTHER = "master-replica-0", "worker-replica-0", "worker-replica-1"
 RUN = unique_run("1")

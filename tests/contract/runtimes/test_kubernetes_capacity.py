@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from beds.kubernetes.bed import BASE_IMAGE, Bed
+from beds.kubernetes.kube_api import KubeApi
+from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import FOREVER, Driver, KubernetesLab, order
-from kubernetes_bed.bed import BASE_IMAGE, Bed
-from kubernetes_bed.kube_api import KubeApi
-from run_ids import unique_run
-from trainyard_agent.runtimes.kubernetes import objects
-from trainyard_agent.runtimes.kubernetes.access import CAPACITY_RULES
-from trainyard_agent.runtimes.kubernetes.capacity_reader import NoCapacity, read_capacity
-from trainyard_agent.runtimes.kubernetes.client import KubeClient
-from trainyard_agent.runtimes.kubernetes.connection import connect
-from trainyard_protocol.sync import PodSettings
+from trainyard_agent.engines.kubernetes.api.access import CAPACITY_RULES
+from trainyard_agent.engines.kubernetes.api.client import KubeClient
+from trainyard_agent.engines.kubernetes.api.connection import connect
+from trainyard_agent.engines.kubernetes.capacity.capacity_reader import NoCapacity, read_capacity
+from trainyard_agent.engines.kubernetes.pods import objects
+from trainyard_protocol.job.pod_settings import PodSettings
 
 CHIEF = "master-replica-0"
 GPU, LABEL = "nvidia.com/gpu", "nvidia.com/gpu.product"

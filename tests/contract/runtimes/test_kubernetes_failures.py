@@ -16,21 +16,24 @@ from typing import Any
 
 import pytest
 
+from beds.kubernetes.bed import BASE_IMAGE, Bed
+from beds.kubernetes.kube_api import KubeApi, Refused
+from beds.kubernetes.machines import wait_until
+from beds.run_ids import unique_run
 from contract.runtimes.conftest import Namespaces
 from contract.runtimes.runtime_labs import FOREVER, MISSING, STUBBORN, Driver, KubernetesLab, Program
-from kubernetes_bed.bed import BASE_IMAGE, Bed
-from kubernetes_bed.kube_api import KubeApi, Refused
-from kubernetes_bed.machines import wait_until
-from run_ids import unique_run
 from trainyard_agent.control.start_deadline import StartDeadline
+from trainyard_agent.engines.fake import Print
+from trainyard_agent.engines.kubernetes.api.access import RULES
+from trainyard_agent.engines.kubernetes.api.client import KubeError, KubeObject, KubeRefused
+from trainyard_agent.engines.kubernetes.capacity.admission import MANAGED
+from trainyard_agent.engines.kubernetes.logs import logs
+from trainyard_agent.engines.kubernetes.pods import objects, status
 from trainyard_agent.runtimes.base import Launch, StartFailed
-from trainyard_agent.runtimes.fake import Print
-from trainyard_agent.runtimes.kubernetes import logs, objects, status
-from trainyard_agent.runtimes.kubernetes.access import RULES
-from trainyard_agent.runtimes.kubernetes.admission import MANAGED
-from trainyard_agent.runtimes.kubernetes.client import KubeError, KubeObject, KubeRefused
+from trainyard_protocol.job.pod_settings import PodSettings
 from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
-from trainyard_protocol.sync import ExitReport, LogGap, LogPosition, PodSettings, ReplicaReport
+from trainyard_protocol.wire.logs import LogGap, LogPosition
+from trainyard_protocol.wire.sync import ExitReport, ReplicaReport
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN, AWAY = unique_run("1"), unique_run("2")

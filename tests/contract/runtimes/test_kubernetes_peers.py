@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from beds.kubernetes.bed import BASE_IMAGE
+from beds.kubernetes.node import PAUSE_IMAGE
+from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import FOREVER, Driver, KubernetesLab, Program, order
-from kubernetes_bed.bed import BASE_IMAGE
-from kubernetes_bed.node import PAUSE_IMAGE
-from run_ids import unique_run
-from trainyard_agent.runtimes.kubernetes import objects
+from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_protocol.states import Reason
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from beds.kubernetes.bed import Bed
+from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import FOREVER, Driver, KubernetesLab
-from kubernetes_bed.bed import Bed
-from run_ids import unique_run
+from trainyard_agent.engines.kubernetes.api.access import RULES
 from trainyard_agent.host.files import write_json
 from trainyard_agent.main import main
-from trainyard_agent.runtimes.kubernetes.access import RULES
 from trainyard_protocol.states import Reason
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from beds.kubernetes.bed import Bed
+from beds.kubernetes.kube_api import KubeApi, Refused
+from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import FOREVER, Driver, KubernetesLab
-from kubernetes_bed.bed import Bed
-from kubernetes_bed.kube_api import KubeApi, Refused
-from run_ids import unique_run
-from trainyard_agent.runtimes.kubernetes import metrics, objects
+from trainyard_agent.engines.kubernetes.capacity import metrics
+from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.runtimes.use import ReplicaUse
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"

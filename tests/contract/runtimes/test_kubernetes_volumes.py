@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from beds.kubernetes.bed import Bed
+from beds.kubernetes.kube_api import KubeApi
+from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import Driver, KubernetesLab, Program, order
-from kubernetes_bed.bed import Bed
-from kubernetes_bed.kube_api import KubeApi
-from run_ids import unique_run
-from trainyard_agent.staging.pod_job_dirs import JobDirClaim, PodJobDirs
-from trainyard_protocol.training_input import TrainingInput
+from trainyard_agent.engines.kubernetes.staging.pod_job_dirs import JobDirClaim, PodJobDirs
+from trainyard_protocol.job.training_input import TrainingInput
 
 CHIEF = "master-replica-0"
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import FINE, Driver, Program
-from run_ids import unique_run
+from trainyard_agent.engines.fake import Print
 from trainyard_agent.runtimes.base import LogSlice
-from trainyard_agent.runtimes.fake import Print
 from trainyard_agent.runtimes.supervisor import MAX_LINE_BYTES, PROGRESS_BYTES
 
 CHIEF, RUN = "master-replica-0", unique_run("1")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from beds.run_ids import unique_run
 from contract.runtimes.conftest import REAL
 from contract.runtimes.runtime_labs import (
     BUSY,
@@ -19,14 +20,13 @@ from contract.runtimes.runtime_labs import (
     Program,
     order,
 )
-from run_ids import unique_run
+from trainyard_agent.engines.fake import Print
 from trainyard_agent.monitoring.metric_lines import measurements_in
 from trainyard_agent.platforms import MACHINE, PLATFORMS
 from trainyard_agent.runtime_selection import RUNTIMES
 from trainyard_agent.runtimes.base import LogSlice, StartFailed
-from trainyard_agent.runtimes.fake import Print
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import TrialMeasurement
+from trainyard_protocol.wire.sync import TrialMeasurement
 
 CHIEF, WORKER, EVALUATOR = "master-replica-0", "worker-replica-0", "evaluator-replica-0"
 RUN, OTHER = unique_run("1"), unique_run("2")

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from beds.run_ids import unique_run
+from beds.slurm import NODES, SlurmBed
 from contract.runtimes.runtime_labs import FOREVER, STUBBORN, Driver, Program, SlurmLab, order
-from run_ids import unique_run
-from slurm_bed import NODES, SlurmBed
+from trainyard_agent.engines.fake import Print
 from trainyard_agent.host import process_tags
 from trainyard_agent.main import main
 from trainyard_agent.runtimes.base import StartFailed
-from trainyard_agent.runtimes.fake import Print
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import ExitReport
+from trainyard_protocol.wire.sync import ExitReport
 
 CHIEF, WORKER, OTHER = "master-replica-0", "worker-replica-0", "worker-replica-1"
 RUN, NEXT = unique_run("1"), unique_run("2")

@@ -17,31 +17,25 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-import databases
+from beds import databases
+from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import (
-    AGENT_KEY,
-    AgentInfo,
-    Capacity,
+from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo, RuntimeName
+from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine, LogReceipt, digest
+from trainyard_protocol.wire.sync import (
     ExitReport,
-    LogChunk,
-    LogEnd,
-    LogLine,
-    LogReceipt,
     ReplicaReport,
     RunOrder,
     RunReport,
-    RuntimeName,
     SyncRequest,
     SyncResponse,
     TrialMeasurement,
-    digest,
 )
 from trainyard_server.api.dependencies import UseCases
 from trainyard_server.app import create_app
 from trainyard_server.config.settings import Settings
-from trainyard_server.domain.agent_keys import AgentKey
-from trainyard_server.domain.permissions import Caller, Role, Token
+from trainyard_server.domain.access.agent_keys import AgentKey
+from trainyard_server.domain.access.permissions import Caller, Role, Token
 from trainyard_server.storage.logs.store import Stream
 
 TOKENS = (

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import (
     ADMIN,
     AGENT,
@@ -20,11 +20,11 @@ from integration.api.api_support import (
     running_agent,
     server,
 )
-from trainyard_protocol.secrets import MAX_SECRETS, MAX_VALUE_BYTES
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import AGENT_KEY
-from trainyard_server.storage.db.models import SecretRow
-from trainyard_server.storage.db.secrets import save
+from trainyard_protocol.views.secrets import MAX_SECRETS, MAX_VALUE_BYTES
+from trainyard_protocol.wire.agents import AGENT_KEY
+from trainyard_server.storage.db.base.models import SecretRow
+from trainyard_server.storage.db.tables.secrets import save
 
 SECRETS = "/trainyard/v1/projects/p/secrets"
 VALUE = 'tökén "of" p'

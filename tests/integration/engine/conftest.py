@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from engines import Engine
+from beds.engines import Engine
 from integration.engine.runs import Host, host_on
 
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engines import Engine as RealEngine
+from beds.engines import Engine as RealEngine
+from trainyard_agent.engines.docker import spec
+from trainyard_agent.engines.docker.engine import Engine
+from trainyard_agent.engines.docker.network.networks import Networks
+from trainyard_agent.engines.docker.runtime import DockerRuntime
+from trainyard_agent.engines.docker.spec import Owner
 from trainyard_agent.runtimes.base import Launch
-from trainyard_agent.runtimes.docker import spec
-from trainyard_agent.runtimes.docker.engine import Engine
-from trainyard_agent.runtimes.docker.networks import Networks
-from trainyard_agent.runtimes.docker.runtime import DockerRuntime
-from trainyard_agent.runtimes.docker.spec import Owner
 from trainyard_protocol.states import ReplicaState
-from trainyard_protocol.sync import ExitReport, ReplicaReport, RunOrder
+from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder
 from unit.agent.stub_server import run_order
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"

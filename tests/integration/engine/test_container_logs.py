@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engines import OwnEngine
+from beds.engines import OwnEngine
 from integration.engine.runs import Host, host_on
 
 AWKWARD = {

@@ -15,14 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from engines import Engine, OwnEngine
+from beds.engines import Engine, OwnEngine
 from integration.engine.runs import CHIEF, WORKER, Host, host_on
 from trainyard_agent.doctor import examine
-from trainyard_agent.runtimes.docker import engine as docker_engine
-from trainyard_agent.runtimes.docker import spec
-from trainyard_agent.runtimes.docker.firewall import Firewall
-from trainyard_agent.runtimes.docker.network_policy import BRIDGE_PREFIX, Endpoint, NetworkPolicy
-from trainyard_protocol.cluster import Task
+from trainyard_agent.engines.docker import engine as docker_engine
+from trainyard_agent.engines.docker import spec
+from trainyard_agent.engines.docker.network.firewall import Firewall
+from trainyard_agent.engines.docker.network.network_policy import (
+    BRIDGE_PREFIX,
+    Endpoint,
+    NetworkPolicy,
+)
+from trainyard_protocol.job.cluster import Task
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="packet filter rules take root")
 

@@ -16,24 +16,24 @@ from typing import Any
 
 import pytest
 
-from engines import Engine as RealEngine
-from registry import Hangs, Pauses, Registry, RequiresAuth
+from beds.engines import Engine as RealEngine
+from beds.registry import Hangs, Pauses, Registry, RequiresAuth
+from trainyard_agent.engines.docker import spec
+from trainyard_agent.engines.docker.engine import Engine
+from trainyard_agent.engines.docker.network.network_policy import Endpoint
+from trainyard_agent.engines.docker.network.networks import Networks
+from trainyard_agent.engines.docker.spec import Owner
+from trainyard_agent.engines.docker.stager import ContainerSettings, ContainerStager
+from trainyard_agent.engines.docker.users import ContainerUsers
 from trainyard_agent.runtimes.base import ProgramUser
-from trainyard_agent.runtimes.docker import spec
-from trainyard_agent.runtimes.docker.engine import Engine
-from trainyard_agent.runtimes.docker.network_policy import Endpoint
-from trainyard_agent.runtimes.docker.networks import Networks
-from trainyard_agent.runtimes.docker.spec import Owner
-from trainyard_agent.runtimes.docker.users import ContainerUsers
 from trainyard_agent.runtimes.installing import PACKAGES, InstallLimits
 from trainyard_agent.staging import install_limits
 from trainyard_agent.staging.base import Staging
-from trainyard_agent.staging.container_environment import ContainerSettings, ContainerStager
 from trainyard_agent.staging.job_dirs import JobDirs
 from trainyard_agent.staging.package_fetcher import PackageFetcher
-from trainyard_protocol.runtimes import RuntimeImage, Runtimes, RuntimeVersion
+from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes, RuntimeVersion
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import RunOrder
+from trainyard_protocol.wire.sync import RunOrder
 from unit.agent.stub_server import StubServer, run_order
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from integration.engine.runs import CHIEF, WORKER, Host
+from trainyard_agent.engines.docker import disk_limit, spec
 from trainyard_agent.runtimes.base import Launch, ProgramUser, StartFailed
-from trainyard_agent.runtimes.docker import disk_limit, spec
 from trainyard_agent.runtimes.installing import PACKAGES
-from trainyard_protocol.cluster import Task
+from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
 
 _GB = 10**9

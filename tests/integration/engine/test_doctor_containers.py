@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from engines import Engine
+from beds.engines import Engine
 from trainyard_agent.doctor import examine
+from trainyard_agent.engines.docker import spec
+from trainyard_agent.engines.docker.spec import Owner
 from trainyard_agent.host import machine_id
 from trainyard_agent.host.files import write_json
-from trainyard_agent.runtimes.docker import spec
-from trainyard_agent.runtimes.docker.spec import Owner
-from trainyard_protocol.health import Finding
+from trainyard_protocol.views.health import Finding
 from unit.agent.stub_server import run_order
 
 CHIEF = "master-replica-0"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from engines import OwnEngine
+from beds.engines import OwnEngine
 from integration.engine.runs import CHIEF, WORKER, Host, host_on
+from trainyard_agent.engines.docker import run_files
+from trainyard_agent.engines.docker import spec as docker_spec
+from trainyard_agent.engines.docker.engine import Engine, EngineDown, EngineRefused
 from trainyard_agent.runtimes.base import StartFailed
-from trainyard_agent.runtimes.docker import run_files
-from trainyard_agent.runtimes.docker import spec as docker_spec
-from trainyard_agent.runtimes.docker.engine import Engine, EngineDown, EngineRefused
 from trainyard_protocol.states import Reason, ReplicaState
 
 COUNT = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"

@@ -1,4 +1,4 @@
-"""The fixtures of container tests: the engines of tests/engines.py, the registries of tests/registry.py."""
+"""The fixtures of container tests: the engines of tests/beds/engines.py, the registries of tests/beds/registry.py."""
 
 import os
 import tempfile
@@ -12,9 +12,9 @@ import docker.errors
 import psutil
 import pytest
 
-import engines
-from engines import Engine, NoEngine, OwnEngine
-from registry import Drops, Hangs, Pauses, Registry, RequiresAuth
+from beds import engines
+from beds.engines import Engine, NoEngine, OwnEngine
+from beds.registry import Drops, Hangs, Pauses, Registry, RequiresAuth
 
 LABEL = "trainyard-test-fixtures"
 DEADLINE_S = 60.0

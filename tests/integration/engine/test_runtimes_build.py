@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engines import Engine
+from beds.engines import Engine
 from trainyard_cli.commands import tree
 from trainyard_cli.main import run
 

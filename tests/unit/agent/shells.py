@@ -1,7 +1,7 @@
 """Runs of one replica, whose program is a line of shell."""
 
+from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import Driver
-from run_ids import unique_run
 from trainyard_agent.runtimes.base import Launch
 
 RUN, TASK = unique_run("1"), "master-replica-0"

@@ -13,21 +13,18 @@ import httpx
 
 from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.errors import FailedPrecondition, NotFound, TrainyardError, Unavailable, to_body
-from trainyard_protocol.secrets import RunSecrets
-from trainyard_protocol.sync import (
-    AGENT_KEY,
-    LogChunk,
-    LogLine,
-    LogReceipt,
+from trainyard_protocol.views.secrets import RunSecrets
+from trainyard_protocol.views.usage import UsageBatch, UsageReceipt, UsageSample
+from trainyard_protocol.wire.agents import AGENT_KEY
+from trainyard_protocol.wire.logs import LogChunk, LogLine, LogReceipt, digest
+from trainyard_protocol.wire.sync import (
     PackageLinks,
     ReplicaOrder,
     ReplicaReport,
     RunOrder,
     SyncRequest,
     SyncResponse,
-    digest,
 )
-from trainyard_protocol.usage import UsageBatch, UsageReceipt, UsageSample
 
 TOKEN, KEY = "agent-token", "0" * 64
 _LOGS = re.compile(r"/agent/v1/runs/([^/]+)/replicas/([^/]+)/logs")

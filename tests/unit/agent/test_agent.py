@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from run_ids import unique_run
+from beds.run_ids import unique_run
 from trainyard_agent.agent import HOLD_S, SHIP_S, WATCH_S, Agent
 from trainyard_agent.control.log_shipper import MAX_BYTES, MAX_CHUNKS, SILENT_EVERY, SILENT_ROUNDS
-from trainyard_agent.host.clock import ManualClock
-from trainyard_agent.lease.lease import Lease
-from trainyard_agent.runtimes.base import EngineUnavailable, Handle, LogSlice, SecretFile
-from trainyard_agent.runtimes.fake import (
+from trainyard_agent.engines.fake import (
     FOREVER,
     SUCCEEDS,
     Exit,
@@ -28,18 +25,14 @@ from trainyard_agent.runtimes.fake import (
     Vanishes,
     by_module,
 )
+from trainyard_agent.host.clock import ManualClock
+from trainyard_agent.lease.lease import Lease
+from trainyard_agent.runtimes.base import EngineUnavailable, Handle, LogSlice, SecretFile
 from trainyard_agent.staging.base import ReadyAtOnce, Staging
+from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import (
-    AgentInfo,
-    Capacity,
-    ExitReport,
-    ReplicaReport,
-    RunOrder,
-    RuntimeOffer,
-    SyncRequest,
-    SyncResponse,
-)
+from trainyard_protocol.wire.agents import AgentInfo, RuntimeOffer
+from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder, SyncRequest, SyncResponse
 from unit.agent.stub_server import StubServer
 
 RUN, OTHER = unique_run("1"), unique_run("2")

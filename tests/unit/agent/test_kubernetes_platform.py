@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from trainyard_agent import kubernetes_platform
+from trainyard_agent.engines.kubernetes.api.client import KubeClient
 from trainyard_agent.host.identity import identity
 from trainyard_agent.kubernetes_platform import identity_of
 from trainyard_agent.runtime_selection import RuntimeRefused
-from trainyard_agent.runtimes.kubernetes.client import KubeClient
-from unit.agent.runtimes.kubernetes.fake_objects import FakeObjects
+from unit.agent.engines.kubernetes.fake_objects import FakeObjects
 
 
 class Namespace(FakeObjects):

@@ -14,8 +14,10 @@ from typing import cast
 
 import pytest
 
-from run_ids import unique_run
-from token_files import write_token
+from beds.run_ids import unique_run
+from beds.token_files import write_token
+from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime
+from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.clock import SystemClock
 from trainyard_agent.host.files import try_lock
@@ -23,11 +25,9 @@ from trainyard_agent.main import main
 from trainyard_agent.platforms import MACHINE, PLATFORMS, Platform
 from trainyard_agent.runtime_selection import OpenRuntimes
 from trainyard_agent.runtimes.base import Handle
-from trainyard_agent.runtimes.fake import FOREVER, FakeHost, FakeRuntime
-from trainyard_agent.runtimes.process.runtime import ProcessRuntime
 from trainyard_agent.staging.base import ReadyAtOnce
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import RunOrder
+from trainyard_protocol.wire.sync import RunOrder
 from unit.agent.stub_server import TOKEN, StubServer
 
 RUN, TASK, WORKER = unique_run("1"), "master-replica-0", "worker-replica-0"

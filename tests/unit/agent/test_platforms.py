@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from run_ids import unique_run
-from token_files import write_token
+from beds.run_ids import unique_run
+from beds.token_files import write_token
+from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime
 from trainyard_agent.host.clock import SystemClock
 from trainyard_agent.host.identity import Identity
 from trainyard_agent.lease.lease import Lease
@@ -18,11 +19,11 @@ from trainyard_agent.main import _serve
 from trainyard_agent.options import parse
 from trainyard_agent.platforms import MACHINE, PLATFORMS
 from trainyard_agent.runtime_selection import OpenRuntimes
-from trainyard_agent.runtimes.fake import FOREVER, FakeHost, FakeRuntime
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import ReadyAtOnce
+from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.states import ReplicaState
-from trainyard_protocol.sync import CLUSTER, Capacity
+from trainyard_protocol.wire.agents import CLUSTER
 from unit.agent.stub_server import KEY, TOKEN, StubServer
 
 RUN, TASK = unique_run("1"), "master-replica-0"

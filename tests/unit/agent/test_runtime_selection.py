@@ -9,6 +9,8 @@ import pytest
 
 from trainyard_agent import capacity, runtime_selection
 from trainyard_agent.control.runtime_choice import Machine
+from trainyard_agent.engines.docker.engine import EngineInfo
+from trainyard_agent.engines.docker.probe import EngineProbe, EngineState
 from trainyard_agent.options import parse
 from trainyard_agent.runtime_selection import (
     OpenRuntimes,
@@ -18,11 +20,10 @@ from trainyard_agent.runtime_selection import (
     offered_runtimes,
     open_runtimes,
 )
-from trainyard_agent.runtimes.docker.engine import EngineInfo
-from trainyard_agent.runtimes.docker.probe import EngineProbe, EngineState
 from trainyard_agent.server_client import ServerClient
-from trainyard_protocol.runtimes import PackageJobs, load_runtimes
-from trainyard_protocol.sync import AgentInfo, Capacity, RuntimeName, RuntimeOffer
+from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.job.runtimes import PackageJobs, load_runtimes
+from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 
 ENGINE = EngineInfo("engine", "20.10", cpus=1, memory_bytes=4 << 30, live_restore=False)
 AWAY = "no Docker engine answers at unix:///x.sock (No such file or directory)"

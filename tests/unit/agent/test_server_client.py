@@ -16,7 +16,7 @@ from trainyard_protocol.errors import (
     Unavailable,
     to_body,
 )
-from trainyard_protocol.sync import LogChunk
+from trainyard_protocol.wire.logs import LogChunk
 from unit.agent.stub_server import StubServer
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from trainyard_agent.options import parse
 from trainyard_agent.slurm_selection import parse_nodes
-from trainyard_protocol.sync import Pool
+from trainyard_protocol.job.resources import Pool
 
 GIB = 1 << 30
 

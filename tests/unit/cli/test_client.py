@@ -24,7 +24,7 @@ from trainyard_protocol.errors import (
     Unavailable,
     Violation,
 )
-from trainyard_protocol.people import TokenRequest
+from trainyard_protocol.views.people import TokenRequest
 from unit.cli.scripted_server import CUT, ScriptedServer, ok, refused, scripted_server
 
 TRAINING = {"scaleTier": "BASIC", "pythonModule": "trainer.task", "workerCount": 2}

@@ -137,7 +137,7 @@ def test_start_imports_nothing_heavy() -> None:
 
 def test_commands_about_jobs_import_only_what_they_need() -> None:
     program = (
-        "import sys, trainyard_cli.commands.jobs;"
+        "import sys, trainyard_cli.commands.jobs.jobs;"
         f"print([name for name in {HEAVY!r} if name in sys.modules and name not in ('httpx', 'pydantic', 'yaml')])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -3,24 +3,13 @@ import json
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from trainyard_protocol.config.fields import rfc3339, seconds
+from trainyard_protocol.fields import rfc3339, seconds
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import (
-    AgentInfo,
-    ExitReport,
-    LogBlock,
-    LogChunk,
-    LogDigest,
-    LogLine,
-    RunReport,
-    RuntimeOffer,
-    Stream,
-    SyncRequest,
-    SyncResponse,
-    digest,
-)
-from trainyard_protocol.usage import UsageBatch
-from trainyard_protocol.views import AgentView, describe_runtime
+from trainyard_protocol.views.usage import UsageBatch
+from trainyard_protocol.views.views import AgentView, describe_runtime
+from trainyard_protocol.wire.agents import AgentInfo, RuntimeOffer
+from trainyard_protocol.wire.logs import LogBlock, LogChunk, LogDigest, LogLine, Stream, digest
+from trainyard_protocol.wire.sync import ExitReport, RunReport, SyncRequest, SyncResponse
 
 
 def line(text: str, stream: Stream = "stdout") -> LogLine:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import trainyard
-from trainyard_protocol.progress import ProgressEvent, parse
+from trainyard_protocol.lines.progress import ProgressEvent, parse
 
 
 class BrokenNumber:

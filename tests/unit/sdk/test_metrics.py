@@ -3,7 +3,7 @@
 import math
 
 from trainyard.metrics import read
-from trainyard_protocol.views import MetricSeries, MetricsView
+from trainyard_protocol.views.views import MetricSeries, MetricsView
 
 LIMIT = 10
 CURVES = {

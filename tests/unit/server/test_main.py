@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from certificates import Authority
-from token_files import long_token, write_token
+from beds.certificates import Authority
+from beds.token_files import long_token, write_token
 from trainyard_server.config.network import NetworkOptions, checked_network
-from trainyard_server.domain.permissions import Role, Token
+from trainyard_server.domain.access.permissions import Role, Token
 from trainyard_server.main import _parser, _settings, main
 
 

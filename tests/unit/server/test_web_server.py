@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from trainyard_protocol.health import CheckStatus
-from trainyard_protocol.loopback import IPV4, listen
+from trainyard_protocol.net.loopback import IPV4, listen
+from trainyard_protocol.views.health import CheckStatus
 from trainyard_server import web_server
 from trainyard_server.config.network import BACKLOG, NetworkOptions
-from trainyard_server.services.health import descriptors_check
+from trainyard_server.services.health.health import descriptors_check
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.web_server import ACCEPTED_AT_ONCE, Connection, WebServer, most_connections

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from addresses import free_addresses
+from support.addresses import free_addresses
 from trainer.data.examples import _example_class, example
 from trainer.data.files import CachedFile, File, find, open_file, read_label_names, read_shape
 from trainer.data.records import write_array_record, write_tfrecord

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lazy import jax, jnp, models, tiny
+from support.lazy import jax, jnp, models, tiny
 
 
 @pytest.mark.parametrize(

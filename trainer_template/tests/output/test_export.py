@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lazy import export, jnp, models, optax, predict, state, tiny
+from support.lazy import export, jnp, models, optax, predict, state, tiny
 from trainer.output.saving import Saver
 from trainer.storage import open_folder
 

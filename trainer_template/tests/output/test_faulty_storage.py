@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from faulty_storage import FaultyStorage
+from support.faulty_storage import FaultyStorage
 from trainer.output.saving import Saver
 from trainer.output.summaries import TensorBoard
 from trainer.storage import open_folder

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lazy import jnp, report
+from support.lazy import jnp, report
 from trainer.output import summaries
 from trainer.output.summaries import NoSummaries, TensorBoard, report_to_tuning_service
 from trainer.storage import open_folder

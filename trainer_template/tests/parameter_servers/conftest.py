@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from local_servers import Servers
+from support.local_servers import Servers
 
 
 @pytest.fixture

@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from addresses import free_addresses
-from lazy import messages, server_module, variables_module
-from local_servers import ADAM, MOMENTUM, PATIENCE, SGD, N, Servers, make, plain_optax, recut, vector
+from support.addresses import free_addresses
+from support.lazy import messages, server_module, variables_module
+from support.local_servers import (
+    ADAM,
+    MOMENTUM,
+    PATIENCE,
+    SGD,
+    N,
+    Servers,
+    make,
+    plain_optax,
+    recut,
+    vector,
+)
 
 if TYPE_CHECKING:
     from trainer.parameter_servers.variables import Settings, Values

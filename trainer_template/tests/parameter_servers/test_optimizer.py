@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lazy import divided, jax, models, optax, steps, tiny
+from support.lazy import divided, jax, models, optax, steps, tiny
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "masked weight decay": lambda: optax.adamw(0.1, weight_decay=0.5, mask=steps.matrices),

@@ -11,9 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from addresses import free_addresses
-from lazy import messages, server_module
-from local_servers import PATIENCE, SGD, Servers, make, vector
+from support.addresses import free_addresses
+from support.lazy import messages, server_module
+from support.local_servers import PATIENCE, SGD, Servers, make, vector
 
 
 def test_serve_where_the_port_is_taken_reports_it(servers: Servers) -> None:

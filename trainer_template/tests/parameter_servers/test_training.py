@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from lazy import experiment, strategy, tiny, training
+from support.lazy import experiment, strategy, tiny, training
 from trainer.cluster import ClusterError, ClusterSpec
 from trainer.data.datasets import Arrays, Dataset, Shard, Split
 from trainer.task import parse_arguments

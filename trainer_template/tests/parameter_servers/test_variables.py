@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from lazy import variables_module
-from local_servers import MOMENTUM, PATIENCE, SGD, N, make, vector
+from support.lazy import variables_module
+from support.local_servers import MOMENTUM, PATIENCE, SGD, N, make, vector
 
 if TYPE_CHECKING:
     from trainer.parameter_servers.variables import Settings, Values, Variables

@@ -5,9 +5,10 @@ from types import MappingProxyType
 
 from trainyard_agent.runtimes.base import Launch, SecretFile
 from trainyard_agent.staging.base import Staging
-from trainyard_protocol import cluster, machines
-from trainyard_protocol.gcs import EMULATOR, OF_RUN
-from trainyard_protocol.sync import RunOrder, is_tpu
+from trainyard_protocol.job import cluster, machines
+from trainyard_protocol.job.resources import is_tpu
+from trainyard_protocol.net.gcs import EMULATOR, OF_RUN
+from trainyard_protocol.wire.sync import RunOrder
 
 _ANY_COMMAND = ("/usr/bin/env",)
 """In place of the entry point of a user's image, which may be a program of its own."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from trainyard_agent.runtimes.base import LogSlice, Runtime
 from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.errors import NotFound, TrainyardError
-from trainyard_protocol.sync import LogBlock, LogChunk, LogDigest, LogEnd, LogLine, LogPosition
+from trainyard_protocol.wire.logs import LogBlock, LogChunk, LogDigest, LogEnd, LogLine, LogPosition
 
 MAX_LINES = 4000
 MAX_BYTES = 1 << 19

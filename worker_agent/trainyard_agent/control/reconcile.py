@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import RunOrder
+from trainyard_protocol.wire.sync import RunOrder
 
 
 @dataclass(frozen=True, slots=True)

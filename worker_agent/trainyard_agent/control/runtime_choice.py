@@ -9,8 +9,9 @@ from collections.abc import Collection, Set
 from dataclasses import dataclass
 
 from trainyard_agent.runtimes.runtime_set import Choice
-from trainyard_protocol.runtimes import Runtimes
-from trainyard_protocol.sync import RunOrder, RuntimeName
+from trainyard_protocol.job.runtimes import Runtimes
+from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.sync import RunOrder
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from trainyard_agent.runtimes.installing import is_installing
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.sync import ReplicaReport
+from trainyard_protocol.wire.sync import ReplicaReport
 
 START_DEADLINE_S = 600.0
 """How long an engine may give the same reasons for not starting a run."""

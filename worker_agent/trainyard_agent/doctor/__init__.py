@@ -9,9 +9,12 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import TypeVar
 
-from trainyard_agent.doctor import containers, directories, firewall, processes
+from trainyard_agent.doctor import directories
+from trainyard_agent.engines.docker import doctor as containers
+from trainyard_agent.engines.docker.network import doctor as firewall
+from trainyard_agent.engines.process import doctor as processes
 from trainyard_agent.host.files import is_locked
-from trainyard_protocol.health import Finding
+from trainyard_protocol.views.health import Finding
 
 _SETTLE_S = 1.0  # a running agent creates and removes things all the time
 

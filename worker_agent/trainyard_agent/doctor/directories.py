@@ -4,7 +4,7 @@ from collections.abc import Iterator, Set
 from pathlib import Path
 
 from trainyard_agent.host.files import DamagedFile, read_json, remove_tree
-from trainyard_protocol.health import Finding, sized
+from trainyard_protocol.views.health import Finding, sized
 
 _RUNS = ("runs", "containers")
 _STAGED = ("environments", "staging")

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from trainyard_protocol.sync import Gpu
+from trainyard_protocol.job.resources import Gpu
 
 _DEVICES = ("accel*", "vfio/*")  # of TPU v2 to v4, and of later ones
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard_agent.host import disk
-from trainyard_protocol.health import sized
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import NO_ROOM_AT_END, Disk, ReplicaReport, no_room
+from trainyard_protocol.views.health import sized
+from trainyard_protocol.wire.agents import Disk, no_room
+from trainyard_protocol.wire.sync import NO_ROOM_AT_END, ReplicaReport
 
 EVERY_S = 5.0
 """Between two looks."""

@@ -8,9 +8,9 @@ from threading import Lock
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.monitoring.metric_lines import measurements_in, others_in
 from trainyard_agent.runtimes.base import Handle, Runtime
-from trainyard_protocol.cluster import PRIMARY
+from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.states import ReplicaState
-from trainyard_protocol.sync import ReplicaReport, TrialMeasurement
+from trainyard_protocol.wire.sync import ReplicaReport, TrialMeasurement
 
 READ_S = 1.0
 """Between two reads of a file."""

@@ -8,8 +8,8 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 
-from trainyard_protocol.progress import MAX_NAME
-from trainyard_protocol.sync import MAX_OTHERS, MAX_REPORTED, TrialMeasurement
+from trainyard_protocol.lines.progress import MAX_NAME
+from trainyard_protocol.wire.sync import MAX_OTHERS, MAX_REPORTED, TrialMeasurement
 
 _FIELDS = frozenset({"global_step", "timestamp", "trial", "checkpoint_path"})
 _LONGEST_LINE = 4096

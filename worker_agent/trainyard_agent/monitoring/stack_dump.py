@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trainyard_agent.host import procfs
 from trainyard_agent.runtimes.base import Runtime
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.wire.logs import LogLine
 
 LIMIT = 16 * 1024
 """Maximum length of one replica's stacks, in characters."""

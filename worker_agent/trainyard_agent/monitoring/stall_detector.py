@@ -8,8 +8,8 @@ the agent runs and has read all of the replica's log: clock changes, late reads 
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from trainyard_protocol.progress import FINAL_EVENTS, HEARTBEAT, START, ProgressEvent
-from trainyard_protocol.sync import Stall, StallPolicy
+from trainyard_protocol.lines.progress import FINAL_EVENTS, HEARTBEAT, START, ProgressEvent
+from trainyard_protocol.wire.sync import Stall, StallPolicy
 
 ADVANCES = 3
 """Step changes before the history is used."""

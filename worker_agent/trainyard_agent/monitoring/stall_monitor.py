@@ -20,10 +20,11 @@ from trainyard_agent.monitoring.stack_dump import StackDumper
 from trainyard_agent.monitoring.stall_detector import StepHistory
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.runtimes.use import ReplicaUse
-from trainyard_protocol.cluster import Task
-from trainyard_protocol.progress import parse
+from trainyard_protocol.job.cluster import Task
+from trainyard_protocol.lines.progress import parse
 from trainyard_protocol.states import ReplicaState
-from trainyard_protocol.sync import LogLine, ReplicaReport, RunOrder, Stall, StallPolicy
+from trainyard_protocol.wire.logs import LogLine
+from trainyard_protocol.wire.sync import ReplicaReport, RunOrder, Stall, StallPolicy
 
 POLL_S = 0.5
 """Between two polls."""

@@ -15,8 +15,8 @@ from trainyard_agent.runtimes.use import ReplicaUse, UseMeter
 from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.errors import NotFound, TrainyardError
 from trainyard_protocol.states import ReplicaState
-from trainyard_protocol.sync import ReplicaReport, RunOrder
-from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 
 USAGE_S = 5.0
 """Seconds between two measurements, unless --usage-every is given."""

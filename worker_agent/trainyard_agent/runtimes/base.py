@@ -12,16 +12,11 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict
 
 from trainyard_agent.runtimes.use import ReplicaUse
+from trainyard_protocol.job.pod_settings import PodSettings
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import (
-    LogGap,
-    LogLine,
-    LogPosition,
-    PodSettings,
-    ReplicaReport,
-    RunOrder,
-    RuntimeName,
-)
+from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.logs import LogGap, LogLine, LogPosition
+from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 
 STOPPED = Reason.STOPPED
 

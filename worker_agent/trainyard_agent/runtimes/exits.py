@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from trainyard_protocol.states import Reason, reason_of_exit
-from trainyard_protocol.sync import ExitReport
+from trainyard_protocol.wire.sync import ExitReport
 
 _NO_SPACE = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _BROKEN = re.compile(r"read-only file system|input/output error|stale file handle", re.IGNORECASE)

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainyard_agent.host.files import DamagedFile, read_json
 from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.supervisor import CUT
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.wire.logs import LogLine
 
 DAMAGED = "(this line was damaged on the disk of its machine)"
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, Runtime, StartFailed, Traits
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import LogPosition, ReplicaReport, RunOrder, RuntimeName
+from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.logs import LogPosition
+from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from trainyard_agent.host import disk
 from trainyard_agent.host.files import remove_tree
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import RunOrder
+from trainyard_protocol.wire.sync import RunOrder
 
 _log = logging.getLogger(__name__)
 

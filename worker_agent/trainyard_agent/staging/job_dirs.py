@@ -14,9 +14,9 @@ from trainyard_agent.host import directories, disk, unix_users
 from trainyard_agent.host.directories import LinkInPath
 from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.staging.base import StagingFailed
-from trainyard_protocol.job_dirs import is_owners, owner_parts
+from trainyard_protocol.job.job_dirs import is_owners, owner_parts
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import RunOrder
+from trainyard_protocol.wire.sync import RunOrder
 
 _SHARED = 2  # PROJECT/OWNER, of several jobs
 _PASSED_THROUGH = 0o711  # by whoever knows the rest of the path

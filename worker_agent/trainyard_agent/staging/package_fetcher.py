@@ -10,9 +10,9 @@ from trainyard_agent.server_client import ChecksumMismatch, ServerClient
 from trainyard_agent.staging import archives
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
-from trainyard_protocol.gcs import OF_RUN, CloudStorage, NoSuchObject, split_url
+from trainyard_protocol.net.gcs import OF_RUN, CloudStorage, NoSuchObject, split_url
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import RunOrder
+from trainyard_protocol.wire.sync import RunOrder
 
 _STAGED = re.compile(r"staging://([0-9a-f]{64})/([^/]+)")
 _GCS = re.compile(r"gs://([^/]+)/(.*?([^/]+))")

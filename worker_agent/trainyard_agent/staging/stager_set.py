@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from trainyard_agent.runtimes.runtime_set import Choices
 from trainyard_agent.staging.base import Stager, Staging
-from trainyard_protocol.sync import RunOrder, RuntimeName
+from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.sync import RunOrder
 
 
 class StagerSet:

@@ -6,9 +6,9 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from trainyard_server.api.openapi import description_of
+from trainyard_server.api.description.openapi import description_of
 from trainyard_server.dashboard.views import Pages, View
-from trainyard_server.domain.route_access import API_REFERENCE
+from trainyard_server.domain.access.route_access import API_REFERENCE
 
 router = APIRouter()
 

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request
 
 from trainyard_server.api.dependencies import Cases, caller_of
 from trainyard_server.dashboard.views import View, add_page
-from trainyard_server.domain.route_access import ROUTES
-from trainyard_server.services.audit import AuditQuestion
+from trainyard_server.domain.access.route_access import ROUTES
+from trainyard_server.services.people.audit import AuditQuestion
 
 router = APIRouter()
 

@@ -9,7 +9,7 @@ from trainyard_protocol.states import JobState
 from trainyard_server.api.dependencies import Cases, caller_of
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS
-from trainyard_server.services.cluster import QUEUE_PAGE, AgentLine, ClusterView
+from trainyard_server.services.views.cluster import QUEUE_PAGE, AgentLine, ClusterView
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, JOBS_TOPIC, USAGE_TOPIC
 
 router = APIRouter()

@@ -7,9 +7,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from trainyard_protocol.config.views import JobConfig
 from trainyard_protocol.errors import FailedPrecondition, NotFound
-from trainyard_protocol.views import Explanation, JobDetail, RunView
+from trainyard_protocol.views.configs import JobConfig
+from trainyard_protocol.views.views import Explanation, JobDetail, RunView
 from trainyard_server.api.dependencies import Cases, UseCases
 from trainyard_server.dashboard.pages.job_header import JOB, job_view
 from trainyard_server.dashboard.views import View, add_page

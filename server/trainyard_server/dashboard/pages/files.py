@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views import JobDetail
+from trainyard_protocol.views.views import JobDetail
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.dashboard.cached_listing import CachedListing
 from trainyard_server.dashboard.pages.job_header import JOB, job_view

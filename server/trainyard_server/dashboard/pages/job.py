@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
-from trainyard_protocol.views import JobDetail, ReplicaView, RunView
+from trainyard_protocol.views.views import JobDetail, ReplicaView, RunView
 from trainyard_server.api.dependencies import Cases, UseCases
 from trainyard_server.dashboard.cached_listing import CachedListing
 from trainyard_server.dashboard.pages.job_header import JOB, SHOWN_EVENTS, job_view, shown_events

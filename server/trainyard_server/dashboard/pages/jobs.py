@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.api.dependencies import Cases, caller_of
 from trainyard_server.dashboard.views import View, add_page
-from trainyard_server.services.job_search import PAGE_SIZE, JobListing, JobSearchRequest
+from trainyard_server.services.views.job_search import PAGE_SIZE, JobListing, JobSearchRequest
 from trainyard_server.storage.events.notifier import JOBS_TOPIC, PROGRESS_TOPIC
 
 router = APIRouter()

@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from trainyard_protocol.config.fields import rfc3339
-from trainyard_protocol.views import JobDetail
+from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.views.views import JobDetail
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.dashboard.pages.job_header import JOB, job_view
 from trainyard_server.dashboard.views import View, add_page

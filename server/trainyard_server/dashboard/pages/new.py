@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.machines import configs_dir
+from trainyard_protocol.job.machines import configs_dir
 from trainyard_server.api.dependencies import Cases, UseCases, caller_of
 from trainyard_server.dashboard.views import View, add_page
-from trainyard_server.domain.permissions import ALL_PROJECTS, Caller, Role
+from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Role
 
 router = APIRouter()
 

@@ -8,12 +8,18 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import TooManyRequests, TrainyardError
-from trainyard_server.api.audit import Audited
-from trainyard_server.api.csrf import CSRF_FIELD, address_of, form_body, form_fields, session_cookie
 from trainyard_server.api.dependencies import Cases, UseCases
+from trainyard_server.api.middleware.audit import Audited
+from trainyard_server.api.middleware.csrf import (
+    CSRF_FIELD,
+    address_of,
+    form_body,
+    form_fields,
+    session_cookie,
+)
 from trainyard_server.dashboard.views import Pages, View
-from trainyard_server.domain.route_access import SIGN_IN, SIGN_OUT, local_path
-from trainyard_server.services.sign_in import OtherAccount
+from trainyard_server.domain.access.route_access import SIGN_IN, SIGN_OUT, local_path
+from trainyard_server.services.people.sign_in import OtherAccount
 
 router = APIRouter()
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic.alias_generators import to_snake
 
-from trainyard_protocol.config.text import (
+from trainyard_protocol.errors import MORE_VIOLATIONS, InvalidArgument, TrainyardError, Violation
+from trainyard_protocol.job.config.text import (
     ConfigText,
     NotReadable,
     TextSpan,
@@ -14,8 +15,7 @@ from trainyard_protocol.config.text import (
     position_of,
     violation_message,
 )
-from trainyard_protocol.config.views import Problem, Source
-from trainyard_protocol.errors import MORE_VIOLATIONS, InvalidArgument, TrainyardError, Violation
+from trainyard_protocol.views.configs import Problem, Source
 
 _FIELDS: Mapping[Source, tuple[str, ...]] = {
     "job_id": ("jobId",),

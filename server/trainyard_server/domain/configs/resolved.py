@@ -7,13 +7,13 @@ from typing import Any
 import yaml
 from pydantic.alias_generators import to_camel
 
-from trainyard_protocol.cluster import TASK_TYPES, TaskType, says_chief
-from trainyard_protocol.config import text as config_text
-from trainyard_protocol.config.text import ValueLocation
-from trainyard_protocol.config.views import ReplicaGroup
-from trainyard_protocol.machines import ReplicaRequest, config_of
+from trainyard_protocol.job.cluster import TASK_TYPES, TaskType, says_chief
+from trainyard_protocol.job.config import text as config_text
+from trainyard_protocol.job.config.text import ValueLocation
+from trainyard_protocol.job.machines import ReplicaRequest, config_of
+from trainyard_protocol.job.training_input import Scheduling, TrainingInput
 from trainyard_protocol.message import Message
-from trainyard_protocol.training_input import Scheduling, TrainingInput
+from trainyard_protocol.views.configs import ReplicaGroup
 
 _PREFIXES: Mapping[TaskType, str] = {
     "master": "master",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from trainyard_protocol.cluster import PRIMARY
+from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.states import (
     FAULTS,
     FINAL_JOB_STATES,
@@ -20,8 +20,8 @@ from trainyard_protocol.states import (
     ReplicaState,
     RunState,
 )
-from trainyard_protocol.sync import ExitReport, RunReport, Stall
-from trainyard_protocol.views import Verdict
+from trainyard_protocol.views.views import Verdict
+from trainyard_protocol.wire.sync import ExitReport, RunReport, Stall
 from trainyard_server.domain.lifecycle import evaluators, stalls
 from trainyard_server.domain.lifecycle.causes import Cause, shown
 from trainyard_server.domain.lifecycle.messages import (

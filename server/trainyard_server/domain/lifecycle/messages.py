@@ -4,10 +4,10 @@ import signal
 from collections import Counter
 from collections.abc import Sequence
 
-from trainyard_protocol.cluster import Task
+from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import NO_ROOM_AT_END, ExitReport, ReplicaReport
-from trainyard_protocol.views import Verdict
+from trainyard_protocol.views.views import Verdict
+from trainyard_protocol.wire.sync import NO_ROOM_AT_END, ExitReport, ReplicaReport
 
 _LAST_LINES_LIMIT = 4000  # characters of the failed replica's log that an errorMessage quotes
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainyard_protocol.cluster import PRIMARY, Task
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.sync import Stall, StallPolicy
+from trainyard_protocol.job.cluster import PRIMARY, Task
+from trainyard_protocol.wire.sync import Stall, StallPolicy
 
 LIMIT_LABEL = "trainyard_stall_limit"
 ACTION_LABEL = "trainyard_stall_action"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views import EventView
+from trainyard_protocol.views.views import EventView
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from trainyard_protocol.progress import lower_is_better
+from trainyard_protocol.lines.progress import lower_is_better
 from trainyard_server.domain.metrics.series import Points, joined
 
 

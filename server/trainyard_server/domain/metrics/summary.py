@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from trainyard_protocol.progress import ProgressEvent
-from trainyard_protocol.views import number
+from trainyard_protocol.lines.progress import ProgressEvent
+from trainyard_protocol.views.views import number
 
 METRICS = 8
 POINTS = 40

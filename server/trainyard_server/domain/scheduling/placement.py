@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainyard_protocol.machines import ReplicaRequest
-from trainyard_protocol.sync import Capacity
+from trainyard_protocol.job.machines import ReplicaRequest
+from trainyard_protocol.job.resources import Capacity
 from trainyard_server.domain.scheduling import quotas
 from trainyard_server.domain.scheduling.backfill import Amounts, Reservations
 from trainyard_server.domain.scheduling.pools import nodes_of, packed

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from trainyard_protocol.machines import Resources
-from trainyard_protocol.sync import Capacity
+from trainyard_protocol.job.machines import Resources
+from trainyard_protocol.job.resources import Capacity
 
 
 class PoolNode(NamedTuple):

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from trainyard_protocol.sync import Capacity
+from trainyard_protocol.job.resources import Capacity
 from trainyard_server.domain.scheduling.resources import (
     Assignment,
     Gang,

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from trainyard_protocol.machines import GIGABYTE, ReplicaRequest, Resources
-from trainyard_protocol.sync import Capacity, Gpu, is_tpu
+from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
+from trainyard_protocol.job.resources import Capacity, Gpu, is_tpu
 from trainyard_server.domain.scheduling.pools import nodes_of, packed
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from trainyard_protocol.config.fields import rfc3339
-from trainyard_protocol.machines import GIGABYTE, ReplicaRequest
-from trainyard_protocol.sync import Capacity, is_tpu
+from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest
+from trainyard_protocol.job.resources import Capacity, is_tpu
 from trainyard_server.domain.scheduling import quotas
 from trainyard_server.domain.scheduling.placement import Candidate, Cluster, Group, QuotaBudget
 from trainyard_server.domain.scheduling.quotas import Quotas, amount, excess, used_after

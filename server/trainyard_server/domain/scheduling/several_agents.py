@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from trainyard_protocol.machines import ReplicaRequest
+from trainyard_protocol.job.machines import ReplicaRequest
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
 
 ONE_AGENT = "a gang runs on one agent"

@@ -4,9 +4,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from trainyard_protocol.cluster import TaskType
-from trainyard_protocol.machines import GIGABYTE, Catalog, MachineType, ReplicaRequest, Resources
-from trainyard_protocol.views import SuggestionView
+from trainyard_protocol.job.cluster import TaskType
+from trainyard_protocol.job.machines import (
+    GIGABYTE,
+    Catalog,
+    MachineType,
+    ReplicaRequest,
+    Resources,
+)
+from trainyard_protocol.views.views import SuggestionView
 from trainyard_server.domain.scheduling.placement import Cluster
 from trainyard_server.domain.scheduling.quotas import Quotas, amount
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang

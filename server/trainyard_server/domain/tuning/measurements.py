@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from trainyard_protocol.hyperparameters import Goal
-from trainyard_protocol.progress import is_validation, lower_is_better
+from trainyard_protocol.job.hyperparameters import Goal
+from trainyard_protocol.lines.progress import is_validation, lower_is_better
 
 Measurement = tuple[int, float]
 """A step and the metric there."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainyard_protocol.hyperparameters import (
+from trainyard_protocol.job.hyperparameters import (
     HyperparameterSpec,
     ParameterSpec,
     ParameterType,

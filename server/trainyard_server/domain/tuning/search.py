@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from trainyard_protocol.hyperparameters import HyperparameterSpec
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.suggester import PastTrial, Suggester
 

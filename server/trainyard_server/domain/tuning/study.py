@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainyard_protocol.hyperparameters import HyperparameterSpec
-from trainyard_protocol.progress import lower_is_better
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec
+from trainyard_protocol.lines.progress import lower_is_better
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.domain.tuning.measurements import Measurement, is_below_median
 from trainyard_server.domain.tuning.suggester import PastTrial

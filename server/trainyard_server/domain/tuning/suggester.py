@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainyard_protocol.hyperparameters import HyperparameterSpec
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 
 
 @dataclass(frozen=True, slots=True)

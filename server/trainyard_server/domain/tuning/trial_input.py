@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard_protocol.training_input import TrainingInput, parse_training_input
+from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
 
 _CONFIGS = ("masterConfig", "workerConfig", "parameterServerConfig", "evaluatorConfig")
 

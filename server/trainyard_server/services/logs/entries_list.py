@@ -25,13 +25,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.views.views import LogEntry
 from trainyard_server.context import Backend
-from trainyard_server.domain import logging_filter
-from trainyard_server.domain.logging_filter import LoggingFilter
-from trainyard_server.domain.permissions import Caller
+from trainyard_server.domain.access.permissions import Caller
+from trainyard_server.domain.filters import logging_filter
+from trainyard_server.domain.filters.logging_filter import LoggingFilter
 from trainyard_server.services.logs.batches import LogExecutors
-from trainyard_server.storage.db.studies import LoggedJob, logged_jobs
+from trainyard_server.storage.db.tables.studies import LoggedJob, logged_jobs
 from trainyard_server.storage.logs.store import TIME_STEP
 
 MAX_PAGE_SIZE = 1000

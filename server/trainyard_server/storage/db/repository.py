@@ -27,15 +27,15 @@ from trainyard_protocol.states import (
     RunState,
     check_move,
 )
-from trainyard_protocol.sync import AgentInfo, LogEnd, Stall
-from trainyard_protocol.views import describe_runtime
+from trainyard_protocol.views.views import describe_runtime
+from trainyard_protocol.wire.agents import AgentInfo
+from trainyard_protocol.wire.logs import LogEnd
+from trainyard_protocol.wire.sync import Stall
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.resources import Assignment
 from trainyard_server.domain.scheduling.scheduler import Waiting
-from trainyard_server.storage.db import engine
-from trainyard_server.storage.db.audit_trail import AuditTrail, current_trail
-from trainyard_server.storage.db.job_inputs import JobInput, JobInputs
-from trainyard_server.storage.db.models import (
+from trainyard_server.storage.db.base import engine
+from trainyard_server.storage.db.base.models import (
     IS_LOG_OPEN,
     AgentRow,
     DeletedJobRow,
@@ -47,8 +47,10 @@ from trainyard_server.storage.db.models import (
     ReplicaRow,
     RunRow,
 )
-from trainyard_server.storage.db.reader import Reader
-from trainyard_server.storage.db.revisions import Changes
+from trainyard_server.storage.db.base.revisions import Changes
+from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
+from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.tables.audit_trail import AuditTrail, current_trail
 from trainyard_server.storage.failures import Failure
 
 SERVICE_ACTOR = "trainyard"

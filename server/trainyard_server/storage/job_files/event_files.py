@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainyard_protocol.progress import MAX_NAME, MAX_STEP
+from trainyard_protocol.lines.progress import MAX_NAME, MAX_STEP
 from trainyard_server.storage.job_files.tree import Tree
 
 if TYPE_CHECKING:

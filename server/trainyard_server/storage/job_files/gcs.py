@@ -6,8 +6,14 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trainyard_protocol.errors import NotFound
-from trainyard_protocol.gcs import SCHEME, CloudStorage, NoSuchObject, directory_prefix, split_url
-from trainyard_protocol.views import FileEntry
+from trainyard_protocol.net.gcs import (
+    SCHEME,
+    CloudStorage,
+    NoSuchObject,
+    directory_prefix,
+    split_url,
+)
+from trainyard_protocol.views.views import FileEntry
 from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, FilePage, cut, key
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from trainyard_protocol.errors import (
     PermissionDenied,
     TrainyardError,
 )
-from trainyard_protocol.views import FileEntry
+from trainyard_protocol.views.views import FileEntry
 from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, FilePage, cut, key
 
 _BLOCK = 2**20

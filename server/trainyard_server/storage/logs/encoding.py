@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trainyard_protocol.progress_reader import may_report
-from trainyard_protocol.severity import SEVERITIES, SeverityReader
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.lines.progress_reader import may_report
+from trainyard_protocol.lines.severity import SEVERITIES, SeverityReader
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.logs.index import IndexEntry, key_of
 from trainyard_server.storage.logs.records import (
     NO_TIME,

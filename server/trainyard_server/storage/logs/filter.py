@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from trainyard_protocol.cluster import Task
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.severity import SEVERITIES
-from trainyard_protocol.views import SERVICE_TASK
-from trainyard_server.domain.time_bounds import time_bound
+from trainyard_protocol.job.cluster import Task
+from trainyard_protocol.lines.severity import SEVERITIES
+from trainyard_protocol.views.views import SERVICE_TASK
+from trainyard_server.domain.filters.time_bounds import time_bound
 from trainyard_server.storage.streams import Stream
 
 _SEARCH_LIMIT = 1000  # characters

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from trainyard_protocol.cluster import TASK_TYPES
-from trainyard_protocol.severity import SeverityReader
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.job.cluster import TASK_TYPES
+from trainyard_protocol.lines.severity import SeverityReader
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.files import sync
 from trainyard_server.storage.logs.records import DAMAGED, UNKNOWN_TIME, encode, log_entry
 from trainyard_server.storage.streams import SERVICE, Stream

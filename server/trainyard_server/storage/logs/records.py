@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import IO, Any
 from zlib import crc32
 
-from trainyard_protocol.config.fields import rfc3339
-from trainyard_protocol.severity import SeverityReader
-from trainyard_protocol.sync import LogLine
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.lines.severity import SeverityReader
+from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.streams import SERVICE, Stream
 
 DAMAGED = "(this line was damaged on the disk of the server)"

@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from trainyard_protocol.sync import LogDigest, LogEnd, LogLine, LogPosition
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.wire.logs import LogDigest, LogEnd, LogLine, LogPosition
 from trainyard_server.storage.files import LockTimeout, job_directory, locked, remove_directory, sync
 from trainyard_server.storage.logs import legacy
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter

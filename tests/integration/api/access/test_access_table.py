@@ -27,18 +27,18 @@ from integration.api.api_support import (
     package_job,
     server,
 )
-from trainyard_protocol.sync import AGENT_KEY
-from trainyard_server.api import v1
-from trainyard_server.api.authentication import Authentication
-from trainyard_server.domain.agent_keys import AgentKey
-from trainyard_server.domain.permissions import ALL_PROJECTS, Role, Token
-from trainyard_server.domain.route_access import ROUTES, Access, Route
-from trainyard_server.domain.sessions import Sessions
-from trainyard_server.services.guess_limits import GuessLimits
-from trainyard_server.services.principals import Principals, RevokedSessions
-from trainyard_server.storage.db import people
-from trainyard_server.storage.db.models import TokenRow
+from trainyard_protocol.wire.agents import AGENT_KEY
+from trainyard_server.api.google import v1
+from trainyard_server.api.middleware.authentication import Authentication
+from trainyard_server.domain.access.agent_keys import AgentKey
+from trainyard_server.domain.access.permissions import ALL_PROJECTS, Role, Token
+from trainyard_server.domain.access.route_access import ROUTES, Access, Route
+from trainyard_server.domain.access.sessions import Sessions
+from trainyard_server.services.people.guess_limits import GuessLimits
+from trainyard_server.services.people.principals import Principals, RevokedSessions
+from trainyard_server.storage.db.base.models import TokenRow
 from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.tables import people
 from trainyard_server.storage.events.notifier import Notifier
 
 DOCS = Path(__file__).parents[4] / "docs" / "access.md"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, Clock, Server, package_job, server
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.domain.permissions import Role, Token
+from trainyard_server.domain.access.permissions import Role, Token
 
 ADMIN_PATHS = ("/v1/projects/p/jobs", "/trainyard/v1/status", "/trainyard/v1/projects/p/members")
 AGENT_PATHS = (f"/agent/v1/staging/{'0' * 64}/x.whl",)
@@ -161,7 +161,7 @@ def test_unexpected_error_is_500_without_internal_details(
     def broken(*_: object) -> None:
         raise RuntimeError("a secret of the inside")
 
-    monkeypatch.setattr("trainyard_server.services.jobs.Jobs.get", broken)
+    monkeypatch.setattr("trainyard_server.services.jobs.jobs.Jobs.get", broken)
     answer = api.client.get("/v1/projects/p/jobs/j", headers=ADMIN)
     assert (answer.status_code, answer.json()["error"]["status"]) == (500, "INTERNAL")
     assert "secret" not in answer.text
@@ -172,7 +172,7 @@ def test_full_disk_is_503(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trainyard_server.services.jobs.Jobs.get", full)
+    monkeypatch.setattr("trainyard_server.services.jobs.jobs.Jobs.get", full)
     answer = api.client.get("/v1/projects/p/jobs/j", headers=ADMIN)
     assert (answer.status_code, answer.json()["error"]["status"]) == (503, "UNAVAILABLE")
 

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from integration.api.api_support import ADMIN, TOKENS, Clock, Server, package_job, server
-from trainyard_server.domain.permissions import Token
-from trainyard_server.domain.sessions import LIFETIME, Session
+from trainyard_server.domain.access.permissions import Token
+from trainyard_server.domain.access.sessions import LIFETIME, Session
 
 JOBS = "/v1/projects/p/jobs"
 CANCEL = f"{JOBS}/job:cancel"
@@ -212,7 +212,7 @@ def test_internal_error_has_the_security_headers(api: Server, monkeypatch: pytes
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("trainyard_server.services.jobs.Jobs.get", broken)
+    monkeypatch.setattr("trainyard_server.services.jobs.jobs.Jobs.get", broken)
     answer = api.client.get(f"{JOBS}/j", headers=ADMIN)
     assert answer.status_code == 500
     _check_headers(answer)

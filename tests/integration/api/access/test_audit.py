@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.access.test_session_streams import cookie
 from integration.api.api_support import (
     ADMIN,
@@ -25,11 +25,17 @@ from integration.api.api_support import (
     running_agent,
     server,
 )
-from trainyard_protocol.audit import AuditEntry
-from trainyard_protocol.sync import SyncRequest
-from trainyard_server.domain.route_access import OIDC_CALLBACK, ROUTES, STORAGE_AREAS, Access, Route
-from trainyard_server.services.refusal_counts import MOST_ROWS, ROWS
-from trainyard_server.storage.db import audit
+from trainyard_protocol.views.audit import AuditEntry
+from trainyard_protocol.wire.sync import SyncRequest
+from trainyard_server.domain.access.route_access import (
+    OIDC_CALLBACK,
+    ROUTES,
+    STORAGE_AREAS,
+    Access,
+    Route,
+)
+from trainyard_server.services.people.refusal_counts import MOST_ROWS, ROWS
+from trainyard_server.storage.db.tables import audit
 
 JOBS = "/v1/projects/p/jobs"
 JOB = "/trainyard/v1/projects/p/jobs/job"
@@ -187,7 +193,7 @@ def test_row_is_committed_with_the_change_or_not_at_all(
             "it is being cancelled"
         )
     with monkeypatch.context() as patch:
-        patch.setattr("trainyard_server.services.jobs.check_labels", _broken)
+        patch.setattr("trainyard_server.services.jobs.jobs.check_labels", _broken)
         params = {"updateMask": "labels"}
         (row,) = record("PATCH", f"{JOBS}/other", ADMIN, json={"labels": {"a": "b"}}, params=params)
         assert (row.action, row.status, row.outcome) == ("jobs.update", 500, "failed")

@@ -19,7 +19,7 @@ from integration.api.api_support import (
     server,
     serving,
 )
-from trainyard_server.domain.route_access import ROUTES, Access, find
+from trainyard_server.domain.access.route_access import ROUTES, Access, find
 
 PARAMETERS = {"project": "p", "job_id": "job"}
 QUERY = {"follow": "true", "like": "job", "path": "x"}

@@ -10,8 +10,8 @@ from google.auth import crypt, jwt
 
 from integration.api.access.test_session_streams import cookie
 from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, Clock, Server, server
-from trainyard_server.domain.google_grants import GRANT_TYPE
-from trainyard_server.services.guess_limits import PER_MINUTE
+from trainyard_server.domain.access.google_grants import GRANT_TYPE
+from trainyard_server.services.people.guess_limits import PER_MINUTE
 
 DOMAIN = "trainyard.localhost:8472"
 KEYS = "/trainyard/v1/google-keys"

@@ -15,9 +15,10 @@ import httpx
 import pytest
 
 from integration.api.api_support import ADMIN, AGENT, GB, Clock, ScriptedAgent, Server, server, serving
-from trainyard_protocol.sync import Capacity, Gpu, RunOrder
-from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
-from trainyard_server.domain.route_access import ROUTES, Access, Route
+from trainyard_protocol.job.resources import Capacity, Gpu
+from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_protocol.wire.sync import RunOrder
+from trainyard_server.domain.access.route_access import ROUTES, Access, Route
 
 WORDS = ("narwhal", "leopard")
 GHOST = "unicorn"

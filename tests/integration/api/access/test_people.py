@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.access.test_session_streams import Follower, cookie
 from integration.api.api_support import (
     ADMIN,
@@ -18,8 +18,8 @@ from integration.api.api_support import (
     running_agent,
     serving,
 )
-from trainyard_protocol.people import TOKEN_PREFIX
-from trainyard_server.storage.db.models import TokenRow
+from trainyard_protocol.views.people import TOKEN_PREFIX
+from trainyard_server.storage.db.base.models import TokenRow
 
 TOKENS = "/trainyard/v1/tokens"
 MEMBERS = "/trainyard/v1/projects/p/members"

@@ -9,11 +9,11 @@ import httpx
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, TOKENS, Server, eventually, running_agent, serving
-from trainyard_server.domain.permissions import Token
-from trainyard_server.domain.sessions import LIFETIME, LONGEST, Session, cookie_name
-from trainyard_server.services.principals import RevokedSessions
+from trainyard_server.domain.access.permissions import Token
+from trainyard_server.domain.access.sessions import LIFETIME, LONGEST, Session, cookie_name
+from trainyard_server.services.people.principals import RevokedSessions
 
 LOGS = "/trainyard/v1/projects/p/jobs/job/logs?follow=true"
 STREAMS = ["/live/", LOGS]

@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, Clock, Server, server
-from trainyard_server.domain.sessions import LIFETIME, LONGEST
-from trainyard_server.storage.db import used_tokens
-from trainyard_server.storage.db.models import UsedTokenRow
+from trainyard_server.domain.access.sessions import LIFETIME, LONGEST
+from trainyard_server.storage.db.base.models import UsedTokenRow
+from trainyard_server.storage.db.tables import used_tokens
 
 CODES = "/trainyard/v1/sign-in-codes"
 

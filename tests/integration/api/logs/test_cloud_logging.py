@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from integration.api.api_support import ADMIN, VERA, Clock, ScriptedAgent, Server, package_job, server
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.services.logs import entries_list
 from trainyard_server.storage.logs.store import Stream
 

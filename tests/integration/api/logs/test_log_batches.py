@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import (
     ADMIN,
     KEY,
@@ -23,7 +23,7 @@ from integration.api.api_support import (
     running_agent,
     server,
 )
-from trainyard_protocol.sync import LogChunk
+from trainyard_protocol.wire.logs import LogChunk
 from trainyard_server.services.logs import batches as log_batches
 from trainyard_server.services.logs.formats import LogFormat
 from trainyard_server.services.logs.job_status import JobStatusReader

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from httpx_sse import ServerSentEvent, connect_sse
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import (
     ADMIN,
     AGENT,
@@ -29,8 +29,9 @@ from integration.api.api_support import (
     server,
     serving,
 )
-from trainyard_protocol.sync import LogChunk, LogEnd, SyncRequest, digest
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.wire.logs import LogChunk, LogEnd, digest
+from trainyard_protocol.wire.sync import SyncRequest
 from trainyard_server.services.logs.formats import KEEPALIVE
 from trainyard_server.storage.logs.records import DAMAGED
 

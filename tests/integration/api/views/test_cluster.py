@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, GB, KEY, START, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.states import JobState
-from trainyard_protocol.sync import RunReport, SyncRequest
-from trainyard_protocol.usage import UsageBatch, UsageSample
-from trainyard_protocol.views import ActiveJobsView
-from trainyard_server.services.cluster import QUEUE_PAGE, ClusterView
+from trainyard_protocol.views.usage import UsageBatch, UsageSample
+from trainyard_protocol.views.views import ActiveJobsView
+from trainyard_protocol.wire.sync import RunReport, SyncRequest
+from trainyard_server.services.views.cluster import QUEUE_PAGE, ClusterView
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
-from trainyard_protocol.config import text as config_text
-from trainyard_server.services import configs
+from trainyard_protocol.job.config import text as config_text
+from trainyard_server.services.views import configs
 
 GOOD = """\
 trainingInput:

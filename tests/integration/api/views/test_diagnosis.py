@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ScriptedAgent, Server, package_job
-from trainyard_protocol.health import Check, CheckStatus, Finding, ServerHealth, sized, worst
-from trainyard_protocol.sync import RuntimeOffer
-from trainyard_server.services.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
-from trainyard_server.storage.db.engine import newest_schema
+from trainyard_protocol.views.health import Check, CheckStatus, Finding, ServerHealth, sized, worst
+from trainyard_protocol.wire.agents import RuntimeOffer
+from trainyard_server.services.health.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
+from trainyard_server.storage.db.base.engine import newest_schema
 
 HEALTH = "/trainyard/v1/health"
 

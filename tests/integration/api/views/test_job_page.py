@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.api.api_support import VERA, Clock, ScriptedAgent, Server, running_agent, server
-from trainyard_protocol.sync import LogChunk, LogLine
+from trainyard_protocol.wire.logs import LogChunk, LogLine
 
 JOB = "/projects/p/jobs/job"
 

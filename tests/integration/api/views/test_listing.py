@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-import databases
+from beds import databases
 from integration.api.api_support import ADMIN, ALICE, BOB, Clock, ScriptedAgent, Server, package_job, server
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.states import JobState
-from trainyard_protocol.sync import Stall
-from trainyard_server.services.job_search import JobSearchRequest
-from trainyard_server.storage.db import job_queries, reader
+from trainyard_protocol.wire.sync import Stall
+from trainyard_server.services.views.job_search import JobSearchRequest
+from trainyard_server.storage.db.queries import job_queries, reader
 
 pytestmark = databases.on_every_database
 
@@ -161,12 +161,12 @@ def test_trouble_is_what_failed_lately_and_what_stands_still(jobs: Server) -> No
 
 
 def test_pages_have_every_job_once(jobs: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard_server.services.job_search.PAGE_SIZE", 4)
+    monkeypatch.setattr("trainyard_server.services.views.job_search.PAGE_SIZE", 4)
     for asked in ({}, {"text": "i"}, {"labels": ("team",)}):
         first, second = names(jobs, page=1, **asked), names(jobs, page=2, **asked)
-        monkeypatch.setattr("trainyard_server.services.job_search.PAGE_SIZE", 50)
+        monkeypatch.setattr("trainyard_server.services.views.job_search.PAGE_SIZE", 50)
         assert first + second == names(jobs, **asked)
-        monkeypatch.setattr("trainyard_server.services.job_search.PAGE_SIZE", 4)
+        monkeypatch.setattr("trainyard_server.services.views.job_search.PAGE_SIZE", 4)
 
 
 def test_more_than_are_counted_are_still_found(jobs: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.states import Reason
 from trainyard_server.api.dependencies import UseCases
 from trainyard_server.domain.metrics.summary import CurveSummary
-from trainyard_server.services.metrics import ANSWER_POINTS
+from trainyard_server.services.measurements.metrics import ANSWER_POINTS
 
 MASTER = "master-replica-0"
 

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, GB, KEY, START, Clock, ScriptedAgent, Server, server
+from trainyard_protocol.job.resources import Gpu
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import Gpu
-from trainyard_protocol.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_server.storage.events.notifier import USAGE_TOPIC, usage_topic
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from databases import on_every_database
+from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
+from trainyard_protocol.job.resources import Capacity, Pool
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import CLUSTER, Capacity, Pool, RuntimeOffer
-from trainyard_protocol.views import QueueExplanationView
+from trainyard_protocol.views.views import QueueExplanationView
+from trainyard_protocol.wire.agents import CLUSTER, RuntimeOffer
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from trainyard_agent.control.log_shipper import MAX_CHUNKS, SILENT_EVERY, SILENT_ROUNDS, LogShipper
+from trainyard_agent.engines.fake import Exit, FakeHost, FakeRuntime, Print, Script
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.runtimes.base import Launch, LogSlice
-from trainyard_agent.runtimes.fake import Exit, FakeHost, FakeRuntime, Print, Script
 from trainyard_protocol.errors import TrainyardError, Unavailable
-from trainyard_protocol.sync import LogChunk, LogLine
+from trainyard_protocol.wire.logs import LogChunk, LogLine
 from unit.agent.stub_server import StubServer, run_order
 
 RUN, TASK = "1" * 32, "master-replica-0"

@@ -16,7 +16,7 @@ from trainyard_agent.control.reconcile import (
 )
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.states import Reason
-from trainyard_protocol.sync import RunOrder
+from trainyard_protocol.wire.sync import RunOrder
 from unit.agent.stub_server import run_order
 
 RUN = "1" * 32

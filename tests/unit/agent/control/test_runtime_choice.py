@@ -6,8 +6,8 @@ import pytest
 
 from trainyard_agent.control.runtime_choice import Machine, choose, default_runtime
 from trainyard_agent.runtimes.runtime_set import Choice
-from trainyard_protocol.runtimes import RuntimeImage, Runtimes, RuntimeVersion
-from trainyard_protocol.sync import RuntimeName
+from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes, RuntimeVersion
+from trainyard_protocol.wire.agents import RuntimeName
 from unit.agent.stub_server import run_order
 
 TABLE = Runtimes(

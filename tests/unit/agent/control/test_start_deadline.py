@@ -1,7 +1,7 @@
 from trainyard_agent.control.start_deadline import StartDeadline
 from trainyard_agent.runtimes.installing import activity
 from trainyard_protocol.states import ReplicaState
-from trainyard_protocol.sync import ReplicaReport
+from trainyard_protocol.wire.sync import ReplicaReport
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN = "r"

@@ -1,4 +1,4 @@
-"""Deadline and end of the watchdog; its action is tested in tests/integration/test_fencing.py."""
+"""Deadline and end of the watchdog; its action is tested in tests/integration/fencing/test_fencing.py."""
 
 import json
 import os

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from mounts import SmallDisk, small_disk
+from beds.mounts import SmallDisk, small_disk
 from trainyard_agent.monitoring.disk_watch import DiskWatch
 
 

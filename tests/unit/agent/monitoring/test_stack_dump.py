@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from run_ids import unique_run
+from beds.run_ids import unique_run
+from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.host import procfs
 from trainyard_agent.monitoring.stack_dump import LAUNCHER, LIMIT, StackDumper, parse_faulthandler
 from trainyard_agent.runtimes.base import Launch
-from trainyard_agent.runtimes.process.runtime import ProcessRuntime
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.wire.logs import LogLine
 from unit.agent.stub_server import run_order
 
 RUN, TASK = unique_run("1"), "master-replica-0"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_agent.monitoring.stall_detector import StepHistory
-from trainyard_protocol.progress import ProgressEvent
-from trainyard_protocol.sync import StallPolicy
+from trainyard_protocol.lines.progress import ProgressEvent
+from trainyard_protocol.wire.sync import StallPolicy
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 POLICY = StallPolicy(least_s=10, factor=5)

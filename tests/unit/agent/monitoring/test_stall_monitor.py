@@ -2,13 +2,14 @@ import json
 
 import pytest
 
+from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.monitoring.stack_dump import LIMIT, StackDumper
 from trainyard_agent.monitoring.stall_monitor import STACKS_BYTES, StallMonitor, that_fit
 from trainyard_agent.runtimes.base import LogSlice
-from trainyard_agent.runtimes.fake import FOREVER, FakeHost, FakeRuntime
 from trainyard_protocol.states import ReplicaState
-from trainyard_protocol.sync import LogLine, ReplicaReport, StallPolicy
+from trainyard_protocol.wire.logs import LogLine
+from trainyard_protocol.wire.sync import ReplicaReport, StallPolicy
 from unit.agent.stub_server import run_order
 
 RUN, TASK = "1" * 32, "master-replica-0"

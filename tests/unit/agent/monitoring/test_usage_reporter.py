@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from trainyard_agent.engines.docker.spec import usage_of
+from trainyard_agent.engines.fake import FakeHost, FakeRuntime, Script
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.monitoring.nvidia_smi import NotMeasured, NvidiaSmi
 from trainyard_agent.monitoring.usage_reporter import UsageReporter
 from trainyard_agent.runtimes.base import Launch
-from trainyard_agent.runtimes.docker.spec import usage_of
-from trainyard_agent.runtimes.fake import FakeHost, FakeRuntime, Script
 from trainyard_agent.runtimes.use import ReplicaUse, UseMeter, parse_gpus
-from trainyard_protocol.sync import ReplicaOrder, RunOrder
-from trainyard_protocol.usage import GpuUsage, UsageSample
+from trainyard_protocol.views.usage import GpuUsage, UsageSample
+from trainyard_protocol.wire.sync import ReplicaOrder, RunOrder
 from unit.agent.stub_server import StubServer, run_order
 
 RUN, OTHER = "1" * 32, "2" * 32

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mounts import small_disk
+from beds.mounts import small_disk
 from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_agent.staging.job_dirs import JobDirMount, JobDirs, create_default

@@ -4,7 +4,7 @@ import pytest
 
 from trainyard_cli.local import host_names
 from trainyard_cli.settings import Server
-from trainyard_protocol import loopback
+from trainyard_protocol.net import loopback
 
 NAMES = ["ml.trainyard.localhost", "storage.trainyard.localhost"]
 

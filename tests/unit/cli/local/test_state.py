@@ -20,8 +20,8 @@ from trainyard_cli.local.connect import connect
 from trainyard_cli.local.state import LocalState, Options
 from trainyard_cli.settings import Target
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
-from trainyard_protocol.loopback import free_port
-from trainyard_protocol.people import TokenRequest
+from trainyard_protocol.net.loopback import free_port
+from trainyard_protocol.views.people import TokenRequest
 from unit.cli.scripted_server import ScriptedServer, ok, refused, scripted_server
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_cli.submission import config_file
-from trainyard_protocol.config.text import TextPosition
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.training_input import parse_job
+from trainyard_protocol.job.config.text import TextPosition
+from trainyard_protocol.job.training_input import parse_job
 
 GOOD = """\
 # what to train

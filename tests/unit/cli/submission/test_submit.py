@@ -9,7 +9,7 @@ from trainyard_cli.submission import submit
 from trainyard_cli.submission.flags import JobFlags, merge
 from trainyard_cli.submission.sweep import swept
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.machines import default_catalog
+from trainyard_protocol.job.machines import default_catalog
 
 NOW = time.mktime((2026, 11, 20, 14, 25, 1, 0, 0, -1))
 

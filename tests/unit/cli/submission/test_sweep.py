@@ -5,14 +5,14 @@ from typing import Any
 import click
 import pytest
 
-from trainyard_cli.output import study_plan
+from trainyard_cli.output.jobs import study_plan
 from trainyard_cli.submission.flags import JobFlags, merge
 from trainyard_cli.submission.sweep import Sweep
-from trainyard_protocol.config.validation import check
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.hyperparameters import HyperparameterSpec
-from trainyard_protocol.machines import default_catalog
-from trainyard_protocol.training_input import parse_training_input
+from trainyard_protocol.job.config.validation import check
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec
+from trainyard_protocol.job.machines import default_catalog
+from trainyard_protocol.job.training_input import parse_training_input
 
 
 def study(*sweeps: str, config: dict[str, Any] | None = None, **flags: Any) -> dict[str, Any]:

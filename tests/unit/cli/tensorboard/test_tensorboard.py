@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
-import storage_emulator
-from addresses import free_ports
+from beds import storage_emulator
+from support.addresses import free_ports
 from trainyard_cli.commands import tree
 from trainyard_cli.main import run
 from trainyard_cli.submission.upload import cloud_storage
@@ -28,7 +28,7 @@ from trainyard_cli.tensorboard import server as tensorboard
 from trainyard_cli.tensorboard.event_mirror import EventFileMirror, follow
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound
 from trainyard_protocol.states import JobState, RunState
-from trainyard_protocol.views import JobDetail, RunView
+from trainyard_protocol.views.views import JobDetail, RunView
 from unit.cli.scripted_server import ScriptedServer, ok, refused, scripted_server
 
 PATIENCE_S = 60

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from contextlib import ExitStack
 
-from trainyard_protocol.loopback import IPV4, listen
+from trainyard_protocol.net.loopback import IPV4, listen
 
 
 async def test_answers_of_several_writes_do_not_wait_for_the_clients_acknowledgement() -> None:

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-import databases
+from beds import databases
+from beds.databases import on_every_database
 from benchmarks.filled import agent_info
-from databases import on_every_database
-from trainyard_protocol.sync import LogLine, RunReport, SyncRequest, SyncResponse
+from trainyard_protocol.wire.logs import LogLine
+from trainyard_protocol.wire.sync import RunReport, SyncRequest, SyncResponse
 from trainyard_server.api.dependencies import UseCases
 from trainyard_server.app import build
 from trainyard_server.config.settings import Settings
-from trainyard_server.domain.agent_keys import AgentKey
-from trainyard_server.domain.permissions import Caller, Role
+from trainyard_server.domain.access.agent_keys import AgentKey
+from trainyard_server.domain.access.permissions import Caller, Role
 from trainyard_server.domain.scheduling.scheduler import Plan
-from trainyard_server.storage.db import revisions
+from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic
 from trainyard_server.storage.logs.job_log import Appended
 from trainyard_server.storage.streams import Stream

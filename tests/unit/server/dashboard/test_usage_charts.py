@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainyard_protocol.usage import GpuSeries, UsageSeries, UsageView
+from trainyard_protocol.views.usage import GpuSeries, UsageSeries, UsageView
 from trainyard_server.dashboard.usage_charts import HEIGHT, WIDTH, UsageChart, usage_charts
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -10,7 +10,7 @@ from jinja2 import UndefinedError
 from starlette.requests import Request
 
 from trainyard_server.dashboard.views import POLLING_THREADS, Dashboard, Parts, View, _events, _key
-from trainyard_server.domain.permissions import Caller, Role
+from trainyard_server.domain.access.permissions import Caller, Role
 from trainyard_server.storage.events.notifier import Notifier
 
 LONG_S = 1000.0

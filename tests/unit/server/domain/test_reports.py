@@ -10,8 +10,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.sync import LogChunk, LogEnd, SyncRequest
-from trainyard_protocol.usage import UsageBatch
+from trainyard_protocol.views.usage import UsageBatch
+from trainyard_protocol.wire.logs import LogChunk, LogEnd
+from trainyard_protocol.wire.sync import SyncRequest
 from trainyard_server.domain import reports
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

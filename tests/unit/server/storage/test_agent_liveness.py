@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from trainyard_server.storage.agent_liveness import AgentLiveness
-from trainyard_server.storage.db.models import AgentRow
+from trainyard_server.storage.db.base.models import AgentRow
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge
-from trainyard_protocol.views import Staged
+from trainyard_protocol.views.views import Staged
 from trainyard_server.storage.uploads import UploadStore
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_protocol.config import text as config_text
+from trainyard_protocol.job.config import text as config_text
 from trainyard_server.domain.configs import clone as cloning
 
 

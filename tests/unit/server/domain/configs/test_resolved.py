@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from trainyard_protocol.config import text as config_text
-from trainyard_protocol.config.validation import check
-from trainyard_protocol.machines import default_catalog, gang
-from trainyard_protocol.training_input import TrainingInput, parse_training_input
+from trainyard_protocol.job.config import text as config_text
+from trainyard_protocol.job.config.validation import check
+from trainyard_protocol.job.machines import default_catalog, gang
+from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
 from trainyard_server.domain.configs import resolved
 
 

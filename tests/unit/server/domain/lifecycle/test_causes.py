@@ -6,8 +6,8 @@ from textwrap import dedent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_protocol.sync import Stream
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.wire.logs import Stream
 from trainyard_server.domain.lifecycle.causes import Cause, first_cause, shown
 
 HEAD = "Traceback (most recent call last):\n"

@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import (
     JOB_MOVES,
     RUN_MOVES,
@@ -12,8 +13,7 @@ from trainyard_protocol.states import (
     ReplicaState,
     RunState,
 )
-from trainyard_protocol.sync import ExitReport, ReplicaReport, RunReport, Stall
-from trainyard_protocol.training_input import parse_training_input
+from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunReport, Stall
 from trainyard_server.domain.lifecycle import decisions, messages
 from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.lifecycle.decisions import (

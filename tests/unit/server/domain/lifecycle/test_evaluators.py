@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.sync import ExitReport
-from trainyard_protocol.training_input import parse_training_input
+from trainyard_protocol.wire.sync import ExitReport
 from trainyard_server.domain.lifecycle.decisions import RetryPolicy, decider, step
 from trainyard_server.domain.lifecycle.evaluators import MOST_RESTARTS
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot

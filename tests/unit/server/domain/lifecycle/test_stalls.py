@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.sync import Stall, StallPolicy
+from trainyard_protocol.wire.sync import Stall, StallPolicy
 from trainyard_server.domain.lifecycle.stalls import (
     StallAction,
     StalledReplica,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.states import JOB_MOVES, JobState
-from trainyard_protocol.views import EventView
+from trainyard_protocol.views.views import EventView
 from trainyard_server.domain.lifecycle.timeline import bars, spans
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -6,8 +6,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_protocol.progress import ProgressEvent
-from trainyard_protocol.views import MetricsDigest
+from trainyard_protocol.lines.progress import ProgressEvent
+from trainyard_protocol.views.views import MetricsDigest
 from trainyard_server.domain.metrics.summary import METRICS, POINTS, CurveSummary, ordered
 
 VALUES = st.one_of(st.floats(), st.integers(-10, 10).map(float))

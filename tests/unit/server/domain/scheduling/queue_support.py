@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainyard_protocol.cluster import Task
-from trainyard_protocol.machines import GIGABYTE, ReplicaRequest, Resources
+from trainyard_protocol.job.cluster import Task
+from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
+from trainyard_protocol.job.resources import Capacity, Gpu
+from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
 from trainyard_protocol.states import JobState
-from trainyard_protocol.sync import Capacity, Gpu
-from trainyard_protocol.training_input import ReplicaConfig, TrainingInput
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.scheduling.scheduler import Placement, Plan
 from trainyard_server.domain.snapshots import JobSnapshot

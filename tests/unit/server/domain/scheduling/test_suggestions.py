@@ -3,8 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from trainyard_protocol.cluster import Task
-from trainyard_protocol.machines import ReplicaRequest, Resources, default_catalog
+from trainyard_protocol.job.cluster import Task
+from trainyard_protocol.job.machines import ReplicaRequest, Resources, default_catalog
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
 from trainyard_server.domain.scheduling.suggestions import Situation, suggestions

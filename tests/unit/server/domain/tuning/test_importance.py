@@ -2,7 +2,7 @@
 
 import random
 
-from trainyard_protocol.hyperparameters import HyperparameterSpec
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_server.domain.tuning.importance import importances, ranks
 
 SPEC = HyperparameterSpec.model_validate(

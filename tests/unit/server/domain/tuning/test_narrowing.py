@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_protocol.hyperparameters import HyperparameterSpec, ParameterSpec
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec, ParameterSpec
 from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.narrowing import narrowed
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainyard_protocol.hyperparameters import HyperparameterSpec, ParameterSpec
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec, ParameterSpec
 from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.search import GridSearch
 from trainyard_server.domain.tuning.suggester import PastTrial

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from trainyard_protocol.hyperparameters import Goal, HyperparameterSpec
+from trainyard_protocol.job.hyperparameters import Goal, HyperparameterSpec
+from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import JobState
-from trainyard_protocol.training_input import parse_training_input
 from trainyard_server.domain.tuning.measurements import (
     MAX_MEASUREMENTS,
     chosen_metric,

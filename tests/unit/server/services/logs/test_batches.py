@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from trainyard_protocol.sync import LogLine
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.services.logs.batches import LogBatch, LogBatches, LogExecutors, LogRequest
 from trainyard_server.services.logs.formats import LogFormat
 from trainyard_server.storage.logs.filter import EVERYTHING

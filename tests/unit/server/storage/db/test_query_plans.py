@@ -9,9 +9,10 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import event
 
-from trainyard_server.storage.db import filters, studies
-from trainyard_server.storage.db.reader import Reader
+from trainyard_server.storage.db.queries import filters
+from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.tables import studies
 
 FILTERS = (
     "",

@@ -11,6 +11,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, insert, inspect, update
 
+from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.states import (
     JOB_MOVES,
     REPLICA_MOVES,
@@ -21,11 +23,11 @@ from trainyard_protocol.states import (
     ReplicaState,
     RunState,
 )
-from trainyard_protocol.sync import AgentInfo, Capacity, ExitReport
-from trainyard_protocol.training_input import TrainingInput
+from trainyard_protocol.wire.agents import AgentInfo
+from trainyard_protocol.wire.sync import ExitReport
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.resources import Assignment
-from trainyard_server.storage.db.models import EventRow, JobRow, ReplicaRow, RunRow, Table
+from trainyard_server.storage.db.base.models import EventRow, JobRow, ReplicaRow, RunRow, Table
 from trainyard_server.storage.db.repository import ConcurrentUpdate, Store, Writer
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainyard_protocol.sync import LogEnd, digest
+from trainyard_protocol.wire.logs import LogEnd, digest
 from trainyard_server.storage.files import LockTimeout, locked
 from trainyard_server.storage.logs.index import SIZE
 from trainyard_server.storage.logs.records import DAMAGED, RecordReader

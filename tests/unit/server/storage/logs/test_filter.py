@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_protocol.config.fields import rfc3339
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.severity import SEVERITIES
-from trainyard_protocol.sync import LogLine
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.lines.severity import SEVERITIES
+from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.logs import job_log, records
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter, parse_filter
 from trainyard_server.storage.logs.store import LogStore, Stream

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_protocol.sync import LogEnd, digest
+from trainyard_protocol.wire.logs import LogEnd, digest
 from trainyard_server.storage.files import locked
 from trainyard_server.storage.logs.records import DAMAGED
 from trainyard_server.storage.logs.store import SERVICE, LogStore, Stream

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.sync import LogEnd, LogLine, digest
-from trainyard_protocol.views import LogEntry
+from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.wire.logs import LogEnd, LogLine, digest
 from trainyard_server.storage.logs import job_log
 from trainyard_server.storage.logs.records import UNKNOWN_TIME
 from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogMismatch, LogStore, Stream

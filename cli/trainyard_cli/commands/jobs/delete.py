@@ -1,0 +1,95 @@
+"""`jobs delete`: what it removes, the question at a terminal, and the removal."""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from trainyard_cli.client import Client
+from trainyard_cli.local.connect import notify
+from trainyard_cli.local.state import LocalState
+from trainyard_cli.output.jobs.formats import count
+from trainyard_cli.output.text.safe import echo
+from trainyard_protocol.errors import FailedPrecondition
+from trainyard_protocol.states import FINAL_JOB_STATES
+from trainyard_protocol.views.views import JobDetail
+
+_SHOWN = 20
+"""Jobs that the question names."""
+
+
+def ended_jobs(client: Client, filter_: str) -> list[str]:
+    """The names of the jobs that match and have ended; says how many of those that match have not."""
+    jobs = list(client.list_jobs(filter_))
+    ended = [job["jobId"] for job in jobs if job["state"] in FINAL_JOB_STATES]
+    if active := len(jobs) - len(ended):
+        verbs = ("has", "stays") if active == 1 else ("have", "stay")
+        notify(f"{count(active, 'job')} of those that match {verbs[0]} not ended, and {verbs[1]}.")
+    if not ended:
+        notify("No job that has ended matches. Nothing was deleted.")
+    return ended
+
+
+def delete(client: Client, names: Sequence[str], state: LocalState, *, confirmed: bool) -> None:
+    """Delete jobs that have ended: all of them, or none if one is unknown or has not ended.
+
+    Raises NotFound, FailedPrecondition; a usage error without a terminal to ask at, unless `confirmed`.
+    """
+    jobs = {name: client.detail(name) for name in dict.fromkeys(names)}
+    active = {name: detail.state for name, detail in jobs.items() if detail.state not in FINAL_JOB_STATES}
+    if active:
+        states = ", ".join(f"{name} is {state}" for name, state in active.items())
+        raise FailedPrecondition(
+            f"Only jobs that have ended can be deleted: {states}. Nothing was deleted.\n"
+            f"To end it first:  jobs cancel {next(iter(active))}{client.flags}"
+        )
+    root = state.jobs / client.project if client.server.local else None
+    directories = {name: own_directory(detail, root, name) for name, detail in jobs.items()}
+    if not confirmed:
+        _ask(consequences(jobs, directories))
+    for name in jobs:
+        client.delete_job(name)
+        directory = directories[name]
+        if directory is not None:
+            _remove(directory)
+        notify(f"Deleted the job [{name}]" + (f" and {directory}." if directory is not None else "."))
+
+
+def own_directory(detail: JobDetail, root: Path | None, name: str) -> Path | None:
+    """The default directory of a job in the local state; None for a job with a jobDir, and where there is none."""
+    if root is None or detail.job.get("trainingInput", {}).get("jobDir"):
+        return None
+    directory = root / name
+    return directory if directory.is_dir() and not directory.is_symlink() else None
+
+
+def consequences(jobs: Mapping[str, JobDetail], directories: Mapping[str, Path | None]) -> str:
+    """The text of the question: what is removed, and what stays. Pure."""
+    lines = [f"This deletes {count(len(jobs), 'job')} with record, log, curves and resource usage:"]
+    for name, detail in list(jobs.items())[:_SHOWN]:
+        own, job_dir = directories[name], detail.job.get("trainingInput", {}).get("jobDir")
+        also = f", and its directory {own} with all files" if own is not None else ""
+        stays = f"; {job_dir} stays" if job_dir else ""
+        lines.append(f"  {name} ({detail.state}){also}{stays}")
+    if len(jobs) > _SHOWN:
+        lines.append(
+            f"  and {len(jobs) - _SHOWN} more, with their own directories; directories of --job-dir stay"
+        )
+    return "\n".join([*lines, "This cannot be undone. The names are never used again."])
+
+
+def _ask(text: str) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{text}\nThere is no terminal to confirm it at: add --yes.")
+    echo(text, err=True)
+    if not click.confirm("Delete?", err=True):
+        raise click.ClickException("Nothing was deleted.")
+
+
+def _remove(directory: Path) -> None:
+    try:
+        shutil.rmtree(directory)
+    except OSError as error:
+        notify(f"WARNING: {directory} could not be removed: {error.strerror}.")

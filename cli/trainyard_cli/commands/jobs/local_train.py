@@ -1,0 +1,153 @@
+"""`trainyard local train`: a trainer on this machine without the service, as `gcloud ai-platform local train` ran it.
+
+Alone it runs `python -m MODULE ARGS --job-dir DIR` in the package's parent directory. Distributed it runs a chief,
+workers, parameter servers and evaluators with a TF_CONFIG on ports of this machine that follow each other; the chief's
+exit code is the command's, and the others are ended with it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from trainyard_cli.output.text.safe import echo
+from trainyard_protocol.errors import InvalidArgument, Violation
+
+PRIMARY = "chief"
+LAST_PORT = 65_535
+
+_GRACE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGang:
+    """The replicas beside the chief, and the first port."""
+
+    workers: int = 2
+    parameter_servers: int = 2
+    evaluators: int = 0
+    start_port: int = 27182
+
+    def cluster(self) -> Mapping[str, Sequence[str]]:
+        """The addresses by task type, as TF_CONFIG has them: without evaluators. Raises InvalidArgument."""
+        count = 1 + self.parameter_servers + self.workers
+        if self.start_port + count - 1 > LAST_PORT:
+            raise InvalidArgument(
+                Violation(
+                    "start_port",
+                    f"{count} replicas need ports from {self.start_port} on; the last is {LAST_PORT}.",
+                )
+            )
+        ports = iter(range(self.start_port, self.start_port + count))
+        counts = {PRIMARY: 1, "ps": self.parameter_servers, "worker": self.workers}
+        return {
+            kind: [f"localhost:{next(ports)}" for _ in range(number)]
+            for kind, number in counts.items()
+            if number
+        }
+
+    def tasks(self) -> Iterator[tuple[str, int]]:
+        """The tasks in the order of their start: the chief last."""
+        counts = (("ps", self.parameter_servers), ("worker", self.workers), ("evaluator", self.evaluators))
+        for kind, number in (*counts, (PRIMARY, 1)):
+            for index in range(number):
+                yield kind, index
+
+
+def train(
+    module: str, package: Path | None, job_dir: str, user_args: Sequence[str], gang: LocalGang | None
+) -> int:
+    """Run the module until it ends, and return its exit code, 128 + n for signal n. Raises InvalidArgument."""
+    directory = _parent_of(module, package)
+    arguments = [*user_args, *(("--job-dir", job_dir) if job_dir else ())]
+    if gang is None:
+        config = _tf_config(module, arguments, {}, {})
+        with _running(module, directory, arguments, config, "") as process:
+            return _exit_code(process)
+    cluster, started = gang.cluster(), list["subprocess.Popen[str]"]()
+    with ExitStack() as replicas:
+        for kind, index in gang.tasks():
+            config = _tf_config(module, arguments, cluster, {"type": kind, "index": index})
+            running = _running(module, directory, arguments, config, f"{kind}-{index}")
+            process = replicas.enter_context(running)
+            started.append(process)
+        code = _exit_code(process)
+        for one in started:
+            if one.poll() is None:
+                one.terminate()  # all at once: each may take its time to finish
+        return code
+
+
+def _parent_of(module: str, package: Path | None) -> Path:
+    """The directory from which the module can be imported. Raises InvalidArgument."""
+    name = module.partition(".")[0]
+    if package is None:
+        return Path.cwd()
+    if not (package / "__init__.py").is_file():
+        raise InvalidArgument(f"--package-path {package} is no Python package: it has no __init__.py.")
+    if package.resolve().name != name:
+        raise InvalidArgument(
+            f"--module-name {module} is not in the package {package}; it would be {package.resolve().name}.MODULE."
+        )
+    return package.resolve().parent
+
+
+def _tf_config(
+    module: str, arguments: Sequence[str], cluster: Mapping[str, Sequence[str]], task: Mapping[str, object]
+) -> str:
+    job = {"job_name": module, "args": list(arguments)}
+    return json.dumps({"job": job, "task": task, "cluster": cluster, "environment": "cloud"})
+
+
+@contextmanager
+def _running(
+    module: str, directory: Path, arguments: Sequence[str], tf_config: str, label: str
+) -> Iterator["subprocess.Popen[str]"]:
+    """The process of a replica, ended with the block. `label`: in front of each of its lines; "": none."""
+    path = os.pathsep.join(filter(None, (str(directory), os.environ.get("PYTHONPATH", ""))))
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=directory,
+        env={**os.environ, "TF_CONFIG": tf_config, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE if label else None,
+        stderr=subprocess.STDOUT if label else None,
+        text=True,
+        errors="replace",
+    )
+    reader = threading.Thread(target=_print_lines, args=(process.stdout, label)) if process.stdout else None
+    if reader is not None:
+        reader.start()
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if reader is not None:
+            reader.join(_GRACE_S)
+
+
+def _print_lines(lines: IO[str], label: str) -> None:
+    with lines:
+        for line in lines:
+            echo(f"{label}: {line.rstrip()}")
+
+
+def _exit_code(process: "subprocess.Popen[str]") -> int:
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        code = process.wait()
+    return code if code >= 0 else 128 - code

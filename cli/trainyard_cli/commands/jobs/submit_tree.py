@@ -1,0 +1,141 @@
+"""Commands that make a job: `jobs submit` and `jobs validate`. Part of the command tree."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trainyard_cli.commands.service.completion import job_names
+from trainyard_cli.commands.shared.gcloud_flags import gcloud_wide_flags, kms_flags
+from trainyard_cli.commands.shared.options import (
+    TrialName,
+    WithUserArgs,
+    follow_options,
+    output_options,
+    server_options,
+)
+from trainyard_cli.commands.shared.suggestions import CommandGroup
+from trainyard_cli.settings import Target
+from trainyard_cli.submission.flags import JobFlags, job_flags, pop_flags
+
+if TYPE_CHECKING:
+    from trainyard_cli.output.jobs.formats import Output
+
+from_trial_option = click.option(
+    "--from-trial",
+    type=TrialName(),
+    shell_complete=job_names,
+    help="Take the config and the hyperparameters of this trial of a study, or of its best one. Arguments after -- "
+    "follow them.",
+)
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="The job's YAML or JSON file, or - for standard input. Flags override it.",
+)
+
+
+@click.group("submit", cls=CommandGroup)
+def submit_group() -> None:
+    """Submit a job."""
+
+
+@submit_group.command("training", cls=WithUserArgs)
+@click.argument("job", required=False)
+@config_option
+@from_trial_option
+@job_flags
+@click.option("--async", "asynchronous", is_flag=True, help="Return once the job is queued (the default).")
+@click.option(
+    "--stream-logs", is_flag=True, help="Show the log until the job ends, and exit with the job's exit code."
+)
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="Accept a job of this name that exists with the same content; with another one, show the differences.",
+)
+@follow_options
+@kms_flags
+@gcloud_wide_flags
+@server_options
+@output_options
+def submit_training(target: Target, output: "Output", **parameters: Any) -> int | None:
+    """Submit a training job. Arguments after -- go to the training program.
+
+    The default JOB is made from the name of the config and the time.
+    """
+    if parameters["asynchronous"] and parameters["stream_logs"]:
+        raise click.UsageError("argument --async: At most one of --async | --stream-logs can be specified.")
+    for flag in ("raw", "cancel_on_interrupt"):
+        if parameters[flag] and not parameters["stream_logs"]:
+            raise click.UsageError(f"argument --{flag.replace('_', '-')}: It needs --stream-logs.")
+    flags = _checked(pop_flags(parameters))
+    from trainyard_cli.commands.jobs import submit as job_commands
+
+    return job_commands.submit(
+        target,
+        output,
+        flags,
+        **_job(parameters),
+        stream_logs=parameters["stream_logs"],
+        if_not_exists=parameters["if_not_exists"],
+        raw=parameters["raw"],
+        cancel_on_interrupt=parameters["cancel_on_interrupt"],
+    )
+
+
+@submit_group.command(
+    "prediction", hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+def submit_prediction() -> None:
+    """Refused: batch prediction is not offered."""
+    raise click.ClickException(
+        "Batch prediction is not offered here: jobs are training jobs. A training job with an image or a script "
+        "of your own can read a model and write predictions."
+    )
+
+
+@click.command(cls=WithUserArgs)
+@click.argument("job", required=False)
+@config_option
+@from_trial_option
+@job_flags
+@click.option("--fix", is_flag=True, help="First restore the indentation that the config has lost.")
+@server_options
+@output_options
+def validate(target: Target, output: "Output", fix: bool, **parameters: Any) -> None:
+    """Check a job and show its replicas, without submitting it.
+
+    With --fix, a config from standard input is printed with its indentation, and not checked.
+    """
+    flags = _checked(pop_flags(parameters))
+    from trainyard_cli.commands.jobs import submit as job_commands
+
+    job_commands.validate(
+        target,
+        output,
+        flags,
+        **_job(parameters),
+        fix=fix,
+    )
+
+
+def _job(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the commands that make a job, besides its flags."""
+    return {
+        "name": parameters["job"] or "",
+        "config": parameters["config"],
+        "from_trial": parameters["from_trial"] or "",
+        "user_args": parameters["user_args"],
+        "words": parameters["words"],
+    }
+
+
+def _checked(flags: JobFlags) -> JobFlags:
+    """Validate --staging-bucket. Raises a usage error."""
+    bucket = flags.text("staging_bucket")
+    name = bucket.removeprefix("gs://").rstrip("/")
+    if bucket and (not name or "/" in name or not bucket.startswith("gs://")):
+        raise click.UsageError(f"argument --staging-bucket: Must be of form gs://BUCKET; this is {bucket!r}.")
+    return flags

@@ -1,0 +1,227 @@
+"""Flags that many commands share, and the command class with arguments after `--`."""
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainyard_cli.commands.shared.suggestions import unknown_option
+from trainyard_cli.settings import (
+    DEFAULT_PROJECT,
+    Target,
+    checked_project,
+    default_project,
+    default_state_dir,
+)
+
+Command = Callable[..., Any]
+
+ca_file_option = click.option(
+    "--ca-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="CA certificates (PEM) for --server.  [default: $TRAINYARD_CA_FILE, else the operating system's]",
+)
+runtimes_option = click.option(
+    "--runtimes",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with your own runtime versions and their images.",
+)
+_state_dir = click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The local service's directory.  [default: $TRAINYARD_STATE_DIR or ~/.local/state/trainyard]",
+)
+
+
+class JobName(click.ParamType[str]):
+    """Parameter type of a job name, or of a trial as STUDY/7, whose value is the id of its job. Repeats the protocol's
+    rule, whose import is too slow for shell completion."""
+
+    name = "JOB"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,127}([/.][1-9][0-9]{0,4})?", text):
+            self.fail(
+                f"{text!r} is not a job name: a name starts with a letter and has at most 128 letters, numbers "
+                "and underscores. A trial is STUDY/NUMBER.",
+                param,
+                ctx,
+            )
+        return text.replace("/", ".")
+
+
+class TrialName(JobName):
+    """Parameter type of --from-trial: a trial, or a study for its best one."""
+
+    name = "JOB[/TRIAL]"
+
+
+class Duration(click.ParamType[float]):
+    """Parameter type of a duration such as 10m; the value is in seconds."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from trainyard_protocol.lines.time_parsing import parse_duration
+
+        try:
+            return parse_duration(str(value)).total_seconds()
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+class KeepJobs(Duration):
+    """Parameter type of --keep-jobs: a duration above 0, or `all`; the value is the text."""
+
+    name = "DURATION|all"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value != "all" and not super().convert(value, param, ctx):
+            self.fail("must be above 0: a job that ends must be there to be read.", param, ctx)
+        return value
+
+
+class ContainerUser(click.ParamType[str]):
+    """Parameter type of --container-user."""
+
+    name = "image|UID[:GID]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not re.fullmatch(r"auto|image|[1-9][0-9]{0,9}(:[0-9]{1,10})?", text):
+            self.fail(
+                f"{text!r} is neither image nor ids such as 1000:1000, which are not root's.", param, ctx
+            )
+        return text
+
+
+def state_options(function: Command) -> Command:
+    """--state-dir; the command receives `state_dir: Path`."""
+
+    @functools.wraps(function)
+    def wrapped(*, state_dir: Path | None, **parameters: Any) -> Any:
+        return function(state_dir=state_dir or default_state_dir(), **parameters)
+
+    return _state_dir(wrapped)
+
+
+def server_options(
+    function: Command, *, project_help: str = f"[default: $TRAINYARD_PROJECT or {DEFAULT_PROJECT}]"
+) -> Command:
+    """--server, --token-file, --ca-file, --project, --state-dir; the command receives one `target: Target`."""
+
+    @functools.wraps(function)
+    def wrapped(
+        *,
+        server: str | None,
+        token_file: Path | None,
+        ca_file: Path | None,
+        project: str | None,
+        state_dir: Path | None,
+        **rest: Any,
+    ) -> Any:
+        target = Target(
+            state_dir=state_dir or default_state_dir(),
+            project=checked_project(project or default_project()),
+            server=server or "",
+            token_file=token_file,
+            local=state_dir is not None,
+            ca_file=ca_file,
+        )
+        return function(target=target, **rest)
+
+    for option in (
+        _state_dir,
+        click.option("--project", help=project_help),
+        ca_file_option,
+        click.option(
+            "--token-file",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="File with the token for --server.  [default: $TRAINYARD_TOKEN]",
+        ),
+        click.option("--server", metavar="URL", help="[default: $TRAINYARD_SERVER, else this machine's own]"),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def follow_options(function: Command) -> Command:
+    """--raw and --cancel-on-interrupt of the commands that follow a job."""
+    for option in (
+        click.option(
+            "--cancel-on-interrupt",
+            is_flag=True,
+            help="Ctrl-C cancels the job; a second Ctrl-C stops waiting for its end.",
+        ),
+        click.option(
+            "--raw",
+            is_flag=True,
+            help="On a terminal: every line as it was printed, as in a pipe, with colours.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def output_options(function: Command) -> Command:
+    """-o, --format and --flatten; the command receives one `output: formats.Output`."""
+
+    @functools.wraps(function)
+    def wrapped(*, output: str | None, format_: str | None, flatten: str, **rest: Any) -> Any:
+        from dataclasses import replace
+
+        from trainyard_cli.output.jobs.formats import Output, flatten_keys, parse
+
+        if output and format_:
+            raise click.UsageError("argument --format: At most one of --format | --output can be specified.")
+        chosen = parse(format_) if format_ else Output(output or ("yaml" if flatten else "text"))
+        return function(output=replace(chosen, flatten=flatten_keys(flatten)), **rest)
+
+    wrapped = click.option(
+        "--format",
+        "format_",
+        metavar="EXPRESSION",
+        help="json, yaml, flattened, config, list, value(KEY,...), csv(KEY,...) or table(KEY,...).",
+    )(wrapped)
+    wrapped = click.option(
+        "--flatten",
+        default="",
+        hidden=True,
+        metavar="KEY,...",
+        help="Lists, of which each item becomes a resource of its own.",
+    )(wrapped)
+    return click.option(
+        "-o", "--output", type=click.Choice(["text", "json", "yaml"]), help="[default: text]"
+    )(wrapped)
+
+
+class WithUserArgs(click.Command):
+    """Command that passes the words after the first `--` on as `user_args`, and those before it as `words`."""
+
+    allow_extra_args = True  # they are refused here, with where they belong
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        user_args: tuple[str, ...] = ()
+        if "--" in args:
+            at = args.index("--")
+            args, user_args = args[:at], tuple(args[at + 1 :])
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(unknown_option(ctx.command_path, error, self, given), ctx) from error
+        if rest and not ctx.resilient_parsing:
+            raise click.UsageError(
+                f"Got unexpected extra argument ({' '.join(rest)}). Arguments of the training program go after --.",
+                ctx,
+            )
+        ctx.params["user_args"] = user_args
+        ctx.params["words"] = tuple(given[: given.index("--")] if "--" in given else given)
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- USER_ARGS ...]"]

@@ -1,0 +1,145 @@
+"""Suggestions for mistyped words: the command line that was probably meant. Pure, but for the two click classes."""
+
+import difflib
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+
+import click
+
+from trainyard_cli.commands.shared.gcloud_flags import behind_the_verb
+
+_SYNONYMS = {
+    "kill": ("cancel",),
+    "log": ("stream-logs",),
+    "logs": ("stream-logs",),
+    "ls": ("list",),
+    "ps": ("list",),
+    "remove": ("delete",),
+    "rm": ("delete",),
+    "run": ("submit",),
+    "start": ("up",),
+    "stop": ("cancel", "down"),
+}
+"""Words that other programs use for our commands."""
+
+
+class CommandGroup(click.Group):
+    """Group of commands that answers an unknown word with the line that was probably meant, and that takes gcloud's
+    flags of every command before the verb, too."""
+
+    group_class = type
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = behind_the_verb(args)
+        try:
+            return super().parse_args(ctx, list(given))
+        except click.NoSuchOption as error:
+            if len(_shown(self)) != 1:
+                raise
+            line = f"{ctx.command_path} {shlex.join(corrected(self, given))}"
+            raise click.UsageError(f"{_sentence(error)} Did you mean:\n  {line}", ctx) from error
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if self.get_command(ctx, word) is None and not (ctx.resilient_parsing or word.startswith("-")):
+            line = corrected(self, args)
+            hint = f" Did you mean:\n  {ctx.command_path} {shlex.join(line)}" if line != args else ""
+            raise click.UsageError(f"No such command {word!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def corrected(group: click.Group, words: Sequence[str]) -> list[str]:
+    """The words with the names of commands corrected or added, as far as a close one exists."""
+    if not words:
+        return []
+    path = _path(group, words[0])
+    if not path:
+        return list(words)
+    command: click.Command = group
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    rest = words[1:] if _meant(path[-1], words[0]) else words
+    return [*path, *(corrected(command, rest) if isinstance(command, click.Group) else rest)]
+
+
+def _shown(group: click.Group) -> list[str]:
+    """The names of the commands that the help shows."""
+    return [name for name, command in group.commands.items() if not command.hidden]
+
+
+def _path(group: click.Group, word: str) -> list[str]:
+    """The names that lead to the command that was meant; [] without one. A word that names a command, also one of a
+    group below, comes before one that resembles a name."""
+    for closest in (_named, _resembling):
+        if name := closest(word, group.commands):
+            return [name]
+        if closest is _resembling and len(shown := _shown(group)) == 1:
+            return shown  # `jobs submit` has nothing but `training`
+        for name, command in group.commands.items():
+            if isinstance(command, click.Group) and (inner := closest(word, command.commands)):
+                return [name, inner]
+    return []
+
+
+def _meant(name: str, word: str) -> bool:
+    return bool(_named(word, [name]) or _resembling(word, [name]))
+
+
+def _named(word: str, names: Collection[str]) -> str:
+    return next((name for name in (word, *_SYNONYMS.get(word, ())) if name in names), "")
+
+
+def _resembling(word: str, names: Collection[str]) -> str:
+    return next(iter(difflib.get_close_matches(word, names, n=1)), "")
+
+
+def unknown_option(path: str, error: click.NoSuchOption, command: click.Command, args: Sequence[str]) -> str:
+    """The message for an unknown flag of a command with arguments after `--`: a close flag, and where an argument of
+    the program belongs. `args` are the words behind `path`."""
+    options = _options(command)
+    near = difflib.get_close_matches(error.option_name, options, n=1)
+    did_you_mean = f" Did you mean {near[0]}?" if near else ""
+    ours, programs = separated(args, options)
+    line = f"{path} {shlex.join(ours)}".rstrip()
+    where = "Arguments of the training program go after --"
+    return f"{_sentence(error)}{did_you_mean} {where}:\n  {line} -- {shlex.join(programs)}"
+
+
+def separated(args: Sequence[str], options: dict[str, bool]) -> tuple[list[str], list[str]]:
+    """The words of the command line, and those of the training program: unknown flags with their values, and what is
+    behind `--`. `options` has the known flags, and whether each has a value."""
+    end = args.index("--") if "--" in args else len(args)
+    ours: list[str] = []
+    programs: list[str] = []
+    words = iter(args[:end])
+    is_programs = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if word.startswith("-") and word != "-":
+            is_programs = name not in options
+        (programs if is_programs else ours).append(word)
+        if options.get(name) and not equals:
+            ours.extend(_next(words))
+    return ours, [*programs, *args[end + 1 :]]
+
+
+def _next(words: Iterator[str]) -> list[str]:
+    word = next(words, None)
+    return [] if word is None else [word]
+
+
+def _options(command: click.Command) -> dict[str, bool]:
+    """The flags of a command, and whether each has a value."""
+    return {
+        name: not (option.is_flag or option.count)
+        for option in command.params
+        if isinstance(option, click.Option)
+        for name in (*option.opts, *option.secondary_opts)
+    } | {"--help": False, "-h": False}
+
+
+def _sentence(error: click.NoSuchOption) -> str:
+    return f"No such option: {error.option_name}."

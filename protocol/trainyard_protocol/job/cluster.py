@@ -1,0 +1,248 @@
+"""Environment variables and command line of a replica: TF_CONFIG and the others. Pure.
+
+The agent starts replicas with these functions, and `jobs explain` prints their results, so both are identical.
+Variables and rules: AI Platform Training's documentation of TF_CONFIG and CLUSTER_SPEC; the names for PyTorch are
+those of `torch.distributed`, for JAX those of `jax.distributed`.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
+from trainyard_protocol.message import Wire
+from trainyard_protocol.net.gcs import SCHEME, front_variables
+
+TaskType = Literal["master", "worker", "ps", "evaluator"]
+TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
+
+_TASK_NAME = re.compile(r"(master|worker|ps|evaluator)-replica-(\d+)")
+_FIRST_RUNTIME_WITH_CHIEF = (2, 1)
+INTEROP_THREADS = "TF_NUM_INTEROP_THREADS"
+_LEAST_INTEROP_THREADS = 4
+
+
+class TrialOrder(Wire):
+    """The study as a run is told that is its trial: the id of the study's job, the trial's number, the metric's tag,
+    and `hyperparameters` as programs see them, with snake_case keys."""
+
+    study: str
+    number: int
+    metric_tag: str
+    hyperparameters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Task:
+    """A member of the cluster. The primary is always a `master` in our code, `chief` in TF_CONFIG where it applies."""
+
+    type: TaskType
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The name in logs, errors and flags: `master-replica-0`, also for a chief."""
+        return f"{self.type}-replica-{self.index}"
+
+    @classmethod
+    def parse(cls, name: str) -> "Task":
+        """`"worker-replica-1"` -> Task. Raises ValueError on anything else."""
+        match = _TASK_NAME.fullmatch(name)
+        if match is None:
+            raise ValueError(f"not a task name: {name!r} (a task name looks like worker-replica-0)")
+        return cls(match[1], int(match[2]))  # type: ignore[arg-type]
+
+
+PRIMARY = Task("master", 0)
+
+
+class JobContext(Protocol):
+    """The fields of a job that the variables contain. A `RunOrder` and the server's `JobSnapshot` have them. `trial`:
+    None outside hyperparameter tuning."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def project(self) -> str: ...
+    @property
+    def training_input(self) -> TrainingInput: ...
+    @property
+    def trial(self) -> TrialOrder | None: ...
+
+
+def says_chief(training_input: TrainingInput) -> bool:
+    """Whether TF_CONFIG calls the primary `chief`.
+
+    A custom container has a master unless useChiefInTfConfig is true. A package job depends on its runtime: 2.1 and
+    later have a chief, and so does a job without a runtime version. With useChiefInTfConfig every job has a chief.
+    """
+    if training_input.use_chief_in_tf_config:
+        return True
+    if training_input.image_uri:
+        return False
+    return _runtime(training_input.runtime_version) >= _FIRST_RUNTIME_WITH_CHIEF
+
+
+def tf_config(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dict[str, Any]:
+    """TF_CONFIG as a value. `addresses` are `host:port`, one for each task of the run.
+
+    The evaluator is never part of the cluster; the type of its own task is `evaluator`.
+    """
+    primary = "chief" if says_chief(job.training_input) else "master"
+    cluster = _cluster(addresses, primary)
+    cluster.pop("evaluator", None)
+    return _config(job, cluster, task, primary)
+
+
+def cluster_spec(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dict[str, Any]:
+    """CLUSTER_SPEC as a value: with the evaluator, and always with `master` (useChiefInTfConfig is for TF_CONFIG
+    alone)."""
+    return _config(job, _cluster(addresses, "master"), task, "master")
+
+
+def environment(
+    job: JobContext, addresses: Mapping[Task, str], task: Task, job_dir: str = ""
+) -> dict[str, str]:
+    """Every variable that the service sets for one replica, in a fixed order.
+
+    `job_dir` is the job's directory, which its jobDir or the service chose. The job of a trial is its study.
+    PyTorch's and JAX's ranks count the master as 0 and the workers from 1; ps and evaluators have none.
+    """
+    training_input = job.training_input
+    variables = {
+        "TF_CONFIG": _json(tf_config(job, addresses, task)),
+        "CLUSTER_SPEC": _json(cluster_spec(job, addresses, task)),
+        "CLOUD_ML_JOB": _json(_described(job)),
+        "CLOUD_ML_JOB_ID": job.trial.study if job.trial else job.job_id,
+        "CLOUD_ML_PROJECT_ID": job.project,
+        "CLOUD_ML_REGION": training_input.region,
+        **job_dir_variables(job_dir),
+    }
+    if job.trial:
+        variables["CLOUD_ML_TRIAL_ID"] = str(job.trial.number)
+        variables["CLOUD_ML_HP_METRIC_TAG"] = job.trial.metric_tag
+    if task.type in ("master", "worker"):
+        host, _, port = addresses[PRIMARY].rpartition(":")
+        world_size = sum(1 for other in addresses if other.type in ("master", "worker"))
+        rank = 0 if task == PRIMARY else task.index + 1
+        variables |= {
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "JAX_COORDINATOR_ADDRESS": addresses[PRIMARY],
+            "JAX_NUM_PROCESSES": str(world_size),
+            "JAX_PROCESS_ID": str(rank),
+        }
+    return variables
+
+
+def thread_variables(cpus: int) -> dict[str, str]:
+    """Variables of a replica with that many CPUs, which those of the user replace.
+
+    TensorFlow runs as many operations at a time as it has CPUs. With parameter servers, operations wait for others of
+    the same process: on the only CPU of a machine type that was scaled down, for ever.
+    """
+    return {INTEROP_THREADS: str(_LEAST_INTEROP_THREADS)} if 0 < cpus < _LEAST_INTEROP_THREADS else {}
+
+
+def storage_variables(
+    job: JobContext, addresses: Mapping[Task, str], job_dir: str, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables for TensorFlow's own gs://, of a job that names gs:// and has a runtime version of AI Platform, or
+    brings an image, which may have any TensorFlow.
+
+    `environment` is what the agent gives its replicas.
+    """
+    training_input = job.training_input
+    may_be_tensorflow = training_input.image_uri or re.match(r"\d+\.\d+", training_input.runtime_version)
+    texts = (job_dir, *training_input.args, *_container_words(training_input))
+    if not may_be_tensorflow or not any(SCHEME in text for text in texts):
+        return {}
+    return front_variables(environment, [address.rpartition(":")[0] for address in addresses.values()])
+
+
+def job_dir_variables(job_dir: str) -> dict[str, str]:
+    """The job's directory for programs without a flag for it: our variable, and those of Vertex AI below it."""
+    if not job_dir:
+        return {}
+    base = job_dir.rstrip("/")
+    return {
+        "TRAINYARD_JOB_DIR": job_dir,
+        "AIP_MODEL_DIR": f"{base}/model/",
+        "AIP_CHECKPOINT_DIR": f"{base}/checkpoints/",
+        "AIP_TENSORBOARD_LOG_DIR": f"{base}/logs/",
+    }
+
+
+def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:
+    """The program's arguments: the job's own, then `--job-dir DIR` as two tokens, last, if the user gave a jobDir."""
+    return [*training_input.args, *(["--job-dir", job_dir] if job_dir else [])]
+
+
+def module_command(training_input: TrainingInput, python: str = "python3") -> list[str]:
+    """The command of a package job: `python3 -m MODULE ARGS... --job-dir DIR`."""
+    return [python, "-m", training_input.python_module, *arguments(training_input, training_input.job_dir)]
+
+
+def container_arguments(training_input: TrainingInput, config: ReplicaConfig) -> list[str]:
+    """The arguments of a custom image's entry point: containerArgs, or else the job's arguments."""
+    return list(config.container_args) or arguments(training_input, training_input.job_dir)
+
+
+def reproduce(variables: Mapping[str, str], command: Sequence[str]) -> str:
+    """The command line that starts the same replica by hand, quoted for a POSIX shell."""
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return " \\\n  ".join(["env", *words, shlex.join(command)])
+
+
+def _cluster(addresses: Mapping[Task, str], primary: str) -> dict[str, list[str]]:
+    cluster: dict[str, list[str]] = {}
+    for task_type in TASK_TYPES:
+        tasks = sorted(task for task in addresses if task.type == task_type)
+        if tasks:
+            name = primary if task_type == "master" else task_type
+            cluster[name] = [addresses[task] for task in tasks]
+    return cluster
+
+
+def _config(job: JobContext, cluster: dict[str, list[str]], task: Task, primary: str) -> dict[str, Any]:
+    own: dict[str, Any] = {"type": primary if task.type == "master" else task.type, "index": task.index}
+    if job.trial:
+        own["trial"] = str(job.trial.number)
+    return {
+        "cluster": cluster,
+        "task": own,
+        "job": _json(_described(job)),
+        "environment": "cloud",
+    }
+
+
+def _described(job: JobContext) -> dict[str, Any]:
+    """The training input as programs see it; that of a trial has the study's hyperparameters."""
+    described = job.training_input.snake_case()
+    return described | ({"hyperparameters": job.trial.hyperparameters} if job.trial else {})
+
+
+def _container_words(training_input: TrainingInput) -> Iterator[str]:
+    """The commands and arguments that the job gives its images."""
+    for config in (
+        training_input.master_config,
+        training_input.worker_config,
+        training_input.parameter_server_config,
+        training_input.evaluator_config,
+    ):
+        if config is not None:
+            yield from (*config.container_command, *config.container_args)
+
+
+def _runtime(version: str) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (999, 0)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(", ", ": "))

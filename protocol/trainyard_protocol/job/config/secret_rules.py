@@ -1,0 +1,60 @@
+"""Rules of a job's references to secrets: names, variables, paths and their number. Pure."""
+
+import re
+
+from trainyard_protocol.errors import quoted
+from trainyard_protocol.fields import validation_error
+
+MAX_REFERENCES = 20
+"""Of one job."""
+
+NAME_RULE = "a letter or '_', then letters, digits and '_', at most 64 characters"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_PATH = re.compile(r"(/[A-Za-z0-9_.@+-]{1,100}){1,20}")
+_OWN_PREFIXES = ("TRAINYARD_", "CLOUD_ML_", "AIP_", "LD_")
+_OWN_VARIABLES = frozenset(
+    {
+        *("TF_CONFIG", "CLUSTER_SPEC", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
+        *("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
+        *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "STORAGE_EMULATOR_HOST"),
+        *("PATH", "HOME", "TMPDIR", "VIRTUAL_ENV", "PYTHONUNBUFFERED"),
+    }
+)
+_CLOSED = ("/proc", "/sys", "/dev", "/opt/trainyard")
+
+
+def is_secret_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def checked_name(value: str) -> str:
+    if not is_secret_name(value):
+        raise validation_error(f"{quoted(value)} is not a secret's name: {NAME_RULE}.")
+    return value
+
+
+def checked_variable(value: str) -> str:
+    if not _VARIABLE.fullmatch(value):
+        raise validation_error(f"{quoted(value)} cannot be the name of a variable.")
+    if value in _OWN_VARIABLES or value.startswith(_OWN_PREFIXES):
+        raise validation_error(f"{value} is a variable of the service: name another one in env.")
+    return value
+
+
+def checked_path(value: str) -> str:
+    if not _PATH.fullmatch(value) or {".", ".."} & set(value.split("/")):
+        raise validation_error(
+            "must be an absolute path such as /run/secrets/key.json, of letters, digits and _.@+-; "
+            f"this is {quoted(value)}."
+        )
+    if any(value == closed or value.startswith(f"{closed}/") for closed in _CLOSED):
+        raise validation_error(f"must not be below {', '.join(_CLOSED)}; this is {quoted(value)}.")
+    return value
+
+
+def not_too_many(value: object) -> object:
+    if isinstance(value, list | tuple) and len(value) > MAX_REFERENCES:
+        raise validation_error(f"may list at most {MAX_REFERENCES} secrets; it lists {len(value)}.")
+    return value

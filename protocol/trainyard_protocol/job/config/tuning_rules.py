@@ -1,0 +1,146 @@
+"""Rules of `hyperparameters` for several of its fields. Pure."""
+
+import re
+from collections.abc import Iterator
+
+from trainyard_protocol.errors import Violation, quoted
+from trainyard_protocol.fields import did_you_mean
+from trainyard_protocol.job.hyperparameters import (
+    Algorithm,
+    HyperparameterSpec,
+    ParameterSpec,
+    ParameterType,
+)
+
+MAX_TRIALS = 10_000
+MAX_PARAMETERS = 100
+
+_FLAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_PARENT_FIELDS = {
+    ParameterType.CATEGORICAL: "parent_categorical_values",
+    ParameterType.DISCRETE: "parent_discrete_values",
+    ParameterType.INTEGER: "parent_int_values",
+}
+_API_NAMES = {
+    "parent_categorical_values": "parentCategoricalValues",
+    "parent_discrete_values": "parentDiscreteValues",
+    "parent_int_values": "parentIntValues",
+}
+
+
+def violations(spec: HyperparameterSpec) -> Iterator[Violation]:
+    yield from _counts(spec)
+    if not spec.hyperparameter_metric_tag:
+        yield Violation(
+            "hyperparameters.hyperparameter_metric_tag",
+            "is empty. Name the metric that the program reports, or remove the field: it is then "
+            "training/hptuning/metric.",
+        )
+    if not spec.params:
+        yield Violation("hyperparameters.params", "is empty: list the parameters to vary.")
+    located = list(spec.located())
+    if len(located) > MAX_PARAMETERS:
+        yield Violation(
+            "hyperparameters.params", f"has {len(located)} parameters; {MAX_PARAMETERS} are allowed."
+        )
+        return
+    names: set[str] = set()
+    for path, param, parent in located:
+        yield from _name(path, param, names)
+        yield from _parent(path, param, parent)
+        if spec.algorithm is Algorithm.GRID_SEARCH and param.type is ParameterType.DOUBLE:
+            yield Violation(
+                f"{path}.type",
+                f"cannot be DOUBLE with GRID_SEARCH: list the values of {quoted(param.parameter_name)} as "
+                "discreteValues (type DISCRETE), or choose another algorithm.",
+            )
+
+
+def direction_unknown(metric: str) -> str:
+    """The refusal of a metric without a goal whose name does not tell whether it is to be large."""
+    return (
+        f"is needed: the name {quoted(metric)} does not tell whether it is to be large or small. "
+        "Name maximize or minimize."
+    )
+
+
+def _counts(spec: HyperparameterSpec) -> Iterator[Violation]:
+    """maxParallelTrials above maxTrials is allowed: all trials then run at once."""
+    if not 1 <= spec.max_trials <= MAX_TRIALS:
+        yield Violation(
+            "hyperparameters.max_trials", f"must be between 1 and {MAX_TRIALS}; this is {spec.max_trials}."
+        )
+    if spec.max_parallel_trials < 1:
+        yield Violation(
+            "hyperparameters.max_parallel_trials", f"must be 1 or more; this is {spec.max_parallel_trials}."
+        )
+    if spec.max_failed_trials < 0:
+        yield Violation(
+            "hyperparameters.max_failed_trials", f"must be 0 or more; this is {spec.max_failed_trials}."
+        )
+
+
+def _name(path: str, param: ParameterSpec, names: set[str]) -> Iterator[Violation]:
+    name = param.parameter_name
+    if not _FLAG.fullmatch(name):
+        yield Violation(
+            f"{path}.parameter_name",
+            f"{quoted(name)} cannot be a flag of the program (--NAME): a name has at most 128 letters, digits, _, - "
+            "and ., and starts with a letter or _.",
+        )
+    elif name in names:
+        yield Violation(f"{path}.parameter_name", f"{quoted(name)} is the name of another parameter already.")
+    elif name in ("job-dir", "job_dir"):
+        yield Violation(f"{path}.parameter_name", f"--{name} is set by the service; take another name.")
+    names.add(name)
+
+
+def _parent(path: str, param: ParameterSpec, parent: ParameterSpec | None) -> Iterator[Violation]:
+    given = [field for field in _API_NAMES if getattr(param, field) is not None]
+    if parent is None:
+        for field in given:
+            yield Violation(f"{path}.{field}", "is only for a parameter among childParameterSpecs.")
+        return
+    above = quoted(parent.parameter_name)
+    wanted = _PARENT_FIELDS.get(parent.type)
+    if wanted is None:
+        yield Violation(
+            path, f"cannot depend on {above}, whose type is {parent.type}: it has no single values."
+        )
+        return
+    for field in given:
+        if field != wanted:
+            yield Violation(
+                f"{path}.{field}",
+                f"does not fit {above}, whose type is {parent.type}: use {_API_NAMES[wanted]}.",
+            )
+    if not param.parent_values:
+        yield Violation(
+            path,
+            f"needs {_API_NAMES[wanted]} with a value: with which values of {above} does "
+            f"{quoted(param.parameter_name)} exist?",
+        )
+    elif wanted in given:
+        yield from _values(f"{path}.{wanted}.values", param, parent)
+
+
+def _values(path: str, param: ParameterSpec, parent: ParameterSpec) -> Iterator[Violation]:
+    for number, value in enumerate(param.parent_values):
+        if not has_value(parent, value):
+            hint = did_you_mean(value, parent.categorical_values) if isinstance(value, str) else ""
+            yield Violation(
+                f"{path}[{number}]",
+                f"{quoted(value)} is not a value of {quoted(parent.parameter_name)}."
+                + (f" {hint}" if hint else ""),
+            )
+
+
+def has_value(param: ParameterSpec, value: str | float) -> bool:
+    """Whether a parameter can have this value."""
+    if isinstance(value, str):
+        return value in param.categorical_values
+    if param.type is ParameterType.DISCRETE:
+        return value in param.discrete_values
+    if param.min_value is None or param.max_value is None:
+        return False
+    return param.min_value <= value <= param.max_value

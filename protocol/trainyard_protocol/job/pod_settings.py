@@ -1,0 +1,111 @@
+"""Settings of pods: what a site's machine types file says of a cluster, and what of it a replica's pod gets.
+
+A job has no say in any of this.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from trainyard_protocol.message import Many, Wire
+
+_QUALIFIED = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+_LabelKey = Annotated[str, StringConstraints(pattern=_QUALIFIED)]
+_TaintKey = Annotated[str, StringConstraints(pattern=f"^({_QUALIFIED[1:-1]})?$")]
+_LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")]
+_Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+_Resource = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]{1,63}$")
+]
+_User = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class PodToleration(Wire):
+    """Taints of nodes on which a pod may run; as in Kubernetes, "" is any key or effect."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class PodSettings(Wire):
+    """Settings of a replica's pod by the site. `accelerator_resource` is what a cluster calls its accelerators;
+    `run_as_user` None: the image's own user."""
+
+    accelerator_resource: str = "nvidia.com/gpu"
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: Many[PodToleration] = ()
+    priority_class: str = ""
+    image_pull_secrets: Many[str] = ()
+    run_as_user: int | None = None
+    runtime_class: str = ""
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
+    )
+
+
+class TolerationEntry(_Entry):
+    key: _TaintKey = ""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: _LabelValue = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    toleration_seconds: int | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.operator == "Exists" and self.value:
+            raise ValueError("with operator Exists there is no value")
+        if self.operator == "Equal" and not self.key:
+            raise ValueError("without a key the operator must be Exists")
+        if self.toleration_seconds is not None and self.effect != "NoExecute":
+            raise ValueError("tolerationSeconds goes with effect NoExecute only")
+        return self
+
+
+class AcceleratorNodes(_Entry):
+    """The resource by which a pod asks for an accelerator, and labels of the nodes that have this type."""
+
+    resource: _Resource = "nvidia.com/gpu"
+    node_selector: dict[_LabelKey, _LabelValue] = {}
+
+
+class KubernetesPart(_Entry):
+    """The entry `kubernetes` of a machine type, or of all. `accelerators` has nodes by accelerator type."""
+
+    node_selector: dict[_LabelKey, _LabelValue] = {}
+    tolerations: list[TolerationEntry] = []
+    priority_class_name: _Name | None = None
+    image_pull_secrets: list[_Name] = []
+    run_as_user: _User | None = None
+    runtime_class_name: _Name | None = None
+    accelerators: dict[str, AcceleratorNodes] = {}
+
+    def overridden_by(self, other: "KubernetesPart") -> "KubernetesPart":
+        """These settings, with each that the other one has in its place."""
+        return self.model_copy(update={name: getattr(other, name) for name in other.model_fields_set})
+
+    def settings(self, accelerator_type: str) -> PodSettings:
+        """Those of a replica with accelerators of this type ("": none)."""
+        by_type = {name.upper(): nodes for name, nodes in self.accelerators.items()}
+        nodes = by_type.get(accelerator_type.upper(), AcceleratorNodes())
+        return PodSettings(
+            accelerator_resource=nodes.resource,
+            node_selector={**self.node_selector, **nodes.node_selector},
+            tolerations=tuple(PodToleration(**one.model_dump()) for one in self.tolerations),
+            priority_class=self.priority_class_name or "",
+            image_pull_secrets=tuple(self.image_pull_secrets),
+            run_as_user=self.run_as_user,
+            runtime_class=self.runtime_class_name or "",
+        )

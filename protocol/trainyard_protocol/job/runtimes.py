@@ -1,0 +1,166 @@
+"""Runtimes of package jobs by runtimeVersion: container images, and packages for replicas that run as processes.
+
+The table is `configs/runtimes.yaml`, which a site can extend with a file of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.job.config.yaml_file import read_yaml_file
+from trainyard_protocol.job.machines import configs_dir
+
+PackageJobs = Literal["process", "container"]
+
+ANY_VERSION = "*"
+"""Key of the default entry, for versions not in the table and jobs without a version."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
+    )
+
+
+class RuntimeImage(_Data):
+    """Runtime image. `dockerfile`: the absolute path of what `trainyard runtimes build` builds, "" for an image from a
+    registry; `base_image`: its default base; `packages`: what it installs, without a framework besides the trainer's
+    packages. `framework`: the module that processes find in the agent's Python, or else in an environment with the
+    packages; "": they have the agent's Python in any case. `provides` is the framework in words."""
+
+    image: str = Field(min_length=1)
+    dockerfile: str = ""
+    base_image: str = ""
+    packages: list[str] = []
+    framework: str = ""
+    provides: str = ""
+
+
+class RuntimeVersion(_Data):
+    """Names of the images for replicas without and with GPUs. `gpu` defaults to `cpu`. `was` is the framework of
+    that version, where something else stands in for it. A key of the file has one version or several."""
+
+    cpu: str
+    gpu: str = ""
+    was: str = ""
+
+
+class _RuntimesFile(_Data):
+    images: dict[str, RuntimeImage] = {}
+    versions: dict[str, RuntimeVersion] = {}
+    package_jobs: PackageJobs | None = None
+
+
+@dataclass(frozen=True)
+class Runtimes:
+    """The table: `images` by short name, `versions` by runtime version. `package_jobs` is how package jobs run on a
+    machine that has both: as processes or in containers."""
+
+    images: Mapping[str, RuntimeImage]
+    versions: Mapping[str, RuntimeVersion]
+    package_jobs: PackageJobs = "process"
+
+    def image_for(self, runtime_version: str, gpus: bool) -> str:
+        """The image of a runtime version ("": the job names none). Raises InvalidArgument if it is unknown."""
+        version = self.versions.get(runtime_version) or self.versions.get(ANY_VERSION)
+        if version is None:
+            known = ", ".join(sorted(self.versions))
+            raise InvalidArgument(f"The runtime version {runtime_version!r} is unknown; known: {known}.")
+        return self.images[version.gpu if gpus and version.gpu else version.cpu].image
+
+    def own_image(self, runtime_version: str, gpus: bool) -> RuntimeImage | None:
+        """The image of a version that has a line of its own; None for those of "*", and for jobs without a version."""
+        version = self.versions.get(runtime_version) if runtime_version != ANY_VERSION else None
+        if version is None:
+            return None
+        return self.images[version.gpu if gpus and version.gpu else version.cpu]
+
+    def substitution(self, runtime_version: str) -> str:
+        """A sentence about what stands in for the framework of a version; "" if it is what it was."""
+        version = self.versions.get(runtime_version)
+        if version is None or not version.was:
+            return ""
+        stands_in = self.images[version.cpu].provides or version.cpu
+        return (
+            f"runtimeVersion {runtime_version} was {version.was} {runtime_version}, which has no packages for today's "
+            f"Python: {stands_in} stands in, unless the agent's own Python has another."
+        )
+
+    def name_of(self, image: str) -> str:
+        """The short name of an image; "" if it is none of the table."""
+        return next((name for name, entry in self.images.items() if entry.image == image), "")
+
+    def dockerfile_of(self, image: str) -> str:
+        """The Dockerfile of an image; "" if it is pulled."""
+        return next((entry.dockerfile for entry in self.images.values() if entry.image == image), "")
+
+
+def load_runtimes(site_file: Path | None = None) -> Runtimes:
+    """Load the shipped table, with entries replaced or added by the site's file. One with a line for `*` has its own
+    lines alone: it says what every other version runs in.
+
+    Raises InvalidArgument, with file and entry, if the site's file is unreadable or invalid.
+    """
+    path = configs_dir() / "runtimes.yaml"
+    table = _read(path)
+    if site_file is not None:
+        site = _read(site_file)
+        table = _RuntimesFile(
+            images={**table.images, **site.images},
+            versions={**({} if ANY_VERSION in site.versions else table.versions), **site.versions},
+            package_jobs=site.package_jobs or table.package_jobs,
+        )
+    return _checked(site_file or path, table)
+
+
+def constraints_file() -> Path:
+    """pip constraints file for building runtime images."""
+    packaged = configs_dir() / "constraints.txt"
+    return packaged if packaged.is_file() else configs_dir().parent / "constraints.txt"
+
+
+def _checked(path: Path, table: _RuntimesFile) -> Runtimes:
+    for version, names in table.versions.items():
+        for name in filter(None, (names.cpu, names.gpu)):
+            if name not in table.images:
+                known = ", ".join(table.images)
+                raise InvalidArgument(f"{path}: versions.{version}: unknown image {name!r}; known: {known}.")
+    return Runtimes(
+        images=table.images, versions=table.versions, package_jobs=table.package_jobs or "process"
+    )
+
+
+def _read(path: Path) -> _RuntimesFile:
+    _, data = read_yaml_file(path)
+    try:
+        table = _RuntimesFile.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "the file"
+        if key.endswith(".[key]"):  # 1.10 is the number 1.1 in YAML
+            raise InvalidArgument(
+                f"{path}: {key.removesuffix('.[key]')}: a version or name that YAML reads as a number "
+                'needs quotes: "2.10".'
+            ) from error
+        raise InvalidArgument(f"{path}: {key}: {first['msg']}.") from error
+    return table.model_copy(
+        update={
+            "versions": {
+                one.strip(): names
+                for versions, names in table.versions.items()
+                for one in versions.split(",")
+            },
+            "images": {name: _with_absolute_dockerfile(path, image) for name, image in table.images.items()},
+        }
+    )
+
+
+def _with_absolute_dockerfile(path: Path, image: RuntimeImage) -> RuntimeImage:
+    if not image.dockerfile:
+        return image
+    return image.model_copy(update={"dockerfile": str(path.absolute().parent / image.dockerfile)})

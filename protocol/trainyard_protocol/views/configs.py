@@ -1,0 +1,130 @@
+"""Messages of the config routes (`configs:check`, `.../config`), for the dashboard's editor and config page."""
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from trainyard_protocol.job.config.text import Format
+from trainyard_protocol.message import Wire
+from trainyard_protocol.views.views import CandidateView
+
+Source = Literal["config", "project", "job_id", "args", "job_dir", "labels", "packages"]
+"""Where a value was given: in the config's text or in a field of the request."""
+
+
+class ConfigCheckRequest(Wire):
+    """The text of a config, and fields that override it as flags do.
+
+    `args` is a list, or shell words as after `--` on the command line. Keys are camelCase or snake_case.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    config: str = ""
+    format: Format | None = None
+    job_id: str = ""
+    job_dir: str = ""
+    args: tuple[str, ...] | str = ()
+    labels: dict[str, str] = Field(default_factory=dict)
+    package_uris: tuple[str, ...] = ()
+
+
+class Problem(Wire):
+    """An error or warning about a config.
+
+    `line`, `column` and `end_column` (exclusive) count from 1, in characters; None for a problem outside of the text.
+    `field` is the proto path.
+    """
+
+    message: str
+    severity: Literal["error", "warning"] = "error"
+    source: Source = "config"
+    field: str = ""
+    line: int | None = None
+    column: int | None = None
+    end_column: int | None = None
+
+
+class ReplicaGroup(Wire):
+    """The replicas of one task type, with the resources of each. `task` is the name of the first."""
+
+    task_type: str
+    task: str
+    count: int
+    machine_type: str
+    vcpus: int
+    memory_bytes: int
+    accelerator_type: str = ""
+    accelerator_count: int = 0
+    image_uri: str = ""
+
+
+class Outlook(Wire):
+    """Whether the job would start now, with the free and the missing resources of each agent."""
+
+    starts: bool
+    summary: str
+    agents: tuple[CandidateView, ...] = ()
+
+
+class ConfigCheck(Wire):
+    """The result of a check. `job` (the v1 Job that would be created), `gang`, `args` (all of the program's) and
+    `outlook` are set only if `ok`. `suggested_id` is an unused job id, if the requested one is taken. `fixed` is the
+    text with the indentation that it has lost, "" if it has not."""
+
+    ok: bool
+    problems: tuple[Problem, ...] = ()
+    job: dict[str, Any] | None = None
+    gang: tuple[ReplicaGroup, ...] = ()
+    args: tuple[str, ...] = ()
+    outlook: Outlook | None = None
+    suggested_id: str = ""
+    fixed: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class CommandView(Wire):
+    """A command line for a POSIX shell."""
+
+    name: str
+    title: str
+    command: str
+
+
+class CloneView(Wire):
+    """The initial values of the form for a new job: the text of the config, and fields beside it. `args_text` has the
+    arguments as shell words."""
+
+    job_id: str
+    config: str
+    args: tuple[str, ...] = ()
+    args_text: str = ""
+    job_dir: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class JobConfig(Wire):
+    """A job's config as submitted and as resolved.
+
+    `sent` has the trainingInput and labels of the v1 job; the texts are YAML in the API's order of keys.
+    `filled_lines` (from 1) are the lines of `resolved_text` that were not submitted: the machines of the tier,
+    inherited images, defaults.
+    """
+
+    sent: dict[str, Any]
+    sent_text: str
+    resolved: dict[str, Any]
+    resolved_text: str
+    filled_lines: tuple[int, ...]
+    gang: tuple[ReplicaGroup, ...]
+    primary: Literal["chief", "master"]
+    args: tuple[str, ...]
+    job_dir: str
+    labels: dict[str, str]
+    commands: tuple[CommandView, ...]
+    clone: CloneView
+
+
+class SuggestedId(Wire):
+    job_id: str

@@ -1,0 +1,94 @@
+"""Messages about people (`/trainyard/v1/tokens`, `/projects`): tokens, projects and their members."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from trainyard_protocol.message import Wire
+
+TOKEN_PREFIX = "trainyard_"  # noqa: S105 - no secret
+"""The start of every token that a server makes, for scanners that look for leaked secrets."""
+
+MAX_DESCRIPTION = 256
+LONGEST_EXPIRY_S = 366 * 86400
+
+PersonRole = Literal["viewer", "submitter", "admin"]
+
+
+class TokenRequest(Wire):
+    """A token to be made. `owner` is a person, by default the caller, or with `for_agent` an agent's name. It expires
+    after `expires_in_s` seconds; None: never."""
+
+    owner: str = ""
+    for_agent: bool = False
+    description: str = Field(default="", max_length=MAX_DESCRIPTION)
+    expires_in_s: int | None = Field(default=None, gt=0, le=LONGEST_EXPIRY_S)
+
+
+class TokenView(Wire):
+    """A token, without its secret. `source` is `file` for one that the operator gave to the server in a file: it has no
+    times and cannot be revoked here. `last_used_at` is right within a minute."""
+
+    token_id: str
+    owner: str
+    for_agent: bool = False
+    description: str = ""
+    source: Literal["made", "file"] = "made"
+    created_at: datetime | None = None
+    created_by: str = ""
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+    revoked_at: datetime | None = None
+    revoked_by: str = ""
+
+    def ended(self, now: datetime) -> str:
+        """`revoked`, `expired`, or "" while it is valid."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= now else ""
+
+
+class NewToken(Wire):
+    """A new token with its secret, which is shown this once."""
+
+    token: TokenView
+    secret: str = Field(repr=False)
+
+
+class TokensView(Wire):
+    tokens: tuple[TokenView, ...]
+
+
+class ProjectView(Wire):
+    """A project, and the caller's role there."""
+
+    project: str
+    role: str
+
+
+class ProjectsView(Wire):
+    """The projects that the caller sees, and its role in all of them, "" without one."""
+
+    projects: tuple[ProjectView, ...]
+    role: str = ""
+
+
+class MemberRequest(Wire):
+    role: PersonRole
+
+
+class MemberView(Wire):
+    """A person's role in a project; `project` is `*` for a role in all."""
+
+    project: str
+    name: str
+    role: str
+    since: datetime
+    given_by: str
+
+
+class MembersView(Wire):
+    """The members of a project. With a role in all projects the caller also sees who else has one."""
+
+    members: tuple[MemberView, ...]

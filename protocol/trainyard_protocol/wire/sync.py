@@ -1,0 +1,230 @@
+"""Wire protocol between agent and server.
+
+`POST /agent/v1/sync` has everything but log lines. The agent sends its capacity and the state of all its runs; the
+answer lists every run that it should have, each with its target. The agent stops and deletes a run that is not listed.
+Both messages are complete states, never differences, so each may be lost or repeated.
+
+`POST /agent/v1/runs/{run}/replicas/{task}/logs` sends a `LogChunk` and is answered with a `LogReceipt`: the server
+appends only lines that continue the stored ones, and returns their number; the agent continues there.
+"""
+
+import json
+from datetime import datetime
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    field_serializer,
+    model_validator,
+)
+
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.job.cluster import TrialOrder
+from trainyard_protocol.job.pod_settings import PodSettings
+from trainyard_protocol.job.resources import is_tpu
+from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
+from trainyard_protocol.message import Many, Wire
+from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.wire.agents import AgentInfo, RuntimeName
+
+NO_ROOM_AT_END = "When it ended, "
+"""The beginning of the sentence about a full disk in the message of an exit: it may be why the program failed."""
+
+
+def _known_reason(value: object) -> object:
+    return Reason.VANISHED if isinstance(value, str) and value not in Reason.__members__ else value
+
+
+class ExitReport(Wire):
+    """The end of a replica. A reason that this side does not know, of a newer agent, is VANISHED: a new run.
+
+    `code` is the shell's exit code (128 + n for signal n); None if the program never ran or the code is unknown.
+    `after_stop`: a stop had been requested before. `message` is a sentence for the user; of a program that failed, what
+    follows says whom it ran as. `order` counts the ends of its run from 1, where the runtime's clock has whole seconds
+    only; 0: `finished_at` is exact.
+    """
+
+    code: int | None
+    reason: Annotated[Reason, BeforeValidator(_known_reason)]
+    message: str
+    finished_at: datetime
+    after_stop: bool = False
+    order: int = 0
+
+
+class Stall(Wire):
+    """A stalled replica: its step has not changed for too long, or beside one in the same run.
+
+    `since` is the time of `step`, by its machine's clock. At the detection the step had not changed for `for_s`, of the
+    allowed `limit_s`, without another sign of progress. `longest_s` is the longest time between two signs before.
+    `silent`: no replica of the run has printed anything or used a CPU since; `step` is the last one, or 0.
+    """
+
+    step: int
+    since: datetime
+    limit_s: float
+    for_s: float = 0.0
+    longest_s: float = 0.0
+    silent: bool = False
+
+
+class ReplicaReport(Wire):
+    """`address` is `host:port` once the replica is placed, "" before. `stacks` is a stack dump of its program, taken
+    when a replica of its run stalled; "" without one. `waits` is why its engine has not started it yet, in the engine's
+    words ("0/8 nodes are available: 8 Insufficient nvidia.com/gpu"); "" where nothing is known, or once it runs."""
+
+    task: str
+    state: ReplicaState
+    address: str = ""
+    started_at: datetime | None = None
+    exit: ExitReport | None = None
+    stall: Stall | None = None
+    stacks: str = ""
+    waits: str = ""
+
+
+class TrialMeasurement(Wire):
+    """The metric of a trial at a step, as its program wrote it to the metric file."""
+
+    step: int
+    value: float
+
+
+MAX_REPORTED = 100
+"""Measurements in a report: cloudml-hypertune keeps as many in its file."""
+
+
+MAX_OTHERS = 20
+"""Other metrics in a report."""
+
+
+class RunReport(Wire):
+    """`activity` is the present step of the preparation of a run ("installing trainer-0.0.0.tar.gz"). `runtime` is the
+    runtime that the agent chose for it, None before (and from older agents); `runtime_reason` is why, where there was a
+    choice ("the job brings its image"). `measurements`: of a trial, the last MAX_REPORTED in its metric file;
+    `other_metrics`: the newest values of others in it by name, where it has none with the study's tag."""
+
+    run_id: str
+    replicas: Many[ReplicaReport]
+    activity: str = ""
+    runtime: RuntimeName | None = None
+    runtime_reason: str = ""
+    measurements: Many[TrialMeasurement] = ()
+    other_metrics: dict[str, TrialMeasurement] = Field(default_factory=dict)
+
+
+class PackageLinks(Wire):
+    """The answer of `GET /agent/v1/runs/{run}/packages`: the paths at which replicas of the run get its staged packages
+    from the server, without a token, by URI. They are secrets, and valid until the run ends."""
+
+    paths: dict[str, str] = Field(repr=False)
+
+
+class SyncRequest(Wire):
+    """`wait_s` is how long the server may hold an unchanged answer.
+
+    `seen` is the `version` of the last answer that the agent applied; the server answers at once with another one.
+    """
+
+    agent: AgentInfo
+    runs: Many[RunReport]
+    wait_s: float = 0.0
+    seen: str = ""
+
+
+class ReplicaOrder(Wire):
+    """The resources of one replica: amounts, and on a machine CPU numbers and device ids. CPUs are shared only within a
+    run. Servers of before amounts send 0 vCPU and no accelerators. `pod` is for clusters alone."""
+
+    task: str
+    machine_type: str
+    cpus: Many[int]
+    memory_bytes: int
+    gpus: Many[str] = ()
+    vcpus: int = 0
+    accelerator_type: str = ""
+    accelerator_count: int = 0
+    pod: PodSettings = PodSettings()
+
+    @property
+    def has_gpus(self) -> bool:
+        return bool(self.gpus or self.accelerator_count) and not is_tpu(self.accelerator_type)
+
+
+class StallPolicy(Wire):
+    """When a replica that reports steps counts as stalled: after `limit_s` without a sign of progress, if that is set;
+    else after `factor` times its longest recent time between two signs, and never before `least_s`. A run is silent
+    after `silent_s`; 0: never."""
+
+    least_s: float
+    factor: float
+    limit_s: float | None = None
+    silent_s: float = 0.0
+
+
+class RunOrder(Wire):
+    """A run that the agent should have.
+
+    `training_input` is canonical (camelCase) on the wire. Where this side cannot parse it, `unreadable` is the error
+    message and `training_input` is empty. `grace_s` is the time from SIGTERM to SIGKILL. Without `stall` no stall is
+    detected. `log_quota_bytes` limits the stored log of one replica on its machine; 0 is no limit. `job_dir` is the
+    job's directory where its training input has no jobDir; "" if it has none. `owner` submitted the job; "" if unknown.
+    `priority` is the job's, for an engine with a queue of its own.
+    `trial` is set for a trial of a study. `peers` are addresses by task that the cluster has beside those of this run's
+    replicas: of the gang, for an evaluator that is started again alone. `storage_token` is for calls of the server's
+    storage while the run lives; "" without a storage.
+    """
+
+    run_id: str
+    number: int
+    target: Literal["run", "stop"]
+    project: str
+    job_id: str
+    training_input: TrainingInput
+    replicas: Many[ReplicaOrder]
+    grace_s: float
+    stall: StallPolicy | None = None
+    log_quota_bytes: int = 0
+    job_dir: str = ""
+    owner: str = ""
+    priority: int = 0
+    trial: TrialOrder | None = None
+    peers: dict[str, str] = Field(default_factory=dict)
+    storage_token: str = Field(default="", repr=False)
+    unreadable: str = Field(default="", exclude=True)
+
+    @property
+    def directory(self) -> str:
+        """The job's directory, whoever chose it; "" without one."""
+        return self.training_input.job_dir or self.job_dir
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_training_input(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("training_input"), dict):
+            return data
+        try:
+            parsed = _parsed(json.dumps(data["training_input"]))
+        except InvalidArgument as error:
+            return {**data, "training_input": TrainingInput(), "unreadable": error.message}
+        return {**data, "training_input": parsed}
+
+    @field_serializer("training_input")
+    def _canonical(self, value: TrainingInput) -> dict[str, Any]:
+        return value.canonical()
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> TrainingInput:
+    """The training input of an order. The server sends it again in each answer; it is parsed once."""
+    return parse_training_input(json.loads(text))
+
+
+class SyncResponse(Wire):
+    """`lease_s`: an agent without an answer for so long stops its replicas; None means never."""
+
+    version: str
+    lease_s: float | None
+    runs: Many[RunOrder]

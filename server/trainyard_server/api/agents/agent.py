@@ -1,0 +1,60 @@
+"""Routes of the worker agents."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from trainyard_protocol import __version__
+from trainyard_protocol.views.usage import UsageBatch, UsageReceipt
+from trainyard_protocol.wire.agents import ServerAbout
+from trainyard_protocol.wire.logs import LogChunk, LogReceipt
+from trainyard_protocol.wire.sync import SyncRequest, SyncResponse
+from trainyard_server.api.dependencies import (
+    AuthenticatedCaller,
+    CallingAgentKey,
+    Cases,
+    LogReader,
+    WireReader,
+)
+from trainyard_server.api.json_answer import JsonAnswer
+from trainyard_server.services.agents.agents import name_of
+
+router = APIRouter(prefix="/agent/v1")
+
+
+@router.get("/server")
+def about(caller: AuthenticatedCaller) -> ServerAbout:
+    """For an agent that wants to know whether it may join."""
+    return ServerAbout(version=__version__, agent=name_of(caller))
+
+
+@router.post("/sync")
+async def sync(
+    body: Annotated[SyncRequest, Depends(WireReader(SyncRequest))],
+    request: Request,
+    cases: Cases,
+    caller: AuthenticatedCaller,
+    key: CallingAgentKey,
+) -> SyncResponse:
+    async def still_connected() -> bool:
+        return not await request.is_disconnected()
+
+    return await cases.agent_sync.sync(body, key, still_connected, name_of(caller))
+
+
+@router.post("/runs/{run_id}/replicas/{task}/logs", response_model=LogReceipt)
+def append_logs(
+    run_id: str,
+    task: str,
+    body: Annotated[LogChunk, Depends(LogReader(LogChunk))],
+    cases: Cases,
+    key: CallingAgentKey,
+) -> JsonAnswer:
+    return JsonAnswer(cases.agent_sync.append_logs(run_id, task, body, key))
+
+
+@router.post("/usage", response_model=UsageReceipt)
+def usage(
+    body: Annotated[UsageBatch, Depends(WireReader(UsageBatch))], cases: Cases, key: CallingAgentKey
+) -> JsonAnswer:
+    return JsonAnswer(cases.usage.record(body, key))

@@ -1,0 +1,258 @@
+"""Routes of the API of Google Cloud Storage. They check who calls, and stream to and from the storage behind.
+
+What a path means is read once, by `trainyard_protocol.net.storage_calls`, from the path as it was sent. What goes to
+the storage, and the audit's row, are written from what was read.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge, Unavailable
+from trainyard_protocol.net import field_mask
+from trainyard_protocol.net.storage_calls import (
+    DOWNLOADS,
+    JSON_API,
+    Kind,
+    StorageCall,
+    inert_type,
+    parse_at_server,
+)
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
+from trainyard_server.api.middleware.audit import Audited
+from trainyard_server.api.middleware.storage_names import METHOD, encoded_path
+from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Role
+from trainyard_server.domain.access.route_access import (
+    DELETE_BUCKET,
+    DELETE_OBJECT,
+    ROUTES,
+    STORAGE_AREAS,
+    UPDATE_BUCKET,
+    WRITE_OBJECT,
+)
+from trainyard_server.services.google.object_storage import ObjectStorage
+from trainyard_server.storage.db.tables.audit_trail import AuditTrail
+from trainyard_server.storage.remote_objects import RemoteCall
+
+if TYPE_CHECKING:
+    import httpx
+
+_MAX_JSON = 1 << 20
+_MAX_ANSWER = 1 << 26
+_CONTENTS = (Kind.DOWNLOAD, Kind.PLAIN_GET)
+_ANSWERED = frozenset(
+    {
+        *("content-length", "content-range", "content-encoding", "accept-ranges", "range"),
+        *("etag", "last-modified", "retry-after", "x-guploader-uploadid"),
+    }
+)
+_AS_WRITTEN = {b"location": b"Location", b"range": b"Range"}
+_NO_CONTENT, _NOT_MODIFIED, _MULTIPLE_CHOICES = 204, 304, 300
+_INCOMPLETE, _CANCELLED = 308, 499
+_ACTIONS = {
+    Kind.UPDATE_BUCKET: UPDATE_BUCKET,
+    Kind.SET_POLICY: UPDATE_BUCKET,
+    Kind.DELETE_BUCKET: DELETE_BUCKET,
+    Kind.DELETE: DELETE_OBJECT,
+    Kind.PLAIN_DELETE: DELETE_OBJECT,
+}
+_FIELDS = ("fields", "$fields")
+_SYSTEM = ("$alt", "$fields", "$prettyPrint")
+"""Parameters that begin with `$` and mean what they mean without it. Others are more than parameters: Google's service
+takes a method and headers from some."""
+
+router = APIRouter()
+
+
+async def storage(request: Request, cases: Cases, caller: AuthenticatedCaller, trail: Audited) -> Response:
+    """A call of the storage, if the caller may make it."""
+    call = parse_at_server(request.scope.get(METHOD, request.method), encoded_path(request.scope))
+    if call is None:
+        raise NotFound(f"There is nothing at {request.method} {request.url.path}.")
+    use_case = cases.object_storage
+    project = request.query_params.get("project", "")
+    await run_in_threadpool(_admit, use_case, caller, call, trail)
+    if call.kind is Kind.LIST_BUCKETS and not caller.may(Role.VIEWER, ALL_PROJECTS):
+        await run_in_threadpool(use_case.check_lists, caller, project)
+        found = await run_in_threadpool(use_case.buckets_of, project)
+        return _json({"kind": "storage#buckets", "items": [_bucket(one.name, one.made_at) for one in found]})
+    if call.kind is Kind.UPLOAD:
+        return await _upload(request, call, use_case, trail)
+    if call.kind is not Kind.INSERT_BUCKET:
+        answer = await use_case.send(_remote_call(request, call, request.stream()))
+        if call.kind is Kind.DELETE_BUCKET and answer.is_success:
+            await run_in_threadpool(use_case.note_deleted_bucket, call.bucket)
+        return await _answer(request, call, answer, use_case)
+    resource = _resource(await _small_body(request))
+    name = await run_in_threadpool(use_case.check_new_bucket, caller, resource.get("name"), project)
+    trail.project, trail.subject = project, name
+    body = json.dumps(resource).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body))}
+    answer = await use_case.send(replace(_remote_call(request, call, _once(body)), headers=headers))
+    if answer.is_success:
+        await run_in_threadpool(use_case.note_new_bucket, caller, name, project)
+    return await _answer(request, call, answer, use_case)
+
+
+for _route in (route for route in ROUTES if route.path.startswith(STORAGE_AREAS)):
+    router.add_api_route(_route.path, storage, methods=[_route.method], response_model=None)
+
+
+def _admit(use_case: ObjectStorage, caller: Caller, call: StorageCall, trail: AuditTrail) -> None:
+    """Describe the call in the audit, and check that the caller may make it. Raises PermissionDenied,
+    InvalidArgument."""
+    if call.writes:
+        trail.action = _ACTIONS.get(call.kind, WRITE_OBJECT)
+        trail.subject = "/".join(filter(None, (call.writes, call.to_name or call.name)))
+        trail.project = use_case.visible_project(caller, call.writes)
+    use_case.check(caller, call)
+
+
+async def _upload(
+    request: Request, call: StorageCall, use_case: ObjectStorage, trail: AuditTrail
+) -> Response:
+    """Upload an object, or a part of one. Only the storage's answer tells its name, and whether it is there now."""
+    if name := request.query_params.get("name"):
+        trail.subject = f"{call.bucket}/{name}"
+    text = next((request.query_params[name] for name in _FIELDS if request.query_params.get(name)), "")
+    mask = field_mask.parse(text) if text else {}
+    answer = await use_case.send(_remote_call(request, call, request.stream()))
+    if answer.status_code in (_INCOMPLETE, _CANCELLED) or "location" in answer.headers:
+        trail.is_change = False
+        return await _answer(request, call, answer, use_case)
+    if not answer.is_success:
+        return await _answer(request, call, answer, use_case)
+    made = _with_links(await _read_json(answer), str(request.base_url).rstrip("/"))
+    if isinstance(made, dict) and isinstance(made.get("name"), str):
+        trail.subject = f"{call.bucket}/{made['name']}"
+    return _json(field_mask.apply(mask, made), _is_pretty(request))
+
+
+def _remote_call(request: Request, call: StorageCall, body: AsyncIterator[bytes]) -> RemoteCall:
+    method = request.scope.get(METHOD, request.method)
+    query = request.scope["query_string"].decode("latin-1")
+    pairs = parse_qsl(query, keep_blank_values=True, encoding="latin-1")
+    if call.is_plain:
+        # No other: `?acl`, `?compose` and their like are calls of their own there.
+        pairs = [(name, value) for name, value in pairs if name == "generation"]
+    unsent = (*_FIELDS, "alt", "$alt") if call.kind is Kind.UPLOAD else ()
+    sent = [
+        (name, value)
+        for name, value in pairs
+        if name not in unsent and (not name.startswith("$") or name in _SYSTEM)
+    ]
+    return RemoteCall(method, call.path, urlencode(sent, encoding="latin-1"), dict(request.headers), body)
+
+
+async def _answer(
+    request: Request, call: StorageCall, answer: "httpx.Response", use_case: ObjectStorage
+) -> Response:
+    """The storage's answer, with its links below the address that the caller knows."""
+    base = str(request.base_url).rstrip("/")
+    headers = {
+        name: value
+        for name, value in answer.headers.items()
+        if name in _ANSWERED or name.startswith("x-goog-")
+    }
+    headers["content-type"] = inert_type(answer.headers.get("content-type", ""))
+    headers["content-disposition"] = "attachment"
+    if location := answer.headers.get("location"):
+        headers["location"] = base + use_case.remote.path_below(location)
+    status = answer.status_code
+    is_content = call.kind in _CONTENTS or request.query_params.get("alt") == "media"
+    is_json = headers["content-type"].startswith("application/json")
+    if status in (_NO_CONTENT, _NOT_MODIFIED):
+        await answer.aclose()
+        headers.pop("content-length", None)
+        return Response(status_code=status, headers=headers)
+    if is_json and status < _MULTIPLE_CHOICES and not is_content:
+        linked = _with_links(await _read_json(answer), base)
+        return _json(linked, _is_pretty(request))
+    streamed = StreamingResponse(_streamed(answer), status, headers)
+    # TensorFlow's client looks for these names as they are written here.
+    streamed.raw_headers = [(_AS_WRITTEN.get(name, name), value) for name, value in streamed.raw_headers]
+    return streamed
+
+
+async def _streamed(answer: "httpx.Response") -> AsyncIterator[bytes]:
+    try:
+        async for part in answer.aiter_raw():
+            yield part
+    finally:
+        await answer.aclose()
+
+
+async def _read_json(answer: "httpx.Response") -> Any:
+    """Raises Unavailable."""
+    import httpx
+
+    body = bytearray()
+    try:
+        async for part in _streamed(answer):
+            body += part
+            if len(body) > _MAX_ANSWER:
+                raise Unavailable("The storage answers more than a page of objects has.")
+        return json.loads(body)
+    except (httpx.HTTPError, ValueError) as error:
+        raise Unavailable("The storage's answer is no JSON, or ended early: try again.") from error
+
+
+def _with_links(value: Any, base: str) -> Any:
+    """Resources with their links below `base`."""
+    if not isinstance(value, dict):
+        return value
+    made = dict(value)
+    for name, area in (("selfLink", JSON_API), ("mediaLink", DOWNLOADS)):
+        if isinstance(link := value.get(name), str) and area in link:
+            made[name] = base + link[link.index(area) :]
+    if isinstance(value.get("items"), list):
+        made["items"] = [_with_links(item, base) for item in value["items"]]
+    if "resource" in value:
+        made["resource"] = _with_links(value["resource"], base)
+    return made
+
+
+def _is_pretty(request: Request) -> bool:
+    return request.query_params.get("prettyPrint") != "false"
+
+
+def _json(value: Mapping[str, Any], pretty: bool = True) -> Response:
+    form: dict[str, Any] = {"indent": 2} if pretty else {"separators": (",", ":")}
+    return Response(json.dumps(value, **form), media_type="application/json")
+
+
+def _bucket(name: str, made_at: Any) -> Mapping[str, Any]:
+    created = made_at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"kind": "storage#bucket", "id": name, "name": name, "timeCreated": created}
+
+
+async def _small_body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_JSON:
+            raise TooLarge(f"The request's body is larger than the limit of {_MAX_JSON} bytes.")
+    return bytes(body)
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+def _resource(body: bytes) -> Mapping[str, Any]:
+    """The resource of a bucket, with one name: of two, or of `Name`, another reader takes another. Raises
+    InvalidArgument."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument("The body must be the resource of a bucket, as JSON.") from error
+    if not isinstance(value, dict):
+        return {}
+    return {key: one for key, one in value.items() if key == "name" or key.lower() != "name"}

@@ -1,0 +1,242 @@
+"""Routes beyond the v1 API: status, job details, configs, metrics and usage. Logs are in `api.logs`."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+import trainyard_protocol
+from trainyard_protocol.errors import PermissionDenied
+from trainyard_protocol.views.configs import (
+    ConfigCheck,
+    ConfigCheckRequest,
+    JobConfig,
+    SuggestedId,
+)
+from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth
+from trainyard_protocol.views.tuning import StudyCharts, StudyView
+from trainyard_protocol.views.usage import UsageView
+from trainyard_protocol.views.views import (
+    ActiveJobsView,
+    Explanation,
+    JobDetail,
+    JobsPage,
+    Me,
+    MetricsView,
+    QueueExplanationView,
+    QuotasView,
+    ServerStatus,
+    SignInCode,
+)
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, UseCases, json_of, within
+from trainyard_server.api.json_answer import JsonAnswer
+from trainyard_server.api.middleware.csrf import bearer
+from trainyard_server.domain.metrics.series import LEAST
+from trainyard_server.services.measurements.metrics import (
+    DEFAULT_POINTS,
+    MOST_POINTS,
+    MetricsQuery,
+    csv_blocks,
+)
+from trainyard_server.services.measurements.usage import DEFAULT_POINTS as USAGE_POINTS
+from trainyard_server.services.measurements.usage import LEAST_POINTS
+from trainyard_server.services.measurements.usage import MOST_POINTS as MOST_USAGE_POINTS
+from trainyard_server.services.views.job_search import JobSearchRequest
+from trainyard_server.services.views.studies import Ranking
+
+router = APIRouter(prefix="/trainyard/v1")
+
+
+class CsvStream(StreamingResponse):
+    media_type = "text/csv; charset=utf-8"
+
+
+@router.get("/me")
+def me(caller: AuthenticatedCaller) -> Me:
+    """The authenticated caller."""
+    roles = {project: role.value for project, role in caller.grants.items()}
+    return Me(role=str(caller.role or ""), name=caller.name, projects=roles)
+
+
+@router.get("/status")
+def status(cases: Cases, caller: AuthenticatedCaller) -> ServerStatus:
+    return cases.job_details.status(caller.visible)
+
+
+@router.get("/health")
+async def health(cases: Cases, caller: AuthenticatedCaller, deep: bool = False) -> ServerHealth:
+    """The checks of `/healthz` with more details; with `deep` also the findings of the doctor, which name jobs of all
+    projects."""
+    if deep and caller.visible is not None:
+        raise PermissionDenied(f"You are {caller}. The doctor's findings take a role in all projects.")
+    find = cases.diagnosis.findings if deep else tuple
+    return await _server_health(cases, find, everything=caller.visible is None)
+
+
+@router.post("/health:mend")
+async def repair(cases: Cases) -> ServerHealth:
+    """Repair the findings that can be repaired safely; the answer has the results."""
+    return await _server_health(cases, cases.diagnosis.repair, everything=True)
+
+
+@router.post("/quotas:reload")
+def reload_quotas(cases: Cases) -> QuotasView:
+    """Read this server's quota file again. A file with a mistake is refused, and the quotas stay as they were."""
+    return cases.cluster.reload_quotas()
+
+
+@router.post("/sign-in-codes")
+def sign_in_code(request: Request, cases: Cases) -> SignInCode:
+    """A sign-in code for the owner of the bearer token. Sessions cannot create codes."""
+    return cases.sign_in.code(bearer(request))
+
+
+@router.get("/jobs")
+def find_jobs(cases: Cases, caller: AuthenticatedCaller, q: str = "") -> dict[str, list[dict[str, str]]]:
+    """The newest jobs that the caller may see with a text in their name."""
+    matches = cases.job_search.find(caller.visible, JobSearchRequest(text=q)).jobs
+    return {"jobs": [{"project": job.project, "job_id": job.job_id, "state": job.state} for job in matches]}
+
+
+@router.get("/jobs:active")
+def active_jobs(cases: Cases, caller: AuthenticatedCaller) -> ActiveJobsView:
+    """The jobs that the caller may see and that have not ended, with what each of them does."""
+    return cases.cluster.active(caller.visible)
+
+
+@router.get("/projects/{project}/jobs", response_model=JobsPage)
+def list_with_results(
+    project: str,
+    cases: Cases,
+    filter_text: Annotated[str, Query(alias="filter")] = "",
+    page_size: Annotated[int | None, Query(alias="pageSize")] = None,
+    page_token: Annotated[str, Query(alias="pageToken")] = "",
+) -> Response:
+    """A list of the v1 API whose jobs also have owner, duration in seconds, and metrics."""
+    return JsonAnswer(cases.jobs.list(project, filter_text, page_size, page_token, with_results=True))
+
+
+@router.get("/projects/{project}/jobs/{job_id}")
+def detail(project: str, job_id: str, cases: Cases) -> JobDetail:
+    return cases.job_details.detail(project, job_id)
+
+
+@router.delete("/projects/{project}/jobs/{job_id}")
+def delete_job(project: str, job_id: str, cases: Cases, caller: AuthenticatedCaller) -> dict[str, str]:
+    """Delete a job that has ended: its record, its log and its usage."""
+    cases.jobs.delete(caller, project, job_id)
+    return {}
+
+
+@router.get("/projects/{project}/jobs/{job_id}/why")
+def why(project: str, job_id: str, cases: Cases, caller: AuthenticatedCaller) -> QueueExplanationView:
+    return cases.queue_explanation.explain(caller.visible, project, job_id)
+
+
+@router.get("/projects/{project}/jobs/{job_id}/usage")
+def usage(
+    project: str,
+    job_id: str,
+    cases: Cases,
+    run: Annotated[int | None, Query()] = None,
+    points: Annotated[int, within(LEAST_POINTS, MOST_USAGE_POINTS)] = USAGE_POINTS,
+) -> UsageView:
+    return cases.usage.view(project, job_id, run, points)
+
+
+@router.get("/projects/{project}/jobs/{job_id}/explain")
+def explain(
+    project: str,
+    job_id: str,
+    cases: Cases,
+    task: str = "",
+    run: Annotated[int | None, Query()] = None,
+) -> Explanation:
+    return cases.job_details.explain(project, job_id, task, run)
+
+
+@router.get("/projects/{project}/jobs/{job_id}/trials")
+def trials(project: str, job_id: str, cases: Cases, metric: str = "", goal: str = "") -> StudyView:
+    """The trials of a study, by number, with the values of its metric or of another one."""
+    return cases.studies.view(project, job_id, Ranking(metric, goal))
+
+
+@router.get("/projects/{project}/jobs/{job_id}/study")
+def study(project: str, job_id: str, cases: Cases) -> StudyCharts:
+    """A study as its page shows it: at most 1,000 trials, and what each parameter explains."""
+    return cases.studies.charts(project, job_id)
+
+
+@router.get("/projects/{project}/jobs/{job_id}/config")
+def config(project: str, job_id: str, cases: Cases) -> JobConfig:
+    """The config as submitted and as resolved, and the command that submits it again."""
+    return cases.configs.config(project, job_id)
+
+
+@router.post("/projects/{project}/configs:check")
+def check_config(
+    project: str,
+    body: Annotated[ConfigCheckRequest, json_of(ConfigCheckRequest)],
+    cases: Cases,
+    caller: AuthenticatedCaller,
+) -> ConfigCheck:
+    """Validate the text of a config: each problem with its line and column. Creates nothing."""
+    return cases.configs.check(caller, project, body)
+
+
+@router.get("/projects/{project}/jobs:suggest")
+def suggest(project: str, like: str, cases: Cases) -> SuggestedId:
+    """A job id that is not used in the project."""
+    return cases.configs.suggest(project, like)
+
+
+@router.get("/projects/{project}/jobs/{job_id}/metrics", response_model=MetricsView)
+def metrics(
+    project: str,
+    job_id: str,
+    cases: Cases,
+    name: Annotated[tuple[str, ...], Query()] = (),
+    task: str = "",
+    from_step: int | None = None,
+    to_step: int | None = None,
+    points: Annotated[int, within(LEAST, MOST_POINTS)] = DEFAULT_POINTS,
+    after: str = "",
+) -> Response:
+    """Each curve between two steps (inclusive), reduced to at most `points` points that keep its
+    peaks."""
+    query = MetricsQuery(name, task, from_step, to_step, points, after)
+    view = cases.metrics.view(project, job_id, query)
+    return Response(
+        view.model_dump_json(), media_type="application/json", headers={"Cache-Control": "no-store"}
+    )
+
+
+@router.get("/projects/{project}/jobs/{job_id}/metrics.csv", response_class=CsvStream)
+def metrics_csv(project: str, job_id: str, cases: Cases) -> StreamingResponse:
+    """Every point of every run: run, task, name, step, time, value."""
+    rows = cases.metrics.rows(project, job_id)
+    return CsvStream(
+        csv_blocks(rows),
+        headers={
+            "Cache-Control": "no-store",
+            "Content-Disposition": f'attachment; filename="{job_id}-metrics.csv"',
+        },
+    )
+
+
+async def _server_health(
+    cases: UseCases, find: Callable[[], tuple[Finding, ...]], *, everything: bool
+) -> ServerHealth:
+    health = await cases.health.check()
+    database_ok = health.checks["database"].status is not CheckStatus.DOWN
+    is_damaged = cases.backend.store.damage is not None  # the doctor says how much, as far as it can be read
+    return ServerHealth(
+        status=health.status,
+        checks=health.checks,
+        version=trainyard_protocol.__version__,
+        time=cases.backend.clock(),
+        live_runs=await run_in_threadpool(cases.diagnosis.live_runs) if database_ok and everything else None,
+        findings=await run_in_threadpool(find) if database_ok or is_damaged else (),
+    )

@@ -1,0 +1,53 @@
+"""Routes of a job's files: directory listings and downloads."""
+
+import logging
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response, StreamingResponse
+from starlette.types import Send
+
+from trainyard_protocol.views.views import FileListing
+from trainyard_server.api.dependencies import Cases
+
+router = APIRouter(prefix="/trainyard/v1/projects/{project}/jobs/{job_id}/files")
+
+_log = logging.getLogger(__name__)
+
+
+class Download(StreamingResponse):
+    media_type = "application/octet-stream"
+
+    async def stream_response(self, send: Send) -> None:
+        """Closes the connection if the file cannot be read to its end, so that clients notice the missing part."""
+        try:
+            await super().stream_response(send)
+        except OSError as error:
+            _log.warning("A download ended early: %s", error)
+
+
+@router.get("")
+def listing(
+    project: str,
+    job_id: str,
+    cases: Cases,
+    path: str = "",
+    page_token: Annotated[str, Query(alias="pageToken")] = "",
+) -> FileListing:
+    """One page of a directory below the job-dir."""
+    return cases.job_files.listing(project, job_id, path, page_token)
+
+
+@router.get("/content", response_class=Download)
+def download(project: str, job_id: str, cases: Cases, path: str) -> Response:
+    """A file as a download; browsers never display it."""
+    content = cases.job_files.content(project, job_id, path)
+    headers = {"Content-Disposition": disposition(content.name), "Content-Length": str(content.size)}
+    return Download(content.blocks, headers=headers)
+
+
+def disposition(name: str) -> str:
+    """The Content-Disposition header of a download with any file name (RFC 6266)."""
+    plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%;' else "_" for c in name)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

@@ -1,0 +1,36 @@
+"""Keys of agents. Each agent has one of its own, and its calls open its own runs alone. Pure."""
+
+import re
+from dataclasses import dataclass, field
+from hashlib import sha256
+from hmac import compare_digest
+
+from trainyard_protocol.errors import Unauthenticated
+from trainyard_protocol.wire.agents import AGENT_KEY
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentKey:
+    """The key that came with a call: 256 bits as hex digits. The server stores its digest alone."""
+
+    secret: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises Unauthenticated for anything but a key."""
+        if not self.secret:
+            raise Unauthenticated(
+                f"This call has no {AGENT_KEY}. Worker agents of this server's version make a key and send it "
+                "by themselves: update the agent."
+            )
+        if not _KEY.fullmatch(self.secret):
+            raise Unauthenticated(f"{AGENT_KEY} must be 64 hex digits, in lower case.")
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.secret.encode()).hexdigest()
+
+    def opens(self, digest: str) -> bool:
+        """Whether this is the key with that digest. "" is no key's: that of an agent which has sent none yet."""
+        return compare_digest(self.digest, digest)

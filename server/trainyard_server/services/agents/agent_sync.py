@@ -1,0 +1,489 @@
+"""Use cases of agents: report their runs, get their orders, and deliver log lines."""
+
+import asyncio
+import hashlib
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from anyio import to_thread
+
+from trainyard_protocol.errors import NotFound
+from trainyard_protocol.job.cluster import TrialOrder
+from trainyard_protocol.job.training_input import TrainingInput
+from trainyard_protocol.lines.progress import MAX_NAME
+from trainyard_protocol.states import FINAL_JOB_STATES, ReplicaState, RunState
+from trainyard_protocol.views.health import sized
+from trainyard_protocol.wire.agents import CLUSTER
+from trainyard_protocol.wire.logs import LogChunk, LogGap, LogReceipt
+from trainyard_protocol.wire.sync import (
+    MAX_OTHERS,
+    MAX_REPORTED,
+    ReplicaOrder,
+    RunOrder,
+    RunReport,
+    SyncRequest,
+    SyncResponse,
+    TrialMeasurement,
+)
+from trainyard_server.context import Backend
+from trainyard_server.control.controller import Controller
+from trainyard_server.control.snapshots import live_runs, peers_of, run_snapshot, trial_order
+from trainyard_server.domain.access.agent_keys import AgentKey
+from trainyard_server.domain.access.run_tokens import RunTokens
+from trainyard_server.domain.lifecycle import decisions, stalls
+from trainyard_server.domain.lifecycle.messages import waiting
+from trainyard_server.domain.metrics.summary import CurveSummary
+from trainyard_server.domain.reports import bounded_sync, checked_chunk
+from trainyard_server.domain.snapshots import RunSnapshot
+from trainyard_server.domain.tuning.measurements import merged
+from trainyard_server.services.agents.agent_keys import check_key, run_with
+from trainyard_server.storage.db.base import revisions
+from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.repository import SERVICE_ACTOR, Event, Writer
+from trainyard_server.storage.db.tables import studies
+from trainyard_server.storage.events.notifier import (
+    AGENTS_TOPIC,
+    agent_topic,
+    job_topic,
+    log_topic,
+)
+from trainyard_server.storage.failures import DatabaseError
+from trainyard_server.storage.logs.store import LogMismatch, Stream
+
+logger = logging.getLogger(__name__)
+
+_ALIVE = (ReplicaState.STARTING, ReplicaState.RUNNING)
+_COMPANY = 2
+"""So many agents that are alive have each other, whoever else comes or goes."""
+
+
+class AgentSync:
+    def __init__(self, backend: Backend, controller: Controller, run_tokens: RunTokens) -> None:
+        self._backend = backend
+        settings = backend.settings
+        self._run_tokens = run_tokens if settings.storage or settings.storage_emulator else None
+        self._controller = controller
+        self._newest: dict[str, object] = {}  # the latest sync of each agent
+
+    async def sync(
+        self,
+        request: SyncRequest,
+        key: AgentKey,
+        still_connected: Callable[[], Awaitable[bool]] | None = None,
+        name: str = "",
+    ) -> SyncResponse:
+        """Record the report, then answer with every run that the agent should have.
+
+        While the agent has seen that answer, it is held for up to `wait_s`; a change or a newer sync of the same
+        agent ends the wait. `still_connected` is whether the caller still waits. `name`: that of the agent's token, if
+        it has one, in place of the agent's own. Raises PermissionDenied for the id of
+        an agent with another key.
+        """
+        if name:
+            agent = request.agent.model_copy(update={"name": name})
+            request = request.model_copy(update={"agent": agent})
+        request = bounded_sync(request, self._backend.clock())
+        agent_id = request.agent.agent_id
+        await to_thread.run_sync(self.record, request, key)
+        me = self._newest[agent_id] = object()
+        notifier = self._backend.notifier
+        with notifier.subscribe(agent_topic(agent_id)) as events:
+            notifier.publish(agent_topic(agent_id))
+            reported = frozenset(report.run_id for report in request.runs)
+            answer = await to_thread.run_sync(self.answer, agent_id, reported)
+            deadline = asyncio.get_running_loop().time() + min(
+                request.wait_s, self._backend.settings.longest_hold_s
+            )
+            while answer.version == request.seen and not notifier.closed:
+                if self._newest.get(agent_id) is not me:
+                    if still_connected is not None and await still_connected():
+                        logger.warning(
+                            "Two agents use the id %s (%s) at the same time: each needs a state "
+                            "directory of its own.",
+                            agent_id,
+                            request.agent.name,
+                        )
+                    break
+                left = deadline - asyncio.get_running_loop().time()
+                if left <= 0:
+                    break
+                if await events.wait(left):
+                    answer = await to_thread.run_sync(self.answer, agent_id, reported)
+            if self._newest.get(agent_id) is me:
+                del self._newest[agent_id]
+            await to_thread.run_sync(self._answered, agent_id, answer)
+            return answer
+
+    def record(self, request: SyncRequest, key: AgentKey) -> None:
+        """Store the agent's report of itself and its runs. An old report changes nothing. Raises PermissionDenied."""
+        backend = self._backend
+        now = backend.clock()
+        touched = set()
+        with backend.store.write(_actor(request.agent.name)) as writer:
+            known = writer.agent(request.agent.agent_id)
+            check_key(writer, known, key)
+            mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
+            left = sorted(
+                {r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys()
+            )
+            changed = (
+                known is None
+                or not backend.agent_liveness.is_alive(known)
+                or known.info != request.agent.model_dump(mode="json")
+                or known.orphaned_runs != left
+            )
+            writer.save_agent(request.agent, key.digest, left, now)
+            if known is not None and known.sent_version == request.seen:
+                writer.grant_lease(known, known.sent_lease_s)
+            for report in request.runs:
+                if report.run_id not in mine:
+                    continue  # ended or unknown: the answer does not list it, so the agent drops it
+                run, gang = mine[report.run_id]
+                seen = run_snapshot(run, gang)
+                changes = decisions.observe(seen, report, now)
+                if report.runtime is not None and run.runtime != report.runtime:
+                    writer.record_runtime(run, report.runtime, report.runtime_reason, now)
+                    touched.add(run.job_key)
+                activity = report.activity or waiting(report.replicas)
+                if not run.acknowledged or run.activity != activity:
+                    writer.record_activity(run, activity, now, _preparation_events(run, report, activity))
+                    touched.add(run.job_key)
+                for change in changes:
+                    writer.change_replica(run, change, now)
+                    touched.add(run.job_key)
+                if self._note_stalls(writer, run, seen, report, now):
+                    touched.add(run.job_key)
+                if report.measurements and _record_measurements(writer, run.job_key, report):
+                    touched.add(run.job_key)
+                if report.other_metrics and not report.measurements:
+                    _record_others(writer, run.job_key, report.other_metrics)
+            others = self._others_alive(writer, request.agent.agent_id, _COMPANY) if changed else ()
+        if changed:
+            # The lease of one that was alone changes.
+            alone = others if len(others) < _COMPANY else ()
+            backend.notifier.publish(AGENTS_TOPIC, *map(agent_topic, alone))
+        for job_key in touched:
+            backend.notifier.publish(job_topic(job_key))
+            self._controller.advance(job_key)
+        if touched or changed:
+            self._controller.schedule()
+
+    def answer(self, agent_id: str, reported: Collection[str] = ()) -> SyncResponse:
+        """All orders for the agent, which has reported these runs. The agent of a machine gets a lease while another
+        agent could run its jobs. That of an engine gets none: its runs outlive it, and never start elsewhere because it
+        is silent.
+
+        A run that ended without the agent, because it was silent for too long, is ordered to stop until its logs are
+        here.
+        """
+        backend = self._backend
+        with backend.store.read() as reader:
+            me = reader.agent(agent_id)
+            fronts_engine = me is not None and me.info.get("kind") == CLUSTER
+            leased = not fronts_engine and self._has_company(reader, agent_id)
+            lease_s = backend.settings.lease_s if leased else None
+            # An engine's objects, which others may read, have no token of the storage.
+            orders = self._orders(reader, agent_id, None if fronts_engine else self._run_tokens, reported)
+        answer = SyncResponse(version="", lease_s=lease_s, runs=orders)
+        version = hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]
+        return answer.model_copy(update={"version": version})
+
+    def _has_company(self, reader: Reader, agent_id: str) -> bool:
+        """Whether another agent is alive, or has a live run."""
+        return bool(self._others_alive(reader, agent_id, 1)) or revisions.others_run(reader, agent_id)
+
+    def _others_alive(self, reader: Reader, agent_id: str, enough: int) -> Sequence[str]:
+        """Agents other than this one that are alive: `enough` or more of them, or all. Those that were heard last
+        mostly are enough, and no other row is read then."""
+        liveness, found = self._backend.agent_liveness, list[str]()
+        for agents in (liveness.newest, None):
+            rows = revisions.heartbeats(reader, agents)
+            found = [row.agent_id for row in rows if row.agent_id != agent_id and liveness.is_alive(row)]
+            if len(found) >= enough:
+                break
+        return found
+
+    def append_logs(self, run_id: str, task: str, chunk: LogChunk, key: AgentKey) -> LogReceipt:
+        """Add the lines that continue the replica's log. Complete once its end is here and agrees with the lines that
+        the server has, or once the job's log quota is used up.
+
+        A log that can never be completed is closed as it is, with an event: no job waits for it. An agent that was lost
+        and is back completes the logs of its ended runs, while their jobs go on. Raises NotFound for an unknown
+        replica, or one whose job was deleted meanwhile, PermissionDenied for another agent's.
+        """
+        try:
+            return self._append_logs(run_id, task, chunk, key)
+        except (DatabaseError, FileNotFoundError):
+            with self._backend.store.read() as reader:
+                run_with(reader, run_id, key)  # which says so if it was deleted meanwhile
+            raise
+
+    def _append_logs(self, run_id: str, task: str, chunk: LogChunk, key: AgentKey) -> LogReceipt:
+        backend = self._backend
+        chunk = checked_chunk(chunk)
+        with backend.store.read() as reader:
+            run, replica = run_with(reader, run_id, key), reader.replica(run_id, task)
+            if replica is None:
+                raise NotFound(f"There is no replica {task} of a run {run_id} here.")
+            job = reader.job_by_key(run.job_key)
+            agent = reader.agent(run.agent_id)
+        logs, stream = backend.logs, Stream(run.number, task)
+        if not replica.is_log_open or job.state in FINAL_JOB_STATES:
+            return LogReceipt(
+                next=logs.count(job.project, job.job_id, stream), complete=True, accepts_blocks=True
+            )
+        if chunk.gap is not None and chunk.start == logs.count(job.project, job.job_id, stream):
+            self._note_gap(run, task, chunk.gap)
+        quota = backend.settings.log_quota
+        appended = logs.append(job.project, job.job_id, stream, chunk.start, chunk.lines, quota)
+        if appended.new == appended.next:
+            self._check_kept(job, run_id, key)
+        if appended.new:
+            begin = appended.next - appended.new
+            stored_metrics = partial(self._stored_metrics, run_id, task)
+            backend.progress.add(run_id, task, begin, appended.new, appended.reports, stored_metrics)
+            backend.notifier.publish(log_topic(job.key))
+        complete, stored, event = False, None, None
+        end_sha256 = chunk.end.sha256 if chunk.end is not None else ""
+        if appended.full:
+            complete, stored = True, appended.next
+        elif chunk.end is not None:
+            try:
+                complete = logs.verify(job.project, job.job_id, stream, chunk.end)
+                stored = chunk.end.count if chunk.end.cut else None
+                if complete and not end_sha256:
+                    end_sha256 = logs.sha256(job.project, job.job_id, stream)
+            except LogMismatch as mismatch:
+                complete = True
+                message = f"The log of {task} is not what the replica wrote: {mismatch}."
+                event = Event("log-damaged", message, run.number, task)
+                logger.warning("Job %s of %s, run %d: %s", job.job_id, job.project, run.number, message)
+        if complete:
+            if stored is not None:
+                event = Event("log-quota", _quota_notice(task, stored, quota), run.number, task)
+            if event is None and chunk.end is not None and chunk.end.missing != 0:
+                event = Event("log-damaged", _missing_notice(task, chunk.end.missing), run.number, task)
+            if event is None and replica.log_complete:
+                message = f"The log of {task} is complete: its agent is back, and has sent its end."
+                event = Event("log-complete", message, run.number, task)
+            steps = backend.progress.final_values(job.project, job.job_id, stream, run_id, appended.next)
+            actor = _actor(str(agent.info["name"])) if agent is not None else SERVICE_ACTOR
+            with backend.store.write(actor) as writer:
+                writer.record_progress(run_id, task, steps, complete=True)
+                now, end = backend.clock(), chunk.end if not appended.full else None
+                end = end and end.model_copy(update={"sha256": end_sha256})
+                writer.complete_log(run, task, now, event, end=end, stored=stored)
+            is_late = run.state is RunState.ENDED
+            backend.notifier.publish(job_topic(job.key), *([agent_topic(run.agent_id)] if is_late else []))
+            self._controller.advance(job.key)
+            self._controller.schedule()  # what this run held may be free now
+        position = logs.position(job.project, job.job_id, stream) if chunk.resume else None
+        return LogReceipt(next=appended.next, complete=complete, position=position, accepts_blocks=True)
+
+    def _check_kept(self, job: JobRow, run_id: str, key: AgentKey) -> None:
+        """Remove a log that was empty before these lines, if its job was deleted meanwhile. Raises NotFound then."""
+        with self._backend.store.read() as reader:
+            try:
+                run_with(reader, run_id, key)
+            except NotFound:
+                self._backend.logs.remove(job.project, job.job_id)
+                raise
+
+    def _note_gap(self, run: RunRow, task: str, gap: LogGap) -> None:
+        """Record that lines may be missing, once, before the lines behind them are stored."""
+        message = f"The log of {task} may lack lines {_times_of(gap)}: its engine may have dropped them."
+        with self._backend.store.write() as writer:
+            if not any(event.message == message for event in writer.events(run.job_key)):
+                event = Event("log-damaged", message, run.number, task)
+                writer.add_event(run.job_key, event, self._backend.clock())
+
+    def _stored_metrics(self, run_id: str, task: str) -> Mapping[str, Any] | None:
+        with self._backend.store.read() as reader:
+            return reader.digests([run_id]).get((run_id, task))
+
+    @staticmethod
+    def _note_stalls(
+        writer: Writer, run: RunRow, known: RunSnapshot, report: RunReport, now: datetime
+    ) -> bool:
+        """Record the stalls of the report. Whether anything changed."""
+        changes, after = decisions.stall_changes(known, report)
+        for task, stall, stacks in changes:
+            writer.record_stall(run, task, stall, stacks)
+        before, now_stalled = stalls.diagnose(known.members), stalls.diagnose(after.members)
+        if now_stalled is not None and before is None:
+            writer.add_event(
+                run.job_key, Event("stalled", now_stalled.message, run.number, now_stalled.task), now
+            )
+        if now_stalled is None and before is not None:
+            message = f"{before.task} moves on." if len(known.replicas) == 1 else "The replicas move on."
+            writer.add_event(run.job_key, Event("moves-on", message, run.number, before.task), now)
+        return bool(changes)
+
+    def _answered(self, agent_id: str, answer: SyncResponse) -> None:
+        """Record the lease of the answer.
+
+        No lease holds at once. A lease holds when the agent has acknowledged it: the answer may be lost, and an agent
+        without a lease stops nothing. Until then the longer of two leases holds.
+
+        Nothing is written for the answer that the agent has: it is held for less than the time after which an agent
+        counts as silent.
+        """
+        with self._backend.store.read() as reader:
+            known = reader.agent(agent_id)
+            if known is None or (
+                (known.sent_version, known.sent_lease_s) == (answer.version, answer.lease_s)
+                and known.lease_s == _longer(known.lease_s, answer.lease_s)
+            ):
+                return
+        with self._backend.store.write() as writer:
+            agent = writer.agent(agent_id)
+            if agent is None:
+                return
+            lease_s = _longer(agent.lease_s, answer.lease_s)
+            writer.answer_agent(agent, answer.version, answer.lease_s, self._backend.clock())
+            writer.grant_lease(agent, lease_s)
+        # Record the heartbeat now, however late the next tick is.
+        self._backend.agent_liveness.silent_s(agent)
+
+    def _orders(
+        self, reader: Reader, agent_id: str, tokens: RunTokens | None, reported: Collection[str]
+    ) -> tuple[RunOrder, ...]:
+        orders = []
+        live = live_runs(reader, agent_id)
+        gangs = {run.job_key: gang for run, gang in live if run.beside is None}
+        ended = set(reported) - {run.run_id for run, _ in live}
+        late = [(run, list(reader.replicas([run.run_id]))) for run in reader.late_runs(agent_id, ended)]
+        mine = [*live, *late]
+        jobs = reader.jobs_by_key(run.job_key for run, _ in mine)
+        for run, gang in mine:
+            job = jobs[run.job_key]
+            try:
+                training_input, _ = reader.job_input(job)
+                trial = trial_order(reader, job)
+            except Exception:  # the other runs of the agent go on
+                logger.exception("Job %s of %s cannot be read", job.job_id, job.project)
+            else:
+                peers = [] if run.beside is None else gangs.get(run.job_key, [])
+                has_token = tokens is not None and run.state is not RunState.ENDED
+                token = tokens.token(run.run_id) if tokens is not None and has_token else ""
+                orders.append(self._order(run, gang, peers, job, training_input, trial, token))
+        return tuple(orders)
+
+    def _order(
+        self,
+        run: RunRow,
+        gang: list[ReplicaRow],
+        peers: list[ReplicaRow],
+        job: JobRow,
+        training_input: TrainingInput,
+        trial: TrialOrder | None,
+        storage_token: str,
+    ) -> RunOrder:
+        job_dir = self._backend.job_dir(job.project, job.owner, job.job_id, training_input.job_dir)
+        if training_input.job_dir not in ("", job_dir):
+            training_input = training_input.model_copy(update={"job_dir": job_dir})
+        return RunOrder(
+            run_id=run.run_id,
+            number=run.number,
+            target="stop" if run.state in (RunState.STOPPING, RunState.ENDED) else "run",
+            project=job.project,
+            job_id=job.job_id,
+            training_input=training_input,
+            replicas=tuple(
+                ReplicaOrder(
+                    task=replica.task,
+                    machine_type=replica.machine_type,
+                    cpus=tuple(replica.cpus),
+                    memory_bytes=replica.memory_bytes,
+                    gpus=tuple(replica.gpus),
+                    vcpus=replica.vcpus,
+                    accelerator_type=replica.accelerator_type,
+                    accelerator_count=replica.accelerator_count,
+                    pod=self._backend.catalog.pod_settings(replica.machine_type, replica.accelerator_type),
+                )
+                for replica in gang
+            ),
+            grace_s=self._backend.settings.grace_s,
+            log_quota_bytes=self._backend.settings.log_quota,
+            stall=stalls.policy_of(job.labels, self._backend.settings.stall_policy),
+            job_dir="" if training_input.job_dir else job_dir,
+            owner=job.owner,
+            priority=job.priority,
+            trial=trial,
+            peers=peers_of(gang, peers),
+            storage_token=storage_token,
+        )
+
+
+def _longer(held_s: float | None, sent_s: float | None) -> float | None:
+    """The lease that holds until the agent has acknowledged an answer; None: no limit."""
+    return None if held_s is None or sent_s is None else max(held_s, sent_s)
+
+
+def _record_measurements(writer: Writer, job_key: int, report: RunReport) -> bool:
+    """Store the measurements of a trial. Whether any is new."""
+    found = studies.stored_measurements(writer, job_key)
+    last = report.measurements[-MAX_REPORTED:]
+    reported = [(one.step, one.value) for one in last if math.isfinite(one.value)]
+    if found is None or not reported:
+        return False
+    trial, stored = found
+    values, newest = merged(stored, reported), merged((), reported)[-1]
+    if trial.from_file and (trial.step, trial.value) == newest and values == tuple(stored):
+        return False
+    if studies.metric_of(writer, trial.study_key):
+        return False  # the study took another metric before this was reported
+    studies.record_measurements(writer, trial, values, newest)
+    return True
+
+
+def _record_others(writer: Writer, job_key: int, metrics: Mapping[str, TrialMeasurement]) -> None:
+    """Store the metrics in the file of a trial that has none of the study's name."""
+    found = studies.stored_measurements(writer, job_key)
+    values = {
+        name: (one.step, one.value)
+        for name, one in list(metrics.items())[:MAX_OTHERS]
+        if 0 < len(name) <= MAX_NAME and name.isprintable() and math.isfinite(one.value)
+    }
+    if found is not None and values:
+        studies.record_others(writer, found[0], CurveSummary(further=values).json())
+
+
+def _actor(agent: str) -> str:
+    """The actor of what an agent reports. No person's name has a space."""
+    return f"agent {agent}"
+
+
+def _preparation_events(run: RunRow, report: RunReport, activity: str) -> list[Event]:
+    """Events of the preparation of a run. What it waits for in its engine is one as it begins: it changes often."""
+    events = []
+    if not run.acknowledged:
+        events.append(Event("acknowledged", "Waiting for training program to start.", run.number))
+    if activity and activity != run.activity and (report.activity or not run.activity):
+        events.append(Event("preparing", f"{activity[0].upper()}{activity[1:]}.", run.number))
+    return events
+
+
+def _times_of(gap: LogGap) -> str:
+    if gap.after and gap.before:
+        return f"between {gap.after} and {gap.before}"
+    return f"after {gap.after}" if gap.after else f"before {gap.before or 'its end'}"
+
+
+def _missing_notice(task: str, missing: int | None) -> str:
+    if missing is None:
+        return f"The log of {task} may lack its last lines: what stored them was killed or removed."
+    return f"The log of {task} lacks {missing} line{'s' * (missing != 1)}, which its machine has lost."
+
+
+def _quota_notice(task: str, stored: int, quota: int) -> str:
+    of = f" of {sized(quota)}" if quota else ""
+    return (
+        f"The log of {task} goes on, but the job's log quota{of} is used up: "
+        f"its lines from number {stored} on are not kept."
+    )

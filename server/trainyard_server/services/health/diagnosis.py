@@ -1,0 +1,294 @@
+"""Findings of the server for `trainyard doctor`: stuck runs, jobs that cannot start, damage and disk usage."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from trainyard_protocol.states import JobState, ReplicaState, RunState
+from trainyard_protocol.views.health import Finding, sized
+from trainyard_protocol.wire.agents import AgentInfo
+from trainyard_server.context import Backend
+from trainyard_server.control.snapshots import live_runs
+from trainyard_server.services.people.secrets import RESTORE_KEY
+from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.base.probes import DatabaseFacts, DatabaseProbe, Unwritable
+from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.tables import secrets
+from trainyard_server.storage.failures import RESTORE_DATABASE, Failure, failure_of, failure_reason
+from trainyard_server.storage.uploads import SCHEME
+
+STOPPING_SLACK_S = 300.0
+"""How long a run may be STOPPING beyond its grace period."""
+
+PREPARING_S = 1800.0
+"""How long a run may be PREPARING: time to download packages and images of some gigabytes."""
+
+UPLOAD_KEPT_S = 30 * 86400.0
+"""How long an uploaded package that no unfinished job uses is kept after its last upload, at least."""
+
+_STUCK = ("never", "no-engine", "no-disk")  # kinds of waiting that do not end by themselves
+_SLOW_S = 0.25
+_TOP = 5
+
+
+class Diagnosis:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def live_runs(self) -> tuple[str, ...] | None:
+        """The runs that have not ended; None if the database cannot be used."""
+        try:
+            with self._backend.store.read() as reader:
+                return tuple(run.run_id for run in reader.live_runs())
+        except Exception as error:
+            if failure_reason(error) is None:
+                raise
+            return None
+
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings; may take seconds. Without the database they are `unknown`."""
+        findings: list[Finding] = []
+        for part in (self._database, self._jobs, self._secrets, self._disk):
+            try:
+                findings += part()
+            except Exception as error:
+                failure = failure_of(error)
+                if failure is None:
+                    raise
+                return (*findings, _of_failure(failure))
+        return tuple(findings)
+
+    def repair(self) -> tuple[Finding, ...]:
+        """Safe repairs: remove packages that were not used for long. Raises OSError."""
+        unused = self._unused_uploads()
+        for path in unused:
+            self._backend.uploads.remove(path)
+        if not unused:
+            return ()
+        found = f"Removed {_count(len(unused), 'uploaded package')} that no unfinished job uses."
+        return (Finding(check="uploads", status="fixed", found=found),)
+
+    # The database.
+
+    def _database(self) -> Iterator[Finding]:
+        with closing(DatabaseProbe(self._backend.store.url)) as probe:
+            try:
+                facts = probe.facts()
+            except Unwritable as error:
+                yield _problem(
+                    "database", f"It answers, but {error}.", "No job can be accepted or continued."
+                )
+                return
+        yield from of_database(facts)
+        holders = ", ".join(f"{name}: {holder}" for name, holder in facts.leases)
+        if holders:
+            yield Finding(check="leases", status="ok", found=f"Held by server processes: {holders}.")
+
+    def _secrets(self) -> Iterator[Finding]:
+        key = self._backend.settings.secrets_key
+        with self._backend.store.read() as reader:
+            is_needed = secrets.any_exists(reader)
+        if is_needed and not key.exists():
+            yield _problem(
+                "secrets",
+                f"{key} is missing, the key of all secrets.",
+                "No secret can be set, and jobs that refer to one fail.",
+                RESTORE_KEY,
+            )
+
+    # Runs and jobs.
+
+    def _jobs(self) -> Iterator[Finding]:
+        now = self._backend.clock()
+        with self._backend.store.read() as reader:
+            names = {row.agent_id: AgentInfo.model_validate(row.info).name for row in reader.agents()}
+            problems = [
+                problem
+                for run, gang in live_runs(reader)
+                for problem in self._of_run(reader, run, gang, names.get(run.agent_id, run.agent_id), now)
+            ]
+            problems += list(map(_of_queued, (job for job in reader.queued() if job.waiting_kind in _STUCK)))
+            counts = reader.job_counts(visible=None)
+        yield from problems
+        if not problems:
+            live = counts.get(JobState.PREPARING, 0) + counts.get(JobState.RUNNING, 0)
+            waiting = counts.get(JobState.QUEUED, 0)
+            found = f"{_count(live, 'job')} prepared or running, {waiting} waiting; none is stuck."
+            yield Finding(check="jobs", status="ok", found=found)
+
+    def _of_run(
+        self, reader: Reader, run: RunRow, gang: list[ReplicaRow], agent: str, now: datetime
+    ) -> Iterator[Finding]:
+        job = reader.job_by_key(run.job_key)
+        name = f"Run {run.number} of {_name(job)}"
+        grace_s = self._backend.settings.grace_s
+        if run.state is RunState.STOPPING:
+            for_s = (now - _since_stopping(reader, run)).total_seconds()
+            if for_s > grace_s + STOPPING_SLACK_S:
+                alive = [replica.task for replica in gang if replica.state is not ReplicaState.EXITED]
+                left = f": {', '.join(alive)} did not end" if alive else ": the end of its logs is missing"
+                yield _problem(
+                    "runs",
+                    f"{name} has been stopping for {_for(for_s)}{left}.",
+                    f"Its resources on the agent {agent} stay allocated, and the job does not end.",
+                    f"Check the agent {agent} (`trainyard status`, its log). Processes that survive SIGKILL hang in "
+                    "the kernel: only a restart of that machine helps.",
+                )
+        elif run.state is RunState.PREPARING:
+            for_s = (now - run.created_at).total_seconds()
+            if for_s > PREPARING_S:
+                doing = f", now: {run.activity}" if run.activity else "; its agent has not reported on it"
+                yield _problem(
+                    "runs",
+                    f"{name} has been prepared for {_for(for_s)}{doing}.",
+                    "Its resources are allocated, and nothing is computed.",
+                    "A large image or a slow package index may need the time; else `jobs cancel`, and read the "
+                    f"log of the agent {agent}.",
+                )
+        unknown = [replica.task for replica in gang if replica.state is ReplicaState.UNKNOWN]
+        if unknown:
+            yield _problem(
+                "runs",
+                f"{name}: the state of {', '.join(unknown)} is unknown, since the agent {agent} is silent.",
+                "They may still run. The job continues or ends when the agent is back, or its lease expires.",
+                f"Start the agent {agent} again, or its machine.",
+            )
+
+    # The disk.
+
+    def _disk(self) -> Iterator[Finding]:
+        settings = self._backend.settings
+        logs = _largest(settings.data_dir / "logs")
+        if logs:
+            top = ", ".join(f"{name} {sized(size)}" for name, size in logs.most_common(_TOP))
+            found = f"All jobs together have {sized(logs.total())} of log lines; most have: {top}."
+            yield Finding(check="logs", status="ok", found=found)
+        unused = self._unused_uploads()
+        if unused:
+            size = sum(_size(path) for path in unused)
+            yield Finding(
+                check="uploads",
+                status="problem",
+                found=f"{_count(len(unused), 'uploaded package')} of {sized(size)} were not used for "
+                f"{UPLOAD_KEPT_S / 86400:.0f} days.",
+                meaning="They use disk space. A job that needs one of them again uploads it again.",
+                advice="`trainyard doctor --fix` removes them.",
+                fixable=True,
+            )
+
+    def _unused_uploads(self) -> list[Path]:
+        old = self._backend.uploads.older_than(time.time() - UPLOAD_KEPT_S)
+        if not old:
+            return []
+        with self._backend.store.read() as reader:
+            used = {
+                uri.removeprefix(SCHEME).partition("/")[0]
+                for job in reader.unfinished(with_studies=True)
+                for uri in job.training_input.get("packageUris", ())
+            }
+        return [path for path in old if path.name not in used]
+
+
+def _of_failure(failure: Failure) -> Finding:
+    """The finding in place of those that need the database. Damage is one of its own: all else passes."""
+    found = f"Runs, jobs and the database could not be checked: {failure.reason}."
+    if not failure.is_damage:
+        return Finding(check="database", status="unknown", found=f"{found} {failure.remedy}")
+    return _problem(
+        "database", found, "Some or all jobs cannot be read, and no new one is safe.", failure.remedy
+    )
+
+
+def of_database(facts: DatabaseFacts) -> Iterator[Finding]:
+    """The findings about a database that answers."""
+    what = f"{facts.kind}, {sized(facts.size_bytes)}, answers in {facts.latency_s * 1000:.1f} ms"
+    problems = []
+    if facts.damage:
+        problems.append(
+            _problem(
+                "database",
+                f"SQLite finds its file damaged: {'; '.join(facts.damage)}.",
+                "The data in the damaged part is lost; some jobs may be unreadable.",
+                RESTORE_DATABASE,
+            )
+        )
+    if facts.schema != facts.newest:
+        problems.append(
+            _problem(
+                "database",
+                f"Its schema is {facts.schema}; this server needs {facts.newest}.",
+                "Another version of the server has changed it since this one started.",
+                "Restart all server processes in the same version.",
+            )
+        )
+    if facts.latency_s > _SLOW_S:
+        problems.append(
+            _problem(
+                "database",
+                f"It takes {facts.latency_s * 1000:.0f} ms for the smallest query.",
+                "All operations of the server wait for it.",
+                "Check what else uses its disk, its machine, or the network to it.",
+            )
+        )
+    yield from problems
+    if not problems:
+        whole = ", whole" if facts.kind == "SQLite" else ""
+        yield Finding(check="database", status="ok", found=f"{what}{whole}, schema {facts.schema}.")
+
+
+def _of_queued(job: JobRow) -> Finding:
+    found = f"{_name(job)} is QUEUED and {job.waiting}."
+    if job.waiting_kind == "no-engine":
+        advice = "Start Docker on that machine, or mend what its agent reports; or cancel the job."
+        return _problem("jobs", found, "It starts as soon as the engine answers.", advice)
+    if job.waiting_kind == "no-disk":
+        advice = "Free some space there: `trainyard agents list` has each agent's disks."
+        return _problem("jobs", found, "It starts as soon as there is room.", advice)
+    return _problem(
+        "jobs",
+        found,
+        "It waits forever, unless an agent with more resources connects.",
+        "Request less (`jobs cancel`, then submit again), or add such an agent.",
+    )
+
+
+def _since_stopping(reader: Reader, run: RunRow) -> datetime:
+    times = [
+        e.time for e in reader.events(run.job_key) if e.run == run.number and e.after == RunState.STOPPING
+    ]
+    return times[-1] if times else run.created_at
+
+
+def _largest(logs: Path) -> Counter[str]:
+    """The size in bytes of each job's log, by `project/job`."""
+    sizes: Counter[str] = Counter()
+    for directory in logs.glob("*/*/"):
+        sizes[f"{directory.parent.name}/{directory.name}"] = sum(map(_size, directory.rglob("*")))
+    return sizes
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except FileNotFoundError:  # removed meanwhile
+        return 0
+
+
+def _problem(check: str, found: str, meaning: str, advice: str = "") -> Finding:
+    return Finding(check=check, status="problem", found=found, meaning=meaning, advice=advice)
+
+
+def _name(job: JobRow) -> str:
+    return f"the job {job.job_id} of {job.project}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _for(seconds: float) -> str:
+    whole = str(timedelta(seconds=int(seconds)))
+    return whole if seconds >= 3600 else f"{seconds / 60:.0f} minutes"

@@ -1,0 +1,360 @@
+"""Use cases of jobs: create, get, list, cancel, and change the labels."""
+
+import base64
+import binascii
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from trainyard_protocol.errors import (
+    Aborted,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    Violation,
+    quoted,
+)
+from trainyard_protocol.job.config.validation import checked_job, image_uris
+from trainyard_protocol.job.machines import gang
+from trainyard_protocol.job.training_input import Job, LabelsPatch, TrainingInput, parse
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_server.context import Backend
+from trainyard_server.control.controller import Controller
+from trainyard_server.control.removal import remove_job
+from trainyard_server.domain.access.permissions import Caller
+from trainyard_server.domain.lifecycle.decisions import CANCELLED_BY_USER
+from trainyard_server.domain.lifecycle.stalls import check_labels
+from trainyard_server.domain.tuning.measurements import newest_values
+from trainyard_server.services.jobs.package_uris import check_package_uris
+from trainyard_server.services.jobs.submissions import Submissions, submission_of
+from trainyard_server.services.jobs.training_output import (
+    new_training_output,
+    training_output,
+    training_outputs,
+    whole_second,
+)
+from trainyard_server.storage.db.base.models import JobRow
+from trainyard_server.storage.db.queries import filters
+from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.tables import studies
+from trainyard_server.storage.events.notifier import QUEUE_TOPIC, job_topic
+from trainyard_server.storage.failures import failure_detail, failure_reason
+
+DEFAULT_PAGE_SIZE = 20
+MAX_PAGE_SIZE = 100
+
+logger = logging.getLogger(__name__)
+
+_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_PATCHABLE = ("labels", "etag")
+
+
+class Jobs:
+    def __init__(self, backend: Backend, controller: Controller) -> None:
+        self._backend = backend
+        self._controller = controller
+        self._submissions = Submissions(backend)
+
+    def create(
+        self, caller: Caller, project: str, body: object, validate_only: bool = False
+    ) -> dict[str, Any]:
+        """Create a job of the caller in QUEUED, durably. With `validate_only` nothing is created.
+
+        Raises InvalidArgument with every violation, and for images that the project may not bring, FailedPrecondition
+        for packages that cannot be read (`check_package_uris`) and secrets that the project does not have,
+        AlreadyExists for an id that the project has ever had, ResourceExhausted for a job that alone exceeds its
+        project's quota, and for one too many in the queue.
+        """
+        check_project(project)
+        job = checked_job(body, self._backend.catalog)
+        check_labels(job.labels)
+        self._check_region(job.training_input.region)
+        check_package_uris(self._backend, caller, job.training_input)
+        self._check_images(project, job.training_input)
+        parsed = job.training_input, tuple(gang(job.training_input, self._backend.catalog))
+        submission = submission_of(project, caller.name, job, parsed, self._backend.clock())
+        if validate_only:
+            return v1_job(self._submissions.check(submission), {})
+        row = self._submissions.add(submission)
+        self._controller.write_log_soon(row.key)
+        return v1_job(row, new_training_output(job.training_input))
+
+    def get(self, project: str, job_id: str) -> dict[str, Any]:
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            return _with_pointer(v1_job(job, training_output(reader, job)))
+
+    def check_free(self, project: str, job_id: str) -> None:
+        """Raises AlreadyExists for an id that the project has ever had."""
+        self._submissions.check_free(project, job_id)
+
+    def list(
+        self,
+        project: str,
+        filter_text: str = "",
+        page_size: int | None = None,
+        page_token: str = "",
+        *,
+        with_results: bool = False,
+    ) -> dict[str, Any]:
+        """One page, the newest job first: `{"jobs": [...], "nextPageToken": ...}`, `{}` for nothing. A page of large
+        jobs has fewer of them. `with_results`: each also with its owner, its duration in seconds, and the newest value
+        of each metric."""
+        expression = filters.parse(filter_text)
+        if page_size is not None and page_size < 0:
+            raise InvalidArgument(Violation("page_size", f"must be 0 or more; this is {page_size}."))
+        size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+        last = _read_token(page_token, filter_text) if page_token else ""
+        with self._backend.store.read() as reader:
+            condition = None
+            if expression is not None:
+                common = reader.common_labels(filters.labels_of(expression))
+                condition = filters.to_sql(expression, common)
+            below = reader.key_of(project, last) if last else None
+            if last and below is None:
+                raise _foreign_token()
+            rows, more = reader.jobs(project, condition, below, size)
+            outputs = training_outputs(reader, rows)
+            page = [_with_pointer(v1_job(row, outputs[row.key])) for row in rows]
+            if with_results:
+                reported = studies.summaries(reader, [row.key for row in rows])
+                now = self._backend.clock()
+                page = [
+                    job | _results(row, reported.get(row.key, ()), now)
+                    for job, row in zip(page, rows, strict=True)
+                ]
+        answer: dict[str, Any] = {"jobs": page} if page else {}
+        if more:
+            answer["nextPageToken"] = _token(rows[-1].job_id, filter_text)
+        return answer
+
+    def cancel(self, caller: Caller, project: str, job_id: str) -> dict[str, Any]:
+        """Cancel the job. Does nothing if it has ended or is being cancelled.
+
+        Raises PermissionDenied for a job that the caller may not change, NotFound.
+        """
+        with self._backend.store.write(caller.name) as writer:
+            job = known_job(writer, project, job_id)
+            _check_change(caller, job)
+            if job.state in FINAL_JOB_STATES or job.state is JobState.CANCELLING:
+                return {}
+            writer.move_job(
+                job,
+                JobState.CANCELLING,
+                self._backend.clock(),
+                f"{caller.name} asked to cancel the job.",
+                stop_message=CANCELLED_BY_USER,
+                waiting="",
+                waiting_kind="",
+                position=0,
+            )
+        self._backend.notifier.publish(job_topic(job.key), QUEUE_TOPIC)
+        try:
+            self._controller.advance(job.key)
+        except Exception as error:
+            if failure_reason(error) is None and not isinstance(error, OSError):
+                raise
+            logger.warning(
+                "Job %s is being cancelled; the next tick goes on with it: %s",
+                job.job_id,
+                failure_detail(error),
+            )
+        return {}
+
+    def delete(self, caller: Caller, project: str, job_id: str) -> None:
+        """Delete a job that has ended: its record, its log and its usage, and its trials. Its id is never used again.
+
+        Raises PermissionDenied for a job that the caller may not change, FailedPrecondition for one that has not ended
+        and for a trial, NotFound.
+        """
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+        _check_change(caller, job)
+        if job.study_key is not None:
+            study = job.job_id.partition(".")[0]
+            raise FailedPrecondition(
+                f"{job_id} is a trial of {study}. It is deleted with its study, {study}."
+            )
+        if job.state not in FINAL_JOB_STATES:
+            raise FailedPrecondition(
+                f"The job {job_id} is {job.state}. Only a job that has ended can be deleted: cancel it first."
+            )
+        remove_job(self._backend, job.key, str(caller))
+
+    def patch(
+        self, caller: Caller, project: str, job_id: str, body: object, update_mask: str
+    ) -> dict[str, Any]:
+        """Replace the labels. With `etag` in the mask, raises Aborted unless it is the job's present one.
+
+        Raises PermissionDenied for a job that the caller may not change, NotFound.
+        """
+        mask = [to_camel(path.strip()) for path in update_mask.split(",") if path.strip()]
+        unknown = [path for path in mask if path not in _PATCHABLE]
+        if unknown or not mask:
+            raise InvalidArgument(
+                Violation(
+                    "update_mask",
+                    f"must name labels, or labels,etag; this is {update_mask!r}. Nothing else of a job can change.",
+                )
+            )
+        patch = parse(LabelsPatch, _patchable_fields(body), "job")
+        with self._backend.store.write(caller.name) as writer:
+            job = known_job(writer, project, job_id)
+            _check_change(caller, job)
+            if "etag" in mask and patch.etag != etag(job):
+                raise Aborted(
+                    f"Field: job.etag Error: the job has changed since it was read (its etag is {etag(job)}): "
+                    "read it again, then patch."
+                )
+            if "labels" in mask:
+                check_labels(patch.labels)
+                writer.set_labels(job, dict(patch.labels), self._backend.clock())
+            patched = v1_job(job, training_output(writer, job))
+        self._backend.notifier.publish(job_topic(job.key))
+        return patched
+
+    def _check_region(self, region: str) -> None:
+        regions = self._backend.settings.regions
+        if regions and region and region not in regions:
+            raise InvalidArgument(
+                Violation(
+                    "region",
+                    f"The provided GCE region {quoted(region)} is not available. Options are [{', '.join(regions)}].",
+                )
+            )
+
+    def _check_images(self, project: str, training_input: TrainingInput) -> None:
+        images = self._backend.quota_file.images
+        refused = [
+            Violation(name, refusal)
+            for name, uri in image_uris(training_input).items()
+            if (refusal := images.refusal(project, uri))
+        ]
+        if refused:
+            raise InvalidArgument(refused)
+
+
+def check_project(project: str) -> None:
+    """Raises InvalidArgument for what cannot be a project's name."""
+    if not _PROJECT.fullmatch(project):
+        raise InvalidArgument(
+            Violation("parent", f"{project!r} is not a project: letters, digits, '_', '.', ':' and '-'.")
+        )
+
+
+def known_job(reader: Reader, project: str, job_id: str) -> JobRow:
+    """Raises NotFound."""
+    job = reader.job(project, job_id)
+    if job is not None:
+        return job
+    deleted = reader.deleted_job(project, job_id)
+    when = (
+        ""
+        if deleted is None
+        else f" It was deleted on {deleted.deleted_at:%Y-%m-%d} by {deleted.deleted_by}."
+    )
+    raise NotFound(f"Field: name Error: The job projects/{project}/jobs/{job_id} was not found.{when}")
+
+
+def _check_change(caller: Caller, job: JobRow) -> None:
+    """Raises PermissionDenied."""
+    if caller.may_change(job.project, job.owner):
+        return
+    ownership = f"belongs to {job.owner}" if job.owner else "has no known owner"
+    who = "A submitter of that name, or an admin," if job.owner else "An admin"
+    raise PermissionDenied(
+        f"You are {caller.described_in(job.project)}; the job {job.job_id} {ownership}. {who} may change it."
+    )
+
+
+def v1_job(job: JobRow, output: Mapping[str, Any]) -> dict[str, Any]:
+    """The job as the v1 API returns it: `trainingInput` exactly as it was sent. `output` is its `trainingOutput`."""
+    answer: dict[str, Any] = {
+        "jobId": job.job_id,
+        "trainingInput": job.training_input,
+        "createTime": whole_second(job.created_at),
+    }
+    if job.started_at is not None:
+        answer["startTime"] = whole_second(job.started_at)
+    if job.ended_at is not None:
+        answer["endTime"] = whole_second(job.ended_at)
+    answer["state"] = job.state.value
+    if job.error_message:
+        answer["errorMessage"] = job.error_message
+    answer["trainingOutput"] = dict(output)
+    if job.labels:
+        answer["labels"] = job.labels
+    answer["etag"] = etag(job)
+    if job.state is JobState.QUEUED and job.position:
+        answer["jobPosition"] = str(job.position)
+    return answer
+
+
+def _results(job: JobRow, summaries: Iterable[Mapping[str, Any]], now: datetime) -> dict[str, Any]:
+    """The fields of a list for programs beside the API's Job. `summaries`: those of its primary, run by run."""
+    results: dict[str, Any] = {"owner": job.owner}
+    if job.started_at is not None:
+        results["duration"] = round(((job.ended_at or now) - job.started_at).total_seconds())
+    if metrics := newest_values(summaries):
+        results["metrics"] = metrics
+    return results
+
+
+def _with_pointer(answer: dict[str, Any]) -> dict[str, Any]:
+    """The job, its errorMessage with where its log is, as in the real service."""
+    if answer["state"] != JobState.FAILED:
+        return answer
+    where = f"`trainyard jobs stream-logs {answer['jobId']}`"
+    pointer = f"To find out more about why your job exited please check the logs: {where}"
+    return {**answer, "errorMessage": f"{answer['errorMessage']}\n\n{pointer}"}
+
+
+def etag(job: JobRow) -> str:
+    """The etag: bytes in base64, new after each change of a patchable field."""
+    text = f"{job.revision or 0} {json.dumps(job.labels, sort_keys=True)}"
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()[:9]).decode()
+
+
+def _patchable_fields(body: object) -> object:
+    """The fields of a patch without those of a whole job that cannot change."""
+    if not isinstance(body, Mapping):
+        return body
+    known = {to_camel(name) for name in Job.model_fields} - set(_PATCHABLE)
+    output = {"createTime", "startTime", "endTime", "state", "errorMessage", "trainingOutput", "jobPosition"}
+    return {key: value for key, value in body.items() if to_camel(str(key)) not in known | output}
+
+
+def _token(job_id: str, filter_text: str) -> str:
+    """Names the last job of a page. Its key would tell how many jobs the server has."""
+    return base64.urlsafe_b64encode(f"{job_id}:{_fingerprint(filter_text)}".encode()).decode()
+
+
+def _read_token(token: str, filter_text: str) -> str:
+    try:
+        job_id, _, fingerprint = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
+    except (ValueError, binascii.Error):
+        raise _foreign_token() from None
+    if not job_id:
+        raise _foreign_token()
+    if fingerprint != _fingerprint(filter_text):
+        raise InvalidArgument(
+            Violation(
+                "page_token", "belongs to another filter: use a page token with the filter that it came with."
+            )
+        )
+    return job_id
+
+
+def _foreign_token() -> InvalidArgument:
+    return InvalidArgument(Violation("page_token", "is not one of this server."))
+
+
+def _fingerprint(filter_text: str) -> str:
+    return hashlib.sha256(filter_text.encode()).hexdigest()[:12]

@@ -1,0 +1,200 @@
+"""Metric curves of one job, read from its log and updated with it."""
+
+import math
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from threading import Lock
+
+from trainyard_protocol.job.cluster import PRIMARY
+from trainyard_protocol.lines.progress import ProgressEvent
+from trainyard_protocol.lines.progress_reader import ProgressReader
+from trainyard_protocol.views.views import LogEntry
+from trainyard_server.domain.lifecycle.evaluators import is_evaluator
+from trainyard_server.domain.metrics.series import LEAST, Curve
+from trainyard_server.storage.job_files.event_files import EventFiles, Scalar
+from trainyard_server.storage.logs.records import NO_TIME, microseconds
+from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogStore, Stream
+
+CURVES = 2000
+"""Limit of one job; further metrics are left out."""
+
+POINTS = 2_000_000
+"""Limit of one job, 24 bytes each. If there are more, all its curves are thinned to half."""
+
+_LINES_PER_CALL = 500_000
+_REPORTS = LogFilter(reports=True)
+_EPOCHS = 10_000
+
+Key = tuple[str, Stream]
+"""Name and stream of a metric."""
+
+
+class JobCurves:
+    """Hold `lock` for everything else. A damaged line is left out."""
+
+    def __init__(self, project: str, job_id: str) -> None:
+        self.lock = Lock()
+        self._project = project
+        self._job_id = job_id
+        self.asked_at = 0.0
+        self.is_reading = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.curves: dict[Key, Curve] = {}
+        self.changed: dict[tuple[str, str], int] = {}
+        """The `count` of the newest point, by name and task."""
+        self.token = uuid.uuid4().hex
+        self.count = 0
+        """Increases with every change; comparable under the same `token` only."""
+        self.points = 0
+        self.start: float | None = None  # the earliest time of a point, in seconds since 1970
+        self.step: int | None = None
+        self.steps: int | None = None
+        self.epoch: float | None = None
+        self.epochs: float | None = None
+        self.epoch_starts: dict[int, tuple[int, float]] = {}
+        self.complete = True
+        self.thinned = False
+        self.left_out = False
+        self._of: dict[Stream, dict[str, Curve]] = {}  # the same curves, by stream first
+        self._touched: dict[Stream, set[str]] = {}
+        self._readers: dict[Stream, ProgressReader] = {}
+        self._printed: set[str] = set()  # names in lower case
+        self._written: set[str] = set()
+        self.event_files = EventFiles()
+        self.next_read_at = 0.0
+        self._after = 0  # the cursor up to which the log was read
+        self._is_new = False
+        self._newest = -math.inf
+        self._run = 0
+
+    @property
+    def version(self) -> str:
+        """Changes with every new point."""
+        return f"{self.token}-{self.count}"
+
+    def catch_up(self, logs: LogStore) -> None:
+        """Read the lines that are new, or a bounded number of them. Raises OSError."""
+        _, total = logs.extent(self._project, self._job_id)
+        if self._after > total:
+            self._begin()  # a repair has dropped lines that were read
+        self._is_new = bool(self._touched)  # read by a call that failed
+        limit = min(total, self._after + _LINES_PER_CALL)
+        while self._after < limit:
+            result = logs.read(self._project, self._job_id, self._after, _REPORTS, limit)
+            for entry in result.entries:
+                self._add(entry)
+            self._after = result.last
+            self.points = sum(map(len, self.curves.values()))
+            if self.points > POINTS:
+                self._thin()
+        self._note_changes()
+        self.count += self._is_new
+        self.points = sum(len(curve.points()) for curve in self.curves.values())  # after they were sorted
+        self.complete = self._after >= total
+
+    def add_written(self, points: Sequence[tuple[int, Scalar]]) -> bool:
+        """Add points of event files, each with its run, but for metrics that are printed too. True if any was new."""
+        for run, (name, step, value, time) in points:
+            stream = Stream(run, PRIMARY.name)
+            if name.casefold() in self._printed:
+                continue
+            curve = self._curve(name, stream)
+            if curve is not None:
+                self._written.add(name.casefold())
+                self.start = time if self.start is None else min(self.start, time)
+                self._touched.setdefault(stream, set()).add(name)
+                curve.add(step, value, time)
+        if not self._touched:
+            return False
+        self._note_changes()
+        self.count += 1
+        self.points = sum(len(curve.points()) for curve in self.curves.values())
+        if self.points > POINTS:
+            self._thin()
+        return True
+
+    def _add(self, line: LogEntry) -> None:
+        stream = Stream(line.run, line.task)
+        if stream == SERVICE or line.partial:
+            return
+        event = self._readers.setdefault(stream, ProgressReader()).read(line.text, line.overwritten)
+        if event is None or event.step is None:
+            return
+        passed = microseconds(line.time)
+        if passed == NO_TIME:
+            return
+        time = passed / 1e6
+        self._is_new = True
+        if event.is_position:
+            self._note(stream, event, event.step, time)
+        if not event.metrics:
+            return
+        self.start = time if self.start is None else min(self.start, time)
+        self._touched.setdefault(stream, set()).update(event.metrics)
+        for name, value in event.metrics.items():
+            curve = self._curve(name, stream, printed=True)
+            if curve is not None:
+                curve.add(event.step, value, time)
+
+    def _curve(self, name: str, stream: Stream, *, printed: bool = False) -> Curve | None:
+        """The curve of a metric; None if there are too many. A printed metric replaces a written one of its name."""
+        own = self._of.setdefault(stream, {})
+        curve = own.get(name)
+        if curve is not None and not (printed and self._written and name.casefold() in self._written):
+            return curve
+        if printed:
+            self._drop_written(name.casefold())
+        if len(self.curves) >= CURVES:
+            self.left_out = True
+            return None
+        if printed:
+            self._printed.add(name.casefold())
+        curve = own[name] = self.curves[name, stream] = Curve()
+        return curve
+
+    def _drop_written(self, folded: str) -> None:
+        if folded in self._written:
+            self._written.remove(folded)
+            for name, stream in [key for key in self.curves if key[0].casefold() == folded]:
+                del self.curves[name, stream], self._of[stream][name]
+
+    def _note_changes(self) -> None:
+        for stream, names in self._touched.items():
+            for name in names & self._of[stream].keys():
+                self.changed[name, stream.task] = self.count + 1
+        self._touched.clear()
+
+    def _note(self, stream: Stream, event: ProgressEvent, step: int, time: float) -> None:
+        """Update the position of the newest run. An evaluator follows the others, and may run alone."""
+        if is_evaluator(stream.task):
+            return
+        if stream.run > self._run:
+            self._run, self._newest, self.step = stream.run, -math.inf, None
+        if stream.run == self._run:
+            self.step = step if self.step is None else max(self.step, step)
+            if time >= self._newest:
+                self._newest = time
+                self.steps = self.steps if event.steps is None else event.steps
+                self.epoch = self.epoch if event.epoch is None else event.epoch
+                self.epochs = self.epochs if event.epochs is None else event.epochs
+        if event.epoch is not None:
+            number = int(event.epoch)
+            known = self.epoch_starts.get(number)
+            if known is None and len(self.epoch_starts) >= _EPOCHS:
+                return
+            if known is None or step < known[0]:
+                self.epoch_starts[number] = (step, event.epoch)
+
+    def _thin(self) -> None:
+        for curve in self.curves.values():
+            curve.thin(max(LEAST, len(curve) // 2))
+        self.points = sum(map(len, self.curves.values()))
+        self.changed = dict.fromkeys(self.changed, self.count + 1)
+        self.thinned = True
+
+
+def utc_time(time: float) -> datetime:
+    return datetime.fromtimestamp(time, UTC)

@@ -1,0 +1,224 @@
+"""Metric curves of jobs. They are read from the logs on request, and cached in memory."""
+
+import csv
+import io
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from threading import Lock
+
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.job.cluster import TASK_TYPES, Task
+from trainyard_protocol.views.views import MetricSeries, MetricsView, number
+from trainyard_server.context import Backend
+from trainyard_server.domain.metrics.results import MetricResult, result
+from trainyard_server.domain.metrics.series import LEAST, Points, joined
+from trainyard_server.domain.metrics.summary import ordered
+from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.measurements.curves import JobCurves, utc_time
+from trainyard_server.services.measurements.job_files import JobFiles
+from trainyard_server.services.measurements.written_curves import WrittenCurves
+
+DEFAULT_POINTS = 1000
+MOST_POINTS = 10_000
+ANSWER_POINTS = 200_000
+"""Limit of points in one answer; with many series each has fewer."""
+
+_RESULTS = 8
+_RESULT_POINTS = 300
+_CACHED_POINTS = 4_000_000  # of all jobs, 24 bytes each
+_CACHED_JOBS = 256
+_BLOCK = 64 * 1024  # characters of CSV
+_FORMULAS = ("=", "+", "-", "@")
+
+Row = tuple[int, str, str, int, str, float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsQuery:
+    """A query of curves: `names` and `task` (empty: all), a range of steps with both ends, points of each, and `after`:
+    only series that changed after that version. Raises InvalidArgument with every violation."""
+
+    names: tuple[str, ...] = ()
+    task: str = ""
+    from_step: int | None = None
+    to_step: int | None = None
+    points: int = DEFAULT_POINTS
+    after: str = ""
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.task:
+            try:
+                Task.parse(self.task)
+            except ValueError as error:
+                wrong.append(Violation("task", f"{error}."))
+        if not LEAST <= self.points <= MOST_POINTS:
+            wrong.append(
+                Violation("points", f"must be from {LEAST} to {MOST_POINTS}; this is {self.points}.")
+            )
+        if self.from_step is not None and self.to_step is not None and self.from_step > self.to_step:
+            message = f"must not be less than from_step, {self.from_step}; this is {self.to_step}."
+            wrong.append(Violation("to_step", message))
+        if wrong:
+            raise InvalidArgument(wrong)
+
+
+class Metrics:
+    """Safe to use from any thread."""
+
+    def __init__(self, backend: Backend, files: JobFiles) -> None:
+        self._backend = backend
+        self._written = WrittenCurves(backend, files)
+        self._lock = Lock()
+        self._jobs: OrderedDict[int, JobCurves] = OrderedDict()
+
+    def close(self) -> None:
+        self._written.close()
+
+    def view(self, project: str, job_id: str, query: MetricsQuery) -> MetricsView:
+        """Raises NotFound; OSError where the log cannot be read."""
+        job = self._job(project, job_id)
+        with job.lock:
+            job.catch_up(self._backend.logs)
+            return _view(job, query)
+
+    def version(self, project: str, job_id: str) -> tuple[str, bool]:
+        """The version of the job's curves, and whether there are any. Raises NotFound; OSError."""
+        job = self._job(project, job_id)
+        with job.lock:
+            job.catch_up(self._backend.logs)
+            return job.version, bool(job.curves)
+
+    def results(self, project: str, job_id: str) -> tuple[MetricResult, ...]:
+        """The last and the best value of the job's most important metrics, each of its first replica.
+
+        Raises NotFound; OSError.
+        """
+        job = self._job(project, job_id)
+        with job.lock:
+            job.catch_up(self._backend.logs)
+            return tuple(_results(job))
+
+    def rows(self, project: str, job_id: str) -> Iterator[Row]:
+        """Every point, sorted, with steps that a later run trained again: run, task, name, step, time, value.
+
+        Raises NotFound and OSError at once.
+        """
+        job = self._job(project, job_id)
+        complete = False
+        while not complete:
+            with job.lock:  # other requests run between two parts of a long log
+                job.catch_up(self._backend.logs)
+                complete = job.complete
+                curves = [
+                    (stream.run, stream.task, name, curve.points(), len(curve))
+                    for (name, stream), curve in job.curves.items()
+                    if complete
+                ]
+        curves.sort(key=lambda one: (one[0], _task_order(one[1]), one[2]))
+        return _rows(curves)
+
+    def _job(self, project: str, job_id: str) -> JobCurves:
+        with self._backend.store.read() as reader:
+            key = known_job(reader, project, job_id).key
+        with self._lock:
+            job = self._jobs.get(key)
+            if job is None:
+                job = self._jobs[key] = JobCurves(project, job_id)
+            self._jobs.move_to_end(key)
+            points = sum(one.points for one in self._jobs.values())
+            while len(self._jobs) > 1 and (points > _CACHED_POINTS or len(self._jobs) > _CACHED_JOBS):
+                points -= self._jobs.popitem(last=False)[1].points
+        with job.lock:
+            job.catch_up(self._backend.logs)  # first: what is printed is not drawn from event files too
+        self._written.refresh(project, job_id, key, job)
+        return job
+
+
+def csv_blocks(rows: Iterable[Row]) -> Iterator[str]:
+    """A table with a header. A name that looks like a spreadsheet formula gets an apostrophe."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("run", "task", "metric", "step", "time", "value"))
+    for run, task, name, step, time, value in rows:
+        shown = f"'{name}" if name.startswith(_FORMULAS) else name
+        writer.writerow((run, task, shown, step, time, value))
+        if text.tell() > _BLOCK:
+            yield text.getvalue()
+            text.seek(0)
+            text.truncate()
+    yield text.getvalue()
+
+
+def _view(job: JobCurves, query: MetricsQuery) -> MetricsView:
+    token, _, count = query.after.partition("-")
+    after = int(count) if token == job.token and count.isdecimal() and len(count) < 20 else -1
+    groups: dict[tuple[str, str], list[tuple[int, Points]]] = {}
+    for (name, stream), curve in job.curves.items():
+        if (query.names and name not in query.names) or (query.task and stream.task != query.task):
+            continue
+        if job.changed[name, stream.task] > after:
+            groups.setdefault((name, stream.task), []).append((stream.run, curve.points()))
+    names = ordered(dict.fromkeys(name for name, _ in job.curves))
+    order = {name: index for index, name in enumerate(names)}
+    series = [
+        (name, task, run, points.between(query.from_step, query.to_step))
+        for name, task in sorted(groups, key=lambda key: (order[key[0]], _task_order(key[1])))
+        for run, points in joined(groups[name, task])
+    ]
+    limit = min(query.points, max(LEAST, ANSWER_POINTS // max(1, len(series))))
+    start = job.start or 0.0
+    return MetricsView(
+        metrics=tuple(
+            _series(name, task, run, points, limit, start) for name, task, run, points in series if points
+        ),
+        names=tuple(names),
+        tasks=tuple(sorted({stream.task for _, stream in job.curves}, key=_task_order)),
+        main=names[0] if names else "",
+        start=utc_time(start) if job.start is not None else None,
+        step=job.step,
+        steps=job.steps,
+        epoch=job.epoch,
+        epochs=job.epochs,
+        epoch_starts=tuple(sorted(job.epoch_starts.values())),
+        version=job.version,
+        complete=job.complete,
+        thinned=job.thinned,
+        left_out=job.left_out,
+    )
+
+
+def _results(job: JobCurves) -> Iterator[MetricResult]:
+    tasks: dict[str, dict[str, list[tuple[int, Points]]]] = {}
+    for (name, stream), curve in job.curves.items():
+        tasks.setdefault(name, {}).setdefault(stream.task, []).append((stream.run, curve.points()))
+    for name in ordered(tasks)[:_RESULTS]:
+        task = min(tasks[name], key=_task_order)
+        if (one := result(name, task, tasks[name][task], _RESULT_POINTS)) is not None:
+            yield one
+
+
+def _series(name: str, task: str, run: int, points: Points, limit: int, start: float) -> MetricSeries:
+    few = points.thinned(limit)
+    return MetricSeries(
+        name=name,
+        task=task,
+        run=run,
+        steps=tuple(few.steps),
+        values=tuple(few.values),
+        times=tuple(round(time - start, 3) for time in few.times),
+        total=len(points),
+    )
+
+
+def _rows(curves: Iterable[tuple[int, str, str, Points, int]]) -> Iterator[Row]:
+    for run, task, name, points, count in curves:
+        for (step, value, time), _ in zip(points, range(count), strict=False):
+            yield run, task, name, step, utc_time(time).isoformat(), number(value)
+
+
+def _task_order(task: str) -> tuple[int, int]:
+    """The master first."""
+    parsed = Task.parse(task)
+    return TASK_TYPES.index(parsed.type), parsed.index

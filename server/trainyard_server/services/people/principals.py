@@ -1,0 +1,230 @@
+"""Principals: the owner of a token or a session, now, and when that ends.
+
+Tokens of files are compared in memory. Tokens that were made while the server runs, and roles in projects, are read
+from the database with each request: a revocation holds at once on every server.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from anyio import to_thread
+
+from trainyard_protocol.states import RunState
+from trainyard_protocol.views.people import TOKEN_PREFIX
+from trainyard_server.context import Clock
+from trainyard_server.domain.access.google_grants import KeyGrant
+from trainyard_server.domain.access.permissions import Caller, Role, Token
+from trainyard_server.domain.access.run_tokens import RunTokens
+from trainyard_server.domain.access.sessions import LONGEST, SINGLE_SIGN_ON, Session
+from trainyard_server.storage.db.base.models import TokenRow
+from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.tables import people, used_tokens
+from trainyard_server.storage.events.notifier import Notifier, person_topic, session_topic
+
+if TYPE_CHECKING:
+    from trainyard_server.domain.access.google_keys import ServiceAccountKeys
+
+_USE_PRECISION = timedelta(minutes=1)
+_POLL_S = 60.0  # in case the notification is lost with the server that sent it
+
+_MADE = "made:"
+_RUN = "run:"
+_LONGEST_NAME = 128  # of the database
+_FILE_ID = len("file-") + 12
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A caller with the credential that it came by. `lasting`: nothing ends it but a restart of the server.
+    `google_key`: the number of the key that stands for the credential. `of_run`: a run, which may call the storage
+    alone."""
+
+    credential: str
+    caller: Caller
+    expires_at: datetime | None = None
+    lasting: bool = False
+    google_key: str = ""
+    of_run: bool = False
+
+    @property
+    def public_id(self) -> str:
+        """The credential without its secret: `token:ID`, with the id of the list of tokens, or `single-sign-on`."""
+        if self.credential.startswith(SINGLE_SIGN_ON):
+            return "single-sign-on"
+        return f"token:{token_id(self.credential)}"
+
+
+class RevokedSessions:
+    """Revoked sessions, stored in the database: refused by every server on it, also after a restart.
+
+    Each request with a session queries the database by a primary key. A copy in memory would be outdated until the
+    notification from another server arrives.
+    """
+
+    def __init__(self, store: Store, notifier: Notifier, clock: Clock) -> None:
+        self._store = store
+        self._notifier = notifier
+        self._clock = clock
+
+    def revoke(self, session: Session) -> None:
+        """End the session for every copy of its cookie, renewed or not."""
+        with self._store.write() as writer:
+            used_tokens.mark_used(writer, _session_key(session), session.since + LONGEST, self._clock())
+        self._notifier.publish(session_topic(session.nonce))
+
+    def is_revoked(self, session: Session) -> bool:
+        with self._store.read() as reader:
+            return used_tokens.is_used(reader, _session_key(session))
+
+
+class Principals:
+    def __init__(
+        self,
+        store: Store,
+        tokens: Sequence[Token],
+        revoked: RevokedSessions,
+        notifier: Notifier,
+        clock: Clock,
+        *,
+        single_sign_on: bool = False,
+        google_keys: "ServiceAccountKeys | None" = None,
+        run_tokens: RunTokens | None = None,
+    ) -> None:
+        """Without `single_sign_on` its sessions are worth nothing, without `google_keys` access tokens, without
+        `run_tokens` those of runs."""
+        self._run_tokens = run_tokens
+        self._google_keys = google_keys
+        self._store = store
+        self._revoked = revoked
+        self._single_sign_on = single_sign_on
+        self._notifier = notifier
+        self._clock = clock
+        usable = [token for token in tokens if token.secret]
+        self._by_digest = {people.digest_of(token.secret): token for token in usable}
+        self._by_credential = {token.credential: token for token in usable}
+
+    def of_file(self, secret: str) -> Principal | None:
+        """The principal of a token from a file. Reads nothing; compares digests, so its time tells nothing."""
+        return _of_file(self._by_digest.get(people.digest_of(secret)))
+
+    def of_secret(self, secret: str) -> Principal | None:
+        """The principal of a token; None if it is unknown, expired or revoked. Raises DatabaseError."""
+        if (principal := self.of_file(secret)) or not secret.startswith(TOKEN_PREFIX):
+            return principal
+        now = self._clock()
+        with self._store.read() as reader:
+            row = people.token_by_secret(reader, secret)
+            principal = _of_row(reader, row, now)
+        if row is not None and principal is not None and _is_older(row.last_used_at, now):
+            with self._store.write() as writer:
+                people.mark_used(writer, row.token_id, now)
+        return principal
+
+    def of_bearer(self, secret: str) -> Principal | None:
+        """The principal of a call's bearer: a token, that of a run, or what a client of Google's has made with its key.
+        Raises DatabaseError."""
+        if self._run_tokens is not None and (run_id := self._run_tokens.run_id(secret)):
+            return self.of_run(run_id)
+        grant = (
+            self._google_keys.read_bearer(secret, self._clock()) if self._google_keys is not None else None
+        )
+        return self.of_grant(grant) if grant is not None else self.of_secret(secret)
+
+    def of_run(self, run_id: str) -> Principal | None:
+        """The principal of a run: its job, as a submitter of its project; None once it has ended. Raises
+        DatabaseError."""
+        with self._store.read() as reader:
+            run = reader.run(run_id)
+            if run is None or run.state is RunState.ENDED:
+                return None
+            job = reader.job_by_key(run.job_key)
+        caller = Caller(f"job:{job.project}/{job.job_id}"[:_LONGEST_NAME], {job.project: Role.SUBMITTER})
+        return Principal(f"{_RUN}{run_id}", caller, of_run=True)
+
+    def of_grant(self, grant: KeyGrant) -> Principal | None:
+        """The principal that a key stands for now; None if the key or its credential was revoked. Raises
+        DatabaseError."""
+        with self._store.read() as reader:
+            if used_tokens.is_used(reader, google_key_mark(grant.credential, grant.number)):
+                return None
+        principal = self.of_credential(grant.credential)
+        if principal is None:
+            return None
+        ends = [grant.expires] if principal.expires_at is None else [grant.expires, principal.expires_at]
+        return replace(principal, expires_at=min(ends), lasting=False, google_key=grant.number)
+
+    def of_credential(self, credential: str) -> Principal | None:
+        """The principal that the credential of a session or a code stands for now. Raises DatabaseError."""
+        if credential.startswith(_RUN):
+            return self.of_run(credential.removeprefix(_RUN))
+        if credential.startswith(_MADE):
+            with self._store.read() as reader:
+                row = people.token(reader, credential.removeprefix(_MADE))
+                return _of_row(reader, row, self._clock())
+        if credential.startswith(SINGLE_SIGN_ON):
+            return self.of_person(credential.removeprefix(SINGLE_SIGN_ON)) if self._single_sign_on else None
+        return _of_file(self._by_credential.get(credential))
+
+    def of_person(self, name: str) -> Principal:
+        """The principal of somebody whom the issuer of single sign-on has named. Raises DatabaseError."""
+        with self._store.read() as reader:
+            return Principal(SINGLE_SIGN_ON + name, Caller(name, people.roles_of(reader, name)))
+
+    def of_session(self, session: Session) -> Principal | None:
+        """The principal of a session; None if it was ended, or its credential is worth nothing now. Raises
+        DatabaseError."""
+        return None if self._revoked.is_revoked(session) else self.of_credential(session.credential)
+
+    async def wait_until_changed(self, principal: Principal, session: Session | None) -> bool:
+        """Wait until the principal ends, by revocation or expiry, or has other roles. False if the server shuts down
+        before. Raises DatabaseError."""
+        topics = [person_topic(principal.caller.name)]
+        if session is not None:
+            topics.append(session_topic(session.nonce))
+        with self._notifier.subscribe(*topics) as subscription:
+            while not self._notifier.closed:
+                if await to_thread.run_sync(self._now, principal, session) != principal:
+                    return True
+                await subscription.wait(_POLL_S)
+        return False
+
+    def _now(self, principal: Principal, session: Session | None) -> Principal | None:
+        if principal.google_key and principal.expires_at is not None:
+            return self.of_grant(KeyGrant(principal.credential, principal.google_key, principal.expires_at))
+        return self.of_credential(principal.credential) if session is None else self.of_session(session)
+
+
+def google_key_mark(credential: str, number: str) -> str:
+    """The text that is marked as used once the key of a credential is revoked."""
+    return f"google key {number} of {credential}"
+
+
+def token_id(credential: str) -> str:
+    """The id of a token as the list of tokens shows it."""
+    if credential.startswith("file:"):
+        return credential.replace(":", "-")[:_FILE_ID]
+    return credential.removeprefix(_MADE)
+
+
+def _of_file(token: Token | None) -> Principal | None:
+    return Principal(token.credential, token.caller, lasting=True) if token is not None else None
+
+
+def _of_row(reader: Reader, row: TokenRow | None, now: datetime) -> Principal | None:
+    if row is None or row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now):
+        return None
+    credential = f"{_MADE}{row.token_id}"
+    if row.for_agent:
+        return Principal(credential, Caller.everywhere(Role.AGENT, row.owner), row.expires_at)
+    return Principal(credential, Caller(row.owner, people.roles_of(reader, row.owner)), row.expires_at)
+
+
+def _is_older(time: datetime | None, now: datetime) -> bool:
+    return time is None or now - time >= _USE_PRECISION
+
+
+def _session_key(session: Session) -> str:
+    return f"session {session.nonce}"

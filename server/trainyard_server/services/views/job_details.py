@@ -1,0 +1,359 @@
+"""Job details beyond the v1 API: runs and replicas, the environment of a replica, the status of the server."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import trainyard_protocol
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
+from trainyard_protocol.job.cluster import (
+    PRIMARY,
+    Task,
+    container_arguments,
+    environment,
+    module_command,
+    reproduce,
+    storage_variables,
+    thread_variables,
+)
+from trainyard_protocol.job.machines import config_of
+from trainyard_protocol.job.training_input import TrainingInput
+from trainyard_protocol.net.gcs import HIDDEN
+from trainyard_protocol.states import JobState, Outcome
+from trainyard_protocol.views.usage import UsageSample
+from trainyard_protocol.views.views import (
+    EventView,
+    Explanation,
+    JobDetail,
+    LogSummary,
+    MetricsDigest,
+    ReplicaView,
+    RetentionView,
+    RunView,
+    ServerStatus,
+    TrialMetric,
+    Verdict,
+)
+from trainyard_protocol.wire.agents import AgentInfo
+from trainyard_protocol.wire.sync import Stall
+from trainyard_server.context import Backend
+from trainyard_server.control.retention import RETENTION
+from trainyard_server.control.snapshots import peers_of, snapshot_of, trial_order
+from trainyard_server.domain.access.permissions import Visible
+from trainyard_server.domain.tuning.study import tag_of
+from trainyard_server.services.jobs.jobs import known_job, v1_job
+from trainyard_server.services.jobs.training_output import training_output, training_outputs
+from trainyard_server.services.measurements.usage import newest
+from trainyard_server.services.views.cluster import agent_lines
+from trainyard_server.storage.db.base.models import EventRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.tables import studies
+from trainyard_server.storage.logs.store import Stream
+
+
+class JobDetails:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def status(self, visible: Visible) -> ServerStatus:
+        """The server with its agents, and the counts of jobs of visible projects."""
+        with self._backend.store.read() as reader:
+            agents = [line.view for line in agent_lines(reader, self._backend, visible)]
+            counts = reader.job_counts(visible)
+            retention = self._retention(reader, visible)
+        return ServerStatus(
+            version=trainyard_protocol.__version__, agents=tuple(agents), jobs=counts, retention=retention
+        )
+
+    def _retention(self, reader: Reader, visible: Visible) -> RetentionView | None:
+        policy = self._backend.retention
+        if policy.keeps_everything:
+            return None
+        removed = reader.removal_counts(visible, RETENTION)
+        return RetentionView(
+            keep_jobs_s=policy.keep_jobs.total_seconds() if policy.keep_jobs is not None else None,
+            keep_log_bytes=policy.keep_log_bytes,
+            jobs_deleted=removed.jobs,
+            logs_removed=removed.logs,
+            last_removal=removed.last,
+        )
+
+    def detail(
+        self, project: str, job_id: str, with_events: bool = True, with_trials: bool = True
+    ) -> JobDetail:
+        """The job with its runs; `with_events` adds the history and the metrics, `with_trials` those of a study.
+        Raises NotFound."""
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            runs = [*reader.runs(job.key), *reader.restarts([job.key])]
+            gangs = _by_run(reader.replicas([run.run_id for run in runs]))
+            events = reader.events(job.key) if with_events else ()
+            digests = reader.digests([run.run_id for run in runs]) if with_events else {}
+            names = _agent_names(reader)
+            output = training_output(reader, job) if with_trials else training_outputs(reader, [job])[job.key]
+            metric = _trial_metric(reader, job)
+        counts = self._backend.logs.counts(project, job_id)
+        verdict = Verdict.model_validate(job.verdict) if job.verdict else None
+        study, _, trial = job.job_id.partition(".")
+        return JobDetail(
+            job=v1_job(job, output),
+            job_dir=self._backend.job_dir(
+                project, job.owner, job_id, str(job.training_input.get("jobDir") or "")
+            ),
+            owner=job.owner,
+            is_study="isHyperparameterTuningJob" in output,
+            study=study if trial else "",
+            trial=int(trial) if trial else None,
+            trial_metric=metric,
+            state=job.state,
+            waiting=job.waiting,
+            verdict=verdict,
+            exit_code=_exit_code(job.state, verdict),
+            runs=_with_restarts(
+                (
+                    run.beside,
+                    _run_view(
+                        run,
+                        gangs.get(run.run_id, []),
+                        names,
+                        counts,
+                        digests,
+                        newest(self._backend, project, job_id, run, gangs.get(run.run_id, [])),
+                    ),
+                )
+                for run in runs
+            ),
+            events=tuple(map(_event_view, events)),
+        )
+
+    def summary(self, project: str, job_id: str) -> tuple[LogSummary, int]:
+        """The lines of the job's log as stored and as counted by its agents, and the cursor of its last line.
+
+        Raises NotFound.
+        """
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            every = (*reader.runs(job.key), *reader.restarts([job.key]))
+            runs = {run.run_id: run.number for run in every}
+            gangs = reader.replicas(list(runs))
+        counts, last = self._backend.logs.extent(project, job_id)
+        lines = {stream.name: count for stream, count in counts.items()}
+        sha256, stored = {}, {}
+        for replica in gangs if job.log_removed_at is None else ():
+            name = Stream(runs[replica.run_id], replica.task).name
+            if replica.log_kept is not None:
+                stored[name] = replica.log_kept
+            if replica.log_lines is not None:
+                lines[name] = replica.log_lines
+                sha256[name] = replica.log_sha256
+        return LogSummary(state=job.state, lines=lines, sha256=sha256, kept=stored), last
+
+    def explain(
+        self, project: str, job_id: str, task_name: str = "", run_number: int | None = None
+    ) -> Explanation:
+        """Environment and command of a replica; by default the primary of the latest run.
+
+        Raises NotFound for an unknown job, run or replica, FailedPrecondition while the replicas have no addresses.
+        """
+        try:
+            task = Task.parse(task_name) if task_name else PRIMARY
+        except ValueError as error:
+            raise InvalidArgument(Violation("task", str(error))) from None
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            if studies.kind_of(reader, job.key).is_study:
+                raise FailedPrecondition(f"{job_id} has no replicas: its trials have, such as {job_id}.1.")
+            runs = reader.runs(job.key)
+            run = _chosen(job, runs, reader.restarts([job.key]), run_number)
+            gang = reader.replicas([run.run_id])
+            beside = next((one.run_id for one in runs if one.number == run.beside), "")
+            peers = peers_of(gang, reader.replicas([beside]))
+            agent = reader.agent(run.agent_id)
+            snapshot = replace(snapshot_of(job, reader.job_input(job)), trial=trial_order(reader, job))
+        addresses = {Task.parse(replica.task): replica.address for replica in gang}
+        if task not in addresses:
+            tasks = ", ".join(sorted(replica.task for replica in gang))
+            raise NotFound(f"Run {run.number} of the job {job_id} has no {task.name}; it has {tasks}.")
+        if not all(addresses.values()):
+            raise _not_placed(job)
+        addresses |= {Task.parse(name): address for name, address in peers.items()}
+        info = AgentInfo.model_validate(agent.info) if agent is not None else None
+        # The service's own variables win over the agent's, as they do where the replica is started.
+        row = next(replica for replica in gang if replica.task == task.name)
+        job_dir = self._backend.job_dir(project, job.owner, job_id, snapshot.training_input.job_dir)
+        given = info.environment_in(run.runtime) if info is not None else {}
+        variables = thread_variables(len(row.cpus) or row.vcpus)
+        variables |= storage_variables(snapshot, addresses, job_dir, given) | given
+        variables |= environment(snapshot, addresses, task, job_dir=job_dir)
+        variables |= {
+            one.variable: one.file if one.file and snapshot.training_input.image_uri else HIDDEN
+            for one in snapshot.training_input.secrets
+        }
+        command = _command(snapshot.training_input, task)
+        return Explanation(
+            task=task.name,
+            run=run.number,
+            environment=variables,
+            command=tuple(command),
+            packages=snapshot.training_input.package_uris,
+            reproduce=reproduce(variables, command),
+            runtime=run.runtime,
+            runtime_reason=run.runtime_reason,
+        )
+
+
+def _exit_code(state: JobState, verdict: Verdict | None) -> int | None:
+    """The exit code of a command that waits for the job; None before the job has ended."""
+    match state:
+        case JobState.SUCCEEDED:
+            return 0
+        case JobState.FAILED:
+            code = verdict.exit_code if verdict is not None and verdict.outcome is Outcome.FAILED else None
+            return code or 1
+        case JobState.CANCELLED:
+            return 1
+        case _:
+            return None
+
+
+def _trial_metric(reader: Reader, job: JobRow) -> TrialMetric | None:
+    """The metric that a trial has reported; None before it has, and for another job."""
+    found = studies.trial_of(reader, job)
+    if found is None:
+        return None
+    trial, study = found
+    spec = reader.job_input(study)[0].hyperparameters
+    if spec is None or trial.step is None or trial.value is None:
+        return None
+    name = tag_of(spec, studies.metric_of(reader, study.key))
+    return TrialMetric(name=name, step=trial.step, value=trial.value)
+
+
+def _by_run(replicas: Sequence[ReplicaRow]) -> dict[str, list[ReplicaRow]]:
+    gangs: dict[str, list[ReplicaRow]] = {}
+    for replica in replicas:
+        gangs.setdefault(replica.run_id, []).append(replica)
+    return gangs
+
+
+def _run_view(
+    run: RunRow,
+    gang: Sequence[ReplicaRow],
+    agents: dict[str, str],
+    counts: dict[Stream, int],
+    digests: Mapping[tuple[str, str], Mapping[str, Any]],
+    used: Mapping[str, UsageSample],
+) -> RunView:
+    return RunView(
+        run_id=run.run_id,
+        number=run.number,
+        state=run.state,
+        agent=agents.get(run.agent_id, run.agent_id),
+        created_at=run.created_at,
+        ended_at=run.ended_at,
+        activity=run.activity,
+        runtime=run.runtime,
+        runtime_reason=run.runtime_reason,
+        verdict=Verdict.model_validate(run.verdict) if run.verdict else None,
+        replicas=tuple(
+            ReplicaView(
+                task=replica.task,
+                state=replica.state,
+                machine_type=replica.machine_type,
+                cpus=tuple(replica.cpus),
+                gpus=tuple(replica.gpus),
+                vcpus=replica.vcpus,
+                accelerator_type=replica.accelerator_type,
+                accelerator_count=replica.accelerator_count,
+                memory_bytes=replica.memory_bytes,
+                address=replica.address,
+                started_at=replica.started_at,
+                finished_at=replica.finished_at,
+                exit_code=replica.exit_code,
+                reason=replica.reason,
+                message=replica.message,
+                log_lines=counts.get(Stream(run.number, replica.task), 0),
+                log_complete=replica.log_complete,
+                log_kept=replica.log_kept,
+                first_step=replica.first_step,
+                step=replica.step,
+                steps=replica.steps,
+                step_at=replica.step_at,
+                durable_step=replica.durable_step,
+                durable_at=replica.durable_at,
+                stall=Stall.model_validate(replica.stall) if replica.stall else None,
+                stacks=replica.stacks,
+                waits=replica.waits,
+                metrics=_digest_view(digests.get((run.run_id, replica.task))),
+                cpu_used=sample.cpu if sample is not None else None,
+                memory_used_bytes=sample.memory_bytes if sample is not None else None,
+                gpus_used=sample.gpus if sample is not None else (),
+                used_at=sample.time if sample is not None else None,
+            )
+            for replica in gang
+            for sample in [used.get(replica.task)]
+        ),
+    )
+
+
+def _with_restarts(runs: Iterable[tuple[int | None, RunView]]) -> tuple[RunView, ...]:
+    """The runs of gangs, each with the restarts beside it; these come last."""
+    gangs: dict[int, RunView] = {}
+    for beside, view in runs:
+        if beside is None:
+            gangs[view.number] = view
+        else:
+            gang = gangs[beside]
+            gangs[beside] = gang.model_copy(update={"restarts": (*gang.restarts, view)})
+    return tuple(gangs.values())
+
+
+def _digest_view(stored: Mapping[str, Any] | None) -> MetricsDigest | None:
+    return MetricsDigest.model_validate(stored) if stored else None
+
+
+def _event_view(event: EventRow) -> EventView:
+    return EventView(
+        number=event.number,
+        time=event.time,
+        kind=event.kind,
+        message=event.message,
+        run=event.run,
+        task=event.task,
+        before=event.before,
+        after=event.after,
+        actor=event.actor,
+    )
+
+
+def _agent_names(reader: Reader) -> dict[str, str]:
+    return {row.agent_id: str(row.info["name"]) for row in reader.agents(removed=True)}
+
+
+def _chosen(job: JobRow, runs: Sequence[RunRow], restarts: Sequence[RunRow], number: int | None) -> RunRow:
+    if not runs:
+        raise _not_placed(job)
+    if number is None:
+        return runs[-1]
+    every = [*runs, *restarts]
+    for run in every:
+        if run.number == number:
+            return run
+    raise NotFound(
+        f"The job {job.job_id} has no run {number}; its last one is run {max(run.number for run in every)}."
+    )
+
+
+def _not_placed(job: JobRow) -> FailedPrecondition:
+    waits = f" It waits: {job.waiting}." if job.waiting else ""
+    return FailedPrecondition(
+        f"The replicas of {job.job_id} have no addresses yet; they are known once the job is placed. "
+        f"It is {job.state}.{waits}"
+    )
+
+
+def _command(training_input: TrainingInput, task: Task) -> list[str]:
+    if not training_input.runs_image:
+        return module_command(training_input)
+    config = config_of(training_input, task.type)
+    return [*config.container_command, *container_arguments(training_input, config)]

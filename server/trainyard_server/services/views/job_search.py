@@ -1,0 +1,152 @@
+"""The list of jobs as people look at it: over all projects that they may see, with what each one is doing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.states import JobState
+from trainyard_server.context import Backend
+from trainyard_server.domain.access.permissions import Visible
+from trainyard_server.domain.filters.time_bounds import time_bound
+from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.storage.db.queries.job_queries import (
+    JobList,
+    JobListEntry,
+    JobQuery,
+    Order,
+    shape_of,
+)
+from trainyard_server.storage.db.tables import studies
+
+PAGE_SIZE = 50
+
+ATTENTION_S = 24 * 3600.0
+"""How long a failed job needs attention."""
+
+_LONGEST_TEXT = 300  # characters; no job's name with its project is longer
+_MOST_LABELS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class JobSearchRequest:
+    """A search as requested. `since` and `until` are times or ages; `page` counts from 1."""
+
+    text: str = ""
+    project: str = ""
+    owner: str = ""
+    states: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    since: str = ""
+    until: str = ""
+    attention: bool = False
+    order: str = "-created"
+    page: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JobListing:
+    """A page of the list. `total` counts the matching jobs, `counts` the jobs by state that match in all but the state.
+    `more`: the counts are incomplete."""
+
+    jobs: Sequence[JobListEntry]
+    total: int
+    counts: Mapping[JobState, int]
+    more: bool
+    attention_count: int
+    pages: int
+    now: datetime
+    studies: Mapping[int, Mapping[JobState, int]]
+    """By key those of the jobs that are studies, with the number of their trials by state."""
+
+
+class JobSearch:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def find(self, visible: Visible, question: JobSearchRequest) -> JobListing:
+        """A page of the matching jobs of visible projects. Raises InvalidArgument with every violation."""
+        now = self._backend.clock()
+        query, order, descending = _parsed(question, now)
+        with self._backend.store.read() as reader:
+            jobs = JobList(reader, visible)
+            result = jobs.find(
+                query,
+                order,
+                descending=descending,
+                offset=(question.page - 1) * PAGE_SIZE,
+                limit=PAGE_SIZE,
+            )
+            attention_count = jobs.attention_count(now - timedelta(seconds=ATTENTION_S))
+            of_studies = studies.among(reader, [job.key for job in result.jobs])
+        total = result.total(query.states)
+        return JobListing(
+            jobs=result.jobs,
+            total=total,
+            counts=result.counts,
+            more=result.more,
+            attention_count=attention_count,
+            pages=max(1, -(-total // PAGE_SIZE)),
+            now=now,
+            studies=of_studies,
+        )
+
+    def shape(self, project: str, job_id: str) -> tuple[str, str]:
+        """Tier and machines of the job, in short and in full. Raises NotFound."""
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            return shape_of(job.training_input.get("scaleTier"), job.gang)
+
+    def choices(self, visible: Visible) -> tuple[Sequence[str], Sequence[str]]:
+        """Every visible project with jobs, and every owner of those."""
+        with self._backend.store.read() as reader:
+            jobs = JobList(reader, visible)
+            return jobs.projects(), jobs.owners()
+
+
+def _parsed(question: JobSearchRequest, now: datetime) -> tuple[JobQuery, Order, bool]:
+    wrong: list[Violation] = []
+    order = question.order.removeprefix("-")
+    if order not in list(Order):
+        wrong.append(Violation("sort", f"{question.order!r} is not an order; orders are {', '.join(Order)}."))
+    states = tuple(state.upper() for state in question.states if state)
+    unknown = [state for state in states if state not in JobState.__members__]
+    if unknown:
+        wrong.append(
+            Violation(
+                "state", f"{unknown[0]!r} is not a state; states are {', '.join(JobState.__members__)}."
+            )
+        )
+    if question.page < 1 or question.page > 10_000_000:
+        wrong.append(Violation("page", f"counts from 1; this is {question.page}."))
+    if len(question.text) > _LONGEST_TEXT:
+        message = f"may have {_LONGEST_TEXT} characters; this has {len(question.text)}."
+        wrong.append(Violation("q", message))
+    if len(question.labels) > _MOST_LABELS:
+        message = f"may be given {_MOST_LABELS} times; this is {len(question.labels)} times."
+        wrong.append(Violation("label", message))
+    since = time_bound("since", question.since, now, wrong)
+    until = time_bound("until", question.until, now, wrong)
+    if wrong:
+        raise InvalidArgument(wrong)
+    labels = tuple(_label(label) for label in question.labels if label.strip())
+    return (
+        JobQuery(
+            project=question.project.strip(),
+            text=question.text.strip(),
+            owner=question.owner.strip(),
+            states=tuple(JobState[state] for state in states),
+            labels=labels,
+            created_after=since,
+            created_before=until,
+            attention_since=now - timedelta(seconds=ATTENTION_S) if question.attention else None,
+        ),
+        Order(order),
+        question.order.startswith("-"),
+    )
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    """`team=vision`, or `team` for any value."""
+    name, separator, value = text.strip().partition("=")
+    return name.strip(), value.strip() if separator else None

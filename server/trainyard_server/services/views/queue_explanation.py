@@ -1,0 +1,205 @@
+"""Queue explanation: what a job needs, what is free, the holders of the rest, the jobs ahead, and suggestions."""
+
+from collections.abc import Mapping, Set
+from datetime import datetime, timedelta
+from itertools import islice
+
+from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_protocol.views.views import HolderView, QueuedAheadView, QueueExplanationView
+from trainyard_server.context import Backend
+from trainyard_server.control.snapshots import agents_now, job_snapshot, queued_snapshots
+from trainyard_server.domain.access.permissions import Visible, is_visible
+from trainyard_server.domain.scheduling.candidates import candidates
+from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang, describe, needs
+from trainyard_server.domain.scheduling.scheduler import Waiting, in_order, plan
+from trainyard_server.domain.scheduling.suggestions import Situation, suggestions
+from trainyard_server.domain.snapshots import JobSnapshot
+from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.storage.db.base.models import JobRow
+from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.tables import studies
+
+_MAX_CHANGES = 3
+_MAX_AHEAD = 20
+
+
+class QueueExplanation:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def explain(self, visible: Visible, project: str, job_id: str) -> QueueExplanationView:
+        """The reason why the job waits; of a job that does not wait, its present state. Jobs of projects that are not
+        visible are counted, not named. Raises NotFound."""
+        now = self._backend.clock()
+        with self._backend.store.read() as reader:
+            row = _waiting_job(reader, known_job(reader, project, job_id))
+            if row.state is not JobState.QUEUED or studies.kind_of(reader, row.key).is_study:
+                return _view(row, summary=_present_state(reader, row))
+            rows = {job.key: job for job in reader.queued()}
+            before = _last_run(reader, row)
+            queue = queued_snapshots(reader, rows.values())
+            agents = agents_now(reader, self._backend)
+            gangs = [(agent, gang) for agent in agents for gang in agent.gangs]
+            for _, gang in gangs:
+                rows[gang.key] = reader.job_by_key(gang.key)
+            shown = {key for key, job in rows.items() if is_visible(job.project, visible)}
+            holders = [
+                _holder(reader, rows[gang.key], agent, gang) for agent, gang in gangs if gang.key in shown
+            ]
+        job = next((one for one in queue if one.key == row.key), None)
+        if job is None:
+            return _view(
+                row, summary="It cannot be read, so it is not scheduled. The server's log has the error."
+            )
+        situation = Situation(tuple(queue), tuple(agents), now, self._backend.quotas, self._backend.catalog)
+        result = plan(queue, agents, now, self._backend.quotas)
+        waiting = result.waiting.get(job.key)
+        if waiting is None:
+            return _view(row, needs=needs(job.gang), summary="It starts now.")
+        if waiting.kind == "backoff":
+            summary = f"It backs off: {waiting.reason}. {before}".rstrip()
+            return _view(row, needs=needs(job.gang), summary=summary)
+
+        def name_of(key: int) -> str:
+            one = rows[key]
+            if key not in shown:
+                return "a job of another project"
+            return one.job_id if one.project == project else f"{one.job_id} of project {one.project}"
+
+        helpful = tuple(islice(suggestions(job, situation, name_of), _MAX_CHANGES))
+        agent_views = candidates(job, situation.agents, situation.limits)
+        possible = {fit.agent for fit in agent_views if fit.home}
+        hidden = [agent.name for agent, gang in gangs if gang.key not in shown]
+        return _view(
+            row,
+            needs=needs(job.gang),
+            summary=f"It waits: {waiting.reason}. {before}".rstrip(),
+            kind=waiting.kind,
+            position=waiting.position,
+            ahead=_ahead(queue, rows, result.waiting, waiting.position, shown),
+            agents=agent_views,
+            holders=tuple(
+                one
+                for one in holders
+                if (one.project == project if waiting.kind == "quota" else one.agent in possible)
+            ),
+            hidden_holders=0 if waiting.kind == "quota" else sum(agent in possible for agent in hidden),
+            changes=helpful,
+            nothing="" if helpful else _nothing(waiting, job),
+        )
+
+
+def _view(row: JobRow, **given: object) -> QueueExplanationView:
+    return QueueExplanationView.model_validate(
+        {"project": row.project, "job_id": row.job_id, "state": row.state, "priority": row.priority, **given}
+    )
+
+
+def _waiting_job(reader: Reader, job: JobRow) -> JobRow:
+    """The job that waits: of a study its first trial that does."""
+    trials = studies.trial_jobs(reader, job.key)
+    return next((trial for trial in trials if trial.state is JobState.QUEUED), job)
+
+
+def _last_run(reader: Reader, row: JobRow) -> str:
+    """The end of the job's last run, with the words of its engine, in a sentence; "" before its first."""
+    for run in reversed(reader.runs(row.key)):
+        if run.verdict is not None:
+            return f"Its last run, {run.number}, ended: {run.verdict['message']}"
+    return ""
+
+
+def _present_state(reader: Reader, row: JobRow) -> str:
+    """The state of a job that does not wait, in a sentence."""
+    if studies.kind_of(reader, row.key).is_study and row.state not in FINAL_JOB_STATES:
+        counts = studies.counts(reader, [row.key]).get(row.key, {})
+        trials = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+        return f"It does not wait: it is {row.state}. Its trials: {trials or 'none yet'}."
+    run = reader.live_run(row.key)
+    agent = reader.agent(run.agent_id) if run is not None else None
+    on = f" on agent {agent.info['name']}" if agent is not None else ""
+    match row.state:
+        case JobState.PREPARING:
+            activity = f": {run.activity}" if run is not None and run.activity else ""
+            since = f" since {_second(run.created_at)}" if run is not None else ""
+            return f"It does not wait: it is being prepared{on}{since}{activity}."
+        case JobState.RUNNING:
+            since = f" since {_second(row.started_at)}" if row.started_at is not None else ""
+            return f"It does not wait: it runs{on}{since}."
+        case JobState.CANCELLING:
+            return f"It does not wait: it is being cancelled. {row.stop_message}"
+        case JobState.SUCCEEDED:
+            ended = f" at {_second(row.ended_at)}" if row.ended_at is not None else ""
+            return f"It does not wait: it succeeded{ended}."
+        case _:
+            first = row.error_message.partition("\n")[0]
+            return f"It does not wait: it ended as {row.state}. {first}".rstrip()
+
+
+def _second(time: datetime) -> str:
+    return rfc3339(time.replace(microsecond=0))
+
+
+def _holder(reader: Reader, row: JobRow, agent: AgentSnapshot, gang: Gang) -> HolderView:
+    job = job_snapshot(reader, row.key)
+    running = row.state is JobState.RUNNING and row.started_at is not None
+    return HolderView(
+        project=row.project,
+        job_id=row.job_id,
+        state=row.state,
+        priority=row.priority,
+        agent=agent.name,
+        holds=_amount(gang, agent),
+        running_since=row.started_at if running else None,
+        ends_by=_limit(row.started_at, job.max_running_s) if running else None,
+        left_over=gang.ended,
+    )
+
+
+def _limit(since: datetime | None, seconds: float) -> datetime | None:
+    try:
+        return None if since is None else since + timedelta(seconds=seconds)
+    except OverflowError:
+        return None  # beyond the last date
+
+
+def _amount(gang: Gang, agent: AgentSnapshot) -> str:
+    return describe(gang.vcpus, gang.memory_bytes, gang.accelerators(agent.capacity))
+
+
+def _ahead(
+    queue: list[JobSnapshot],
+    rows: dict[int, JobRow],
+    waiting: Mapping[int, Waiting],
+    position: int,
+    shown: Set[int],
+) -> tuple[QueuedAheadView, ...]:
+    first = [one for one in in_order(queue) if one.key in waiting][: position - 1]
+    return tuple(
+        QueuedAheadView(
+            project=rows[one.key].project,
+            job_id=rows[one.key].job_id,
+            priority=one.priority,
+            position=waiting[one.key].position,
+            needs=needs(one.gang),
+            waiting=waiting[one.key].reason,
+        )
+        for one in [one for one in first if one.key in shown][:_MAX_AHEAD]
+    )
+
+
+def _nothing(waiting: Waiting, job: JobSnapshot) -> str:
+    match waiting.kind:
+        case "no-agent":
+            return "Nothing short of an agent that it can run on (on one machine: `trainyard up`)."
+        case "no-engine":
+            return "Nothing short of a container engine that answers: start Docker on an agent's machine."
+        case "no-disk":
+            return "Nothing short of room on that disk: free some, or add an agent. It starts by itself then."
+        case "never":
+            return f"Nothing short of an agent that has {needs(job.gang)}."
+        case "quota":
+            return "Nothing short of a larger quota and more room at once."
+        case _:
+            return "Nothing short of several of these at once: other jobs ended, fewer replicas, smaller machines."

@@ -1,0 +1,397 @@
+"""Queries of job lists, over all projects that somebody may see.
+
+Covering indexes give the keys of a page, and only those jobs are read, so that a page takes about as long with fifty
+thousand jobs as with fifty.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from itertools import chain
+from typing import Any
+
+from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, case, func, or_, select, union
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from trainyard_protocol.states import JobState, ReplicaState
+from trainyard_protocol.views.views import MetricsDigest, Verdict
+from trainyard_server.domain.access.permissions import Visible, is_visible
+from trainyard_server.domain.scheduling.resources import needs
+from trainyard_server.storage.db.base.models import JobLabelRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.queries.job_inputs import gang_from_json
+from trainyard_server.storage.db.queries.reader import (
+    LIVE_RUNS,
+    NO_STUDY,
+    UNFINISHED_JOBS,
+    Label,
+    Reader,
+    jobs_labelled,
+)
+
+
+class Order(StrEnum):
+    """The sort keys of a list. Equal jobs are sorted by creation, in the same direction."""
+
+    CREATED = "created"
+    NAME = "name"
+    STATE = "state"
+    OWNER = "owner"
+    STARTED = "started"
+    ENDED = "ended"
+
+
+COUNTED = 1_000
+"""Limit of counted jobs where each of them must be read."""
+
+NO_TRIAL = JobRow.study_key.is_(None)
+"""Selects what a list shows. The condition of the indexes of lists."""
+
+_ORDER_COLUMNS = {
+    Order.CREATED: JobRow.created_at,
+    Order.NAME: JobRow.name,
+    Order.STATE: JobRow.state,
+    Order.OWNER: JobRow.owner,
+    Order.STARTED: JobRow.started_at,
+    Order.ENDED: JobRow.ended_at,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuery:
+    """Conditions of a list. `text` is part of an id, in any case; a label without a value matches all of that name.
+
+    `attention_since`: only jobs that failed after that time, and unfinished ones that are stalled, silent or restarted.
+    """
+
+    project: str = ""
+    text: str = ""
+    owner: str = ""
+    states: tuple[JobState, ...] = ()
+    labels: tuple[Label, ...] = ()
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    attention_since: datetime | None = None
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether an index alone counts the jobs."""
+        return not (self.text or self.labels or self.attention_since or (self.project and self.owner))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobListEntry:
+    """A job as lists show it. Only the columns that they show are read: most of the time goes into parsing JSON.
+
+    `run` is the number of the latest run, None before the first. `activity` is from that run; the steps, `metrics` and
+    `replica_started_at` are from its primary replica. `attention` is "", stalled, silent or restarted.
+    """
+
+    key: int
+    project: str
+    job_id: str
+    owner: str
+    state: JobState
+    priority: int
+    labels: Mapping[str, str]
+    gang: Sequence[Mapping[str, Any]]
+    scale_tier: str | None
+    created_at: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    waiting: str
+    position: int
+    verdict: Verdict | None
+    error_message: str
+    run: int | None = None
+    activity: str = ""
+    first_step: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    step_at: datetime | None = None
+    replica_started_at: datetime | None = None
+    metrics: MetricsDigest
+    attention: str = ""
+
+    @property
+    def shape(self) -> tuple[str, str]:
+        """Tier and machines of the gang, in short and in full."""
+        return shape_of(self.scale_tier, self.gang)
+
+    @property
+    def needs(self) -> str:
+        """The resources of the whole gang."""
+        return needs(gang_from_json(self.gang))
+
+
+@dataclass(frozen=True, slots=True)
+class JobQueryResult:
+    """A page of jobs, and the number of jobs in each state, whatever states were requested. `more`: the count
+    stopped at COUNTED."""
+
+    jobs: Sequence[JobListEntry]
+    counts: Mapping[JobState, int]
+    more: bool
+
+    def total(self, states: Sequence[JobState]) -> int:
+        return sum(count for state, count in self.counts.items() if not states or state in states)
+
+
+class JobList:
+    """Queries over one consistent view of the database, about visible projects alone. No trial is in a list; in the
+    queue are trials in place of their studies, which wait for nothing."""
+
+    def __init__(self, reader: Reader, visible: Visible) -> None:
+        self._reader = reader
+        self._session: Session = reader.session
+        self._visible = visible
+
+    def find(
+        self, conditions: JobQuery, order: Order, *, descending: bool, offset: int, limit: int
+    ) -> JobQueryResult:
+        common = self._reader.common_labels(conditions.labels)
+        if conditions.is_indexed and not (conditions.owner and self._visible is not None):
+            counts, more = self._counts(conditions), False
+            keys = self._page(conditions, common, order, descending=descending, offset=offset, limit=limit)
+        else:
+            # One scan of the matches for both counts and page.
+            matches = self._matches(conditions, common, order, descending=descending)
+            counts, more = Counter(state for _, state in matches), len(matches) > COUNTED
+            these = [key for key, state in matches if not conditions.states or state in conditions.states]
+            keys = these[offset : offset + limit]
+            if more and len(keys) < limit:
+                keys = self._page(
+                    conditions, common, order, descending=descending, offset=offset, limit=limit
+                )
+        return JobQueryResult(self._entries(keys), counts, more)
+
+    def queue(self, offset: int, limit: int, *, trials: bool = True) -> Sequence[JobListEntry]:
+        """Queued jobs by their positions; those without a position come last. Without `trials`: studies instead."""
+        order = (case((JobRow.position > 0, 0), else_=1), JobRow.position, JobRow.key)
+        waiting = select(JobRow.key).where(JobRow.state == JobState.QUEUED, NO_STUDY if trials else NO_TRIAL)
+        keys = self._limited(waiting).order_by(*order)
+        return self._entries(self._session.scalars(keys.offset(offset).limit(limit)).all())
+
+    def queue_length(self) -> int:
+        """Number of jobs in the queue."""
+        waiting = select(func.count(JobRow.key)).where(JobRow.state == JobState.QUEUED, NO_STUDY)
+        return self._session.scalar(self._limited(waiting)) or 0
+
+    def attention_count(self, since: datetime) -> int:
+        """Number of jobs that `attention_since` selects."""
+        attention = select(JobRow.key).where(JobRow.key.in_(_needs_attention(since)), NO_TRIAL)
+        keys = self._limited(attention)
+        return self._session.scalar(select(func.count()).select_from(keys.subquery())) or 0
+
+    def projects(self) -> Sequence[str]:
+        """Every project that has a job."""
+        return [project for project in self._distinct(JobRow.project) if is_visible(project, self._visible)]
+
+    def owners(self) -> Sequence[str]:
+        if self._visible is None:
+            owners = self._distinct(JobRow.owner)
+        else:
+            each = (self._distinct(JobRow.owner, JobRow.project == project) for project in self._visible)
+            owners = sorted(set(chain.from_iterable(each)))
+        return [owner for owner in owners if owner]
+
+    def _limited(self, query: Select) -> Select:  # type: ignore[type-arg]
+        """The query of jobs without those of other projects."""
+        return query if self._visible is None else query.where(JobRow.project.in_(self._visible))
+
+    def _entries(self, keys: Sequence[int]) -> Sequence[JobListEntry]:
+        rows = {row.key: row._mapping for row in self._session.execute(_COLUMNS.where(JobRow.key.in_(keys)))}
+        runs, unwell = self._latest_runs(keys), self._unwell(keys)
+        return [_entry(rows[key], runs.get(key, {}), unwell.get(key, "")) for key in keys]
+
+    def _latest_runs(self, keys: Sequence[int]) -> dict[int, Mapping[Any, Any]]:
+        """The latest run of each of these jobs that has one, with its primary replica."""
+        latest = (
+            select(RunRow.job_key, func.max(RunRow.number).label("number"))
+            .where(RunRow.job_key.in_(keys), RunRow.beside.is_(None))
+            .group_by(RunRow.job_key)
+            .subquery()
+        )
+        rows = self._session.execute(
+            select(
+                RunRow.job_key,
+                RunRow.number.label("run"),
+                RunRow.activity,
+                ReplicaRow.first_step,
+                ReplicaRow.step,
+                ReplicaRow.steps,
+                ReplicaRow.step_at,
+                ReplicaRow.started_at.label("replica_started_at"),
+                ReplicaRow.metrics,
+            )
+            .join(latest, and_(RunRow.job_key == latest.c.job_key, RunRow.number == latest.c.number))
+            .join(ReplicaRow, and_(ReplicaRow.run_id == RunRow.run_id, ReplicaRow.position == 0))
+        )
+        return {row.job_key: row._mapping for row in rows}
+
+    def _unwell(self, keys: Sequence[int]) -> dict[int, str]:
+        """Problems of the jobs with a live run: `stalled` or `silent`."""
+        rows = self._session.execute(
+            select(RunRow.job_key, ReplicaRow.stall.is_not(None))
+            .join(ReplicaRow, ReplicaRow.run_id == RunRow.run_id)
+            .where(RunRow.job_key.in_(keys), RunRow.state.in_(LIVE_RUNS), _replica_is_unwell())
+        )
+        problems: dict[int, str] = {}
+        for key, stalled in rows:
+            problems[key] = "stalled" if stalled or problems.get(key) == "stalled" else "silent"
+        return problems
+
+    def _page(
+        self,
+        conditions: JobQuery,
+        common: frozenset[Label],
+        order: Order,
+        *,
+        descending: bool,
+        offset: int,
+        limit: int,
+    ) -> Sequence[int]:
+        query = self._limited(
+            _where(select(JobRow.key).where(NO_TRIAL), conditions, common, with_states=True)
+        )
+        return self._session.scalars(_ordered(query, order, descending).offset(offset).limit(limit)).all()
+
+    def _matches(
+        self, conditions: JobQuery, common: frozenset[Label], order: Order, *, descending: bool
+    ) -> Sequence[tuple[int, JobState]]:
+        """Keys and states of the matches in any state, at most one more than are counted."""
+        every = select(JobRow.key, JobRow.state).where(NO_TRIAL)
+        every = _where(every, conditions, common, with_states=False)
+        query = self._limited(every)
+        rows = self._session.execute(_ordered(query, order, descending).limit(COUNTED + 1))
+        return [(key, state) for key, state in rows]
+
+    def _counts(self, conditions: JobQuery) -> dict[JobState, int]:
+        every = select(JobRow.state, func.count()).where(NO_TRIAL)
+        every = _where(every, conditions, frozenset(), with_states=False)
+        query = self._limited(every).group_by(JobRow.state)
+        return {state: count for state, count in self._session.execute(query)}  # noqa: C416 - rows are tuples by name
+
+    def _distinct(self, column: InstrumentedAttribute[str], *conditions: ColumnElement[bool]) -> list[str]:
+        """Distinct values by a loose index scan, one step for each value."""
+        first = select(func.min(column).label("value")).where(NO_TRIAL, *conditions)
+        leaps = first.cte("leaps", recursive=True)
+        next_one = select(func.min(column)).where(column > leaps.c.value, NO_TRIAL, *conditions)
+        leaps = leaps.union_all(select(next_one.scalar_subquery()).where(leaps.c.value.is_not(None)))
+        return [value for value in self._session.scalars(select(leaps.c.value)) if value is not None]
+
+
+def shape_of(scale_tier: str | None, gang: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Tier and machines of a gang, in short and in full: `CUSTOM 1+4`, `1 × n1-standard-8 (master), 4 × n1-highmem-8
+    (worker)`. `gang` is the column of a row."""
+    tier = scale_tier or "BASIC"
+    kinds: dict[tuple[str, str], int] = {}
+    accelerators = 0
+    for replica in gang:
+        kind = str(replica["task"]).partition("-replica-")[0]
+        what = str(replica["machine_type"])
+        if replica["accelerator_count"]:
+            accelerators += int(replica["accelerator_count"])
+            what += f" + {replica['accelerator_count']} {replica['accelerator_type']}"
+        kinds[kind, what] = kinds.get((kind, what), 0) + 1
+    counts: dict[str, int] = {}
+    for (kind, _), count in kinds.items():
+        counts[kind] = counts.get(kind, 0) + count
+    short = tier if len(gang) == 1 else f"{tier} {'+'.join(map(str, counts.values()))}"
+    if accelerators:
+        short += f" · {accelerators} GPU"
+    return short, ", ".join(f"{count} × {what} ({kind})" for (kind, what), count in kinds.items())
+
+
+_COLUMNS = select(
+    JobRow.key,
+    JobRow.project,
+    JobRow.job_id,
+    JobRow.owner,
+    JobRow.state,
+    JobRow.priority,
+    JobRow.labels,
+    JobRow.gang,
+    JobRow.training_input["scaleTier"].as_string().label("scale_tier"),
+    JobRow.created_at,
+    JobRow.queued_at,
+    JobRow.started_at,
+    JobRow.ended_at,
+    JobRow.waiting,
+    JobRow.position,
+    JobRow.verdict,
+    JobRow.error_message,
+    JobRow.retries_used,
+)
+
+
+def _entry(job: Mapping[Any, Any], run: Mapping[Any, Any], unwell: str) -> JobListEntry:
+    restarted = job["retries_used"] and job["ended_at"] is None
+    fields = {**job, **run}
+    del fields["retries_used"]
+    fields.pop("job_key", None)
+    return JobListEntry(
+        **fields
+        | {
+            "verdict": Verdict.model_validate(job["verdict"]) if job["verdict"] else None,
+            "metrics": MetricsDigest.model_validate(run.get("metrics") or {}),
+            "attention": unwell or ("restarted" if restarted else ""),
+        }
+    )
+
+
+def _ordered(query: Select, order: Order, descending: bool) -> Select:  # type: ignore[type-arg]
+    columns = list(dict.fromkeys((_ORDER_COLUMNS[order], JobRow.created_at, JobRow.key)))
+    if order in (Order.STARTED, Order.ENDED):
+        query = query.where(columns[0].is_not(None))
+    return query.order_by(*(column.desc() if descending else column for column in columns))
+
+
+def _where(
+    query: Select,  # type: ignore[type-arg]
+    conditions: JobQuery,
+    common: frozenset[Label],
+    *,
+    with_states: bool,
+) -> Select:  # type: ignore[type-arg]
+    """`common`: labels of so many jobs that a test for each job is faster than a list of the jobs with the label."""
+    if conditions.project:
+        query = query.where(JobRow.project == conditions.project)
+    if conditions.owner:
+        query = query.where(JobRow.owner == conditions.owner)
+    if conditions.text:
+        query = query.where(JobRow.name.contains(conditions.text.lower(), autoescape=True))
+    if with_states and conditions.states:
+        query = query.where(JobRow.state.in_(conditions.states))
+    for label in conditions.labels:
+        labelled = jobs_labelled(*label)
+        if label in common:
+            query = query.where(labelled.where(JobLabelRow.job_key == JobRow.key).exists())
+        else:
+            query = query.where(JobRow.key.in_(labelled))
+    if conditions.created_after is not None:
+        query = query.where(JobRow.created_at >= conditions.created_after)
+    if conditions.created_before is not None:
+        query = query.where(JobRow.created_at <= conditions.created_before)
+    if conditions.attention_since is not None:
+        query = query.where(JobRow.key.in_(_needs_attention(conditions.attention_since)))
+    return query
+
+
+def _needs_attention(since: datetime) -> CompoundSelect[tuple[int]]:
+    """Keys of the jobs that need attention. Each part begins with a selective index."""
+    failed = select(JobRow.key).where(JobRow.ended_at >= since, JobRow.state == JobState.FAILED)
+    restarted = select(JobRow.key).where(JobRow.state.in_(UNFINISHED_JOBS), JobRow.retries_used > 0)
+    unwell = (
+        select(JobRow.key)
+        .join(RunRow, RunRow.job_key == JobRow.key)
+        .join(ReplicaRow, ReplicaRow.run_id == RunRow.run_id)
+        .where(JobRow.state.in_(UNFINISHED_JOBS), RunRow.state.in_(LIVE_RUNS), _replica_is_unwell())
+    )
+    return union(failed, restarted, unwell)
+
+
+def _replica_is_unwell() -> ColumnElement[bool]:
+    return or_(ReplicaRow.stall.is_not(None), ReplicaRow.state == ReplicaState.UNKNOWN)

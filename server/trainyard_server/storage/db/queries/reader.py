@@ -1,0 +1,341 @@
+"""Reads of the repository: rows in one consistent view of the database."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, literal, select
+from sqlalchemy.orm import Session
+
+from trainyard_protocol.states import FINAL_JOB_STATES, RUN_MOVES, JobState, RunState
+from trainyard_server.domain.access.permissions import Visible
+from trainyard_server.storage.db.base.models import (
+    IS_LOG_OPEN,
+    AgentRow,
+    DeletedJobRow,
+    EventRow,
+    InstallationRow,
+    JobLabelRow,
+    JobRow,
+    LeaseRow,
+    ReplicaRow,
+    RunRow,
+    StudyRow,
+)
+from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
+
+UNFINISHED_JOBS = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
+"""States of jobs that have not ended, to find them by an index."""
+
+LIVE_RUNS = tuple(state for state, moves in RUN_MOVES.items() if moves)
+"""States of runs that have not ended."""
+
+NO_STUDY = ~select(StudyRow.job_key).where(StudyRow.job_key == JobRow.key).exists()
+"""Selects jobs that have runs: all but studies."""
+
+Label = tuple[str, str | None]
+"""Name and value of a label, or any value (None)."""
+
+_MANY = 3_000
+"""A label with at least so many jobs is common."""
+
+PAGE_BYTES = 4 * 2**20
+"""Characters of the configs on a page of jobs."""
+
+
+class JobEnd(NamedTuple):
+    """The columns of a job that its retention depends on."""
+
+    key: int
+    project: str
+    job_id: str
+    state: JobState
+    ended_at: datetime | None
+    log_removed_at: datetime | None
+    study_key: int | None
+
+
+class ServiceLine(NamedTuple):
+    """An event that is a line of the service's log."""
+
+    time: datetime
+    message: str
+
+
+class RemovalCounts(NamedTuple):
+    """Number of deleted jobs and of removed logs, and the time of the last removal."""
+
+    jobs: int
+    logs: int
+    last: datetime | None
+
+
+def jobs_labelled(name: str, value: str | None) -> Select[int]:
+    """The keys of the jobs with a label."""
+    labelled = select(JobLabelRow.job_key).where(JobLabelRow.name == name)
+    return labelled if value is None else labelled.where(JobLabelRow.value == value)
+
+
+class Reader:
+    def __init__(self, session: Session, inputs: JobInputs) -> None:
+        self._session = session
+        self._inputs = inputs
+
+    @property
+    def session(self) -> Session:
+        """The session, for queries of other modules, such as `job_queries`."""
+        return self._session
+
+    def job(self, project: str, job_id: str) -> JobRow | None:
+        return self._session.scalar(select(JobRow).filter_by(project=project, job_id=job_id))
+
+    def find_job(self, key: int) -> JobRow | None:
+        """The job with that key, unless it was deleted."""
+        return self._session.get(JobRow, key)
+
+    def deleted_job(self, project: str, job_id: str) -> DeletedJobRow | None:
+        return self._session.scalar(select(DeletedJobRow).filter_by(project=project, job_id=job_id))
+
+    def used_ids(self, project: str, job_ids: Collection[str]) -> dict[str, bool]:
+        """Which of these ids the project has ever had, and whether that job was deleted."""
+        jobs = select(JobRow.job_id, literal(0)).where(JobRow.project == project, JobRow.job_id.in_(job_ids))
+        deleted = select(DeletedJobRow.job_id, literal(1)).where(
+            DeletedJobRow.project == project, DeletedJobRow.job_id.in_(job_ids)
+        )
+        return {job_id: bool(was) for job_id, was in self._session.execute(jobs.union_all(deleted))}
+
+    def queued_jobs(self, project: str, owner: str, most: int) -> int:
+        """The number of queued jobs of an owner in a project, without trials, at most `most`."""
+        query = select(JobRow.key).filter_by(
+            state=JobState.QUEUED, project=project, owner=owner, study_key=None
+        )
+        query = query.limit(most)
+        return self._session.scalar(select(func.count()).select_from(query.subquery())) or 0
+
+    def jobs_above(self, key: int, limit: int) -> Sequence[JobEnd]:
+        """The first jobs of all projects whose key is above `key`, by key."""
+        columns = [getattr(JobRow, name) for name in JobEnd._fields]
+        query = select(*columns).where(JobRow.key > key).order_by(JobRow.key).limit(limit)
+        return [JobEnd(*row) for row in self._session.execute(query)]
+
+    def orphaned_jobs(self) -> set[int]:
+        """The keys of jobs of which processes still run, although their run has ended."""
+        runs = [run for agent in self.agents() for run in agent.orphaned_runs]
+        if not runs:
+            return set()
+        return set(self._session.scalars(select(RunRow.job_key).where(RunRow.run_id.in_(runs))))
+
+    def removal_counts(self, visible: Visible, by: str) -> RemovalCounts:
+        """The jobs that `by` has deleted, without trials, and all removed logs, of visible projects."""
+        of_jobs = select(func.count(), func.max(DeletedJobRow.deleted_at)).where(
+            DeletedJobRow.deleted_by == by, DeletedJobRow.job_id.not_like("%.%")
+        )
+        of_logs = select(func.count(), func.max(JobRow.log_removed_at)).where(
+            JobRow.log_removed_at.is_not(None)
+        )
+        if visible is not None:
+            of_jobs = of_jobs.where(DeletedJobRow.project.in_(visible))
+            of_logs = of_logs.where(JobRow.project.in_(visible))
+        jobs, last_job = self._session.execute(of_jobs).one()
+        logs, last_log = self._session.execute(of_logs).one()
+        return RemovalCounts(jobs, logs, max(filter(None, (last_job, last_log)), default=None))
+
+    def key_of(self, project: str, job_id: str) -> int | None:
+        """The key of the job with that id that the project has, or has ever had."""
+        job = self.job(project, job_id) or self.deleted_job(project, job_id)
+        return job.key if job is not None else None
+
+    def is_used(self, project: str, job_id: str) -> bool:
+        """Whether the project has, or has ever had, a job with that id."""
+        return self.key_of(project, job_id) is not None
+
+    def job_by_key(self, key: int) -> JobRow:
+        return self._session.get_one(JobRow, key)
+
+    def jobs_by_key(self, keys: Iterable[int]) -> dict[int, JobRow]:
+        """The jobs with these keys."""
+        chosen = list(keys)
+        query = select(JobRow).where(JobRow.key.in_(chosen))
+        return {job.key: job for job in self._session.scalars(query)} if chosen else {}
+
+    def job_input(self, job: JobRow) -> JobInput:
+        """The job's training input and gang. Raises InvalidArgument or KeyError for a row that cannot be parsed."""
+        return self._inputs.of(job)
+
+    def jobs(
+        self, project: str, condition: ColumnElement[bool] | None, below: int | None, limit: int
+    ) -> tuple[Sequence[JobRow], bool]:
+        """The project's jobs without trials, the newest first, from the first whose key is below `below`, and whether
+        there are more: at most `limit`, and at most PAGE_BYTES of their configs unless one alone is larger."""
+        query = (
+            select(JobRow.key)
+            .where(JobRow.project == project, JobRow.study_key.is_(None))
+            .order_by(JobRow.key.desc())
+        )
+        if condition is not None:
+            query = query.where(condition)
+        if below is not None:
+            query = query.where(JobRow.key < below)
+        chosen = query.limit(limit + 1).subquery()  # the configs of these alone are read
+        size = func.length(cast(JobRow.training_input, Text)) + func.length(cast(JobRow.gang, Text))
+        sized = select(JobRow.key, size).where(JobRow.key.in_(select(chosen.c.key)))
+        sizes = self._session.execute(sized.order_by(JobRow.key.desc())).all()
+        totals = accumulate(size for _, size in sizes)
+        keys = [key for (key, _), total in zip(sizes, totals, strict=True) if total <= PAGE_BYTES][:limit]
+        keys = keys or [key for key, _ in sizes[:1]]
+        rows = select(JobRow).where(JobRow.key.in_(keys)).order_by(JobRow.key.desc())
+        return self._session.scalars(rows).all(), len(keys) < len(sizes)
+
+    def common_labels(self, labels: Iterable[Label]) -> frozenset[Label]:
+        """Those of the labels that many jobs have: to look at each job is faster than a list of these jobs."""
+        counts = {
+            label: select(func.count()).select_from(jobs_labelled(*label).limit(_MANY).subquery())
+            for label in labels
+        }
+        return frozenset(label for label, count in counts.items() if self._session.scalar(count) == _MANY)
+
+    def unfinished(self, *, with_studies: bool = False) -> Sequence[JobRow]:
+        """All jobs that have not ended, the oldest first: trials among them, and studies if asked for."""
+        query = select(JobRow).where(JobRow.state.in_(UNFINISHED_JOBS)).order_by(JobRow.key)
+        return self._session.scalars(query if with_studies else query.where(NO_STUDY)).all()
+
+    def queued(self) -> Sequence[JobRow]:
+        """All jobs that wait for a run, trials among them, studies not."""
+        return self._session.scalars(select(JobRow).where(JobRow.state == JobState.QUEUED, NO_STUDY)).all()
+
+    def projects(self, keys: Iterable[int]) -> dict[int, str]:
+        """The project of each of these jobs."""
+        rows = self._session.execute(select(JobRow.key, JobRow.project).where(JobRow.key.in_(list(keys))))
+        return {key: project for key, project in rows}  # noqa: C416 - rows are tuples by name
+
+    def names(self, keys: Iterable[int]) -> dict[int, tuple[str, str]]:
+        """The project and the id of each of these jobs."""
+        chosen = JobRow.key.in_(list(keys))
+        rows = self._session.execute(select(JobRow.key, JobRow.project, JobRow.job_id).where(chosen))
+        return {key: (project, job_id) for key, project, job_id in rows}
+
+    def job_counts(self, visible: Visible) -> dict[JobState, int]:
+        """The jobs of visible projects by state, without trials."""
+        query = select(JobRow.state, func.count()).where(JobRow.study_key.is_(None)).group_by(JobRow.state)
+        rows = self._session.execute(query if visible is None else query.where(JobRow.project.in_(visible)))
+        return {state: count for state, count in rows}  # noqa: C416 - rows are tuples by name
+
+    def activities(self, job_keys: Iterable[int]) -> dict[int, str]:
+        """The activities of the live runs of these jobs, by job."""
+        query = select(RunRow.job_key, RunRow.activity)
+        rows = self._session.execute(
+            query.where(
+                RunRow.job_key.in_(list(job_keys)), RunRow.state.in_(LIVE_RUNS), RunRow.beside.is_(None)
+            )
+        )
+        return {key: activity for key, activity in rows}  # noqa: C416 - rows are tuples by name
+
+    def run(self, run_id: str) -> RunRow | None:
+        return self._session.get(RunRow, run_id)
+
+    def runs(self, job_key: int) -> Sequence[RunRow]:
+        """The runs of the job's gang, without those of restarted evaluators."""
+        query = select(RunRow).filter_by(job_key=job_key, beside=None).order_by(RunRow.number)
+        return self._session.scalars(query).all()
+
+    def reached(self, job_key: int) -> tuple[int | None, int | None]:
+        """The newest checkpoint and the last step of the ended runs of the job's gang."""
+        query = select(func.max(ReplicaRow.durable_step), func.max(ReplicaRow.step)).join(
+            RunRow, RunRow.run_id == ReplicaRow.run_id
+        )
+        ended = (RunRow.job_key == job_key, RunRow.beside.is_(None), RunRow.state == RunState.ENDED)
+        checkpoint, step = self._session.execute(query.where(*ended)).one()
+        return checkpoint, step
+
+    def last_runs(self, job_keys: Collection[int]) -> Sequence[RunRow]:
+        """The newest run of the gang of each of these jobs."""
+        if not job_keys:
+            return ()
+        newest = (
+            select(RunRow.job_key, func.max(RunRow.number).label("number"))
+            .where(RunRow.job_key.in_(list(job_keys)), RunRow.beside.is_(None))
+            .group_by(RunRow.job_key)
+            .subquery()
+        )
+        same = and_(RunRow.job_key == newest.c.job_key, RunRow.number == newest.c.number)
+        return self._session.scalars(select(RunRow).join(newest, same)).all()
+
+    def restarts(self, job_keys: Iterable[int]) -> Sequence[RunRow]:
+        """The runs of restarted evaluators of some jobs, each job's in order."""
+        query = select(RunRow).where(RunRow.job_key.in_(list(job_keys)), RunRow.beside.is_not(None))
+        return self._session.scalars(query.order_by(RunRow.job_key, RunRow.number)).all()
+
+    def live_run(self, job_key: int) -> RunRow | None:
+        """The live run of the job's gang."""
+        live = select(RunRow).where(RunRow.job_key == job_key, RunRow.state.in_(LIVE_RUNS))
+        return self._session.scalar(live.where(RunRow.beside.is_(None)))
+
+    def live_runs(self, agent_id: str | None = None) -> Sequence[RunRow]:
+        """All runs that have not ended, or those of one agent, in a fixed order."""
+        query = select(RunRow).where(RunRow.state.in_(LIVE_RUNS)).order_by(RunRow.created_at, RunRow.run_id)
+        if agent_id is not None:
+            query = query.where(RunRow.agent_id == agent_id)
+        return self._session.scalars(query).all()
+
+    def late_runs(self, agent_id: str, run_ids: Collection[str]) -> Sequence[RunRow]:
+        """Those of these runs that ended without this agent, which was lost, and whose jobs go on: it may still send
+        their logs."""
+        if not run_ids:
+            return ()
+        with_open_logs = select(ReplicaRow.run_id).where(ReplicaRow.run_id.in_(run_ids), IS_LOG_OPEN)
+        query = (
+            select(RunRow)
+            .join(JobRow, JobRow.key == RunRow.job_key)
+            .where(RunRow.run_id.in_(with_open_logs), RunRow.agent_id == agent_id)
+            .where(RunRow.state == RunState.ENDED, JobRow.state.in_(UNFINISHED_JOBS))
+        )
+        return self._session.scalars(query.order_by(RunRow.run_id)).all()
+
+    def replicas(self, run_ids: Iterable[str]) -> Sequence[ReplicaRow]:
+        """The replicas of some runs, each gang in its own order."""
+        chosen = list(run_ids)
+        query = select(ReplicaRow).where(ReplicaRow.run_id.in_(chosen)).order_by(ReplicaRow.position)
+        return self._session.scalars(query).all() if chosen else ()
+
+    def replica(self, run_id: str, task: str) -> ReplicaRow | None:
+        return self._session.get(ReplicaRow, (run_id, task))
+
+    def digests(self, run_ids: Iterable[str]) -> dict[tuple[str, str], Mapping[str, Any]]:
+        """Metrics of the replicas of some runs, by run and task, in the form of `CurveSummary.json`."""
+        rows = self._session.execute(
+            select(ReplicaRow.run_id, ReplicaRow.task, ReplicaRow.metrics).where(
+                ReplicaRow.run_id.in_(list(run_ids)), ReplicaRow.metrics.is_not(None)
+            )
+        )
+        return {(run_id, task): metrics for run_id, task, metrics in rows}
+
+    def events(self, job_key: int) -> Sequence[EventRow]:
+        return self._session.scalars(
+            select(EventRow).filter_by(job_key=job_key).order_by(EventRow.number)
+        ).all()
+
+    def service_lines(self, job_keys: Iterable[int]) -> dict[int, list[ServiceLine]]:
+        """The events of each of these jobs that are lines of the service's log."""
+        query = select(EventRow.job_key, EventRow.time, EventRow.message).where(
+            EventRow.job_key.in_(list(job_keys)), EventRow.message != ""
+        )
+        lines: dict[int, list[ServiceLine]] = {}
+        for key, time, message in self._session.execute(query.order_by(EventRow.job_key, EventRow.number)):
+            lines.setdefault(key, []).append(ServiceLine(time, message))
+        return lines
+
+    def agents(self, *, removed: bool = False) -> Sequence[AgentRow]:
+        """Every agent, by the time of its first contact; `removed`: also those that an operator has removed."""
+        query = select(AgentRow).order_by(AgentRow.first_seen, AgentRow.agent_id)
+        return self._session.scalars(query if removed else query.filter_by(removed_at=None)).all()
+
+    def agent(self, agent_id: str) -> AgentRow | None:
+        return self._session.get(AgentRow, agent_id)
+
+    def lease(self, name: str) -> LeaseRow | None:
+        return self._session.get(LeaseRow, name)
+
+    def installation(self) -> str:
+        """The id of the data directory that belongs to this database; "" if none is set."""
+        return self._session.scalar(select(InstallationRow.installation_id)) or ""

@@ -1,0 +1,439 @@
+"""Studies and trials: their rows beside those of their jobs."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any, NamedTuple
+
+from sqlalchemy import and_, case, delete, func, or_, select, update
+from sqlalchemy.orm import aliased, load_only, undefer
+
+from trainyard_protocol.job.cluster import PRIMARY
+from trainyard_protocol.states import JobState
+from trainyard_server.domain.tuning.measurements import Measurement, names_in
+from trainyard_server.domain.tuning.study import (
+    ENDED_BY_ITSELF,
+    StudySnapshot,
+    TrialPhase,
+    TrialSnapshot,
+    trial_state,
+)
+from trainyard_server.domain.tuning.trial_input import trial_id, trial_input
+from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, StudyRow, TrialRow
+from trainyard_server.storage.db.queries.reader import UNFINISHED_JOBS, Reader
+from trainyard_server.storage.db.repository import Event, Writer
+
+
+class JobKind(NamedTuple):
+    """Whether a job is a study, and of a trial the key of its study."""
+
+    is_study: bool
+    study_key: int | None
+
+
+class TrialJob(NamedTuple):
+    """The columns of a trial's job that its study looks at. A study may have thousands."""
+
+    key: int
+    job_id: str
+    state: JobState
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    error_message: str
+    waiting: str
+    retries_used: int
+
+
+_FAR = datetime(9999, 1, 1, tzinfo=UTC)
+
+_COLUMNS = [getattr(JobRow, name) for name in TrialJob._fields]
+
+
+def kind_of(reader: Reader, key: int) -> JobKind:
+    query = (
+        select(StudyRow.job_key, JobRow.study_key)
+        .select_from(JobRow)
+        .outerjoin(StudyRow, StudyRow.job_key == JobRow.key)
+        .where(JobRow.key == key)
+    )
+    row = reader.session.execute(query).first()
+    return JobKind(False, None) if row is None else JobKind(row[0] is not None, row[1])
+
+
+def unfinished(reader: Reader) -> Sequence[int]:
+    """The keys of studies that have not ended, the oldest first."""
+    query = select(StudyRow.job_key).join(JobRow, JobRow.key == StudyRow.job_key)
+    return reader.session.scalars(
+        query.where(JobRow.state.in_(UNFINISHED_JOBS)).order_by(StudyRow.job_key)
+    ).all()
+
+
+def snapshot(reader: Reader, key: int, *, measurements: bool | None = None) -> StudySnapshot | None:
+    """The study with its trials; None if it was deleted. `measurements`: with those of its trials, None: only if the
+    study stops trials early. Raises InvalidArgument or KeyError for a row that cannot be parsed."""
+    study, job = reader.session.get(StudyRow, key), reader.find_job(key)
+    if study is None or job is None:
+        return None
+    spec = reader.job_input(job)[0].hyperparameters
+    if spec is None:
+        raise KeyError("hyperparameters")
+    with_measurements = spec.enable_trial_early_stopping if measurements is None else measurements
+    return StudySnapshot(
+        key=key,
+        project=job.project,
+        job_id=job.job_id,
+        state=job.state,
+        spec=spec,
+        seed=study.seed,
+        trials=tuple(
+            _snapshot_of(trial, trial_job, with_measurements)
+            for trial, trial_job in trials(reader, key, measurements=with_measurements)
+        ),
+        past=tuple((dict(parameters), float(value)) for parameters, value in study.past),
+        metric=study.metric,
+        failure=study.failure,
+        exhausted=study.exhausted,
+        stop_message=job.stop_message,
+    )
+
+
+def trials(reader: Reader, key: int, *, measurements: bool) -> list[tuple[TrialRow, TrialJob]]:
+    """The trials of a study with their jobs, by number."""
+    query = select(TrialRow, *_COLUMNS).join(JobRow, JobRow.key == TrialRow.job_key)
+    if measurements:
+        query = query.options(undefer(TrialRow.measurements))
+    rows = reader.session.execute(query.where(TrialRow.study_key == key).order_by(TrialRow.number))
+    return [(trial, TrialJob(*job)) for trial, *job in rows]
+
+
+def is_study(reader: Reader, key: int) -> bool:
+    return reader.session.get(StudyRow, key) is not None
+
+
+def among(reader: Reader, keys: Iterable[int]) -> dict[int, dict[JobState, int]]:
+    """The studies among these jobs, each with the number of its trials by state."""
+    query = select(StudyRow.job_key).where(StudyRow.job_key.in_(list(keys)))
+    found = reader.session.scalars(query).all()
+    trials_of = counts(reader, found) if found else {}
+    return {key: trials_of.get(key, {}) for key in found}
+
+
+class TrialLine(NamedTuple):
+    """A trial with what lists and charts show of it and of its job. Without ORM objects: a study may have 10,000."""
+
+    number: int
+    parameters: Mapping[str, str]
+    stopped_early: bool
+    step: int | None
+    value: float | None
+    job_key: int
+    job_id: str
+    job_state: JobState
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    waiting: str
+    error: str
+
+    @property
+    def state(self) -> JobState:
+        return trial_state(self.job_state, self.stopped_early)
+
+
+def trial_lines(reader: Reader, key: int) -> list[TrialLine]:
+    """The trials of a study, by number."""
+    query = (
+        select(
+            TrialRow.number,
+            TrialRow.parameters,
+            and_(TrialRow.stopped_early, JobRow.state.not_in(ENDED_BY_ITSELF)),
+            TrialRow.step,
+            TrialRow.value,
+            JobRow.key,
+            JobRow.job_id,
+            JobRow.state,
+            JobRow.created_at,
+            JobRow.started_at,
+            JobRow.ended_at,
+            JobRow.waiting,
+            JobRow.error_message,
+        )
+        .join(JobRow, JobRow.key == TrialRow.job_key)
+        .where(TrialRow.study_key == key)
+        .order_by(TrialRow.number)
+    )
+    return [TrialLine._make(row) for row in reader.session.execute(query)]
+
+
+class LoggedJob(NamedTuple):
+    """A job with a log. `study` and `trial`: of a trial's job the id of its study and its number, else "" and 0.
+    `until`: when its last line was written, of a job that goes on in the far future."""
+
+    key: int
+    job_id: str
+    created_at: datetime
+    until: datetime
+    is_live: bool
+    study: str
+    trial: int
+
+
+def logged_jobs(
+    reader: Reader,
+    project: str,
+    job_ids: Collection[str] | None,
+    earliest: datetime,
+    latest: datetime,
+    *,
+    newest_first: bool,
+    limit: int,
+) -> list[LoggedJob]:
+    """The jobs and trials that may have lines between two times, at most `limit`: by `until`, the last first, or by
+    `created_at`. With `job_ids` those jobs alone, whatever their times, and of a study its trials."""
+    study = aliased(JobRow)
+    # A job in the queue writes nothing while it waits.
+    until = case(
+        (JobRow.state == JobState.QUEUED, JobRow.queued_at), else_=func.coalesce(JobRow.ended_at, _FAR)
+    )
+    query = (
+        select(JobRow, study.job_id, until.label("until"))
+        .outerjoin(study, study.key == JobRow.study_key)
+        .where(JobRow.project == project)
+        .options(load_only(JobRow.key, JobRow.job_id, JobRow.created_at, JobRow.state))
+    )
+    in_time = and_(JobRow.created_at <= latest, until >= earliest)
+    if job_ids is None:
+        query = query.where(in_time)
+    else:
+        query = query.where(or_(JobRow.job_id.in_(job_ids), and_(study.job_id.in_(job_ids), in_time)))
+    query = query.order_by(until.desc() if newest_first else JobRow.created_at, JobRow.key).limit(limit)
+    return [
+        LoggedJob(
+            job.key,
+            job.job_id,
+            job.created_at,
+            job_until,
+            job.state in UNFINISHED_JOBS,
+            study_id or "",
+            int(job.job_id.rpartition(".")[2]) if study_id else 0,
+        )
+        for job, study_id, job_until in reader.session.execute(query)
+    ]
+
+
+def trial_jobs(reader: Reader, key: int) -> Sequence[JobRow]:
+    """The jobs of the trials of a study, by number; none for another job."""
+    query = select(JobRow).join(TrialRow, TrialRow.job_key == JobRow.key).where(TrialRow.study_key == key)
+    return reader.session.scalars(query.order_by(TrialRow.number)).all()
+
+
+def trial_of(reader: Reader, job: JobRow) -> tuple[TrialRow, JobRow] | None:
+    """The trial of which this is the job, and its study's job; None for another job."""
+    if job.study_key is None:
+        return None
+    trial = reader.session.scalars(select(TrialRow).filter_by(job_key=job.key)).one()
+    return trial, reader.job_by_key(job.study_key)
+
+
+def agent_of(reader: Reader, key: int) -> str:
+    """The agent of the latest run of a study's trials; "" without one, and for another job."""
+    query = select(RunRow.agent_id).join(TrialRow, TrialRow.job_key == RunRow.job_key)
+    query = query.where(TrialRow.study_key == key).order_by(RunRow.created_at.desc())
+    return reader.session.scalar(query.limit(1)) or ""
+
+
+def counts(reader: Reader, keys: Iterable[int]) -> dict[int, dict[JobState, int]]:
+    """The number of trials of these studies by their state."""
+    query = (
+        select(TrialRow.study_key, JobRow.state, TrialRow.stopped_early, func.count())
+        .join(JobRow, JobRow.key == TrialRow.job_key)
+        .where(TrialRow.study_key.in_(list(keys)))
+        .group_by(TrialRow.study_key, JobRow.state, TrialRow.stopped_early)
+    )
+    result: dict[int, dict[JobState, int]] = {}
+    for key, job_state, stopped_early, count in reader.session.execute(query):
+        of_study = result.setdefault(key, {})
+        state = trial_state(job_state, stopped_early)
+        of_study[state] = of_study.get(state, 0) + count
+    return result
+
+
+def reported_names(reader: Reader, job_keys: Iterable[int]) -> list[str]:
+    """The names of the metrics that the primaries of these trials have reported."""
+    return names_in(chain.from_iterable(summaries(reader, job_keys).values()))
+
+
+def summaries(reader: Reader, job_keys: Iterable[int]) -> dict[int, list[Mapping[str, Any]]]:
+    """The summaries of what the primaries of these trials report: their curves, run by run, and what is in the file of
+    one that does not report its study's metric to it."""
+    keys = list(job_keys)
+    query = (
+        select(RunRow.job_key, ReplicaRow.metrics)
+        .join(ReplicaRow, ReplicaRow.run_id == RunRow.run_id)
+        .where(
+            RunRow.job_key.in_(keys),
+            ReplicaRow.task == PRIMARY.name,
+            ReplicaRow.metrics.is_not(None),
+        )
+        .order_by(RunRow.job_key, RunRow.number)
+    )
+    result: dict[int, list[Mapping[str, Any]]] = {}
+    for job_key, summary in reader.session.execute(query):
+        result.setdefault(job_key, []).append(summary)
+    files = select(TrialRow.job_key, TrialRow.others).where(
+        TrialRow.job_key.in_(keys), TrialRow.others.is_not(None)
+    )
+    for job_key, others in reader.session.execute(files):
+        result.setdefault(job_key, []).append(others)
+    return result
+
+
+def with_curves(reader: Reader, key: int, *, ended: bool) -> list[tuple[TrialRow, list[Mapping[str, Any]]]]:
+    """The trials of a study with the summaries of their primaries' curves, run by run: those that have not ended for
+    the study's log, or with `ended` all."""
+    wanted = select(TrialRow).options(undefer(TrialRow.measurements)).where(TrialRow.study_key == key)
+    if not ended:
+        wanted = wanted.where(TrialRow.logged != TrialPhase.ENDED)
+    rows = {trial.job_key: trial for trial in reader.session.scalars(wanted)}
+    return [(rows[job_key], of_job) for job_key, of_job in summaries(reader, rows).items()]
+
+
+def stored_measurements(reader: Reader, job_key: int) -> tuple[TrialRow, list[Measurement]] | None:
+    """The trial with that job, and its measurements; None for a job that is no trial."""
+    query = select(TrialRow).options(undefer(TrialRow.measurements)).filter_by(job_key=job_key)
+    trial = reader.session.scalar(query)
+    return None if trial is None else (trial, measurements_of(trial))
+
+
+def measurements_of(trial: TrialRow) -> list[Measurement]:
+    """Of a row that was read with its measurements."""
+    return [(int(step), float(value)) for step, value in trial.measurements]
+
+
+def add(writer: Writer, job: JobRow, seed: int, past: Sequence[tuple[Mapping[str, str], float]]) -> None:
+    """Make a new job a study."""
+    rows = [[dict(parameters), value] for parameters, value in past]
+    writer.session.add(StudyRow(job_key=job.key, seed=seed, past=rows))
+    writer.session.flush()
+
+
+def add_trial(
+    writer: Writer, study: JobRow, number: int, parameters: Mapping[str, str], now: datetime, described: str
+) -> JobRow:
+    """Create a trial with its job, in QUEUED. Its key makes a second one of that number impossible."""
+    training_input, gang = writer.job_input(study)
+    own = trial_input(training_input, number, parameters)
+    job = JobRow(
+        project=study.project,
+        job_id=trial_id(study.job_id, number),
+        owner=study.owner,
+        study_key=study.key,
+        state=JobState.QUEUED,
+        training_input=own.canonical(),
+        gang=study.gang,
+        priority=study.priority,
+        labels=study.labels,
+        created_at=now,
+        queued_at=now,
+    )
+    events = (Event("created", f"Trial {number} of {study.job_id}: {described}."), queued_event(job))
+    writer.add_job(job, (own, gang), now, events)
+    writer.session.add(
+        TrialRow(
+            study_key=study.key,
+            number=number,
+            job_key=job.key,
+            parameters=dict(parameters),
+            logged=TrialPhase.CREATED,
+            measurements=[],
+        )
+    )
+    writer.session.flush()
+    return job
+
+
+def queued_event(job: JobRow) -> Event:
+    return Event("queued", f"Job {job.job_id} is queued.")
+
+
+def log_trial(writer: Writer, key: int, number: int, phase: TrialPhase, message: str, now: datetime) -> None:
+    """Add a line about a trial to its study's log."""
+    writer.session.get_one(TrialRow, (key, number)).logged = phase
+    writer.add_event(key, Event("trial", message), now)
+
+
+def mark_stopped_early(writer: Writer, key: int, number: int) -> None:
+    writer.session.get_one(TrialRow, (key, number)).stopped_early = True
+
+
+def mark_failing(writer: Writer, key: int, message: str, now: datetime) -> None:
+    writer.session.get_one(StudyRow, key).failure = message
+    writer.add_event(key, Event("failing", f"The study fails: {message}"), now)
+
+
+def mark_exhausted(writer: Writer, key: int) -> None:
+    writer.session.get_one(StudyRow, key).exhausted = True
+
+
+def record_measurements(
+    writer: Writer, trial: TrialRow, values: Sequence[Measurement], reported: Measurement | None = None
+) -> None:
+    """Store all measurements of a trial, in place of the earlier ones. `reported`: the newest in its metric file. It is
+    the trial's value, whatever its lines say."""
+    new: dict[str, Any] = {"measurements": [list(one) for one in values]}
+    if reported is not None:
+        new |= {"step": reported[0], "value": reported[1], "from_file": True}
+    elif not trial.from_file:
+        new |= {"step": values[-1][0], "value": values[-1][1]}
+    statement = update(TrialRow).filter_by(study_key=trial.study_key, number=trial.number)
+    writer.session.execute(statement.values(**new).execution_options(synchronize_session=False))
+
+
+def record_others(writer: Writer, trial: TrialRow, others: Mapping[str, Any] | None) -> None:
+    """Store the summary of other metrics in the file of a trial."""
+    statement = update(TrialRow).filter_by(study_key=trial.study_key, number=trial.number)
+    writer.session.execute(statement.values(others=others).execution_options(synchronize_session=False))
+
+
+def choose_metric(writer: Writer, key: int, metric: str, message: str, now: datetime) -> None:
+    """Rank the trials of a study by a metric that they report."""
+    writer.session.get_one(StudyRow, key).metric = metric
+    writer.add_event(key, Event("metric", message), now)
+
+
+def metric_of(reader: Reader, key: int) -> str:
+    """The metric that a study took from what its trials report; "" if it took none."""
+    return reader.session.scalar(select(StudyRow.metric).filter_by(job_key=key)) or ""
+
+
+def metrics_of(reader: Reader, keys: Iterable[int]) -> dict[int, str]:
+    """`metric_of` several studies."""
+    query = select(StudyRow.job_key, StudyRow.metric).where(StudyRow.job_key.in_(list(keys)))
+    return {row.job_key: row.metric for row in reader.session.execute(query)}
+
+
+def delete_with_trials(writer: Writer, key: int, now: datetime, by: str) -> None:
+    """Delete what belongs to a study: its trials and their jobs; nothing for another job. Its own job stays."""
+    jobs = trial_jobs(writer, key)
+    for row in (TrialRow, StudyRow):
+        column = TrialRow.study_key if row is TrialRow else StudyRow.job_key
+        writer.session.execute(delete(row).where(column == key).execution_options(synchronize_session=False))
+    for job in jobs:
+        writer.delete_job(job, now, by)
+
+
+def _snapshot_of(trial: TrialRow, job: TrialJob, with_measurements: bool) -> TrialSnapshot:
+    final = None if trial.step is None or trial.value is None else (trial.step, trial.value)
+    return TrialSnapshot(
+        number=trial.number,
+        key=trial.job_key,
+        job_state=job.state,
+        parameters=trial.parameters,
+        has_started=job.started_at is not None,
+        logged=trial.logged,
+        stopped_early=trial.stopped_early and job.state not in ENDED_BY_ITSELF,
+        final=final,
+        measurements=tuple(measurements_of(trial)) if with_measurements else (),
+        error=job.error_message,
+    )

@@ -1,0 +1,270 @@
+"""A registry of images on this machine, as engines see one (distribution API v2), and some that misbehave.
+
+Engines of this machine take 127.0.0.1 without TLS. An isolated engine (`own_engine`) does not reach it.
+"""
+
+import base64
+import contextlib
+import gzip
+import hashlib
+import json
+import re
+import socket
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from beds.engines import Engine
+
+_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+_CONFIG = "application/vnd.docker.container.image.v1+json"
+_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+_PATH = re.compile(r"/v2/(?P<repository>.+)/(?P<kind>manifests|blobs)/(?P<reference>[^/]+)")
+
+
+class Registry:
+    """Shows everybody what it has."""
+
+    def __init__(self) -> None:
+        self.held, self.released = threading.Event(), threading.Event()
+        """For those that hang or pause: they do; set by the test, so that they go on."""
+        self._manifests: dict[tuple[str, str], _Content] = {}
+        self._blobs: dict[str, _Content] = {}
+        self._server = _Server(("127.0.0.1", 0), partial(_Answer, self))
+
+    @classmethod
+    @contextmanager
+    def start(cls) -> Iterator[Self]:
+        registry = cls()
+        thread = threading.Thread(target=registry._server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield registry
+        finally:
+            registry.released.set()
+            registry._server.shutdown()
+            registry._server.hang_up()
+            registry._server.server_close()
+            thread.join()
+
+    @property
+    def address(self) -> str:
+        """`127.0.0.1:PORT`"""
+        return f"127.0.0.1:{self._server.server_port}"
+
+    def add(self, engine: Engine, image: str, as_name: str) -> str:
+        """Take a copy of an engine's image; the name (`127.0.0.1:PORT/as_name:tag`) that pulls it."""
+        repository, _, tag = as_name.partition(":")
+        config, layers = _saved(engine, image)
+        parts = [self._keep(_Content(_CONFIG, config))]
+        parts += [self._keep(_Content(_LAYER, gzip.compress(layer, 1, mtime=0))) for layer in layers]
+        listed = {"schemaVersion": 2, "mediaType": _MANIFEST, "config": parts[0], "layers": parts[1:]}
+        manifest = _Content(_MANIFEST, json.dumps(listed).encode())
+        for reference in (tag or "latest", manifest.digest):
+            self._manifests[repository, reference] = manifest
+        return f"{self.address}/{repository}:{tag or 'latest'}"
+
+    # What the misbehaving ones do otherwise.
+
+    def greets(self) -> None:
+        """A connection is open, and nothing of it is read yet."""
+
+    def admits(self, authorization: str) -> bool:
+        return True
+
+    def pieces(self, layer: bytes) -> Iterator[bytes]:
+        """The layer, as it is sent; if something of it is missing, the connection closes too early."""
+        yield layer
+
+    # What it has.
+
+    def found(self, path: str) -> "_Content | _Refusal":
+        if path == "/v2/":
+            return _Content("application/json", b"{}")
+        asked = _PATH.fullmatch(path)
+        if asked is None:
+            return _Refusal(HTTPStatus.NOT_FOUND, "UNSUPPORTED", "the operation is unsupported", {})
+        repository, reference = asked["repository"], asked["reference"]
+        if asked["kind"] == "blobs":
+            return self._blobs.get(reference) or _Refusal(
+                HTTPStatus.NOT_FOUND, "BLOB_UNKNOWN", "blob unknown to registry", {"digest": reference}
+            )
+        if not any(known == repository for known, _ in self._manifests):
+            detail = {"name": repository}
+            return _Refusal(
+                HTTPStatus.NOT_FOUND, "NAME_UNKNOWN", "repository name not known to registry", detail
+            )
+        return self._manifests.get((repository, reference)) or _Refusal(
+            HTTPStatus.NOT_FOUND, "MANIFEST_UNKNOWN", "manifest unknown", {"Tag": reference}
+        )
+
+    def hold(self) -> None:
+        """Until the test releases it, or is at its end."""
+        self.held.set()
+        self.released.wait()
+
+    def _keep(self, blob: "_Content") -> dict[str, object]:
+        self._blobs[blob.digest] = blob
+        return {"mediaType": blob.media_type, "size": len(blob.data), "digest": blob.digest}
+
+
+class RequiresAuth(Registry):
+    """Knows one user."""
+
+    USER, PASSWORD = "reader", "let me in"
+
+    def admits(self, authorization: str) -> bool:
+        known = base64.b64encode(f"{self.USER}:{self.PASSWORD}".encode()).decode()
+        return authorization == f"Basic {known}"
+
+
+class Hangs(Registry):
+    """Accepts connections, and says nothing on them until it is released."""
+
+    def greets(self) -> None:
+        self.hold()
+
+
+class Pauses(Registry):
+    """Sends the first half of each layer in small pieces, and the rest when it is released."""
+
+    def pieces(self, layer: bytes) -> Iterator[bytes]:
+        size = 1 << 16
+        for start in range(0, len(layer), size):
+            if start >= len(layer) // 2:
+                self.hold()
+            yield layer[start : start + size]
+
+
+class Drops(Registry):
+    """Closes the connection in the middle of each layer."""
+
+    def pieces(self, layer: bytes) -> Iterator[bytes]:
+        yield layer[: len(layer) // 2]
+
+
+@dataclass(frozen=True)
+class _Content:
+    media_type: str
+    data: bytes
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{hashlib.sha256(self.data).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    status: HTTPStatus
+    code: str
+    message: str
+    detail: Mapping[str, str]
+
+
+class _Server(ThreadingHTTPServer):
+    """Knows its open connections, so that no thread waits for an engine that keeps one in reserve."""
+
+    daemon_threads = False  # closing waits for them
+
+    def __init__(self, *arguments: Any) -> None:
+        self._open: set[socket.socket] = set()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        for connection in tuple(self._open):
+            with contextlib.suppress(OSError):  # its thread closed it meanwhile
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """One request; the connection closes after it."""
+
+    def __init__(self, registry: Registry, *arguments: Any) -> None:
+        self._registry = registry
+        super().__init__(*arguments)
+
+    def handle(self) -> None:
+        self._registry.greets()
+        with contextlib.suppress(ConnectionError):  # the engine gave up
+            super().handle()
+
+    def do_GET(self) -> None:
+        if not self._registry.admits(self.headers.get("Authorization", "")):
+            self._refuse(_Refusal(HTTPStatus.UNAUTHORIZED, "UNAUTHORIZED", "authentication required", {}))
+            return
+        found = self._registry.found(self.path)
+        if isinstance(found, _Refusal):
+            self._refuse(found)
+            return
+        if found.media_type == _LAYER and self.command == "GET":
+            self._send(found)
+            return
+        self._begin(HTTPStatus.OK, found)
+        if self.command == "GET":
+            self.wfile.write(found.data)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *words: object) -> None:
+        """Log nothing."""
+
+    def _send(self, layer: _Content) -> None:
+        """All of it, or what is still missing where an engine was cut off."""
+        resumed = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        start = int(resumed[1]) if resumed else 0
+        self._begin(HTTPStatus.PARTIAL_CONTENT if resumed else HTTPStatus.OK, layer, start)
+        for piece in self._registry.pieces(layer.data[start:]):
+            self.wfile.write(piece)
+
+    def _refuse(self, refusal: _Refusal) -> None:
+        error = {"code": refusal.code, "message": refusal.message, "detail": refusal.detail}
+        body = _Content("application/json", json.dumps({"errors": [error]}).encode())
+        self._begin(refusal.status, body)
+        if self.command == "GET":
+            self.wfile.write(body.data)
+
+    def _begin(self, status: HTTPStatus, content: _Content, start: int = 0) -> None:
+        size = len(content.data)
+        self.send_response(status)
+        self.send_header("Docker-Distribution-API-Version", "registry/2.0")
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", 'Basic realm="the tests\' registry"')
+        self.send_header("Content-Type", content.media_type)
+        self.send_header("Content-Length", str(size - start))
+        if status is HTTPStatus.PARTIAL_CONTENT:
+            self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
+        self.send_header("Docker-Content-Digest", content.digest)
+        self.end_headers()
+
+
+def _saved(engine: Engine, image: str) -> tuple[bytes, list[bytes]]:
+    """The configuration of an engine's image, and its layers as tars: what `docker save` writes."""
+    with tempfile.TemporaryFile() as file:
+        for chunk in engine.client().images.get(image).save():
+            file.write(chunk)
+        file.seek(0)
+        with tarfile.open(fileobj=file) as tar:
+            (manifest,) = json.loads(_member(tar, "manifest.json"))
+            return _member(tar, manifest["Config"]), [_member(tar, layer) for layer in manifest["Layers"]]
+
+
+def _member(tar: tarfile.TarFile, name: str) -> bytes:
+    content = tar.extractfile(name)
+    assert content is not None, f"{name} is no file in what the engine saved"
+    return content.read()

@@ -1,0 +1,232 @@
+"""Server and agent in one process: a real app over a real database and real log files, the real agent over a
+fake machine, and one clock that only the test moves. Nothing here waits."""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from beds import databases
+from trainyard_agent.agent import Agent
+from trainyard_agent.control.runtime_choice import Machine as OfferedMachine
+from trainyard_agent.control.runtime_choice import choose
+from trainyard_agent.engines.docker.probe import EngineState
+from trainyard_agent.engines.fake import FakeHost, FakeRuntime, Programs
+from trainyard_agent.host.clock import ManualClock
+from trainyard_agent.lease.lease import Lease
+from trainyard_agent.monitoring.disk_watch import DiskWatch
+from trainyard_agent.runtime_selection import offer
+from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.runtime_set import Choices, RuntimeSet
+from trainyard_agent.server_client import ServerClient
+from trainyard_agent.staging.base import ReadyAtOnce, Stager
+from trainyard_agent.staging.stager_set import StagerSet
+from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.job.runtimes import load_runtimes
+from trainyard_protocol.views.views import JobDetail, LogEntry
+from trainyard_protocol.wire.agents import AgentInfo, RuntimeName
+from trainyard_server.app import create_app
+from trainyard_server.config.settings import Settings
+from trainyard_server.domain.access.permissions import Role, Token
+
+TOKENS = {Role.ADMIN: "admin-secret", Role.AGENT: "agent-secret"}
+
+
+class LossyTransport(httpx.ASGITransport):
+    """The network between an agent and the server. `lose` makes the next calls reach the server, and their
+    answers get lost on the way back; `cut` lets nothing through."""
+
+    def __init__(self, app: FastAPI) -> None:
+        super().__init__(app)
+        self.lose = 0
+        self.cut = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.cut:
+            raise httpx.ConnectError("the network is cut", request=request)
+        response = await super().handle_async_request(request)
+        if self.lose:
+            self.lose -= 1
+            raise httpx.ReadError("the answer was lost", request=request)
+        return response
+
+
+class Machine:
+    """One host and the agent on it, which may die and come back. With `engine` it has processes and containers."""
+
+    def __init__(
+        self,
+        world: "World",
+        name: str,
+        programs: Programs,
+        cpus: int,
+        mode: str,
+        engine: EngineState | None = None,
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.host = FakeHost(world.clock, programs)
+        self.engine = engine
+        self.runtime: Runtime = FakeRuntime(self.host)
+        self.info = AgentInfo(
+            agent_id=f"agent-{name}",
+            name=name,
+            version="test",
+            runtime="fake",
+            capacity_mode=mode,
+            runs_images=False,
+            capacity=Capacity(cpus=tuple(range(cpus)), memory_bytes=cpus * 4 * 10**9),
+            replica_environment={"STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"},
+        )
+        self.lease = Lease(world.clock)
+        self.disks = DiskWatch()
+        self.stager: Stager = ReadyAtOnce()
+        self._key = secrets.token_hex(32)
+        self.network = LossyTransport(world.app)
+        self._client: ServerClient | None = None
+        self.agent: Agent | None = None
+        self.boot()
+
+    def boot(self) -> None:
+        """A new agent on the same machine: it knows nothing but what it finds there."""
+        self._client = ServerClient("http://server", TOKENS[Role.AGENT], self._key, transport=self.network)
+        stager = self.stager
+        if self.engine is not None:
+            choices = Choices(lambda order: choose(order, self._with_engine()))
+            kinds: tuple[RuntimeName, ...] = ("process", "docker")
+            self.runtime = RuntimeSet({kind: FakeRuntime(self.host, kind) for kind in kinds}, choices)
+            stager = StagerSet({kind: ReadyAtOnce() for kind in kinds}, choices)
+        self.agent = Agent(
+            self.runtime,
+            self._client,
+            stager,
+            self.world.clock,
+            self.offered,
+            self.lease,
+            disks=self.disks,
+        )
+
+    def offered(self) -> AgentInfo:
+        if self.engine is None:
+            return self.info.model_copy(update={"disks": self.disks.disks})
+        environment = self.info.replica_environment
+        return offer(self.info, self._with_engine(), self.engine, environment, {"process", "docker"})
+
+    def _with_engine(self) -> OfferedMachine:
+        return OfferedMachine(frozenset({"process", "docker"}), load_runtimes(), has_engine=True)
+
+    async def step(self, rounds: int = 1) -> None:
+        assert self.agent is not None
+        for _ in range(rounds):
+            await self.agent.step()
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+class World:
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.settings = Settings(
+            data_dir=directory,
+            database=databases.current.url(directory),
+            allowed_hosts=("server",),
+            tokens=tuple(Token(role, role, secret) for role, secret in TOKENS.items()),
+            run_loops=False,
+            durable=False,
+            **settings,
+        )
+        self.clock = ManualClock()
+        self.app = create_app(self.settings, self.clock.now, self.clock.monotonic)
+        self.machines: dict[str, Machine] = {}
+
+    def machine(
+        self,
+        name: str,
+        programs: Programs,
+        cpus: int = 4,
+        mode: str = "strict",
+        engine: EngineState | None = None,
+    ) -> Machine:
+        self.machines[name] = Machine(self, name, programs, cpus, mode, engine)
+        return self.machines[name]
+
+    def restart_server(self) -> None:
+        """As after `kill -9`: nothing is closed in good order, a new process opens the same directory."""
+        self.app.state.use_cases.backend.store.close()
+        self.app = create_app(self.settings, self.clock.now, self.clock.monotonic)
+        for machine in self.machines.values():
+            machine.network.app = self.app
+
+    def tick(self) -> None:
+        self.app.state.use_cases.controller.tick()
+        self.app.state.use_cases.backend.progress.flush()
+
+    async def settle(self, rounds: int = 4) -> None:
+        """Let server and agents exchange everything that is pending."""
+        for _ in range(rounds):
+            self.tick()
+            for machine in self.machines.values():
+                await machine.step()
+        self.tick()
+
+    async def close(self) -> None:
+        for machine in self.machines.values():
+            await machine.close()
+        self.app.state.use_cases.backend.store.close()
+
+    # What a user does and sees, over HTTP.
+
+    async def call(self, method: str, path: str, body: object = None) -> httpx.Response:
+        transport = httpx.ASGITransport(self.app)
+        headers = {"Authorization": f"Bearer {TOKENS[Role.ADMIN]}"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://server", headers=headers
+        ) as client:
+            return await client.request(method, path, json=body)
+
+    async def submit(
+        self,
+        job_id: str,
+        workers: int = 0,
+        module: str = "prog.task",
+        labels: Mapping[str, str] | None = None,
+        **fields: object,
+    ) -> None:
+        training_input: Mapping[str, object] = {
+            "scaleTier": "CUSTOM",
+            "masterType": "local-1",
+            **({"workerType": "local-1", "workerCount": str(workers)} if workers else {}),
+            "pythonModule": module,
+            **fields,
+        }
+        body = {"jobId": job_id, "trainingInput": training_input, "labels": dict(labels or {})}
+        answer = await self.call("POST", "/v1/projects/p/jobs", body)
+        assert answer.status_code == 200, answer.text
+
+    async def cancel(self, job_id: str) -> None:
+        answer = await self.call("POST", f"/v1/projects/p/jobs/{job_id}:cancel")
+        assert answer.status_code == 200, answer.text
+
+    async def detail(self, job_id: str) -> JobDetail:
+        answer = await self.call("GET", f"/trainyard/v1/projects/p/jobs/{job_id}")
+        assert answer.status_code == 200, answer.text
+        return JobDetail.model_validate_json(answer.content)
+
+    async def log(self, job_id: str) -> list[LogEntry]:
+        """Every line that the server has for the job, in the order of its cursors."""
+        answer = await self.call("GET", f"/trainyard/v1/projects/p/jobs/{job_id}/logs?follow=false")
+        assert answer.status_code == 200, answer.text
+        blocks = answer.text.split("\n\n")
+        data = [
+            line[6:] for b in blocks if "event: log" in b for line in b.splitlines() if line[:6] == "data: "
+        ]
+        return [LogEntry.model_validate_json(one) for one in data]
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(coroutine)

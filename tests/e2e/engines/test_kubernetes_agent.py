@@ -1,0 +1,111 @@
+"""The agent as a Deployment in its cluster: docs/kubernetes.md as a test."""
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from beds.certificates import Authority
+from beds.kubernetes.agent_image import AGENT_IMAGE, agent_image
+from beds.kubernetes.bed import BASE_IMAGE, Bed
+from beds.token_files import long_token, write_token
+from e2e.harness import REPOSITORY, until
+from e2e.operators import Operator
+from support.addresses import free_ports
+from trainyard_cli.client import Client
+from trainyard_cli.local.agent_manifest import base
+from trainyard_cli.settings import DEFAULT_PROJECT, Server
+from trainyard_protocol.views.views import LogEntry
+
+pytestmark = pytest.mark.e2e
+
+LABEL, RUN = "app.kubernetes.io/name=trainyard-agent", "trainyard.dev/run"
+COUNTS = "i=0; until [ -e /tmp/end ]; do echo line $i; i=$((i+1)); sleep 0.1; done"
+
+
+def by_kind(objects: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {one["kind"]: one for one in objects}
+
+
+def config(path: Path) -> str:
+    part = {"imageUri": BASE_IMAGE, "containerCommand": ["sh", "-c", COUNTS]}
+    gang = {"masterType": "local-1", "masterConfig": part, "workerType": "local-1", "workerConfig": part}
+    path.write_text(yaml.safe_dump({"trainingInput": {"scaleTier": "CUSTOM", "workerCount": 1, **gang}}))
+    return str(path)
+
+
+def test_deleted_pod_of_the_agent_is_replaced_and_its_runs_go_on(kubernetes: Bed, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    operator, namespace = Operator(tmp_path), f"inside-{os.getpid()}"
+    operator.environment["KUBECONFIG"] = str(kubernetes.admin)
+    built = operator.ok(str(kubernetes.kubectl), "kustomize", str(REPOSITORY / "deploy/kubernetes"))
+    assert by_kind(yaml.safe_load_all(built)) == by_kind(base())
+    kubectl = str(kubernetes.kubectl), "-n", namespace
+    admin = write_token(tmp_path / "admin", long_token("admin"))
+    authority = Authority(tmp_path)
+    ca_file = "--ca-file", str(authority.ca_file)
+    with agent_image() as image, kubernetes.door_to_host(port) as door:
+        kubernetes.add(image)
+        issued = authority.issue("127.0.0.1", door.partition(":")[0])
+        url = f"https://127.0.0.1:{port}"
+        serve = [
+            *(sys.executable, "-m", "trainyard_server", "--data-dir", "data", "--port", str(port)),
+            *("--tls-cert", str(issued.certificate), "--tls-key", str(issued.key)),
+            *("--allowed-host", door.partition(":")[0], "--token-file", f"admin={admin}"),
+        ]
+        with operator.running("server", *serve) as server_log:
+            until(lambda: "startup complete" in server_log.read_text(), 60, "the server")
+            operator.ok("trainyard", "login", url, *ca_file, "--token-file", str(admin))
+            secret = operator.ok("trainyard", "agents", "add", "cluster", "--format", "value(secret)")
+            token = "--token-file", str(write_token(tmp_path / "agent", secret.strip()))
+            wanted = ["--server", f"https://{door}", "--image", AGENT_IMAGE, "--namespace", namespace]
+            manifest = operator.ok(
+                "trainyard", "agent", "manifest", *wanted, *token, *ca_file, "--pool", "2x8x64"
+            )
+            (tmp_path / "agent.yaml").write_text(manifest)
+            operator.ok(*kubectl, "apply", "-f", "agent.yaml")
+
+            def agent_log() -> str:
+                return operator.ok(*kubectl, "logs", "deployment/trainyard-agent")
+
+            def lines() -> list[int]:
+                with Client(
+                    Server(url, long_token("admin"), ca_file=authority.ca_file), DEFAULT_PROJECT
+                ) as client:
+                    logged = [one for one in client.logs("counts", follow=False) if isinstance(one, LogEntry)]
+                texts = [one.text for one in logged if one.task == "master-replica-0"]
+                return [int(text.removeprefix("line ")) for text in texts if text.startswith("line ")]
+
+            until(lambda: "alive" in operator.ok("trainyard", "agents", "list"), 120, "the agent")
+            operator.ok("jobs", "submit", "training", "counts", "--config", config(tmp_path / "counts.yaml"))
+            until(lambda: len(lines()) > 5, 60, "lines")
+            images = "-o", "jsonpath={.items[*].spec.initContainers[*].image}"
+            assert operator.ok(*kubectl, "get", "pods", "-l", RUN, *images).split() == [AGENT_IMAGE] * 2
+            (pod,) = operator.ok(*kubectl, "get", "pods", "-o", "name", "-l", LABEL).split()
+            operator.ok(*kubectl, "delete", pod)
+            until(lambda: "recovered 1 run(s)" in agent_log(), 60, "the next agent")
+            seen = len(lines())
+            until(lambda: len(lines()) > seen + 5, 60, "more lines")
+
+            outside = [
+                *(sys.executable, "-m", "trainyard_agent", "--server", url, *ca_file, *token),
+                *("--state-dir", "outside", "--runtime", "kubernetes", "--pool", "2x8x64"),
+                *("--kubeconfig", str(kubernetes.admin), "--namespace", namespace),
+            ]
+            with operator.running("outside-agent", *outside) as log:
+                until(lambda: "waiting for its end" in log.read_text(), 60, "the second agent")
+                operator.ok(*kubectl, "scale", "deployment", "trainyard-agent", "--replicas", "0")
+                until(lambda: "recovered 1 run(s)" in log.read_text(), 60, "its turn")
+                for replica in operator.ok(*kubectl, "get", "pods", "-o", "name", "-l", RUN).split():
+                    operator.ok(*kubectl, "exec", replica, "--", "touch", "/tmp/end")
+                until(lambda: "SUCCEEDED" in operator.ok("jobs", "describe", "counts"), 60, "the end")
+                assert lines() == list(range(len(lines())))
+                gone = "No resources found"
+                objects = "get", "pods,services,configmaps", "-l", RUN
+                until(lambda: gone in operator.ok(*kubectl, *objects), 60, "the removal of its objects")
+                assert "Traceback" not in log.read_text(), log.read_text()
+            operator.ok(*kubectl, "delete", "namespace", namespace)

@@ -1,0 +1,226 @@
+"""Package jobs on a cluster: the template over two nodes, packages by ConfigMap and by link."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from beds.kubernetes.bed import BASE_IMAGE, Bed
+from beds.kubernetes.kube_api import KubeApi
+from beds.kubernetes.node import WITH_PACKAGES
+from beds.token_files import long_token, write_token
+from e2e.harness import Service, stop_script_that_keeps_files, until
+from e2e.test_training import TEMPLATE, metrics, predict
+from support.addresses import free_ports
+from trainyard_agent.engines.kubernetes.api.access import RULES
+from trainyard_cli.client import Client
+from trainyard_cli.settings import Server
+from trainyard_cli.submission.upload import ensure_bucket
+from trainyard_protocol.net.gcs import CloudStorage
+from trainyard_storage.storage_api import StorageApi
+from trainyard_storage.storage_http import StorageServer
+
+pytestmark = pytest.mark.e2e
+
+SECRET = "7" * 64
+
+
+class ClusterService(Service):
+    """A server, an agent of the bed, and gs:// for this machine and for pods."""
+
+    def __init__(self, root: Path, bed: Bed, stack: ExitStack) -> None:
+        super().__init__(root)
+        name = f"packages-{os.getpid()}"
+        self.namespace = f"/api/v1/namespaces/{name}"
+        self.api = stack.enter_context(KubeApi(bed.admin))
+        port, storage = free_ports(2)
+        self.url, self.emulator = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{storage}/{SECRET}"
+        pods, buckets = (stack.enter_context(bed.door_to_host(one)) for one in (port, storage))
+        stack.enter_context(bucket_server(root / "gcs", storage, buckets.partition(":")[0]))
+        tokens = {role: write_token(root / role, long_token(role)) for role in ("admin", "agent")}
+        images = {"images": {"base": {"image": BASE_IMAGE}}, "versions": {"*": {"cpu": "base"}}}
+        (root / "runtimes.yaml").write_text(yaml.safe_dump(images))
+        unprivileged = {"family": "site", "vcpus": 1, "memoryGb": 2, "kubernetes": {"runAsUser": 1000}}
+        types = {"kubernetes": {"runtimeClassName": WITH_PACKAGES}, "machineTypes": {"plain-1": unprivileged}}
+        (root / "types.yaml").write_text(yaml.safe_dump(types))
+        (root / "client").mkdir()
+        self.environment |= {"TRAINYARD_STATE_DIR": str(root / "client"), "HOME": str(root / "client")}
+        serve = [
+            *("trainyard_server", "--data-dir", str(root / "data"), "--port", str(port)),
+            *("--machine-types", str(root / "types.yaml")),
+            *(word for role, path in tokens.items() for word in ("--token-file", f"{role}={path}")),
+        ]
+        agent = [
+            *("trainyard_agent", "--server", self.url, "--token-file", str(tokens["agent"])),
+            *("--state-dir", str(root / "agent-state"), "--name", "bed", "--runtime", "kubernetes"),
+            *("--kubeconfig", str(bed.with_role(name, RULES)), "--pool", "2x2x8"),
+            *("--runtimes", str(root / "runtimes.yaml"), "--server-url-for-pods", f"http://{pods}"),
+            *("--replica-env", f"STORAGE_EMULATOR_HOST=http://{buckets}/{SECRET}"),
+        ]
+        self.environment |= {"TRAINYARD_SERVER": self.url, "TRAINYARD_TOKEN": long_token("admin")}
+        stack.enter_context(self._running("server", serve))
+        until(lambda: "startup complete" in (root / "server.log").read_text(), 60, "the server")
+        stack.enter_context(self._running("agent", agent))
+        until(lambda: "bed" in self.ok("agents", "list"), 60, "the agent")
+
+    def client(self) -> Client:
+        return Client(Server(self.url, long_token("admin")), self.project)
+
+    def page(self, path: str) -> str:
+        headers = {"Authorization": f"Bearer {long_token('admin')}"}
+        return (
+            httpx.get(self.url + path, headers=headers, trust_env=False, timeout=60).raise_for_status().text
+        )
+
+    def remaining(self) -> list[str]:
+        """Objects of runs in the namespace."""
+        return [
+            f"{kind} {one['metadata']['name']}"
+            for kind in ("pods", "services", "configmaps", "secrets")
+            for one in self.api.get(f"{self.namespace}/{kind}")["items"]
+            if "trainyard.dev/run" in (one["metadata"].get("labels") or {})
+        ]
+
+    @contextmanager
+    def _running(self, name: str, words: list[str]) -> Iterator[None]:
+        with (self.root / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *words], env=self.environment, stdout=log, stderr=log
+            )
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+@contextmanager
+def bucket_server(directory: Path, port: int, name: str) -> Iterator[None]:
+    """The storage emulator, which also answers to this name."""
+    loop, done = asyncio.new_event_loop(), threading.Event()
+    storage = StorageServer(StorageApi(directory), SECRET)
+    storage.add_name(name)
+
+    async def serve() -> None:
+        server = await asyncio.start_server(storage.serve, "127.0.0.1", port, backlog=256)
+        done.set()
+        async with server:
+            await stop.wait()
+        await storage.close()
+
+    stop = asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert done.wait(30)
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(kubernetes: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterService]:
+    with ExitStack() as stack:
+        service = ClusterService(tmp_path_factory.mktemp("cluster"), kubernetes, stack)
+        yield service
+        until(lambda: not service.remaining(), 60, f"nothing to be left: {service.remaining()}")
+        assert "Traceback" not in (service.root / "agent.log").read_text()
+
+
+def test_template_trains_with_three_workers_over_two_nodes(cluster: ClusterService) -> None:
+    copy = cluster.work / "template"
+    shutil.copytree(TEMPLATE, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+    config = yaml.safe_load((copy / "config.yaml").read_text())
+    config["trainingInput"] |= {"workerCount": 3, "masterType": "local-1", "workerType": "local-1"}
+    (copy / "config.yaml").write_text(yaml.safe_dump(config))
+    job_dir = "gs://models/digits"
+    ensure_bucket(job_dir, cluster.emulator, print)
+    words = ("--config", "config.yaml", "--job-dir", job_dir, "--", "--epochs", "5")
+    cluster.ok("jobs", "submit", "training", "digits", *words, cwd=copy)
+    cluster.ok("jobs", "submit", "training", "next", *words, cwd=copy)
+    until(lambda: "digits" in cluster.ok("jobs", "why", "next"), 60, "the job that has the room")
+    cluster.ok("jobs", "cancel", "next")
+    done = cluster.run("jobs", "stream-logs", "digits", timeout=400)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+
+    accuracies = [float(str(line["held_out_accuracy"])) for line in metrics(output, "held_out_accuracy")]
+    assert accuracies[-1] >= 0.95
+    hashes = [str(line["parameters_sha256"]) for line in metrics(output, "parameters_sha256")]
+    assert (len(hashes), len(set(hashes))) == (4, 1)
+    assert "Its replicas run in a Kubernetes cluster" in output
+    assert predict(cluster, f"{job_dir}/model", STORAGE_EMULATOR_HOST=cluster.emulator)
+    explained = json.loads(cluster.ok("jobs", "explain", "digits", "worker-replica-1", "-o", "json"))
+    addresses = json.loads(explained["environment"]["TF_CONFIG"])["cluster"]
+    assert all(f"coordinator {addresses['chief'][0]}" in line for line in starts(output)), output
+    assert len(starts(output)) == 1 + len(addresses["worker"]) == 4
+    page = cluster.page("/projects/local/jobs/digits")
+    assert all(word in page for word in ("SUCCEEDED", "worker-replica-2", "in a Kubernetes cluster"))
+    assert "It does not wait" in cluster.ok("jobs", "why", "digits")
+
+
+def starts(output: str) -> list[str]:
+    """The line of each process that says with whom it trains."""
+    return [line for line in output.splitlines() if "INFO trainer: Process" in line]
+
+
+def test_package_beyond_a_config_map_comes_by_a_link_also_to_an_unprivileged_user(
+    cluster: ClusterService,
+) -> None:
+    program = cluster.program(
+        "import os, pathlib, shutil, sys\n"
+        "content = pathlib.Path(__file__).with_name('data.py').read_bytes()\n"
+        "print(len(content) > 1_000_000, os.getuid(), shutil.which('python'), sys.prefix)"
+    )
+    (program / "data.py").write_text(f"DATA = '{os.urandom(600_000).hex()}'\n")
+    config = str(cluster.config(scaleTier="CUSTOM", masterType="plain-1"))
+    output = cluster.train("large", "--config", config, "--package-path", "prog")
+    assert "True 1000 /opt/trainyard/environment/bin/python /opt/trainyard/environment" in output
+
+
+def test_script_in_a_pod_is_stopped_and_its_files_are_kept_on_gs(cluster: ClusterService) -> None:
+    ensure_bucket("gs://models", cluster.emulator, print)
+    config = cluster.config(scaleTier="CUSTOM", masterType="local-1", pythonModule=None)
+    stop_script_that_keeps_files(cluster, "keeps_files", config, "--job-dir", "gs://models/kept")
+    client = CloudStorage("The test", cluster.emulator).client()
+    model = client.bucket("models").blob("kept/outputs/master-replica-0/outputs/model")
+    assert model.download_as_text() == "lr: 0.1"
+    client.close()
+
+
+def test_package_that_pip_refuses_fails_the_job_with_pips_words(cluster: ClusterService) -> None:
+    package = cluster.work / "broken-1.0.tar.gz"
+    with tarfile.open(package, "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("broken-1.0/README"))
+    config = str(cluster.config(scaleTier="CUSTOM", masterType="local-1"))
+    words = ("--config", config, "--packages", str(package), "--stream-logs")
+    assert cluster.run("jobs", "submit", "training", "broken", *words).returncode == 1
+    message = cluster.value("broken", "errorMessage")
+    assert message.startswith("The replica master 0 could not install its packages:"), message
+    assert "pyproject.toml" in message
+
+
+def test_job_is_cancelled_while_its_package_is_installed(cluster: ClusterService) -> None:
+    source = cluster.work / "slow-1.0"
+    source.mkdir()
+    (source / "setup.py").write_text("import time; time.sleep(1000)")
+    with tarfile.open(cluster.work / "slow-1.0.tar.gz", "w:gz") as package:
+        package.add(source, "slow-1.0")
+    config = str(cluster.config(scaleTier="CUSTOM", masterType="local-1"))
+    cluster.ok("jobs", "submit", "training", "slow", "--config", config, "--packages", "slow-1.0.tar.gz")
+    until(lambda: "installing slow-1.0.tar.gz" in cluster.ok("jobs", "why", "slow"), 60, "the installation")
+    cluster.ok("jobs", "cancel", "slow")
+    cluster.wait_for("slow", "CANCELLED")

@@ -1,0 +1,236 @@
+"""A real Slurm behind a real server and agent: docs/slurm.md as a test."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from beds.slurm import SlurmBed
+from beds.token_files import long_token, write_token
+from e2e.harness import Service, stop_script_that_keeps_files, until
+from e2e.test_training import TEMPLATE, metrics, predict
+from support.addresses import free_ports
+from trainyard_cli.client import Client
+from trainyard_cli.settings import Server
+from trainyard_cli.submission.upload import ensure_bucket
+from trainyard_protocol.states import Reason
+
+pytestmark = pytest.mark.e2e
+
+GANG = """
+import json, os, signal, socket, sys, time
+if sys.argv[1] == "limited":  # saves a step when it is told to, and needs four lives to reach the last one
+    path = sys.argv[2]
+    step = int(open(path).read()) if os.path.exists(path) else 0
+    if step == 3:
+        sys.exit(0)
+
+    def save(*_):
+        open(path, "w").write(str(step + 1))
+        print(json.dumps({"event": "checkpoint", "step": step + 1}), flush=True)
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, save)
+    print(json.dumps({"event": "progress", "step": step + 1}), flush=True)
+    while True:
+        time.sleep(1)
+config = json.loads(os.environ["TF_CONFIG"])
+cluster, task = config["cluster"], config["task"]
+addresses = [address for group in cluster.values() for address in group]
+host, port = cluster[task["type"]][task["index"]].rsplit(":", 1)
+listening = socket.create_server(("", int(port)))
+for address in addresses:
+    name, _, number = address.rpartition(":")
+    while True:
+        try:
+            socket.create_connection((name, int(number)), timeout=5).close()
+            break
+        except OSError:
+            time.sleep(0.05)
+print("met", len(set(addresses)), "at", os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"].isdecimal(), flush=True)
+how = sys.argv[1]
+if how == "fail" and task == {"type": "worker", "index": 1}:
+    time.sleep(1)
+    sys.exit(7)
+if how != "end":
+    time.sleep(1000)
+if task["type"] == "chief":
+    time.sleep(1)
+else:
+    time.sleep(1000)
+"""
+
+
+class SlurmService(Service):
+    """A server, and an agent on the login node of a Slurm."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        operator = write_token(root / "operator", long_token("operator"))
+        self._token = write_token(root / "agent-token", long_token("agent"))
+        types = {f"node-{n}": {"family": "site", "vcpus": n, "memoryGb": n} for n in (2, 3)}
+        (root / "types.yaml").write_text(yaml.safe_dump({"machineTypes": types}))
+        (root / "client").mkdir()
+        self.environment |= {"TRAINYARD_STATE_DIR": str(root / "client"), "HOME": str(root / "client")}
+        tokens = ("--token-file", f"admin:you={operator}", "--token-file", f"agent:login={self._token}")
+        data = ("--data-dir", str(root / "data"), "--machine-types", str(root / "types.yaml"), "--one-user")
+        ports = free_ports(2)
+        self.url, self.storage = (f"http://127.0.0.1:{port}" for port in ports)
+        secret = write_token(root / "secret", long_token("gcs"))
+        gcs = ("--data-dir", str(root / "gcs"), "--port", str(ports[1]), "--secret-file", str(secret))
+        self._storage = self._spawn("storage", "-m", "trainyard_storage.storage_emulator", *gcs)
+        self.storage += f"/{long_token('gcs')}"
+        self._server = self._spawn(
+            "server", "-m", "trainyard_server", *data, *tokens, "--port", str(ports[0])
+        )
+        until(lambda: "startup complete" in (root / "server.log").read_text(), 60, "the server")
+        self.environment |= {"TRAINYARD_SERVER": self.url, "TRAINYARD_TOKEN": long_token("operator")}
+        self.agent = self.start_agent()
+
+    def start_agent(self, *further: str) -> subprocess.Popen[bytes]:
+        server = ("--server", self.url, "--token-file", str(self._token), "--one-user")
+        where = ("--state-dir", str(self.root / "agent"), "--shared-dir", str(self.root / "shared"))
+        options = ("--runtime", "slurm", "--replica-env", f"STORAGE_EMULATOR_HOST={self.storage}")
+        self.agent = self._spawn("agent", "-m", "trainyard_agent", *server, *where, *options, *further)
+        return self.agent
+
+    def end(self) -> None:
+        for process in (self.agent, self._server, self._storage):
+            process.terminate()
+            process.wait(timeout=30)
+
+    def restart_agent(self, *further: str) -> None:
+        self.agent.terminate()
+        self.agent.wait(timeout=30)
+        self.start_agent(*further)
+
+    def submit(self, job: str, how: str, workers: int = 3) -> None:
+        self.config(scaleTier="CUSTOM", masterType="node-2", workerType="node-2", workerCount=workers)
+        package = ("--package-path", "prog", "--config", "config.yaml")
+        self.ok("jobs", "submit", "training", job, *package, "--", how)
+
+    def client(self) -> Client:
+        return Client(Server(self.url, long_token("operator")), self.project)
+
+    def _spawn(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+        with (self.root / f"{name}.log").open("ab") as log:
+            return subprocess.Popen([sys.executable, *words], env=self.environment, stdout=log, stderr=log)
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm: SlurmBed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmService]:
+    service = SlurmService(tmp_path_factory.mktemp("slurm"))
+    service.program(GANG)
+    try:
+        yield service
+    finally:
+        service.end()
+        assert slurm.run("squeue", "-h", "-t", "PENDING,RUNNING") == ""
+
+
+def test_digits_are_trained_over_three_nodes_with_two_machine_types(
+    cluster: SlurmService, slurm: SlurmBed
+) -> None:
+    """No node holds this gang. The nodes share no job-dir, but the storage emulator."""
+    copy = cluster.work / "template"
+    shutil.copytree(TEMPLATE, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+    config = yaml.safe_load((copy / "config.yaml").read_text())
+    config["trainingInput"] |= {"masterType": "node-3", "workerType": "node-2", "workerCount": 3}
+    config["trainingInput"]["jobDir"] = "gs://models/digits"
+    (copy / "config.yaml").write_text(yaml.safe_dump(config))
+
+    ensure_bucket("gs://models", cluster.storage, print)
+    output = cluster.train("digits", "--config", "config.yaml", "--", "--epochs", "5", cwd=copy)
+
+    accuracies = [float(str(line["held_out_accuracy"])) for line in metrics(output, "held_out_accuracy")]
+    assert accuracies[-1] >= 0.95
+    hashes = [str(line["parameters_sha256"]) for line in metrics(output, "parameters_sha256")]
+    assert (len(hashes), len(set(hashes))) == (4, 1)
+    explained = json.loads(cluster.ok("jobs", "explain", "digits", "-o", "json"))["environment"]
+    addresses = json.loads(explained["TF_CONFIG"])["cluster"]
+    assert {kind: len(several) for kind, several in addresses.items()} == {"chief": 1, "worker": 3}
+    assert all(
+        address.rpartition(":")[2].isdecimal() for several in addresses.values() for address in several
+    )
+    assert predict(cluster, "gs://models/digits/model", STORAGE_EMULATOR_HOST=cluster.storage)
+
+
+def test_gang_over_two_nodes_trains_while_the_next_one_waits(cluster: SlurmService, slurm: SlurmBed) -> None:
+    cluster.submit("first", "run")
+    cluster.wait_for("first", "RUNNING")
+    until(lambda: cluster.log("first").count("met 4 at") == 4, 60, "all to meet")
+    nodes = slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%D").strip()
+    assert nodes == "2"
+    slurm.run("sbatch", "-N1", "--exclusive", "--wrap", "sleep 1000", "-o", "/dev/null", "-J", "others")
+
+    cluster.submit("second", "end", workers=1)
+    waiting = "in Slurm's queue: "
+    until(lambda: waiting in cluster.ok("jobs", "why", "second"), 60, "the reason of Slurm")
+
+    slurm.run("scancel", "--name=others")
+    cluster.wait_for("second", "SUCCEEDED")
+    cluster.ok("jobs", "cancel", "first")
+    cluster.wait_for("first", "CANCELLED")
+
+
+def test_script_on_a_node_is_stopped_and_its_files_are_kept(cluster: SlurmService) -> None:
+    config = cluster.config("script.yaml", scaleTier="CUSTOM", masterType="node-2", pythonModule=None)
+    job_dir = cluster.root / "shared" / "kept"
+    stop_script_that_keeps_files(cluster, "keeps_files", config, "--job-dir", str(job_dir))
+    assert (job_dir / "outputs" / "master-replica-0" / "outputs" / "model").read_text() == "lr: 0.1"
+
+
+def test_exit_code_of_a_worker_is_its_own_and_fails_the_job(cluster: SlurmService) -> None:
+    cluster.submit("fails", "fail")
+    cluster.wait_for("fails", "FAILED")
+    assert "worker 1 exited with a non-zero status of 7" in cluster.value("fails", "errorMessage")
+
+
+def test_agent_that_was_killed_finds_its_run_again(cluster: SlurmService, slurm: SlurmBed) -> None:
+    cluster.submit("goes_on", "run", workers=1)
+    cluster.wait_for("goes_on", "RUNNING")
+    cluster.agent.send_signal(signal.SIGKILL)
+    cluster.agent.wait()
+    (job,) = slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").split()
+    cluster.start_agent()
+    until(lambda: "recovered 1 run" in (cluster.root / "agent.log").read_text(), 60, "the next agent")
+    assert cluster.state("goes_on") == "RUNNING"
+    assert slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").split() == [job]
+    cluster.ok("jobs", "cancel", "goes_on")
+    cluster.wait_for("goes_on", "CANCELLED")
+
+
+def test_job_that_reaches_its_partitions_time_limit_again_and_again_succeeds(
+    cluster: SlurmService, tmp_path: Path
+) -> None:
+    """Slurm's SIGTERM comes up to a minute before the limit, so each program ends by itself, and its job as well. On a
+    busy machine it comes before a program can save its step: such a run costs a retry."""
+    cluster.restart_agent("--slurm-partition", "brief")
+    try:
+        cluster.config(scaleTier="CUSTOM", masterType="node-2")
+        package = ("--package-path", "prog", "--config", "config.yaml")
+        step = str(tmp_path / "step")
+        cluster.ok("jobs", "submit", "training", "limited", *package, "--", "limited", step)
+        cluster.wait_for("limited", "SUCCEEDED", "FAILED", timeout=500)
+        with cluster.client() as client:
+            detail = client.detail("limited")
+    finally:
+        cluster.restart_agent()
+    *limited, last = [run.verdict for run in detail.runs]
+    assert last is not None
+    assert last.reason is Reason.COMPLETED
+    retries = [event.message for event in detail.events if "(retry " in event.message]
+    assert len(limited) - len(retries) == 3, detail.events
+    for verdict in limited:
+        assert verdict is not None
+        assert verdict.reason is Reason.TIME_LIMIT
+        assert (
+            "reached a time limit. Slurm ended its job at the time limit of 1:00 in the partition brief"
+            in (verdict.message)
+        )

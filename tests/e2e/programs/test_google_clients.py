@@ -1,0 +1,364 @@
+"""Google's own clients after `trainyard connect google`, by name and without an edit; and what `disconnect` leaves.
+
+Names are in a hosts file of the tests' own, which a mount namespace has in place of /etc/hosts.
+"""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import googleapiclient
+import pytest
+
+from beds.certificates import Authority
+from beds.engines import Engine
+from beds.installed import google_clients
+from beds.token_files import long_token, write_token
+from e2e.harness import BIN, Service, started
+from trainyard_protocol.views.google import names_of
+
+pytestmark = pytest.mark.e2e
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE.parents[1] / "programs" / "clients"
+DOCUMENT = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents" / "ml.v1.json"
+_STORE = """
+from google.cloud import storage
+blob = storage.Client().bucket("b").blob("o")
+blob.upload_from_string("mine")
+print(blob.download_as_text())
+"""
+_LIST = """
+from googleapiclient import discovery
+jobs = discovery.build("ml", "v1").projects().jobs()
+print(jobs.list(parent="projects/local").execute())
+"""
+_ELSEWHERE = """
+ip link set lo up
+ip address add 10.77.0.5/32 dev lo
+mount --bind hosts /etc/hosts
+"$PYTHON" -m trainyard_server --data-dir data --host 10.77.0.5 --port 8470 --token-file admin:ann=operator \
+    --tls-cert "$CERTIFICATE" --tls-key "$KEY" --google-port 8472 --google-domain trains.test 2> server.log &
+trap 'kill $!; wait $!; cat server.log >&2' EXIT
+tries=0
+until "$PYTHON" -c 'import socket; socket.create_connection(("10.77.0.5", 8470))' 2> /dev/null; do
+    tries=$((tries + 1)); test $tries -lt 600; sleep 0.1
+done
+set -- google --server https://trains.test:8470 --token-file operator --ca-file "$CA"
+! trainyard connect "$@"
+umount /etc/hosts
+mount --bind names /etc/hosts
+trainyard connect "$@"
+(. .local/state/trainyard/google/env && "$PYTHON" list.py)
+trainyard disconnect "$@"
+"""
+_INSIDE = 'mount --bind "$0" /etc/hosts && . "$1" && shift && exec "$@"'
+
+
+class Machine:
+    """A local service, with a home directory and a hosts file of its own."""
+
+    def __init__(self, service: Service, root: Path) -> None:
+        self.service = service
+        self.home = root / "home"
+        (self.home / ".config").mkdir(parents=True)
+        (self.home / ".profile").write_text("mine\n")
+        self.hosts = root / "hosts"
+        self.hosts.write_text("127.0.0.1 localhost\n")
+        service.environment |= {"HOME": str(self.home)}
+        for name in ("CLOUDSDK_CONFIG", "GOOGLE_APPLICATION_CREDENTIALS"):
+            service.environment.pop(name, None)
+
+    def run(self, *words: str, connected: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a program; `connected`: with the variables that `connect` wrote."""
+        variables = self.service.state_dir / "google" / "env" if connected else Path("/dev/null")
+        inside = ["unshare", "--mount", "sh", "-c", _INSIDE, str(self.hosts), str(variables)]
+        return subprocess.run(
+            [*inside, *words],
+            env=self.service.environment,
+            cwd=self.service.work,
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+
+    def ok(self, *words: str, connected: bool = True) -> str:
+        done = self.run(*words, connected=connected)
+        assert done.returncode == 0, f"{words} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def snapshot(self) -> dict[str, tuple[int, str]]:
+        """Every file outside the state directory that a command could have changed."""
+        paths = [self.hosts, *self.home.rglob("*")]
+        return {
+            str(path): (stat.S_IMODE(path.stat().st_mode), path.read_text() if path.is_file() else "")
+            for path in paths
+        }
+
+
+def _may_mount() -> bool:
+    command = ["unshare", "--mount", "mount", "--bind", "/etc/hosts", "/etc/hosts"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def _require_mounts() -> None:
+    if not _may_mount():
+        missing = "needs a hosts file of its own: a mount namespace"
+        pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    yield from _machine(tmp_path_factory.mktemp("machine"), {})
+
+
+@pytest.fixture
+def machine_with_engine(engine: Engine, tmp_path: Path) -> Iterator[Machine]:
+    yield from _machine(tmp_path, engine.environment)
+
+
+def _machine(root: Path, environment: dict[str, str]) -> Iterator[Machine]:
+    _require_mounts()
+    for service in started(root, runtime="auto", environment=environment):
+        yield Machine(service, root)
+
+
+def test_bundled_client_calls_every_method_and_trains_by_name_as_pipelines_do(machine: Machine) -> None:
+    before = machine.snapshot()
+    token = machine.service.state_dir / "token"
+    with machine.service.client() as client:
+        address = client.server.url
+    program = [sys.executable, str(HERE / "google_methods.py")]
+    plain = json.loads(machine.ok(*program, address, str(token), connected=False))
+    machine.ok("trainyard", "connect", "google", connected=False)
+    named = json.loads(machine.ok(*program))
+    assert named["answers"] == plain["answers"]
+    assert {name: answer[0] for name, answer in named["answers"].items() if isinstance(answer, list)} == {
+        "create again": 409,
+        "setIamPolicy": 400,
+        "operation": 404,
+        "cancel operation": 404,
+        "operation there": 404,
+        "cancel operation there": 404,
+    }
+    assert set(named["called"]) == _methods_of_training()
+    _gcloud_reads_the_same(machine)
+    _pipelines_component_trains(machine)
+    assert machine.ok(sys.executable, "-c", _STORE) == "mine\n"
+    keys = machine.service.state_dir / "server" / "keys"
+    files = [*(machine.service.state_dir / "google").iterdir(), *keys.iterdir()]
+    assert [path.name for path in files if path.is_file() and path.stat().st_mode & 0o077] == []
+    first = machine.service.work / "first.json"
+    first.write_text((machine.service.state_dir / "google" / "key.json").read_text())
+    machine.ok("trainyard", "connect", "google", connected=False)  # again: the same, with a new key
+    # As in a shell that was there before.
+    running = machine.ok("env", f"GOOGLE_APPLICATION_CREDENTIALS={first}", sys.executable, "-c", _LIST)
+    assert "by_name" in running
+    machine.ok("trainyard", "disconnect", "google", connected=False)
+    audit = ("trainyard", "audit", "list", "--format", "value(subject)", "--action")
+    made, revoked = (
+        sorted(machine.ok(*audit, f"google-keys.{done}", connected=False).split())
+        for done in ("create", "revoke")
+    )
+    assert (len(made), revoked) == (2, made)
+    assert machine.snapshot() == before
+    assert not (machine.service.state_dir / "google").exists()
+    assert "were not connected" in machine.ok("trainyard", "disconnect", "google", connected=False)
+    machine.service.wait_for("by_name", "CANCELLED", "FAILED")
+
+
+def test_connect_without_the_right_to_change_the_hosts_file_says_what_root_does(machine: Machine) -> None:
+    before = machine.snapshot()
+    user = ("setpriv", "--bounding-set=-dac_override", "trainyard")  # the file is another's, and so not ours
+    os.chown(machine.hosts, 65534, 65534)
+    connected = machine.run(*user, "connect", "google", connected=False)
+    assert (connected.returncode, machine.hosts.read_text()) == (0, before[str(machine.hosts)][1])
+    assert "/etc/hosts cannot be changed: Permission denied." in connected.stderr
+    _as_root(machine, connected.stderr)
+    machine.ok(sys.executable, "-c", _LIST)  # by name
+    _as_root(machine, machine.run(*user, "disconnect", "google", connected=False).stderr)
+    assert machine.snapshot() == before
+
+
+def _as_root(machine: Machine, printed: str) -> None:
+    """Run the command of root that is printed."""
+    line = next(line for line in printed.splitlines() if "sudo " in line)
+    start = min(line.find(word) for word in ("printf ", "sudo ") if word in line)
+    command = line[start:].replace("sudo ", "").replace("/etc/hosts", str(machine.hosts))
+    subprocess.run(["sh", "-c", command], check=True)
+
+
+def test_clients_of_another_machine_use_the_names_of_its_domain(tmp_path: Path) -> None:
+    """In a network of its own, where the server has an address that is no loopback."""
+    _require_mounts()
+    authority = Authority(tmp_path)
+    issued = authority.issue("trains.test")
+    (tmp_path / "hosts").write_text("10.77.0.5 trains.test\n")
+    (tmp_path / "names").write_text(f"10.77.0.5 trains.test {' '.join(names_of('trains.test'))}\n")
+    write_token(tmp_path / "operator", long_token("operator"))
+    (tmp_path / "list.py").write_text(_LIST)
+    files = {"CERTIFICATE": issued.certificate, "KEY": issued.key, "CA": authority.ca_file}
+    environment = {
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("TRAINYARD_", "STORAGE_", "XDG_"))
+        },
+        **{name: str(file) for name, file in files.items()},
+        "HOME": str(tmp_path),
+        "PYTHON": sys.executable,
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        ["unshare", "--mount", "--net", "sh", "-eu", "-c", _ELSEWHERE],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "must be the address of https://trains.test:8470 in your name service" in done.stderr
+    lines = done.stdout.splitlines()
+    assert "{}" in lines
+    assert lines[-1].startswith("Google's clients are disconnected.")
+    assert (tmp_path / "hosts").read_text() == "10.77.0.5 trains.test\n"
+
+
+def _methods_of_training() -> set[str]:
+    """Of the discovery document: those of projects, jobs, locations and operations."""
+    projects = json.loads(DOCUMENT.read_text())["resources"]["projects"]
+    inside = projects["resources"]
+    groups = (
+        inside["jobs"],
+        inside["operations"],
+        inside["locations"],
+        inside["locations"]["resources"]["operations"],
+    )
+    found = {method["id"] for group in groups for method in group["methods"].values()}
+    return {*found, projects["methods"]["getConfig"]["id"]}
+
+
+def _gcloud_reads_the_same(machine: Machine) -> None:
+    """gcloud is no package, so that this is shown where it is installed. It writes into its directory: into a copy."""
+    if shutil.which("gcloud") is None:
+        return
+    directory = machine.service.root / "gcloud"
+    shutil.copytree(machine.home / ".config" / "gcloud", directory)
+    gcloud = ("env", f"CLOUDSDK_CONFIG={directory}", "gcloud")
+    listed = machine.ok(*gcloud, "ai-platform", "jobs", "list", "--format=value(jobId)")
+    assert set(listed.split()) == {"plain", "by_name"}
+
+
+def _pipelines_component_trains(machine: Machine) -> None:
+    """The calls that the component makes, as its source has them."""
+    source = 'import sys, time\nassert "--fail" not in sys.argv, "as asked"\ntime.sleep(600 * ("--wait" in sys.argv))'
+    machine.service.program(source, "trainer")
+    task, package = PROGRAMS / "pipelines_component.py", _sdist(machine.service.work)
+    same, refused, failed, *rest = machine.ok(sys.executable, str(task), str(package)).splitlines()
+    assert same == "same: True ('by_pipelines', 'gs://pipelines/by_pipelines')"
+    assert refused == "refused: 409"
+    assert failed.startswith("Job failed with state FAILED. Error: The replica master 0 exited with")
+    assert rest[-1].startswith("Job failed with state CANCELLED. Error: ")
+
+
+def _packages(client: str) -> Path:
+    try:
+        return google_clients.packages(client)
+    except google_clients.NoClients as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+
+
+@pytest.mark.clients
+@pytest.mark.frameworks  # tensorflow_cloud imports TensorFlow
+def test_airflow_and_tensorflow_cloud_train_without_an_edit(
+    machine: Machine, frameworks_python: Path
+) -> None:
+    airflow, cloud = _packages("airflow"), _packages("tensorflow_cloud")
+    machine.service.program('print("trained by", __name__)', "trainer")
+    package = _sdist(machine.service.work)
+    machine.ok("trainyard", "connect", "google", connected=False)
+    try:
+        settings = {
+            "AIRFLOW_HOME": str(machine.service.root / "airflow"),
+            "AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT": "google-cloud-platform://",
+            "PYTHONPATH": str(airflow),
+        }
+        plain = Path(sys.base_prefix) / "bin" / "python3"
+        task = PROGRAMS / "airflow_training.py"
+        machine.ok("env", *_assigned(settings), str(plain), str(task), str(package))
+        assert machine.service.state("by_airflow") == "SUCCEEDED"
+        assert "trained by __main__" in machine.service.log("by_airflow")
+        settings = {"PYTHONPATH": str(cloud), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        task = PROGRAMS / "tensorflow_cloud_job.py"
+        printed = machine.ok("env", *_assigned(settings), str(frameworks_python), str(task))
+        names = dict(line.split() for line in printed.splitlines() if line.startswith(("alone ", "tpu ")))
+        with machine.service.client() as client:
+            alone, tpu = (client.get_job(names[kind]) for kind in ("alone", "tpu"))
+            for name in names.values():
+                client.cancel_job(name)
+        assert (alone["labels"], alone["trainingInput"]["args"]) == ({"a": "b"}, ["--epochs", "1"])
+        assert alone["trainingInput"]["scaleTier"] == "CUSTOM"
+        assert tpu["trainingInput"]["workerType"] == "cloud_tpu"
+    finally:
+        machine.ok("trainyard", "disconnect", "google", connected=False)
+
+
+@pytest.mark.clients
+@pytest.mark.frameworks  # TFX imports TensorFlow
+def test_tfx_trains_in_a_container_without_an_edit(
+    machine_with_engine: Machine, engine: Engine, frameworks_python: Path
+) -> None:
+    machine, service = machine_with_engine, machine_with_engine.service
+    packages = os.pathsep.join(str(_packages(client)) for client in ("tfx", "tensorflow_cloud"))
+    recipe = (
+        f"FROM {engine.base_image}\nCOPY run_executor.py /tfx/scripts/\n"
+        "RUN ln -s /usr/bin/python3 /usr/bin/python\nENV PYTHONPATH=/\n"
+    )
+    files = {"run_executor.py": (PROGRAMS / "tfx_executor.py").read_bytes()}
+    image = engine.build("trainyard-test/tfx:1", recipe, files)
+    try:
+        machine.ok("trainyard", "connect", "google", connected=False)
+        settings = {"PYTHONPATH": packages, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        task = PROGRAMS / "tfx_training.py"
+        printed = machine.ok("env", *_assigned(settings), str(frameworks_python), str(task), image)
+        assert service.state("by_tfx") == "SUCCEEDED"
+        log = service.log("by_tfx")
+        assert "trained by tfx.components.trainer.executor.GenericExecutor" in log
+        assert "from gs://tfx/examples to gs://tfx/model" in log
+        assert "failed: Job 'projects/local/jobs/fails_by_tfx' did not succeed." in printed
+        with service.client() as client:
+            labels = client.get_job("by_tfx")["labels"]
+        assert (labels["team"], labels["tfx_version"]) == ("a", "1-21-0")
+    finally:
+        machine.ok("trainyard", "disconnect", "google", connected=False)
+        engine.client().images.remove(image, force=True)
+
+
+def _assigned(variables: dict[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in variables.items()]
+
+
+def _sdist(directory: Path) -> Path:
+    """The package `trainer` of the directory, as `python setup.py sdist` makes it."""
+    package = directory / "trainer-1.tar.gz"
+    (directory / "setup.py").write_text(
+        'from setuptools import setup\nsetup(name="trainer", version="1", packages=["trainer"])\n'
+    )
+    with tarfile.open(package, "w:gz") as archive:
+        for name in ("setup.py", "trainer/__init__.py", "trainer/task.py"):
+            archive.add(directory / name, f"trainer-1/{name}")
+    return package

@@ -1,0 +1,98 @@
+"""The storage by the token of a run, as jobs of joined agents have it, and what a front passes on for containers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from integration.api.api_support import ADMIN, Clock, ScriptedAgent, running_agent, server, serving
+from integration.api.google.test_object_storage import UPLOAD, local_storage
+from trainyard_protocol.wire.agents import CLUSTER
+from trainyard_storage.storage_messages import Refused
+from trainyard_storage.tensorflow_front import Reach, TensorFlowFront
+
+
+@dataclass(frozen=True)
+class Site:
+    """A server with the buckets `ours` of the job's project and `theirs` of another."""
+
+    client: httpx.Client
+    agent: ScriptedAgent
+
+    @property
+    def token(self) -> str:
+        return next(iter(self.agent.runs.values())).storage_token
+
+    def status(self, method: str, path: str, token: str) -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        return self.client.request(method, path, headers=headers, content=b"").status_code
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with (
+        local_storage(tmp_path / "gcs") as address,
+        server(tmp_path / "server", Clock(), storage_emulator=address) as api,
+        serving(api.app) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=60) as client,
+    ):
+        for bucket, project in (("ours", "p"), ("theirs", "q")):
+            made = client.post(f"/storage/v1/b?project={project}", json={"name": bucket}, headers=ADMIN)
+            assert made.status_code == 200, made.text
+        yield Site(client, running_agent(api))
+
+
+def test_token_of_a_run_opens_the_buckets_of_its_project_alone_while_it_lives(site: Site) -> None:
+    token, write = site.token, UPLOAD.format("ours", "x")
+    forged = f"{token[:-1]}{'0' if token[-1] != '0' else '1'}"
+    table = [
+        ("POST", write, token, 200),
+        ("GET", "/storage/v1/b/ours/o/x?alt=media", token, 200),
+        ("DELETE", "/storage/v1/b/ours", token, 403),
+        ("GET", "/storage/v1/b/theirs/o", token, 403),
+        ("POST", UPLOAD.format("theirs", "x"), token, 403),
+        ("GET", "/trainyard/v1/me", token, 403),
+        ("GET", "/v1/projects/p/jobs", token, 403),
+        ("POST", "/v1/projects/p/jobs/job:cancel", token, 403),
+        ("GET", "/", token, 403),
+        ("POST", "/agent/v1/sync", token, 403),
+        ("GET", "/storage/v1/b/ours/o/x?alt=media", forged, 401),
+    ]
+    found = [(method, path, secret, site.status(method, path, secret)) for method, path, secret, _ in table]
+    assert found == table
+    site.agent.exit()
+    assert site.status("GET", "/storage/v1/b/ours/o/x?alt=media", token) == 401
+
+
+def test_agent_of_an_engine_gets_no_token_of_its_runs(site: Site) -> None:
+    site.agent.info = site.agent.info.model_copy(update={"kind": CLUSTER})
+    site.agent.sync()
+    assert site.token == ""
+
+
+@pytest.mark.parametrize(
+    ("reach", "caller", "target", "is_passed_on"),
+    [
+        ("none", "127.0.0.1", "10.0.0.1:443", True),
+        ("none", "172.17.0.1", "93.184.215.14:443", False),
+        ("public", "172.17.0.1", "93.184.215.14:443", True),
+        ("public", "172.17.0.1", "10.0.0.1:443", False),
+        ("public", "172.17.0.1", "127.0.0.1:443", False),
+        ("public", "172.17.0.1", "169.254.169.254:80", False),
+        ("public", "172.17.0.1", "168.63.129.16:80", False),
+        ("public", "172.17.0.1", "[::ffff:10.0.0.1]:443", False),
+        ("all", "172.17.0.1", "10.0.0.1:443", True),
+    ],
+)
+async def test_containers_are_passed_on_as_the_front_is_told(
+    tmp_path: Path, reach: Reach, caller: str, target: str, is_passed_on: bool
+) -> None:
+    front = TensorFlowFront(tmp_path, None, reach)
+    try:
+        assert await front.checked(target, caller) == target
+    except (Refused, OSError):
+        assert not is_passed_on
+    else:
+        assert is_passed_on

@@ -1,0 +1,80 @@
+"""The OpenAPI description: it has every route of the API, and of each what is sent and what comes back."""
+
+from typing import Any
+
+from integration.api.api_support import Server
+from trainyard_server.domain.access.route_access import ROUTES, Access, is_described
+
+STANDARDS = {"/openapi.json", "/$discovery/rest", "/discovery/v1/apis/{api}/{version}/rest"}
+"""Answers whose form is a standard's."""
+
+WITHOUT_BODY = {
+    "/trainyard/v1/health:mend",
+    "/trainyard/v1/quotas:reload",
+    "/trainyard/v1/google-keys",
+    "/trainyard/v1/sign-in-codes",
+}
+REFUSED = {"400", "404"}
+VAGUE: tuple[Any, ...] = ({}, {"type": "object"}, None)
+
+
+def _operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (method.upper(), path): operation
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+def _vague(answer: dict[str, Any]) -> bool:
+    """Whether the answer may be anything."""
+    schemas = [content.get("schema", {}) for content in answer["content"].values()]
+    plain = [{key: value for key, value in schema.items() if key != "title"} for schema in schemas]
+    return any(schema in VAGUE or schema.get("additionalProperties") is True for schema in plain)
+
+
+def test_description_has_every_route_with_its_body_and_answer(api: Server) -> None:
+    answer = api.client.get("/openapi.json")  # without a token
+    assert answer.status_code == 200
+    document = answer.json()
+    operations = _operations(document)
+    rows = {(row.method, row.path.replace(":path}", "}")): row for row in ROUTES if is_described(row.path)}
+    assert operations.keys() == rows.keys()
+    wrong = []
+    for (method, path), row in rows.items():
+        operation = operations[method, path]
+        answers = operation["responses"]
+        if not operation["summary"] or not operation["tags"]:
+            wrong.append(f"{method} {path} has no summary or tag")
+        if (row.access is Access.NOBODY) != (operation["security"] == []):
+            wrong.append(f"{method} {path} is open, or is not")
+        if "200" not in answers:
+            if not answers.keys() & REFUSED or not path.startswith("/v1/"):
+                wrong.append(f"{method} {path} has no answer")
+            continue
+        if path not in STANDARDS and _vague(answers["200"]):
+            wrong.append(
+                f"{method} {path} answers with anything: give the route a model (docs: add-a-route.md)"
+            )
+        sends = method in ("POST", "PUT", "PATCH") and not path.startswith("/v1/")
+        if sends and path not in WITHOUT_BODY and "requestBody" not in operation:
+            wrong.append(f"{method} {path} has no body: read it with json_of(Model)")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_references_of_the_description_lead_somewhere(api: Server) -> None:
+    document = api.client.get("/openapi.json").json()
+
+    def check(value: Any) -> None:
+        if isinstance(value, dict):
+            if isinstance(value.get("$ref"), str):
+                found = document
+                for step in value["$ref"].removeprefix("#/").split("/"):
+                    found = found[step]
+            for one in value.values():
+                check(one)
+        elif isinstance(value, list):
+            for one in value:
+                check(one)
+
+    check(document)

@@ -1,0 +1,522 @@
+"""Jobs from their creation to their end, with an agent that does what the test says."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beds.databases import on_every_database
+from integration.api.api_support import ADMIN, AGENT, START, Clock, ScriptedAgent, Server, line, server
+from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogGap, digest
+
+pytestmark = on_every_database
+
+PAIR: dict[str, Any] = {"workerType": "local-1", "workerCount": 1}
+
+
+@pytest.fixture
+def agent(api: Server) -> ScriptedAgent:
+    agent = ScriptedAgent(api)
+    agent.sync()
+    return agent
+
+
+def started(api: Server, agent: ScriptedAgent, job_id: str = "job", **training_input: Any) -> None:
+    api.create(job_id, **training_input)
+    api.tick()
+    agent.sync()
+    agent.start()
+    assert api.job(job_id)["state"] == "RUNNING"
+
+
+def test_job_with_a_primary_that_exits_zero_succeeds(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent)
+    agent.log("hello")
+    agent.exit()
+    job = api.job()
+    assert job["state"] == "SUCCEEDED"
+    assert "errorMessage" not in job
+    assert {"createTime", "startTime", "endTime"} < job.keys()
+    assert api.events() == [
+        "Validating job requirements...",
+        "Job creation request has been successfully validated.",
+        "Job job is queued.",
+        "Waiting for job to be provisioned.",
+        "Waiting for training program to start.",
+        "All replicas are running.",
+        "The replica master 0 completed.",
+        "Job completed successfully.",
+    ]
+    assert api.detail()["exit_code"] == 0
+    assert agent.sync().runs == ()
+
+
+def test_what_is_prepared_for_a_run_is_told_once_as_it_goes_on(api: Server, agent: ScriptedAgent) -> None:
+    api.create()
+    api.tick()
+    agent.sync()
+    for activity in ("pulling a:1", "pulling a:1", "pulling a:1: 50 % of 8 MB", ""):
+        agent.activity = activity
+        agent.sync()
+    agent.start()
+    assert api.events()[4:] == [
+        "Waiting for training program to start.",
+        "Pulling a:1.",
+        "Pulling a:1: 50 % of 8 MB.",
+        "All replicas are running.",
+    ]
+
+
+def test_job_that_ends_before_it_was_seen_running_succeeds(api: Server, agent: ScriptedAgent) -> None:
+    api.create()
+    api.tick()
+    agent.sync()
+    agent.exit()
+    assert api.job()["state"] == "SUCCEEDED"
+
+
+def test_gang_with_a_finished_primary_is_stopped_and_succeeds(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent, **PAIR)
+    agent.exit("master-replica-0")
+    assert agent.run.target == "stop"
+    assert api.job()["state"] == "RUNNING"
+    agent.stopped("worker-replica-0")
+    assert api.job()["state"] == "SUCCEEDED"
+
+
+def test_run_with_an_unfinished_log_is_not_over(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent)
+    agent.log("one")
+    agent.exit(logs=False)
+    assert api.job()["state"] == "RUNNING"
+    receipt = agent.end_log(texts=("two",))
+    assert (receipt.next, receipt.complete) == (2, True)
+    assert api.job()["state"] == "SUCCEEDED"
+
+
+def test_worker_that_finishes_does_not_decide(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent, **PAIR)
+    agent.exit("worker-replica-0")
+    assert agent.run.target == "run"
+    assert api.job()["state"] == "RUNNING"
+
+
+def test_program_error_fails_the_job_and_names_the_replica(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent, **PAIR)
+    agent.log("Traceback (most recent call last):", "ValueError: no", task="worker-replica-0")
+    agent.exit("worker-replica-0", code=3)
+    agent.stopped("master-replica-0")
+    job, detail = api.job(), api.detail()
+    assert job["state"] == "FAILED"
+    assert job["errorMessage"] == (
+        "The replica worker 0 exited with a non-zero status of 3. ValueError: no\n"
+        "Traceback (most recent call last):\nValueError: no\n\n"
+        "To find out more about why your job exited please check the logs: `trainyard jobs stream-logs job`"
+    )
+    assert detail["exit_code"] == 3
+    assert detail["verdict"]["replica"] == "worker-replica-0"
+    assert (detail["verdict"]["cause"], detail["verdict"]["message"].split(". ")[-1]) == (
+        "ValueError: no",
+    ) * 2
+    page = api.get(
+        "/trainyard/v1/projects/p/jobs/job/logs/page", before=detail["verdict"]["cause_cursor"] + 1, limit=1
+    )
+    assert page["lines"][0][7] == "ValueError: no"
+    assert detail["verdict"]["last_lines"] == ["Traceback (most recent call last):", "ValueError: no"]
+    assert len(detail["runs"]) == 1
+    assert api.events()[-1] == "Job failed."
+
+
+def test_cause_of_a_failed_collective_is_the_other_replicas_exception(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    started(api, agent, **PAIR)
+    head = "Traceback (most recent call last):"
+    agent.log(head, "RuntimeError: gloo: Connection closed by peer", task="master-replica-0")
+    agent.log(head, "ValueError: no shard 3", task="worker-replica-0")
+    agent.exit("master-replica-0", code=1)
+    agent.stopped("worker-replica-0")
+    expected = (
+        "The replica master 0 exited with a non-zero status of 1. worker-replica-0: ValueError: no shard 3\n"
+    )
+    assert api.job()["errorMessage"].startswith(expected)
+
+
+def test_first_failure_by_the_replicas_clocks_decides_not_the_first_heard_of(
+    api: Server, agent: ScriptedAgent, clock: Clock
+) -> None:
+    started(api, agent, **PAIR)
+    clock.advance(10)
+    agent.exit("master-replica-0", code=1)
+    clock.now = START + timedelta(seconds=5)
+    agent.exit("worker-replica-0", code=7)
+    assert "worker 0 exited with a non-zero status of 7." in api.job()["errorMessage"]
+
+
+def test_killed_replica_gets_new_runs_with_backoff_until_the_budget_is_spent(
+    tmp_path: Path, clock: Clock
+) -> None:
+    with server(tmp_path, clock, retries=2, backoff_first_s=4) as api:
+        agent = ScriptedAgent(api)
+        agent.sync()
+        started(api, agent)
+        for pause in (4, 8):
+            agent.exit(code=137, reason=Reason.KILLED_BY_SIGNAL)
+            assert api.job()["state"] == "QUEUED"
+            api.tick(pause - 1)
+            assert api.job()["state"] == "QUEUED"
+            agent.sync()
+            api.tick(1)
+            assert api.job()["state"] == "PREPARING"
+            agent.sync()
+            agent.start()
+        agent.exit(code=137, reason=Reason.KILLED_BY_SIGNAL)
+        assert api.job()["state"] == "FAILED"
+        killed = "The replica master 0 was killed by signal 9 (SIGKILL)."
+        assert api.job()["errorMessage"].partition("\n")[0] == killed
+        assert [run["number"] for run in api.detail()["runs"]] == [1, 2, 3]
+        assert api.detail()["exit_code"] == 137
+        assert "A new run starts in 4 s (retry 1 of 2)." in api.events()
+
+
+def test_run_that_gets_further_than_those_before_gives_its_job_the_whole_budget_again(
+    tmp_path: Path, clock: Clock
+) -> None:
+    kinds = {"checkpoint": '{"event": "checkpoint", "step": %d}', "step": '{"event": "progress", "step": %d}'}
+    for kind, report in kinds.items():
+        with server(tmp_path / kind, clock, retries=2, backoff_first_s=4) as api:
+            agent = ScriptedAgent(api)
+            agent.sync()
+            started(api, agent)
+            pauses = []
+            for reached in (100, 100, 150, 150, 120, 130):  # from the last checkpoint on
+                agent.log(report % reached)
+                agent.exit(code=137, reason=Reason.KILLED_BY_SIGNAL)
+                if api.job()["state"] == "FAILED":
+                    break
+                pauses += [pause for pause in (4, 8) if f"A new run starts in {pause} s" in api.events()[-1]]
+                api.tick(10)
+                agent.sync()
+                agent.start()
+            assert api.job()["state"] == "FAILED", kind
+            assert pauses == [4, 8, 4, 8], kind
+            assert [run["number"] for run in api.detail()["runs"]] == [1, 2, 3, 4, 5], kind
+            anew = "(retry 1 of 2, counted anew: this run got further than those before)."
+            assert sum(event.endswith(anew) for event in api.events()) == 1, kind
+
+
+def test_host_shutdown_gets_a_new_run_without_using_the_budget(tmp_path: Path, clock: Clock) -> None:
+    with server(tmp_path, clock, retries=0) as api:
+        agent = ScriptedAgent(api)
+        agent.sync()
+        started(api, agent)
+        agent.exit(code=143, reason=Reason.HOST_SHUTDOWN, after_stop=True)
+        assert api.job()["state"] in ("QUEUED", "PREPARING")
+        assert len(api.detail()["runs"]) == 2
+
+
+def test_cancel_of_a_queued_job_is_immediate(api: Server) -> None:
+    api.create()
+    api.cancel()
+    job = api.job()
+    assert (job["state"], job["errorMessage"]) == ("CANCELLED", "The job was cancelled by the user.")
+    assert "endTime" in job
+    assert api.detail()["exit_code"] == 1
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_cancel_of_a_placed_job_stops_its_replicas_first(
+    api: Server, agent: ScriptedAgent, running: bool
+) -> None:
+    api.create()
+    api.tick()
+    agent.sync()
+    if running:
+        agent.start()
+    api.cancel()
+    assert api.job()["state"] == "CANCELLING"
+    api.cancel()
+    agent.sync()
+    assert agent.run.target == "stop"
+    agent.stopped("master-replica-0")
+    job = api.job()
+    assert (job["state"], job["errorMessage"]) == ("CANCELLED", "The job was cancelled by the user.")
+    api.cancel()
+    assert api.job() == job
+
+
+def test_cancel_that_comes_after_the_success_leaves_a_success(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent, **PAIR)
+    agent.exit("master-replica-0")
+    api.cancel()
+    assert api.job()["state"] == "CANCELLING"
+    agent.stopped("worker-replica-0")
+    assert api.job()["state"] == "SUCCEEDED"
+
+
+def test_cancel_of_an_unknown_job_is_not_found(api: Server) -> None:
+    answer = api.client.post("/v1/projects/p/jobs/none:cancel", json={}, headers=ADMIN)
+    assert answer.status_code == 404
+
+
+def test_max_running_time_cancels_the_job(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent, scheduling={"maxRunningTime": "3600s"})
+    api.tick(3599)
+    assert api.job()["state"] == "RUNNING"
+    api.tick(1)
+    assert api.job()["state"] == "CANCELLING"
+    agent.sync()
+    agent.stopped("master-replica-0")
+    assert api.job()["state"] == "CANCELLED"
+    assert api.job()["errorMessage"] == (
+        "The job was cancelled because it ran longer than its maxRunningTime of 3600s."
+    )
+
+
+def test_max_wait_time_cancels_what_still_waits(api: Server) -> None:
+    api.create(scheduling={"maxWaitTime": "1800s"})
+    api.tick(1799)
+    assert api.job()["state"] == "QUEUED"
+    api.tick(1)
+    assert api.job()["state"] == "CANCELLED"
+    assert "maxWaitTime of 1800s" in api.job()["errorMessage"]
+
+
+def test_clock_that_is_set_makes_no_agent_silent_and_loses_no_run(api: Server, agent: ScriptedAgent) -> None:
+    ScriptedAgent(api, "other").sync()  # so there is a lease
+    started(api, agent)
+    for jump in (3600, -7200, 3600):
+        api.clock.jump(jump)
+        api.tick(1)
+    assert api.detail()["runs"][0]["replicas"][0]["state"] == "RUNNING"
+    assert len(api.detail()["runs"]) == 1
+
+
+def test_silent_agent_makes_replicas_unknown_and_ends_nothing(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent)
+    api.tick(31)
+    assert api.detail()["runs"][0]["replicas"][0]["state"] == "UNKNOWN"
+    assert api.job()["state"] == "RUNNING"
+    assert api.get("/trainyard/v1/status")["agents"][0]["alive"] is False
+    api.tick(10**6)
+    assert api.job()["state"] == "CANCELLING", "only its own maxRunningTime ends it"
+
+
+def test_agent_that_is_back_makes_replicas_known_again(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent)
+    api.tick(31)
+    agent.sync()
+    assert api.detail()["runs"][0]["replicas"][0]["state"] == "RUNNING"
+    agent.exit()
+    assert api.job()["state"] == "SUCCEEDED"
+
+
+def test_lost_agent_among_two_gives_its_job_to_the_other_after_the_lease(api: Server) -> None:
+    first, second = ScriptedAgent(api, "first"), ScriptedAgent(api, "second", cpus=4)
+    first.sync()
+    second.sync()
+    assert first.sync().lease_s == 600.0
+    started(api, first)
+    run = first.run
+    api.tick(599)
+    second.sync()
+    assert api.job()["state"] == "RUNNING"
+    api.tick(2)
+    detail = api.detail()
+    assert detail["runs"][0]["replicas"][0]["reason"] == "HOST_LOST"
+    assert detail["state"] == "QUEUED"
+    second.sync()
+    api.tick(1)
+    second.sync()
+    assert second.run.number == 2
+    second.start()
+    assert run.run_id not in second.runs
+    second.exit()
+    assert api.job()["state"] == "SUCCEEDED"
+    assert "The log of master-replica-0 may lack its end: its host was lost." in api.events()
+    late = first.ship("master-replica-0", LogChunk(start=0, lines=(line("late"),)), run)
+    assert (late.next, late.complete) == (0, True), "the log of a job that has ended stays as it is"
+    assert first.sync().runs == ()
+
+
+def test_lost_agent_that_is_back_sends_what_its_runs_wrote_while_their_job_goes_on(api: Server) -> None:
+    first, second = ScriptedAgent(api, "first"), ScriptedAgent(api, "second")
+    first.sync()
+    second.sync()
+    first.sync()
+    started(api, first)
+    run = first.run
+    first.log("heard")
+    api.tick(599)
+    second.sync()
+    api.tick(2)
+    second.sync()
+    api.tick(1)
+    second.sync()
+    second.start()
+    assert api.detail()["runs"][0]["replicas"][0]["reason"] == "HOST_LOST"
+    (order,) = first.sync().runs
+    assert (order.run_id, order.target) == (run.run_id, "stop")
+    first.log("written", "in silence")
+    first.end_log(run=run)
+    assert first.sync().runs == ()
+    lines = [
+        data["text"]
+        for kind, data, _ in api.stream()
+        if kind == "log" and data["task"] == order.replicas[0].task
+    ]
+    assert lines == ["heard", "written", "in silence"]
+    complete = "The log of master-replica-0 is complete: its agent is back, and has sent its end."
+    assert api.events().count(complete) == 1
+    second.exit()
+    assert api.job()["state"] == "SUCCEEDED"
+
+
+def test_agent_that_has_stopped_its_run_at_the_end_of_its_lease_still_ends_the_log(api: Server) -> None:
+    first, second = ScriptedAgent(api, "first"), ScriptedAgent(api, "second")
+    first.sync()
+    second.sync()
+    first.sync()
+    started(api, first)
+    run = first.run
+    first.log("heard")
+    first.exit(code=143, reason=Reason.HOST_LOST, after_stop=True, logs=False)
+    assert api.detail()["runs"][0]["state"] == "STOPPING"
+    first.end_log(texts=("written in silence",), run=run)
+    assert api.detail()["runs"][0]["state"] == "ENDED"
+    assert [event for event in api.detail()["events"] if event["kind"] == "log-damaged"] == []
+    assert api.detail()["runs"][0]["replicas"][0]["log_lines"] == 2
+
+
+def test_only_agent_has_no_lease(agent: ScriptedAgent) -> None:
+    assert agent.response.lease_s is None
+
+
+def test_old_report_after_newer_ones_changes_nothing(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent, **PAIR)
+    old = dict(agent.replicas)
+    agent.exit("worker-replica-0")
+    agent.replicas = old
+    agent.sync()
+    states = {r["task"]: r["state"] for r in api.detail()["runs"][0]["replicas"]}
+    assert states == {"master-replica-0": "RUNNING", "worker-replica-0": "EXITED"}
+
+
+def test_report_of_an_exit_without_a_status_is_a_vanished_replica(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent)
+    agent._set(agent.run, "master-replica-0", state=ReplicaState.EXITED)
+    agent.sync()
+    assert api.detail()["runs"][0]["replicas"][0]["reason"] == "VANISHED"
+
+
+def test_log_that_differs_from_the_agents_is_closed_and_said(api: Server, agent: ScriptedAgent) -> None:
+    started(api, agent)
+    agent.log("one")
+    agent.exit(logs=False)
+    chunk = LogChunk(start=1, lines=(), end=LogEnd(count=1, sha256="0" * 64))
+    receipt = agent.ship("master-replica-0", chunk, agent.run)
+    assert (receipt.next, receipt.complete) == (1, True)
+    assert api.job()["state"] == "SUCCEEDED"
+    damaged = [e for e in api.detail()["events"] if e["kind"] == "log-damaged"]
+    assert len(damaged) == 1
+    assert "is not what the replica wrote" in damaged[0]["message"]
+
+
+def test_log_that_lacks_lines_is_complete_and_says_how_many(api: Server, agent: ScriptedAgent) -> None:
+    expected = {
+        0: [],
+        1: ["The log of master-replica-0 lacks 1 line, which its machine has lost."],
+        1000: ["The log of master-replica-0 lacks 1000 lines, which its machine has lost."],
+        None: [
+            "The log of master-replica-0 may lack its last lines: what stored them was killed or removed."
+        ],
+    }
+    for number, (missing, messages) in enumerate(expected.items()):
+        job_id = f"job_{number}"
+        started(api, agent, job_id)
+        end = LogEnd(count=1, sha256=digest([line("one")]), missing=missing)
+        agent.ship("master-replica-0", LogChunk(start=0, lines=(line("one"),), end=end), agent.run)
+        agent.exit(logs=False)
+        events = [e["message"] for e in api.detail(job_id)["events"] if e["kind"] == "log-damaged"]
+        assert (api.job(job_id)["state"], events) == ("SUCCEEDED", messages)
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "lack"),
+    [("10:00", "10:05", "between 10:00 and 10:05"), ("10:00", "", "after 10:00"), ("", "", "before its end")],
+)
+def test_log_with_a_gap_says_where_lines_may_be_missing(
+    api: Server, agent: ScriptedAgent, after: str, before: str, lack: str
+) -> None:
+    started(api, agent)
+    chunk = LogChunk(start=0, lines=(), gap=LogGap(after=after, before=before))
+    for _ in range(2):
+        agent.ship("master-replica-0", chunk, agent.run)
+    (damaged,) = (e["message"] for e in api.detail()["events"] if e["kind"] == "log-damaged")
+    assert f"may lack lines {lack}: " in damaged
+
+
+def test_log_of_an_unknown_run_is_not_found(api: Server) -> None:
+    answer = api.client.post(
+        "/agent/v1/runs/nope/replicas/master-replica-0/logs",
+        content=LogChunk(start=0, lines=(line("x"),)).model_dump_json(),
+        headers=AGENT,
+    )
+    assert answer.status_code == 404
+
+
+def test_third_job_that_does_not_fit_waits_and_says_why(api: Server, agent: ScriptedAgent) -> None:
+    for job_id in ("one", "two", "three", "four"):
+        api.create(job_id)
+        api.clock.advance(1)
+    api.tick()
+    agent.sync()
+    held = [replica.cpus for order in agent.runs.values() for replica in order.replicas]
+    assert sorted(held) == [(0,), (1,)]
+    assert api.job("three")["jobPosition"] == "1"
+    assert api.job("four")["jobPosition"] == "2"
+    assert api.detail("three")["waiting"] == (
+        "needs 1 vCPU and 2.0 GB; agent laptop has 2 vCPU, of which 0 are free"
+    )
+    assert api.detail("four")["waiting"].endswith("; 1 job ahead")
+    assert any(message.startswith("Job three waits: needs 1 vCPU") for message in api.events("three"))
+    one = next(order for order in agent.runs.values() if order.job_id == "one")
+    agent.start(one)
+    agent.exit(run=one)
+    assert api.job("three")["state"] == "PREPARING"
+    assert api.job("four")["jobPosition"] == "1"
+    assert sum(m.startswith("Job four waits") for m in api.events("four")) == 1
+
+
+def test_gang_larger_than_the_machine_is_scaled_down_and_said(api: Server) -> None:
+    agent = ScriptedAgent(api, mode="fit")
+    agent.sync()
+    api.create(masterType="n1-standard-8", workerType="n1-standard-8", workerCount=1)
+    api.tick()
+    agent.sync()
+    assert [replica.cpus for replica in agent.run.replicas] == [(0,), (1,)]
+    assert (
+        "Scaled down to fit agent laptop (2 vCPU and 8.0 GB): master-replica-0 to worker-replica-0 each "
+        "asked for 8 vCPU and 30.0 GB and gets 1 vCPU and 4.0 GB."
+    ) in api.events()
+
+
+def test_explanation_is_what_the_replica_sees(api: Server, agent: ScriptedAgent) -> None:
+    api.create(useChiefInTfConfig=True, jobDir="gs://b/d", **PAIR)
+    path = "/trainyard/v1/projects/p/jobs/job/explain"
+    early = api.client.get(path, headers=ADMIN)
+    assert early.json()["error"]["status"] == "FAILED_PRECONDITION"
+    api.tick()
+    agent.sync()
+    agent.start()
+    explanation = api.get(path, task="worker-replica-0")
+    variables = explanation["environment"]
+    assert '"chief": ["127.0.0.1:2222"]' in variables["TF_CONFIG"]
+    assert variables["STORAGE_EMULATOR_HOST"] == "http://127.0.0.1:9"
+    assert explanation["command"] == ["python3", "-m", "trainer.task", "--job-dir", "gs://b/d"]
+    assert (explanation["run"], explanation["task"]) == (1, "worker-replica-0")
+    assert api.client.get(path, params={"task": "worker-replica-9"}, headers=ADMIN).status_code == 404
+    assert api.client.get(path, params={"task": "nonsense"}, headers=ADMIN).status_code == 400
+    assert api.client.get(path, params={"run": 2}, headers=ADMIN).status_code == 404

@@ -1,0 +1,130 @@
+"""Quotas over HTTP: what is refused, what waits, and what a client sees of it."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from beds.databases import on_every_database
+from integration.api.api_support import ADMIN, Clock, ScriptedAgent, package_job, server
+from trainyard_server.main import main
+
+
+def test_job_above_its_projects_quota_is_refused_as_the_service_did(tmp_path: Path) -> None:
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("projects: {p: {vcpus: 2}}")
+    body = {"jobId": "large", "trainingInput": package_job(masterType="local-4")}
+    with server(tmp_path / "data", Clock(), quotas=quotas) as one:
+        for params in ({}, {"validateOnly": "true"}):
+            answer = one.client.post("/v1/projects/p/jobs", json=body, params=params, headers=ADMIN)
+            assert answer.status_code == 429
+            assert answer.json()["error"] == {
+                "code": 429,
+                "status": "RESOURCE_EXHAUSTED",
+                "message": "Quota failure for project p. The request for 4 vCPU exceeds the allowed maximum of 2 vCPU. "
+                "Ask for less, or have the quota raised.",
+            }
+        assert one.client.get("/v1/projects/p/jobs/large", headers=ADMIN).status_code == 404
+        assert one.client.post("/v1/projects/q/jobs", json=body, headers=ADMIN).status_code == 200
+        ScriptedAgent(one, cpus=2, mode="fit").sync()  # here it would get 2
+        assert one.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN).status_code == 200
+
+
+def test_image_that_the_project_may_not_bring_is_refused_with_what_it_may(tmp_path: Path) -> None:
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("projects: {p: {images: [gcr.io/team/*]}}")
+
+    def answer(project: str, **images: str) -> httpx.Response:
+        configs = {f"{name}Config": {"imageUri": image} for name, image in images.items()}
+        counts = {"scaleTier": "CUSTOM", "masterType": "local-1", "workerType": "local-1", "workerCount": 1}
+        body = {"jobId": "job", "trainingInput": {**counts, **configs, "region": "r"}}
+        return one.client.post(
+            f"/v1/projects/{project}/jobs", json=body, params={"validateOnly": "true"}, headers=ADMIN
+        )
+
+    with server(tmp_path / "data", Clock(), quotas=quotas) as one:
+        assert answer("p", master="gcr.io/team/a").status_code == 200
+        assert answer("q", master="trainer").status_code == 200
+        refused = answer("p", master="gcr.io/team/a", worker="trainer")
+    assert refused.status_code == 400
+    assert refused.json()["error"]["details"][0]["fieldViolations"] == [
+        {
+            "field": "worker_config.image_uri",
+            "description": "trainer is not an image that jobs of project p may bring; allowed are gcr.io/team/*.",
+        }
+    ]
+
+
+@on_every_database
+def test_job_waits_for_its_projects_quota_and_starts_when_there_is_some(tmp_path: Path) -> None:
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("default: {runningJobs: 1}")
+    with server(tmp_path / "data", Clock(), quotas=quotas) as one:
+        agent = ScriptedAgent(one, cpus=4)
+        agent.sync()
+        one.create("first")
+        one.create("second")
+        one.tick()
+        assert one.detail("second")["waiting"] == "project p uses 1 of its 1 running jobs; the job needs 1"
+        assert "Job second waits: project p uses 1 of its 1 running jobs; the job needs 1." in one.events(
+            "second"
+        )
+        agent.sync()
+        agent.start()
+        agent.exit()
+        agent.sync()
+        assert one.job("second")["state"] == "PREPARING"
+
+
+def test_mistake_in_the_file_of_quotas_is_said_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "quotas.yaml").write_text("default: {vcpu: 1}")
+    arguments = ["--data-dir", tmp_path / "data", "--port", 0, "--quotas", tmp_path / "quotas.yaml"]
+    assert main(list(map(str, arguments))) == 1
+    assert (
+        "quotas.yaml:1: default.vcpu: there is no such entry; allowed are runningJobs, "
+        in capsys.readouterr().err
+    )
+
+
+def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: Path) -> None:
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("default: {runningJobs: 1}")
+    with server(tmp_path / "data", Clock(), quotas=quotas) as one:
+
+        def reload() -> httpx.Response:
+            return one.client.post("/trainyard/v1/quotas:reload", headers=ADMIN)
+
+        ScriptedAgent(one, cpus=4).sync()
+        for name in ("first", "second", "third"):
+            one.create(name)
+        one.tick()
+        quotas.write_text("default:\n  runningJobs: 2\n  vcpu: 1\n")
+        refused = reload()
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"] == (
+            f"{quotas}:3: default.vcpu: there is no such entry; "
+            "allowed are runningJobs, vcpus, gpus, accelerators, images."
+        )
+        one.tick()
+        assert one.job("second")["state"] == "QUEUED"
+        quotas.write_text("default: {runningJobs: 2}\nprojects: {q: {gpus: 1}}")
+        assert reload().json() == {"default": {"jobs": 2}, "projects": {"q": {"jobs": 2, "gpus": 1}}}
+        one.tick()
+        assert [one.job(name)["state"] for name in ("first", "second", "third")] == [
+            "PREPARING",
+            "PREPARING",
+            "QUEUED",
+        ]
+        quotas.write_text("default: {runningJobs: 0}")
+        assert reload().status_code == 200
+        one.tick()
+        assert one.job("first")["state"] == "PREPARING"
+
+
+def test_quotas_cannot_be_read_again_without_a_file(tmp_path: Path) -> None:
+    with server(tmp_path / "data", Clock()) as one:
+        refused = one.client.post("/trainyard/v1/quotas:reload", headers=ADMIN)
+        assert refused.status_code == 400
+        assert "The server was started without --quotas" in refused.text

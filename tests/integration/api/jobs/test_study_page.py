@@ -1,0 +1,119 @@
+"""The data of a study's page: its charts, and clones with narrowed ranges."""
+
+import html
+from typing import Any
+
+import pytest
+import yaml
+
+from integration.api.api_support import ADMIN, ScriptedAgent, Server
+from integration.api.jobs.test_studies import SPEC, create, finish, runs
+
+VALUES = (0.6, 0.8, 0.7, 0.95)
+
+
+@pytest.fixture
+def agent(api: Server) -> ScriptedAgent:
+    """With a study whose first four trials have ended, the last of which runs, and whose fifth failed."""
+    agent = ScriptedAgent(api, cpus=2)
+    agent.sync()
+    create(api, maxTrials=6, maxParallelTrials=1)
+    api.tick()
+    for number, value in enumerate(VALUES, 1):
+        finish(agent, runs(agent)[number], 0.5, value)
+    finish(agent, runs(agent)[5], 0.99, code=1)
+    return agent
+
+
+def charts(api: Server, job_id: str = "study") -> dict[str, Any]:
+    found: dict[str, Any] = api.get(f"/trainyard/v1/projects/p/jobs/{job_id}/study")
+    return found
+
+
+def page(api: Server, path: str, status: int = 200) -> str:
+    answer = api.client.get(path, headers=ADMIN)
+    assert answer.status_code == status, answer.text
+    return html.unescape(answer.text)
+
+
+def test_charts_have_the_trials_their_best_and_the_axes(api: Server, agent: ScriptedAgent) -> None:
+    found = charts(api)
+    assert (found["count"], found["best"], found["best_quarter"]) == (6, 4, 1)
+    assert found["records"] == [[1, 0.6], [2, 0.8], [4, 0.95]]
+    assert found["counts"] == {"SUCCEEDED": 4, "FAILED": 1, "PREPARING": 1}
+    failed, running = found["trials"][4:]
+    assert (failed["state"], failed["value"]) == ("FAILED", 0.99)
+    assert failed["note"].startswith("The replica master 0 exited")
+    agent.activity = "pulling the image"
+    agent.sync()
+    assert (running["job_id"], charts(api)["trials"][5]["note"]) == ("study.6", "pulling the image")
+    lr, layers = found["parameters"]
+    assert (lr["name"], lr["low"], lr["high"], lr["values"]) == ("lr", 0.001, 0.1, [])
+    assert (layers["type"], layers["importance"]) == ("INTEGER", None)  # there are too few trials
+    refused = api.client.get("/trainyard/v1/projects/p/jobs/study.1/study", headers=ADMIN)
+    assert "study.1 has no trials" in refused.text
+
+
+def test_pages_tell_the_metric_of_a_trial_and_what_a_study_came_to(api: Server, agent: ScriptedAgent) -> None:
+    trial = page(api, "/projects/p/jobs/study.2")
+    assert '0.8 <span class="dim">accuracy, at step 2</span>' in trial
+    assert "reported no metrics" not in trial
+    grid = [SPEC["params"][1]]
+    create(api, "grid", algorithm="GRID_SEARCH", params=grid, maxTrials=9, maxParallelTrials=1)
+    api.tick()
+    assert charts(api, "grid")["planned_trials"] == 3
+    assert "0 of 3 trials ended" in page(api, "/projects/p/jobs/grid")
+    for number in (1, 2, 3):
+        finish(agent, runs(agent)[number], code=1)
+    assert "<li>3 trials</li>" in page(api, "/projects/p/jobs/grid")
+    assert "The first 3 trials that ended all failed." in page(api, "/")
+
+
+def test_trial_that_fails_while_it_is_stopped_early_is_shown_as_failed(api: Server) -> None:
+    agent = ScriptedAgent(api, cpus=1)
+    agent.sync()
+    create(api, maxTrials=4, maxParallelTrials=1, enableTrialEarlyStopping=True)
+    api.tick()
+    for number in (1, 2, 3):
+        finish(agent, runs(agent)[number], 0.8)
+    run = runs(agent)[4]
+    agent.start(run)
+    agent.measure(run, 0.2)
+    agent.sync()
+    assert runs(agent)[4].target == "stop"
+    agent.exit(run=run, code=1)
+    api.tick()
+    trial = charts(api)["trials"][3]
+    assert (trial["state"], trial["stopped_early"]) == ("FAILED", False)
+    assert trial["note"].startswith("The replica master 0 exited")
+
+
+def test_clone_has_the_ranges_of_chosen_trials(api: Server, agent: ScriptedAgent) -> None:
+    def ranges(trials: str) -> list[tuple[float, float]]:
+        text = page(api, f"/new?from=p/study&trials={trials}")
+        config = yaml.safe_load(
+            text.partition('Paste a config, or drop a file here.">')[2].partition("</textarea")[0]
+        )
+        params = config["trainingInput"]["hyperparameters"]["params"]
+        return [(param["minValue"], param["maxValue"]) for param in params]
+
+    of = [{name: float(text) for name, text in one["parameters"].items()} for one in charts(api)["trials"]]
+    (lr_low, lr_high), layers = ranges("best")
+    assert 0.001 <= lr_low <= of[3]["lr"] <= lr_high <= 0.1
+    assert lr_high - lr_low < 0.02
+    assert layers == (of[3]["layers"], of[3]["layers"])
+    _, layers = ranges("1-3,4")
+    assert layers == (min(one["layers"] for one in of[:4]), max(one["layers"] for one in of[:4]))
+    assert "Its ranges are those of 2 trials." in page(api, "/new?from=p/study&trials=1,3")
+    for wrong in ("77", "worst"):
+        assert "looks like best or 1-5,7" in page(api, f"/new?from=p/study&trials={wrong}", 400)
+    api.create("other")
+    assert "other is none" in page(api, "/new?from=p/other&trials=best", 400)
+
+
+def test_clone_of_a_trial_is_a_job_with_an_id_and_a_directory_of_its_own(
+    api: Server, agent: ScriptedAgent
+) -> None:
+    config = api.get("/trainyard/v1/projects/p/jobs/study.2/config")
+    assert (config["clone"]["job_id"], config["clone"]["job_dir"]) == ("study_2", "")
+    assert config["clone"]["args"][:2] == ["--epochs", "3"]

@@ -1,0 +1,136 @@
+"""The Python client against a server behind a socket, whose agent plays a trainer: the examples of docs/python.md."""
+
+import json
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+
+from integration.api.api_support import ALICE, ScriptedAgent, Server, server, serving
+from trainyard import Client, WaitTimeout
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.wire.sync import RunOrder
+
+PAGE = Path(__file__).parents[3] / "docs" / "python.md"
+LOSSES = (3.0, 0.5, 0.75)
+
+
+class RealClock:
+    """The time of the machine."""
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC)
+
+    def stopwatch(self) -> float:
+        return time.monotonic()
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client in a directory with a config and a package, of a server whose agent trains."""
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "__init__.py").touch()
+    (tmp_path / "trainer" / "task.py").touch()
+    (tmp_path / "config.yaml").write_text("trainingInput: {pythonModule: installed.task}\n")
+    monkeypatch.chdir(tmp_path)
+    clock: Any = RealClock()
+    changes: dict[str, Any] = {"run_loops": True, "tick_s": 0.02}
+    changes |= {"job_dir_roots": (tmp_path,), "one_user": True}
+    with server(tmp_path / "server", clock, **changes) as api, serving(api.app) as url, training(api):
+        monkeypatch.setenv("TRAINYARD_SERVER", url)
+        monkeypatch.setenv("TRAINYARD_TOKEN", ALICE["Authorization"].split()[1])
+        with Client() as made:
+            yield made
+
+
+@contextmanager
+def training(api: Server) -> Iterator[None]:
+    """An agent that trains every job at once; a learning rate that is no number fails, one of 0 never ends."""
+    agent, ended = ScriptedAgent(api, cpus=16, memory_gb=64), threading.Event()
+
+    def play() -> None:
+        seen: set[str] = set()
+        while not ended.wait(0.01):
+            agent.sync()
+            for run in [run for run in agent.runs.values() if run.run_id not in seen]:
+                seen.add(run.run_id)
+                train(agent, run)
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def train(agent: ScriptedAgent, run: RunOrder) -> None:
+    agent.start(run)
+    for step, loss in enumerate(LOSSES):
+        agent.log(json.dumps({"event": "progress", "step": step * 100, "steps": 200, "loss": loss}), run=run)
+    if "high" in run.training_input.args:
+        agent.log("ERROR: the learning rate is no number", run=run)
+        agent.exit(run=run, code=3, message="It exited with 3.")
+    elif "0" not in run.training_input.args:
+        model = Path(run.training_input.job_dir or ".") / "model" / "variables"
+        model.mkdir(parents=True, exist_ok=True)
+        (model / "weights.bin").write_bytes(b"weights")
+        agent.exit(run=run)
+
+
+def test_examples_of_the_page_do_what_it_says(
+    client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
+    known: dict[str, Any] = {}
+    for example in re.findall(r"(?:^(?:    .*)?\n)+", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
+        exec("\n".join(line.removeprefix("    ") for line in example.splitlines()), known)
+        for job in client.jobs():
+            job.wait(timeout=60)
+    printed = capsys.readouterr().out
+    assert "0.75 0.5\ndigits_lr3 SUCCEEDED\n" in printed
+    assert "ended as FAILED. The replica master 0 exited with a non-zero status of 3" in printed
+    assert "master-replica-0 ERROR: the learning rate is no number" in printed
+    assert known["verdict"].exit_code == 3
+    assert known["best"] == 100
+    assert numpy.shares_memory(known["values"], known["metrics"]["loss"].values)
+    assert known["table"]["step"] == [0, 100, 200]
+    assert known["names"] == ["variables"]
+    assert (known["path"] / "variables" / "weights.bin").read_bytes() == b"weights"
+    assert "SUCCEEDED</span>, step 200 of 200" in known["job"]._repr_html_()
+    assert known["job"].detail().job["trainingInput"]["args"] == ["--learning-rate", "0.003"]
+    known["client"].close()
+
+
+def test_job_that_goes_on_times_out_and_can_be_cancelled_and_followed_by_another(client: Client) -> None:
+    job = client.submit("config.yaml", args=["--learning-rate", 0])
+    with pytest.raises(WaitTimeout, match=r"is still \w+ after 0.01 s. It goes on."):
+        job.wait(timeout=0.01)
+    job.cancel()
+    job.cancel()
+    assert client.submit("config.yaml").id != job.id  # of the same second
+
+
+def test_config_that_is_wrong_raises_all_that_is_and_uploads_nothing(client: Client) -> None:
+    config = {"trainingInput": {"workerCount": "two", "masterType": "n1-standrd-4"}}
+    with pytest.raises(InvalidArgument) as caught:
+        client.submit(config, package_path="trainer", labels={"Team": "x"}, secrets={"PATH": "a"})
+    where = (
+        "config:3: workerCount",
+        "config:4: masterType",
+        "--labels: has the key 'Team'",
+        "--set-secrets: PATH is",
+    )
+    for part in where:
+        assert part in caught.value.message
+    assert client.jobs() == []

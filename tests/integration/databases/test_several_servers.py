@@ -1,0 +1,243 @@
+"""Several server processes on one PostgreSQL database and one data directory: whichever is asked, all is one."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from beds import databases
+from integration.api.api_support import (
+    ADMIN,
+    AGENT,
+    TOKENS,
+    Clock,
+    ScriptedAgent,
+    Server,
+    eventually,
+    server,
+    serving,
+    settings,
+)
+from trainyard_protocol.errors import FailedPrecondition
+from trainyard_protocol.wire.sync import SyncRequest, SyncResponse
+from trainyard_server.app import create_app
+from trainyard_server.control.leader_election import LEASE, LeaderElection
+from trainyard_server.domain.access.sessions import cookie_name
+from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.events.notifier import Notifier
+from trainyard_server.storage.events.postgres import PostgresNotifications
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def on_postgresql(postgresql: databases.PostgreSQL) -> Iterator[None]:
+    with databases.use(postgresql):
+        yield
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
+    clock = Clock()
+    with server(tmp_path, clock) as one, server(tmp_path, clock) as other:
+        yield one, other
+
+
+def test_job_goes_through_both_servers_call_by_call(pair: tuple[Server, Server]) -> None:
+    one, other = pair
+    agents = ScriptedAgent(one), ScriptedAgent(other)
+    agents[1].runs, agents[1].replicas, agents[1].shipped = (
+        agents[0].runs,
+        agents[0].replicas,
+        agents[0].shipped,
+    )
+    one.create()
+    agents[0].sync()
+    other.tick()
+    agents[1].sync()
+    run = agents[1].run
+    agents[1].runs = agents[0].runs = {run.run_id: run}
+    agents[0].start(run)
+    for number in range(6):
+        agents[number % 2].log(f"line {number}", run=run)
+    agents[1].exit(run=run)
+    one.tick()
+    assert one.job() == other.job()
+    assert one.job()["state"] == "SUCCEEDED"
+    assert one.stream() == other.stream()
+    lines = [data["text"] for kind, data, _ in one.stream(task="master-replica-0") if kind == "log"]
+    assert lines == [f"line {number}" for number in range(6)]
+    service = [data["text"] for kind, data, _ in one.stream(task="service") if kind == "log"]
+    assert service == one.events(), "each of the service's lines once"
+
+
+def test_news_of_one_server_wakes_those_who_wait_at_the_other(tmp_path: Path) -> None:
+    """An agent's held sync at one, a cancellation and log lines at the other."""
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(server(tmp_path, Clock())) for _ in range(2))
+        here, there = (
+            httpx.Client(base_url=stack.enter_context(serving(s.app)), timeout=PATIENCE_S)
+            for s in (one, other)
+        )
+        stack.enter_context(here)
+        stack.enter_context(there)
+        agent = ScriptedAgent(one)
+        one.create()
+        agent.sync()
+        one.tick()
+        agent.sync()
+        agent.start()
+        seen = agent.sync()
+
+        def held() -> SyncResponse:
+            request = SyncRequest(agent=agent.info, runs=agent.reports(), seen=seen.version, wait_s=25)
+            answer = there.post("/agent/v1/sync", content=request.model_dump_json(), headers=AGENT)
+            return SyncResponse.model_validate_json(answer.raise_for_status().content)
+
+        def follow() -> list[str]:
+            path = "/trainyard/v1/projects/p/jobs/job/logs"
+            texts: list[str] = []
+            query = {"task": "master-replica-0", "follow": "true"}
+            with there.stream("GET", path, params=query, headers=ADMIN) as stream:
+                for line in stream.iter_lines():
+                    if line.startswith("data: ") and '"cursor"' in line:
+                        texts.append(json.loads(line.removeprefix("data: "))["text"])
+                    if "second" in texts:
+                        break
+            return texts
+
+        began = time.monotonic()
+        answer, texts = _Later(held), _Later(follow)
+        agent.log("first")
+        agent.log("second")
+        assert texts.result() == ["first", "second"]
+        one.cancel()
+        assert answer.result().runs[0].target == "stop"
+        assert time.monotonic() - began < 20, "it was woken, and did not just end its wait"
+
+
+def test_session_that_is_ended_at_one_is_over_at_the_other_with_its_streams(
+    pair: tuple[Server, Server],
+) -> None:
+    one, other = pair
+    session = one.use_cases.sessions.open(TOKENS[0].credential, one.clock())
+    with serving(other.app) as url:
+        cookie = {"Cookie": f"{cookie_name('http', url.removeprefix('http://'))}={session.value}"}
+        with httpx.stream(
+            "GET", f"{url}/live/", headers=cookie, trust_env=False, timeout=PATIENCE_S
+        ) as stream:
+            lines = stream.iter_lines()
+            assert next(lines) == "event: hello"
+            one.use_cases.revoked_sessions.revoke(session)
+            assert (
+                httpx.get(f"{url}/trainyard/v1/me", headers=cookie, trust_env=False, timeout=60).status_code
+                == 401
+            )
+            assert list(lines)[-3:] == ["event: over", "data:", ""]
+
+
+def test_bus_carries_more_topics_than_fit_one_message_and_survives_its_connection(database: str) -> None:
+    here, there = Notifier(), Notifier()
+    buses = PostgresNotifications(database, here), PostgresNotifications(database, there)
+    reported: set[str] = set()
+    there.deliver = lambda *topics: reported.update(topics)  # type: ignore[method-assign]
+
+    def arrives(topic: str) -> bool:
+        here.publish(topic)
+        return topic in reported
+
+    for bus in buses:
+        bus.start()
+    try:
+        topics = {f"job:{number}" for number in range(5000)}
+        eventually(partial(arrives, "ready"))
+        here.publish(*topics)
+        eventually(lambda: topics <= reported, PATIENCE_S)
+        store = Store(database)
+        with store.write() as writer:
+            writer._session.connection().exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        store.close()
+        reported.clear()
+        eventually(partial(arrives, "again"), PATIENCE_S)
+    finally:
+        for bus in buses:
+            bus.close()
+
+
+def test_server_on_another_data_directory_is_refused(tmp_path: Path, database: str) -> None:
+    create_app(settings(tmp_path / "one", database=database)).state.use_cases.backend.store.close()
+    with pytest.raises(FailedPrecondition, match="share one data directory"):
+        create_app(settings(tmp_path / "two", database=database))
+    create_app(settings(tmp_path / "one", database=database)).state.use_cases.backend.store.close()
+
+
+class TestLeadership:
+    @pytest.fixture
+    def stores(self, database: str) -> Iterator[list[Store]]:
+        stores = [Store(database), Store(database)]
+        yield stores
+        for store in stores:
+            store.close()
+
+    def test_one_of_two_leads(self, stores: list[Store]) -> None:
+        clock = Clock()
+        one, other = (LeaderElection(store, clock.stopwatch, ttl_s=15) for store in stores)
+        assert one.held()
+        for _ in range(100):
+            clock.advance(1)
+            assert one.held()
+            assert not other.held()
+
+    def test_other_follows_when_the_first_is_silent_for_the_lease(self, stores: list[Store]) -> None:
+        clock = Clock()
+        one, other = (LeaderElection(store, clock.stopwatch, ttl_s=15) for store in stores)
+        assert one.held()
+        assert not other.held()
+        clock.advance(14)
+        assert not other.held()
+        clock.advance(1)
+        assert other.held()
+        assert not one.held(), "it finds that it has lost it"
+
+    def test_two_that_want_it_at_once_do_not_both_get_it(self, stores: list[Store]) -> None:
+        for _ in range(10):
+            leaderships = [LeaderElection(store, Clock().stopwatch, ttl_s=15) for store in stores]
+            held = [later.result() for later in [_Later(leadership.held) for leadership in leaderships]]
+            assert sorted(held) == [False, True]
+            for leadership in leaderships:
+                leadership.release()
+
+    def test_one_that_is_released_is_taken_at_once(self, stores: list[Store]) -> None:
+        one, other = (LeaderElection(store, Clock().stopwatch, ttl_s=15) for store in stores)
+        assert one.held()
+        assert not other.held()
+        one.release()
+        assert other.held()
+        with stores[0].read() as reader:
+            lease = reader.lease(LEASE)
+        assert lease is not None
+        assert lease.holder == other.name
+
+
+class _Later:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._outcome: list[Any] = []
+        self._thread = threading.Thread(target=lambda: self._outcome.append(call()), daemon=True)
+        self._thread.start()
+
+    def result(self) -> Any:
+        self._thread.join(2 * PATIENCE_S)
+        assert self._outcome, "it did not come back"
+        return self._outcome[0]

@@ -1,0 +1,230 @@
+"""From the engine's frames to numbered lines, whatever breaks in between."""
+
+import json
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent.engines.docker.engine import EngineDown
+from trainyard_agent.engines.docker.log_copier import LineReader, LogCopier
+from trainyard_agent.runtimes.base import LogSlice
+from trainyard_agent.runtimes.log_file import LogFile
+from trainyard_agent.runtimes.supervisor import truncate_torn_line
+
+TIME = "2026-11-21T05:59:45.384132660Z"
+
+
+def frame(text: bytes, stream: int = 1) -> bytes:
+    data = f"{TIME} ".encode() + text
+    return struct.pack(">BxxxL", stream, len(data)) + data
+
+
+def texts(lines: list[bytes]) -> list[str]:
+    return [json.loads(line)["text"] for line in lines]
+
+
+def test_line_reader_gives_stream_and_time_in_microseconds() -> None:
+    (line,) = LineReader().feed(frame(b"hello\n", 2))
+    assert json.loads(line) == {"time": "2026-11-21T05:59:45.384132Z", "stream": "stderr", "text": "hello"}
+
+
+def test_line_reader_takes_frames_in_any_pieces() -> None:
+    data = frame(b"one\n") + frame(b"two\n", 2) + frame("größe\n".encode())
+    reader = LineReader()
+    found = [line for n in range(len(data)) for line in reader.feed(data[n : n + 1])]
+    assert texts(found) == ["one", "two", "größe"]
+
+
+def test_line_reader_joins_what_the_engine_cut() -> None:
+    whole = "é" * 20_000
+    data = whole.encode() + b"\n"
+    reader = LineReader()
+    found = [line for n in range(0, len(data), 16_384) for line in reader.feed(frame(data[n : n + 16_384]))]
+    assert texts(found) == [whole]
+
+
+def test_line_reader_keeps_the_streams_apart() -> None:
+    reader = LineReader()
+    found = reader.feed(frame(b"out") + frame(b"err", 2) + frame(b" more\n") + frame(b" end\n", 2))
+    assert texts(found) == ["out more", "err end"]
+
+
+def test_line_reader_ends_a_line_without_newline_only_when_told() -> None:
+    reader = LineReader()
+    assert reader.feed(frame(b"last")) == []
+    assert texts(reader.end()) == ["last"]
+
+
+class TapeEngine:
+    """Plays a container's log; the first readings of it break off early."""
+
+    def __init__(self, *frames: bytes, breaks_after: tuple[int, ...] = ()) -> None:
+        self.frames = frames
+        self.breaks_after = list(breaks_after)
+        self.readings = 0
+
+    def log(self, container: str, follow: bool) -> "Tape":
+        self.readings += 1
+        return Tape(self.frames, self.breaks_after.pop(0) if self.breaks_after else None)
+
+
+class Tape:
+    def __init__(self, frames: tuple[bytes, ...], breaks_after: int | None) -> None:
+        self._frames = frames
+        self._breaks_after = breaks_after
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._frames[: self._breaks_after]
+        if self._breaks_after is not None:
+            raise EngineDown("cut")
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def copied(engine: TapeEngine, directory: Path, quota: int = 0) -> list[str]:
+    directory.mkdir(exist_ok=True)
+    copier = LogCopier(engine, "c" * 64, directory, lambda: True, quota)  # type: ignore[arg-type]
+    copier.run()
+    return [line.text for line in LogFile(directory / "log.jsonl").read(0, 10_000, 1 << 24)]
+
+
+def test_copier_writes_every_line_once_however_often_the_connection_breaks(tmp_path: Path) -> None:
+    frames = [frame(f"line {n}\n".encode(), 1 + n % 2) for n in range(50)]
+    engine = TapeEngine(*frames, frame(b"no newline"), breaks_after=(0, 7, 7, 30))
+    assert copied(engine, tmp_path) == [*(f"line {n}" for n in range(50)), "no newline"]
+    log = LogFile(tmp_path / "log.jsonl").slice(45, 10, 1 << 20, tmp_path / "done.json")
+    assert (log.complete, log.missing) == (True, 0)
+    (tmp_path / "log.jsonl").write_bytes(
+        b"".join((tmp_path / "log.jsonl").read_bytes().splitlines(True)[:20])
+    )
+    log = LogFile(tmp_path / "log.jsonl").slice(15, 10, 1 << 20, tmp_path / "done.json")
+    assert (log.complete, log.missing) == (True, 31)
+
+
+def test_copier_reads_again_after_an_error_that_the_engine_writes_into_the_log(tmp_path: Path) -> None:
+    class Failing(TapeEngine):
+        def log(self, container: str, follow: bool) -> Tape:
+            error = b"Error grabbing logs: invalid character"
+            written = struct.pack(">BxxxL", 3, len(error)) + error if not self.readings else b""
+            self.readings += 1
+            return Tape((self.frames[0] + written, *self.frames[1:]), None)
+
+    engine = Failing(frame(b"one\n"), frame(b"two\n"))
+    assert copied(engine, tmp_path) == ["one", "two"]
+    assert engine.readings > 1
+
+
+def test_copier_goes_on_where_another_agent_died_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    frames = [frame(f"line {n}\n".encode()) for n in range(5)]
+    assert len(copied(TapeEngine(*frames), tmp_path)) == 5
+    whole = (tmp_path / "log.jsonl").read_bytes()
+    (tmp_path / "log.jsonl").write_bytes(whole[: len(whole) * 2 // 3])
+    assert copied(TapeEngine(*frames), tmp_path) == [f"line {n}" for n in range(5)]
+
+
+def test_copier_of_a_container_that_was_removed_says_that_its_log_may_lack_lines(tmp_path: Path) -> None:
+    class Removed(TapeEngine):
+        def log(self, container: str, follow: bool) -> Tape | None:  # type: ignore[override]
+            return super().log(container, follow) if follow else None
+
+    assert copied(Removed(frame(b"one\n")), tmp_path) == ["one"]
+    log = LogFile(tmp_path / "log.jsonl").slice(0, 10, 1 << 20, tmp_path / "done.json")
+    assert (log.complete, log.missing) == (True, None)
+
+
+def test_copier_ends_when_its_run_is_removed(tmp_path: Path) -> None:
+    engine = TapeEngine(breaks_after=(0,) * 100)
+    copier = LogCopier(engine, "c" * 64, tmp_path / "gone", lambda: True)  # type: ignore[arg-type]
+    copier.run()
+    assert engine.readings == 1
+
+
+def test_copier_that_is_closed_says_nothing_of_an_end(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Waits(Tape):
+        def __iter__(self) -> Iterator[bytes]:
+            yield frame(b"line\n")
+            begun.set()
+            go_on.wait()
+
+        def interrupt(self) -> None:
+            go_on.set()
+
+    class Engine(TapeEngine):
+        def log(self, container: str, follow: bool) -> Tape:
+            return Waits((), None)
+
+    copier = LogCopier(Engine(), "c" * 64, tmp_path, lambda: True)  # type: ignore[arg-type]
+    copier.start()
+    assert begun.wait(10)
+    copier.close()
+    assert not copier.is_alive()
+    assert not (tmp_path / "done.json").exists()
+
+
+def slices(directory: Path) -> LogSlice:
+    return LogFile(directory / "log.jsonl").slice(0, 10_000, 1 << 24, directory / "done.json")
+
+
+def test_copier_keeps_what_its_quota_has_room_for_however_often_the_connection_breaks(tmp_path: Path) -> None:
+    frames = [frame(f"line {n}\n".encode(), 1 + n % 2) for n in range(50)]
+    copied(TapeEngine(*frames), tmp_path / "whole")
+    size = (tmp_path / "whole" / "log.jsonl").stat().st_size
+    engine = TapeEngine(*frames, breaks_after=(0, 7, 7, 20))
+    kept = copied(engine, tmp_path / "cut", size // 2)
+    assert kept == [f"line {n}" for n in range(len(kept))]
+    assert 20 <= len(kept) <= 25
+    assert (tmp_path / "cut" / "log.jsonl").stat().st_size <= size // 2
+    assert slices(tmp_path / "cut").cut
+    assert slices(tmp_path / "cut").complete
+    copied(TapeEngine(*frames), tmp_path / "enough", size)
+    assert len(slices(tmp_path / "enough").lines) == 50
+    assert not slices(tmp_path / "enough").cut
+
+
+def test_copier_reads_no_more_of_a_log_that_is_cut(tmp_path: Path) -> None:
+    frames = [frame(b"line\n") for _ in range(50)]
+    over: list[bool] = []
+    engine = TapeEngine(*frames)
+
+    def is_over() -> bool:
+        over.append(len(over) > 2)
+        return over[-1]
+
+    LogCopier(engine, "c" * 64, tmp_path, is_over, 500).run()  # type: ignore[arg-type]
+    assert engine.readings == 1
+    assert slices(tmp_path).cut
+
+
+def test_copier_cuts_a_log_whose_beginning_the_engine_has_dropped(tmp_path: Path) -> None:
+    frames = [frame(f"line {n}\n".encode()) for n in range(50)]
+    copied(TapeEngine(*frames[:20]), tmp_path, 1 << 20)
+    (tmp_path / "done.json").unlink()
+    assert copied(TapeEngine(*frames[10:]), tmp_path, 1 << 20) == [f"line {n}" for n in range(20)]
+    assert slices(tmp_path).cut
+
+
+def test_copier_cuts_a_log_of_which_the_engine_has_less(tmp_path: Path) -> None:
+    frames = [frame(b"the same\n") for _ in range(20)]
+    copied(TapeEngine(*frames), tmp_path, 1 << 20)
+    (tmp_path / "done.json").unlink()
+    assert copied(TapeEngine(*frames[:5]), tmp_path, 1 << 20) == ["the same"] * 20
+    assert slices(tmp_path).cut
+
+
+@pytest.mark.parametrize(("content", "count"), [(b"", 0), (b"a\nb\n", 2), (b"a\nb\nhalf", 2), (b"half", 0)])
+def test_mend_cuts_off_what_was_not_written_to_its_end(tmp_path: Path, content: bytes, count: int) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    assert truncate_torn_line(path) == count
+    assert path.read_bytes() == content[: content.rfind(b"\n") + 1]
+
+
+def test_mend_of_no_file_is_none(tmp_path: Path) -> None:
+    assert truncate_torn_line(tmp_path / "log") == 0

@@ -1,0 +1,250 @@
+"""The description of a container, and what its state says: pure."""
+
+from typing import Any
+
+import pytest
+
+from trainyard_agent.engines.docker import spec as docker_spec
+from trainyard_agent.engines.docker.spec import ImageInfo, Owner
+from trainyard_agent.runtimes.base import Launch, ProgramUser
+from trainyard_agent.runtimes.installing import PACKAGES
+from trainyard_protocol.job.cluster import Task
+from trainyard_protocol.states import Reason
+from unit.agent.stub_server import run_order
+
+RUN = "1F0C3A9BE2" + "0" * 22
+MASTER, WORKER = "master-replica-0", "worker-replica-1"
+IMAGE = ImageInfo("sha256:abc", ("PATH=/opt/bin:/bin", "LANG=C"), ("/entry",), ("serve", "--port"))
+ENDED = {
+    "Status": "exited",
+    "ExitCode": 0,
+    "OOMKilled": False,
+    "Error": "",
+    "StartedAt": "2026-11-21T05:59:41.085364984Z",
+    "FinishedAt": "2026-11-21T05:59:42.000000001Z",
+}
+
+
+def spec(launch: Launch, **given: Any) -> dict[str, Any]:
+    order = run_order(RUN, MASTER, WORKER)
+    addresses = {MASTER: "172.18.0.2", WORKER: "172.18.0.3"}
+    options = {"addresses": addresses, "gateway": "172.17.0.1", "pids_limit": 100, **given}
+    return docker_spec.container_spec(
+        Owner("a1", "http://s", "/state", "host view"), order, launch, IMAGE, **options
+    )
+
+
+def launch(**given: Any) -> Launch:
+    defaults = {"task": WORKER, "command": ("--epochs", "5"), "environment": {"TF_CONFIG": '{"a": 1}'}}
+    return Launch(**{**defaults, "cpus": (2, 3), "memory_bytes": 8 * 10**9, **given})
+
+
+def test_addresses_are_the_real_services_names_and_port() -> None:
+    assert docker_spec.addresses(run_order(RUN, MASTER, WORKER)) == {
+        MASTER: "cmle-training-master-1f0c3a9be2-0:2222",
+        WORKER: "cmle-training-worker-1f0c3a9be2-1:2222",
+    }
+
+
+def test_address_of_a_lone_master_is_loopback() -> None:
+    assert docker_spec.addresses(run_order(RUN, MASTER)) == {MASTER: "127.0.0.1:2222"}
+
+
+@pytest.mark.parametrize("task", ["master-replica-0", "evaluator-replica-123"])
+def test_host_name_fits_into_the_kernels_64_characters(task: str) -> None:
+    assert len(docker_spec.host_name(RUN, Task.parse(task))) <= 64
+
+
+def test_spec_resolves_the_replicas_own_name_on_its_runs_network_alone() -> None:
+    made = spec(launch())
+    network = docker_spec.network_name(run_order(RUN, MASTER))
+    assert made["Hostname"] == "cmle-training-worker-1f0c3a9be2-1"
+    assert made["HostConfig"]["NetworkMode"] == network
+    endpoint = {"Aliases": [made["Hostname"]], "IPAMConfig": {"IPv4Address": "172.18.0.3"}}
+    assert made["NetworkingConfig"] == {"EndpointsConfig": {network: endpoint}}
+
+
+def test_spec_names_the_peers_before_they_are_there() -> None:
+    hosts = spec(launch())["HostConfig"]["ExtraHosts"]
+    assert hosts[1:] == ["cmle-training-master-1f0c3a9be2-0:172.18.0.2"]
+
+
+def test_ip_addresses_begin_after_the_gateway_and_fit_into_the_network() -> None:
+    tasks = [MASTER, *(f"worker-replica-{n}" for n in range(4))]
+    order = run_order(RUN, *tasks)
+    assert list(docker_spec.ip_addresses(order, "10.1.2.0/24").values()) == [
+        f"10.1.2.{n}" for n in range(2, 7)
+    ]
+    with pytest.raises(ValueError, match=r"10\.1\.2\.0/29 has no room for 6 replicas"):
+        docker_spec.ip_addresses(run_order(RUN, *tasks, "worker-replica-4"), "10.1.2.0/29")
+
+
+def test_spec_labels_say_whose_it_is() -> None:
+    assert spec(launch())["Labels"] == {
+        "trainyard.agent": "a1",
+        "trainyard.server": "http://s",
+        "trainyard.state-dir": "/state",
+        "trainyard.host": "host view",
+        "trainyard.role": "replica",
+        "trainyard.run": RUN,
+        "trainyard.job": "p/j",
+        "trainyard.attempt": "1",
+        "trainyard.task": WORKER,
+    }
+
+
+def test_spec_holds_the_replica_to_its_share() -> None:
+    host = spec(launch())["HostConfig"]
+    assert (host["Memory"], host["MemorySwap"], host["ShmSize"]) == (8 * 10**9, 8 * 10**9, 4 * 10**9)
+    assert (host["CpusetCpus"], host["PidsLimit"]) == ("2,3", 100)
+
+
+def test_spec_gives_no_privilege_and_no_place_of_the_host() -> None:
+    host = spec(launch())["HostConfig"]
+    assert host["Privileged"] is False
+    assert host["CapDrop"] == ["ALL"]
+    assert not {"SYS_ADMIN", "NET_RAW", "SYS_PTRACE", "MKNOD", "NET_ADMIN"} & set(host["CapAdd"])
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert host["Mounts"] == []
+    assert host["DeviceRequests"] == []
+    assert host["IpcMode"] == "private"
+
+
+def test_spec_gives_another_user_a_home_and_no_capability() -> None:
+    made = spec(launch(user=ProgramUser(1000, 7, "ann"), environment={"USER": "mine"}))
+    assert (made["User"], made["WorkingDir"]) == ("1000:7", docker_spec.HOME)
+    assert {f"HOME={docker_spec.HOME}", "USER=mine", "LOGNAME=ann"} < set(made["Env"])
+    assert made["HostConfig"]["CapAdd"] == []
+    assert "User" not in spec(launch())
+    assert spec(launch())["HostConfig"]["CapAdd"]
+    order, kept = run_order(RUN, MASTER, WORKER), ImageInfo("sha256:abc", user="trainer")
+    of_image = docker_spec.container_spec(
+        Owner("a1"), order, launch(), kept, addresses={}, gateway="", pids_limit=1
+    )
+    assert of_image["HostConfig"]["CapAdd"] == []
+
+
+def test_spec_mounts_the_runs_packages_read_only_and_its_job_dir() -> None:
+    made = spec(launch(packages="/state/env", job_dir="/data/link/out", job_dir_source="/data/real/out"))
+    assert made["HostConfig"]["Mounts"] == [
+        {"Type": "bind", "Source": "/state/env", "Target": PACKAGES, "ReadOnly": True},
+        {"Type": "bind", "Source": "/data/real/out", "Target": "/data/link/out", "ReadOnly": False},
+    ]
+    assert f"PATH={PACKAGES}/bin:/opt/bin:/bin" in made["Env"]
+
+
+def test_spec_asks_for_gpus_by_the_drivers_ids() -> None:
+    made = spec(launch(gpus=("GPU-1", "GPU-2")))
+    assert made["HostConfig"]["DeviceRequests"] == [
+        {"DeviceIDs": ["GPU-1", "GPU-2"], "Capabilities": [["gpu"]]}
+    ]
+    assert not [pair for pair in made["Env"] if pair.startswith("NVIDIA_VISIBLE_DEVICES")]
+
+
+def test_spec_without_gpus_hides_them_from_images_that_ask_for_all() -> None:
+    assert "NVIDIA_VISIBLE_DEVICES=void" in spec(launch())["Env"]
+
+
+def test_spec_never_changes_what_the_service_set() -> None:
+    made = spec(launch(environment={"PYTHONUNBUFFERED": "", "TF_CONFIG": "{}"}))
+    assert "PYTHONUNBUFFERED=" in made["Env"]
+    assert "TF_CONFIG={}" in made["Env"]
+
+
+@pytest.mark.parametrize(
+    ("given", "entrypoint", "command", "program"),
+    [
+        ({"command": ()}, None, None, "/entry"),
+        ({"command": ("a",)}, None, ["a"], "/entry"),
+        ({"command": (), "entrypoint": ("run",)}, ["run"], None, "run"),
+        ({"command": ("a",), "entrypoint": ("run",)}, ["run"], ["a"], "run"),
+    ],
+)
+def test_entry_point_and_arguments_follow_dockers_rules(
+    given: dict[str, Any], entrypoint: Any, command: Any, program: str
+) -> None:
+    made = spec(launch(**given))
+    assert (made["Entrypoint"], made["Cmd"]) == (entrypoint, command)
+    assert IMAGE.program(launch(**given)) == program
+
+
+def test_program_of_an_image_without_entry_point_is_its_command() -> None:
+    image = ImageInfo("sha256:abc", command=("serve",))
+    assert image.program(launch(command=())) == "serve"
+    assert image.program(launch(command=("train",))) == "train"
+    assert ImageInfo("sha256:abc").program(launch(command=())) == ""
+
+
+def test_host_has_no_name_where_the_engine_has_no_bridge() -> None:
+    assert spec(launch(), gateway="", addresses={})["HostConfig"]["ExtraHosts"] == []
+    assert spec(launch(), addresses={})["HostConfig"]["ExtraHosts"] == ["host.docker.internal:172.17.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "reason", "message"),
+    [
+        ({}, 0, Reason.COMPLETED, "It completed."),
+        ({"ExitCode": 3}, 3, Reason.PROGRAM_ERROR, "It exited with a non-zero status of 3."),
+        ({"ExitCode": 137}, 137, Reason.KILLED_BY_SIGNAL, "It was killed by signal 9 (SIGKILL)."),
+        ({"ExitCode": 137, "OOMKilled": True}, 137, Reason.OUT_OF_MEMORY, "Its memory limit is 8 GB."),
+        ({"ExitCode": 1, "OOMKilled": True}, 1, Reason.OUT_OF_MEMORY, "Its memory limit is 8 GB."),
+        ({"ExitCode": 0, "OOMKilled": True}, 0, Reason.COMPLETED, "It completed."),
+        (
+            {
+                "ExitCode": 127,
+                "StartedAt": "0001-01-01T00:00:00Z",
+                "Error": "failed to create shim task: OCI runtime create failed: runc create failed: unable to "
+                'start container process: exec: "/x": stat /x: no such file or directory: unknown',
+            },
+            None,
+            Reason.START_FAILED,
+            'exec: "/x": stat /x: no such file or directory.',
+        ),
+    ],
+)
+def test_exit_of_a_container_says_code_reason_and_why(
+    state: dict[str, Any], code: int | None, reason: Reason, message: str
+) -> None:
+    ended = docker_spec.exit_of({**ENDED, **state}, 8 * 10**9)
+    assert (ended.code, ended.reason, ended.message) == (code, reason, message)
+    assert ended.finished_at.isoformat() == "2026-11-21T05:59:42+00:00"
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "reason"),
+    [
+        (400, 'runc: unable to start container process: exec: "x": not found: unknown', Reason.START_FAILED),
+        (500, "no space left on device", Reason.HOST_FAILED),
+        (409, "could not select device driver", Reason.HOST_FAILED),
+    ],
+)
+def test_refused_start_says_whose_fault_it_was(status: int, words: str, reason: Reason) -> None:
+    assert docker_spec.refused_start(status, words)[1] is reason
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-21T05:59:41.085364984Z", "2026-11-21T05:59:41.085364+00:00"),
+        ("2026-11-21T05:59:41Z", "2026-11-21T05:59:41+00:00"),
+        ("2026-11-21T05:59:41.5Z", "2026-11-21T05:59:41.500000+00:00"),
+    ],
+)
+def test_parse_time_reads_the_engines_times(text: str, expected: str) -> None:
+    found = docker_spec.parse_time(text)
+    assert found is not None
+    assert found.isoformat() == expected
+
+
+def test_parse_time_of_never_is_none() -> None:
+    assert docker_spec.parse_time("0001-01-01T00:00:00Z") is None
+    assert docker_spec.parse_time("") is None
+
+
+@pytest.mark.parametrize(
+    ("quota", "size", "files"), [(0, "1000t", "1"), (5, "1048576", "2"), (1 << 30, "1073741824", "2")]
+)
+def test_engine_keeps_more_of_a_log_than_its_quota(quota: int, size: str, files: str) -> None:
+    made = spec(launch(log_quota_bytes=quota))["HostConfig"]["LogConfig"]
+    assert made["Type"] == "local"
+    assert made["Config"] == {"max-size": size, "max-file": files, "compress": "false"}

@@ -1,0 +1,79 @@
+"""All objects of a run against the schemas of each Kubernetes that is in use."""
+
+from dataclasses import replace
+
+import kubernetes_validate
+import pytest
+
+from contract.runtimes.runtime_labs import order
+from trainyard_agent.engines.kubernetes.capacity.admission import SchedulerGroups
+from trainyard_agent.engines.kubernetes.pods import objects, peers
+from trainyard_agent.engines.kubernetes.staging import installation
+from trainyard_agent.engines.kubernetes.staging.installation import Installation
+from trainyard_agent.runtimes.base import Launch, SecretFile
+from trainyard_agent.runtimes.installing import InstallLimits
+from trainyard_protocol.job.pod_settings import PodSettings, PodToleration
+
+CHIEF, RUN = "master-replica-0", "AB" * 16
+VERSIONS = [f"1.{minor}" for minor in range(25, 38)]
+PLAIN = Launch(CHIEF, ("-c", "true"), {"A": "b"}, (), 1 << 30, image="i", entrypoint=("sh",), vcpus=2)
+FULL = replace(
+    PLAIN,
+    accelerator_type="NVIDIA_L4",
+    accelerator_count=1,
+    job_dir="/mnt/jobs/a",
+    job_dir_source="jobs/a",
+    secrets={"TOKEN": "t"},
+    secret_files=(SecretFile("key", "/run/key", "KEY", "k"),),
+    pod=PodSettings(
+        node_selector={"pool": "spot"},
+        tolerations=(
+            PodToleration(key="spot", value="yes", effect="NoExecute", toleration_seconds=5),
+            PodToleration(operator="Exists"),
+        ),
+        priority_class="low",
+        image_pull_secrets=("registry",),
+        run_as_user=1000,
+        runtime_class="nvidia",
+    ),
+)
+INSTALLATION = Installation(
+    names=("a.whl",),
+    limits=InstallLimits(),
+    files=("plan.json",),
+    environment={"A": "b"},
+    command=("python3",),
+)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_objects_of_a_run_are_what_the_api_knows(version: str) -> None:
+    owner, run = objects.PodOwner("agent"), order(RUN, CHIEF, "worker-replica-0")
+    for found in (
+        objects.root(owner, run),
+        objects.service(owner, run, "uid"),
+        objects.secret(owner, run, "uid", FULL),
+        objects.pod(owner, run, PLAIN, "uid"),
+        objects.pod(owner, run, FULL, "uid", peers.parts(run, FULL, "python")),
+        objects.pod(owner, run, FULL, "uid", installation.parts(run, FULL, INSTALLATION)),
+        installation.config(owner, run, "uid", [b"plan"]),
+    ):
+        assert kubernetes_validate.validate(found, version, strict=True) == version
+
+
+def test_gang_of_the_scheduler_is_what_the_api_knows_since_1_37() -> None:
+    owner, run, groups = objects.PodOwner("agent"), order(RUN, CHIEF, "worker-replica-0"), SchedulerGroups()
+    pods = [
+        objects.pod(owner, run, launch, "uid") for launch in (FULL, replace(FULL, task="worker-replica-0"))
+    ]
+    (group,) = groups.groups(owner, run, "uid", pods)
+    assert group["spec"]["priorityClassName"] == "low"
+    for found in (group, groups.member(run, pods[0])):
+        assert kubernetes_validate.validate(found, "1.37", strict=True) == "1.37"
+
+
+def test_misspelt_field_is_found() -> None:
+    pod = objects.pod(objects.PodOwner("agent"), order(RUN, CHIEF), PLAIN, "uid")
+    pod["spec"]["containers"][0]["volumeMount"] = []
+    with pytest.raises(kubernetes_validate.ValidationError, match="volumeMount"):
+        kubernetes_validate.validate(pod, VERSIONS[-1], strict=True)

@@ -1,0 +1,229 @@
+"""One run whose files are damaged, unreadable or cannot be removed: the others and the agent go on."""
+
+import errno
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beds.run_ids import unique_run
+from contract.runtimes.runtime_labs import Driver
+from trainyard_agent.engines.process.runtime import ProcessRuntime
+from trainyard_agent.host import process_tags
+from trainyard_agent.host.files import read_json, remove_tree
+from trainyard_agent.main import main
+from trainyard_agent.runtimes import record_files, run_directories
+from trainyard_protocol.states import Reason, ReplicaState
+from unit.agent.shells import RUN, TASK, start
+
+OTHER = unique_run("2")
+DAMAGES = [
+    pytest.param("", id="empty"),
+    pytest.param("\0\0\0", id="zeros"),
+    pytest.param("[]", id="no object"),
+    pytest.param("{}", id="no fields"),
+    pytest.param('{"time": 1', id="cut"),
+]
+
+
+def up(driver: Driver, run_id: str) -> bool:
+    return driver.texts(run_id, TASK) == ["up"]
+
+
+def refuse_to_remove(monkeypatch: pytest.MonkeyPatch, run_id: str) -> None:
+    def refuse(path: Path) -> None:
+        if run_id in path.name:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        remove_tree(path)
+
+    monkeypatch.setattr(run_directories, "remove_tree", refuse)
+
+
+def names(runs: Path) -> list[str]:
+    return sorted(path.name for path in runs.iterdir())
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_exit_that_is_damaged_counts_as_that_of_a_killed_supervisor(
+    driver: Driver, runs: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    start(driver, "echo up; exit 4")
+    driver.wait_for_log(RUN, TASK)
+    (runs / RUN / TASK / "exit.json").write_text(damage)
+    driver.lab.reopen()
+
+    driver.until(lambda: driver.reports(RUN)[TASK].exit)
+
+    ended = driver.reports(RUN)[TASK].exit
+    assert ended is not None
+    assert (ended.code, ended.reason) == (None, Reason.VANISHED)
+    assert driver.wait_for_log(RUN, TASK) == ["up"]
+    driver.lab.reopen()
+    assert driver.reports(RUN)[TASK].exit == ended
+    assert caplog.text.count("exit.json is ignored") == 1
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_start_note_that_is_damaged_counts_as_absent(driver: Driver, runs: Path, damage: str) -> None:
+    start(driver, "echo up; exit 4")
+    driver.wait_for_log(RUN, TASK)
+    (runs / RUN / TASK / "started.json").write_text(damage)
+    driver.lab.reopen()
+
+    report = driver.wait_for_exits(RUN)[TASK]
+
+    assert report.started_at is None
+    assert report.exit is not None
+    assert report.exit.code == 4
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_stop_order_that_is_damaged_is_written_anew(driver: Driver, runs: Path, damage: str) -> None:
+    start(driver, "echo up; exec sleep 1000")
+    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
+    (runs / RUN / "stop.json").write_text(damage)
+
+    driver.runtime.stop(RUN, 5.0)
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+    assert ended is not None
+    assert (ended.code, ended.reason, ended.after_stop) == (143, Reason.STOPPED, True)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_stop_order_that_is_damaged_is_to_the_supervisor_as_any_sigterm(
+    driver: Driver, runs: Path, damage: str
+) -> None:
+    start(driver, "echo up; exec sleep 1000")
+    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
+    (runs / RUN / "stop.json").write_text(damage)
+
+    os.kill((read_json(runs / RUN / "run.json") or {})["pids"][TASK], signal.SIGTERM)
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+    assert ended is not None
+    assert (ended.code, ended.reason, ended.after_stop) == (143, Reason.KILLED_BY_SIGNAL, False)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_recover_with_one_damaged_run_finds_the_others(
+    driver: Driver, runs: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for run_id in (RUN, OTHER):
+        start(driver, "echo up; exec sleep 1000", run_id)
+        driver.until(partial(up, driver, run_id))
+    (runs / RUN / "run.json").write_text(damage)
+
+    handles = driver.lab.reopen().recover()
+
+    assert [handle.run_id for handle in handles] == [OTHER]
+    assert driver.runtime.observe(RUN) == ()
+    assert driver.lab.remaining(RUN) == []
+    assert driver.reports(OTHER)[TASK].state is ReplicaState.RUNNING
+    assert caplog.text.count("run.json is ignored") == 1
+
+
+def test_recover_with_one_unreadable_run_finds_the_others_and_keeps_it(
+    driver: Driver, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run_id in (RUN, OTHER):
+        start(driver, "echo up; exec sleep 1000", run_id)
+        driver.until(partial(up, driver, run_id))
+
+    def fail(path: Path) -> dict[str, Any] | None:
+        if RUN in path.parts:
+            raise OSError(errno.EIO, "Input/output error")
+        return read_json(path)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(record_files, "read_json", fail)
+        assert [handle.run_id for handle in driver.lab.reopen().recover()] == [OTHER]
+
+    assert [handle.run_id for handle in driver.lab.reopen().recover()] == [RUN, OTHER]
+    assert driver.reports(RUN)[TASK].state is ReplicaState.RUNNING
+
+
+def test_recover_with_one_path_that_cannot_be_removed_finds_the_others(
+    driver: Driver, runs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (runs / f".removed-{RUN}").mkdir()
+    start(driver, "exec sleep 1000", OTHER)
+    refuse_to_remove(monkeypatch, RUN)
+
+    assert [handle.run_id for handle in driver.lab.reopen().recover()] == [OTHER]
+    assert "Device or resource busy" in caplog.text
+    assert names(runs) == [f".removed-{RUN}", OTHER]
+
+
+def test_recover_with_processes_that_hang_in_the_kernel_finds_the_others(
+    driver: Driver, runs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver.place(RUN, TASK)
+    start(driver, "exec sleep 1000", OTHER)
+    kill_tagged = process_tags.kill_tagged
+
+    def hang(run_id: str, *rest: Any, **options: Any) -> None:
+        if run_id == RUN:
+            raise process_tags.StillAlive("processes 1 cannot be killed")
+        kill_tagged(run_id, *rest, **options)
+
+    with monkeypatch.context() as hanging:
+        hanging.setattr(process_tags, "kill_tagged", hang)
+        assert [handle.run_id for handle in driver.lab.reopen().recover()] == [OTHER]
+    assert "processes 1 cannot be killed" in caplog.text
+
+
+def test_remove_that_leaves_files_forgets_the_run_and_recover_tries_again(
+    driver: Driver, runs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as busy:
+        refuse_to_remove(busy, RUN)
+        for _ in range(2):  # the second finds what the first has left
+            start(driver, "exec sleep 1000")
+            driver.runtime.remove(RUN)
+            assert driver.runtime.observe(RUN) == ()
+            assert process_tags.tagged(RUN) == []
+    assert len(names(runs)) == 2
+    assert not ProcessRuntime.has_runs(runs.parent)
+    assert "Device or resource busy" in caplog.text
+
+    driver.lab.reopen().recover()
+
+    assert names(runs) == []
+
+
+def test_program_that_removes_its_directory_is_ended_and_counts_as_vanished(
+    driver: Driver, runs: Path
+) -> None:
+    start(driver, 'echo up; rm -rf "${PWD%/work}"; sleep 1000')
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+
+    assert ended is not None
+    assert (ended.code, ended.reason) == (None, Reason.VANISHED)
+    driver.until(lambda: not process_tags.tagged(RUN))
+
+
+def test_remove_of_a_run_whose_directory_was_removed_ends_its_processes(driver: Driver, runs: Path) -> None:
+    start(driver, "echo up; setsid sleep 1000 & sleep 1000")
+    driver.until(lambda: up(driver, RUN) and len(process_tags.tagged(RUN)) > 1)
+    remove_tree(runs / RUN)
+
+    driver.runtime.remove(RUN)
+
+    assert not process_tags.tagged(RUN)
+
+
+def test_stop_all_with_one_damaged_run_that_cannot_be_removed_ends_the_others(
+    driver: Driver, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (runs / RUN).mkdir()
+    (runs / RUN / "run.json").write_text("{half")
+    start(driver, "exec sleep 1000", OTHER)
+    refuse_to_remove(monkeypatch, RUN)
+
+    assert main(["--state-dir", str(tmp_path / "state"), "--stop-all", "--grace", "5"]) == 0
+    assert process_tags.tagged(OTHER) == []

@@ -1,0 +1,272 @@
+"""A disk that takes nothing: programs go on, nothing that happened is lost, and a stop is still a stop."""
+
+import errno
+import os
+import resource
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from beds.run_ids import unique_run
+from contract.runtimes.runtime_labs import Driver
+from trainyard_agent.engines.process import runtime
+from trainyard_agent.host import process_tags
+from trainyard_agent.host.files import read_json, try_lock, write_json, write_private
+from trainyard_agent.runtimes import supervisor
+from trainyard_agent.runtimes.base import Launch, StartFailed
+from trainyard_protocol.states import Reason, ReplicaState
+from unit.agent.shells import RUN, TASK, start
+
+OTHER = unique_run("2")
+
+
+class FullDisk:
+    """The supervisors that start under it can write to no file: neither notes nor log nor their own words."""
+
+    def __init__(self, driver: Driver, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._runs = runs
+        spawn = driver.runtime._spawn  # type: ignore[attr-defined]
+
+        def spawn_without_room(directory: Path, launch: Launch) -> int:
+            (directory / "supervisor.err").symlink_to("/dev/full")
+            soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+            try:
+                return int(spawn(directory, launch))
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+        monkeypatch.setattr(driver.runtime, "_spawn", spawn_without_room)
+
+    def is_freed(self) -> None:
+        supervisor = (read_json(self._runs / RUN / "run.json") or {})["pids"][TASK]
+        _, hard = resource.prlimit(supervisor, resource.RLIMIT_FSIZE)
+        resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@pytest.fixture
+def full_disk(driver: Driver, runs: Path, monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    return FullDisk(driver, runs, monkeypatch)
+
+
+def running(driver: Driver, run_id: str) -> bool:
+    return driver.reports(run_id)[TASK].state is ReplicaState.RUNNING
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, refuses: Callable[[Path], bool]) -> None:
+    """A full disk for the agent's own writes to paths that `refuses` selects."""
+
+    def unless_full(write: Callable[..., None]) -> Callable[..., None]:
+        def write_if_allowed(path: Path, *arguments: object, **options: object) -> None:
+            if refuses(path):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write(path, *arguments, **options)
+
+        return write_if_allowed
+
+    for write in (write_json, write_private):
+        monkeypatch.setattr(runtime, write.__name__, unless_full(write))
+
+
+def lock_when_free(driver: Driver, path: Path) -> int:
+    held: list[int] = []
+
+    def lock_if_free() -> bool:
+        lock = try_lock(path)
+        held.extend([] if lock is None else [lock])
+        return bool(held)
+
+    driver.until(lock_if_free)
+    return held[0]
+
+
+def test_supervisor_on_a_full_disk_tells_all_once_there_is_room(
+    driver: Driver, full_disk: FullDisk, tmp_path: Path
+) -> None:
+    marker = tmp_path / "ran"
+    start(driver, f"echo up; touch {marker}; exit 3")
+    driver.until(lambda: marker.exists() and not process_tags.tagged(RUN))
+    assert driver.reports(RUN)[TASK].state is ReplicaState.STARTING
+
+    full_disk.is_freed()
+
+    report = driver.wait_for_exits(RUN)[TASK]
+    assert report.exit is not None
+    assert (report.exit.code, report.exit.reason) == (3, Reason.PROGRAM_ERROR)
+    assert report.started_at is not None
+    assert driver.wait_for_log(RUN, TASK) == ["up"]
+
+
+def test_log_held_back_by_a_full_disk_is_written_while_its_program_is_silent(
+    driver: Driver, full_disk: FullDisk, tmp_path: Path
+) -> None:
+    marker = tmp_path / "ran"
+    start(driver, f"echo up; touch {marker}; exec sleep 1000")
+    driver.until(marker.exists)
+    assert driver.texts(RUN, TASK) == []
+
+    full_disk.is_freed()
+
+    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
+    driver.until(lambda: driver.reports(RUN)[TASK].state is ReplicaState.RUNNING)
+
+
+def test_stop_on_a_full_disk_ends_the_program(
+    driver: Driver, full_disk: FullDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "ran"
+    start(driver, f"touch {marker}; exec sleep 1000")
+    driver.until(marker.exists)
+    refuse(monkeypatch, lambda path: True)
+
+    driver.runtime.stop(RUN, 5.0)
+
+    driver.until(lambda: not process_tags.tagged(RUN))
+    full_disk.is_freed()
+    assert driver.wait_for_exits(RUN)[TASK].exit is not None
+
+
+def test_stop_that_cannot_be_saved_is_still_reported_with_the_exit(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start(driver, "echo up; exec sleep 1000")
+    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
+    refuse(monkeypatch, lambda path: path.name == "stop.json")
+
+    driver.runtime.stop(RUN, 5.0, Reason.HOST_LOST)
+    driver.runtime.stop(RUN, 5.0, Reason.STOPPED)
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+    assert ended is not None
+    assert (ended.code, ended.reason, ended.after_stop) == (143, Reason.HOST_LOST, True)
+    assert caplog.text.count("it is stopped without") == 1
+
+
+def test_start_on_a_full_disk_is_the_fault_of_the_machine(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, lambda path: path.name == "launch.json")
+
+    with pytest.raises(StartFailed, match="No space left") as failure:
+        start(driver, "true")
+
+    assert failure.value.reason is Reason.HOST_FAILED
+    assert driver.lab.remaining(RUN) == []
+
+
+def test_exit_of_a_killed_supervisor_on_a_full_disk_is_recorded_later(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for run_id in (RUN, OTHER):
+        start(driver, "echo up; exec sleep 1000", run_id)
+        driver.until(partial(running, driver, run_id))
+    with monkeypatch.context() as full:
+        refuse(full, lambda path: RUN in path.parts)
+        driver.lab.kill_supervisor(RUN, TASK)
+        driver.until(lambda: driver.reports(RUN) and "cannot be recorded yet" in caplog.text)
+
+        assert driver.reports(RUN)[TASK].exit is None
+        assert not driver.runtime.has_ended(RUN)  # type: ignore[attr-defined]
+        assert driver.reports(OTHER)[TASK].state is ReplicaState.RUNNING
+
+    ended = driver.reports(RUN)[TASK].exit
+    assert ended is not None
+    assert ended.reason is Reason.VANISHED
+    assert driver.wait_for_log(RUN, TASK) == ["up"]
+
+
+def test_burial_gives_up_the_reserve(driver: Driver, runs: Path) -> None:
+    start(driver, "exec sleep 1000")
+    driver.until(lambda: driver.reports(RUN)[TASK].state is ReplicaState.RUNNING)
+    driver.lab.kill_supervisor(RUN, TASK)
+    driver.wait_for_exits(RUN)
+    assert not (runs / RUN / TASK / supervisor.RESERVE).exists()
+
+
+def test_supervisor_killed_after_the_exit_was_reported_leaves_a_log_that_ends(
+    driver: Driver, runs: Path
+) -> None:
+    start(driver, "echo up; exit 4")
+    driver.wait_for_log(RUN, TASK)
+    (runs / RUN / TASK / "done.json").unlink()  # as if it still waited for room, or for a descendant's end
+    driver.lab.reopen()
+    supervisor = lock_when_free(driver, runs / RUN / TASK / "alive")
+    before = driver.reports(RUN)
+    assert before[TASK].exit is not None
+    assert not driver.runtime.read_log(RUN, TASK, 0, 10, 1 << 20).complete
+
+    os.close(supervisor)
+
+    assert driver.reports(RUN) == before
+    assert driver.runtime.read_log(RUN, TASK, 0, 10, 1 << 20).complete
+
+
+def test_reserve_holds_real_room_until_the_end(driver: Driver, runs: Path) -> None:
+    start(driver, "echo up; exec sleep 1000")
+    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
+    reserve = runs / RUN / TASK / supervisor.RESERVE
+    assert reserve.stat().st_blocks * 512 >= 1 << 16
+
+    driver.runtime.stop(RUN, 5.0)
+    driver.wait_for_log(RUN, TASK)
+    driver.until(lambda: not reserve.exists())
+
+
+def test_note_of_the_end_on_a_full_disk_takes_the_place_of_the_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes, reserve = supervisor.ExitFiles(str(tmp_path)), tmp_path / supervisor.RESERVE
+    replace = os.replace
+
+    def full(source: str, target: str) -> None:
+        if reserve.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+
+    notes.add("started.json", {"pid": 1}, vital=False)
+    assert notes.pending
+    assert reserve.exists()
+
+    notes.add("exit.json", {"status": 0})
+    assert not notes.pending
+    assert (read_json(tmp_path / "started.json"), read_json(tmp_path / "exit.json")) == (
+        {"pid": 1},
+        {"status": 0},
+    )
+
+
+def test_note_of_the_end_is_on_the_disk_before_it_takes_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes, steps = supervisor.ExitFiles(str(tmp_path)), []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(fd: int) -> None:
+        steps.append(("fsync", os.fstat(fd).st_size))
+        fsync(fd)
+
+    def note_replace(source: str, target: str) -> None:
+        steps.append(("replace", Path(source).stat().st_size))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    notes.add("exit.json", {"status": 0})
+
+    assert steps == [("fsync", 13), ("replace", 13)]
+
+
+def test_note_for_a_directory_that_was_removed_is_dropped(tmp_path: Path) -> None:
+    directory = tmp_path / "replica"
+    directory.mkdir()
+    notes = supervisor.ExitFiles(str(directory))
+    notes.close()
+    directory.rmdir()
+
+    notes.add("exit.json", {"status": 0})
+
+    assert not notes.pending

@@ -1,0 +1,341 @@
+"""The process runtime: environment, CPUs, output, and processes that try to escape."""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beds.run_ids import unique_run
+from contract.runtimes.runtime_labs import Driver
+from trainyard_agent.engines.process.runtime import ProcessRuntime, replica_environment
+from trainyard_agent.host import process_tags, procfs
+from trainyard_agent.runtimes.base import Launch, StartFailed
+from trainyard_protocol.states import Reason, ReplicaState
+
+RUN, TASK, WORKER = unique_run("1"), "master-replica-0", "worker-replica-0"
+
+
+def start(driver: Driver, *command: str, **options: Any) -> None:
+    given: dict[str, Any] = {"environment": {}, "cpus": (), "memory_bytes": 0, **options}
+    launch = Launch(task=TASK, command=command, **given)
+    driver.place(RUN, TASK)
+    driver.runtime.start(RUN, [launch])
+
+
+def python(driver: Driver, source: str, **options: Any) -> list[str]:
+    """Run a Python program to its end; its lines."""
+    start(driver, sys.executable, "-c", source, **options)
+    return driver.wait_for_log(RUN, TASK)
+
+
+def test_replica_sees_a_clean_environment_of_its_own(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_TOKEN", "secret")
+    monkeypatch.setenv("SOMETHING_ELSE", "x")
+    (line,) = python(
+        driver,
+        "import os, json; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))",
+        environment={"TF_CONFIG": "{}"},
+        gpus=("GPU-1", "GPU-2"),
+    )
+
+    seen = json.loads(line)
+    directory = tmp_path / "state" / "runs" / RUN / TASK
+    assert seen["TF_CONFIG"] == "{}"
+    assert seen["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
+    assert seen["PYTHONUNBUFFERED"] == "1"
+    assert seen["TMPDIR"] == str(directory / "tmp")
+    assert seen["cwd"] == str(directory / "work")
+    assert seen["PATH"].startswith(f"{Path(sys.executable).parent}{os.pathsep}")
+    assert "SOMETHING_ELSE" not in seen
+    assert '"secret"' not in line
+
+
+def test_environment_hides_devices_that_were_not_granted() -> None:
+    launch = Launch(TASK, ("/venv/bin/python",), {"CUDA_VISIBLE_DEVICES": "0"}, (), 0)
+    environment = replica_environment(RUN, launch, Path("/d"), {"HOME": "/home/me", "PATH": "/bin"})
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment["HOME"] == "/home/me"
+    assert environment["PATH"] == "/venv/bin:/bin"
+
+
+def test_replica_is_held_to_its_cpus(driver: Driver) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    assert python(driver, "import os; print(os.sched_getaffinity(0))", cpus=(cpu,)) == [f"{{{cpu}}}"]
+
+
+def test_replica_with_cpus_that_are_not_there_could_not_be_started(driver: Driver) -> None:
+    assert python(driver, "print('never')", cpus=(999_999,)) == []
+    ended = driver.reports(RUN)[TASK].exit
+    assert ended is not None
+    assert (ended.code, ended.reason) == (None, Reason.START_FAILED)
+    assert "999999" in ended.message
+
+
+def test_program_that_is_no_program_could_not_be_started(driver: Driver, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/nowhere/interpreter\n")
+    broken.chmod(0o755)
+
+    start(driver, str(broken))
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+    assert ended is not None
+    assert (ended.code, ended.reason) == (None, Reason.START_FAILED)
+    assert driver.wait_for_log(RUN, TASK) == []
+
+
+def test_replica_has_no_input_and_no_open_files_of_ours(driver: Driver) -> None:
+    source = "import os, sys; print(repr(sys.stdin.read()), sorted(os.listdir('/proc/self/fd')))"
+    assert python(driver, source) == ["'' ['0', '1', '2', '3']"]  # 3 is the listing itself
+
+
+def test_replica_that_prints_to_a_closed_pipe_ends_as_programs_do(driver: Driver) -> None:
+    start(driver, "/bin/sh", "-c", "yes | head -n 1; kill -l >/dev/null; exit 4")
+    assert driver.wait_for_log(RUN, TASK) == ["y"]
+
+
+def test_log_keeps_odd_output_whole(driver: Driver) -> None:
+    source = r"""
+import os
+os.write(1, b"plain\n" + b"dos\r\n" + b"10%\r20%\n" + b"\xff\n" + b"nul\0\n" + "é☃\u2028\n".encode())
+os.write(1, b"a" * (3 << 20) + b"\n")
+os.write(1, b"no newline")
+"""
+    start(driver, sys.executable, "-c", source)
+    driver.until(lambda: driver.runtime.read_log(RUN, TASK, 0, 100, 1 << 30).complete)
+
+    lines = driver.runtime.read_log(RUN, TASK, 0, 100, 1 << 30).lines
+    texts = [line.text for line in lines]
+    assert texts[:6] == ["plain", "dos", "20%", "\ufffd", "nul\0", "é☃\u2028"]
+    assert [len(text) for text in texts[6:9]] == [1 << 20] * 3
+    assert [line.partial for line in lines[6:9]] == [True, True, False]
+    assert texts[9:] == ["no newline"]
+
+
+def test_log_of_a_flood_is_complete_and_in_order(driver: Driver) -> None:
+    start(driver, "/bin/sh", "-c", "seq 1 200000")
+    driver.until(lambda: driver.runtime.read_log(RUN, TASK, 199_999, 1, 1 << 20).complete)
+
+    texts: list[str] = []
+    while lines := driver.runtime.read_log(RUN, TASK, len(texts), 50_000, 1 << 30).lines:
+        texts += [line.text for line in lines]
+    assert texts == [str(n) for n in range(1, 200_001)]
+
+
+def test_supervisor_killed_takes_its_program_and_its_orphans_along(driver: Driver) -> None:
+    start(driver, "/bin/sh", "-c", "setsid sleep 1000 & echo up; exec sleep 1000")
+    driver.until(lambda: driver.texts(RUN, TASK) == ["up"] and len(process_tags.tagged(RUN)) == 2)
+
+    driver.lab.kill_supervisor(RUN, TASK)
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+    assert ended is not None
+    assert ended.reason is Reason.VANISHED
+    driver.until(lambda: not process_tags.tagged(RUN))
+
+
+_WRITER = r"""
+import os, sys, time
+def when(name):
+    while not os.path.exists(f"{sys.argv[1]}/{name}"):
+        time.sleep(0.01)
+os.write(1, b"".join(b"early %d\n" % n for n in range(500)) + b"and ")
+when("go")
+os.write(1, b"so ")
+for n in range(1000):
+    os.write(1, b"late %d\n" % n)
+os.write(2, b"10%\r50%\rthe password\nno newline")
+os.close(os.open(f"{sys.argv[1]}/written", os.O_CREAT))
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_supervisor_killed_loses_no_line_also_where_the_agent_is_a_new_one(
+    driver: Driver, tmp_path: Path, is_new: bool
+) -> None:
+    secrets = {"SECRET": "password"}
+    start(driver, sys.executable, "-c", _WRITER, str(tmp_path), secrets=secrets)
+    driver.until(lambda: len(driver.texts(RUN, TASK)) == 500)
+    driver.reports(RUN)  # as an agent looks several times a second
+    if is_new:
+        driver.lab.reopen().recover()
+    (program,) = process_tags.tagged(RUN)
+    os.kill(_parent(program), signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    driver.until(lambda: (tmp_path / "written").exists())
+
+    driver.lab.kill_supervisor(RUN, TASK)
+
+    driver.wait_for_exits(RUN)
+    log = driver.whole_log(RUN, TASK)
+    assert [line.text for line in log.lines if line.stream == "stdout"] == [
+        *(f"early {n}" for n in range(500)),
+        "and so late 0",
+        *(f"late {n}" for n in range(1, 1000)),
+    ]
+    assert [line.text for line in log.lines if line.stream == "stderr"] == ["the ***", "no newline"]
+    assert driver.runtime.read_log(RUN, TASK, len(log.lines), 1, 1).missing == 0
+
+
+def test_supervisor_killed_beside_its_agent_leaves_a_log_that_may_lack_its_end(driver: Driver) -> None:
+    start(driver, "/bin/sh", "-c", "echo up; exec sleep 1000")
+    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
+    driver.lab.kill_supervisor(RUN, TASK)
+    driver.until(lambda: not process_tags.tagged(RUN))  # its program ends with it
+    driver.lab.reopen().recover()
+
+    driver.wait_for_exits(RUN)
+
+    assert driver.runtime.read_log(RUN, TASK, 1, 1, 1).missing is None
+
+
+def test_supervisor_terminated_by_a_stranger_ends_its_program(driver: Driver) -> None:
+    start(driver, "/bin/sh", "-c", "echo up; exec sleep 1000")
+    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
+    (program,) = process_tags.tagged(RUN)
+
+    os.kill(_parent(program), signal.SIGTERM)
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+    assert ended is not None
+    assert (ended.code, ended.reason, ended.after_stop) == (143, Reason.KILLED_BY_SIGNAL, False)
+
+
+@pytest.mark.parametrize("escape", ["setsid", "env -i setsid", "setsid nohup"])
+def test_stop_reaches_what_tried_to_escape(driver: Driver, tmp_path: Path, escape: str) -> None:
+    pid_file = tmp_path / "pid"
+    orphan = (
+        f"trap '' TERM HUP; echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; while :; do sleep 1; done"
+    )
+    start(driver, "/bin/sh", "-c", f'{escape} sh -c "{orphan.replace("$", chr(92) + "$")}" & sleep 1000')
+    driver.until(pid_file.exists)
+    pid = int(pid_file.read_text())
+    assert Path(f"/proc/{pid}").exists()
+
+    driver.runtime.stop(RUN, 0.1)
+    driver.wait_for_log(RUN, TASK)
+
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_stop_reaches_a_program_that_suspended_its_supervisor(driver: Driver) -> None:
+    start(driver, "/bin/sh", "-c", "kill -STOP $PPID; exec sleep 1000")
+    driver.until(lambda: any(procfs.is_stopped(_parent(pid)) for pid in process_tags.tagged(RUN)))
+
+    driver.runtime.stop(RUN, 0.1)
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+    assert ended is not None
+    assert ended.reason is Reason.STOPPED
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().split()[3])
+
+
+def test_sigterm_reaches_a_program_that_saves_and_exits_cleanly(driver: Driver) -> None:
+    source = """
+import signal, sys, time
+def save(*_):
+    print("saved"); sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("up")
+while True:
+    time.sleep(0.01)
+"""
+    start(driver, sys.executable, "-c", source)
+    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
+
+    driver.runtime.stop(RUN, 10.0)
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+    assert ended is not None
+    assert (ended.code, ended.reason, ended.after_stop) == (0, Reason.STOPPED, True)
+    assert driver.wait_for_log(RUN, TASK) == ["up", "saved"]
+
+
+def test_stop_right_after_start_is_never_lost(driver: Driver) -> None:
+    start(driver, "/bin/sh", "-c", "sleep 1000")
+    driver.runtime.stop(RUN, 5.0)  # before the supervisor can listen
+
+    ended = driver.wait_for_exits(RUN)[TASK].exit
+    assert ended is not None
+    assert (ended.reason, ended.after_stop) == (Reason.STOPPED, True)
+
+
+def test_launch_that_an_agent_left_half_done_starts_no_program(driver: Driver, tmp_path: Path) -> None:
+    """kill -9 of the agent after its supervisors were made, before run.json said `launched`."""
+    marker = tmp_path / "ran"
+    driver.place(RUN, TASK)
+    runtime, run = driver.lab.runtime, tmp_path / "state" / "runs" / RUN
+    launch = {"command": ["/bin/touch", str(marker)], "environment": {}, "directory": str(run), "cpus": []}
+    (run / TASK / "launch.json").write_text(json.dumps(launch))
+    with (run / "gate").open("r+b") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        runtime._spawn(run / TASK, Launch(TASK, (), {}, (), 0))  # type: ignore[attr-defined]
+
+    assert driver.lab.reopen().recover() == []
+    assert not run.exists()
+    assert not marker.exists()
+
+
+def test_start_without_a_supervisor_for_one_replica_undoes_the_others(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "ran"
+    driver.place(RUN, TASK, WORKER)
+    spawn = driver.lab.runtime._spawn  # type: ignore[attr-defined]
+
+    def fail_for_worker(directory: Path, launch: Launch) -> int:
+        if directory.name == WORKER:
+            raise OSError(11, "Resource temporarily unavailable")
+        return int(spawn(directory, launch))
+
+    monkeypatch.setattr(driver.runtime, "_spawn", fail_for_worker)
+    launches = [Launch(t, ("/bin/touch", str(marker)), {}, (), 0) for t in (TASK, WORKER)]
+
+    with pytest.raises(StartFailed, match="temporarily unavailable"):
+        driver.runtime.start(RUN, launches)
+
+    assert driver.lab.remaining(RUN) == []
+    assert not marker.exists()
+
+
+def test_two_replicas_have_directories_of_their_own(driver: Driver, tmp_path: Path) -> None:
+    driver.place(RUN, TASK, WORKER)
+    launches = [Launch(t, ("/bin/sh", "-c", "pwd; echo $TMPDIR"), {}, (), 0) for t in (TASK, WORKER)]
+    driver.runtime.start(RUN, launches)
+    places = [line for task in (TASK, WORKER) for line in driver.wait_for_log(RUN, task)]
+    assert len(set(places)) == 4
+
+
+def test_remove_takes_directories_that_a_program_locked(driver: Driver) -> None:
+    start(driver, "/bin/sh", "-c", "mkdir -p a/b && touch a/b/c && chmod 000 a/b a")
+    driver.wait_for_log(RUN, TASK)
+    driver.runtime.remove(RUN)
+    assert driver.lab.remaining(RUN) == []
+
+
+def test_run_id_that_leads_elsewhere_is_refused(driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "state" / "precious").mkdir()
+    with pytest.raises(StartFailed):
+        driver.place("../precious", TASK)
+    driver.runtime.remove("../precious")
+    assert driver.runtime.observe("../precious") == ()
+    assert (tmp_path / "state" / "precious").is_dir()
+
+
+def test_replica_that_the_kernel_still_starts_is_starting(driver: Driver, tmp_path: Path) -> None:
+    start(driver, "/bin/sleep", "1000")
+    driver.until(lambda: driver.reports(RUN)[TASK].state is ReplicaState.RUNNING)
+    (tmp_path / "state" / "runs" / RUN / TASK / "started.json").unlink()
+    (report,) = ProcessRuntime(tmp_path / "state").observe(RUN)  # the first one knows that it has started
+    assert report.state is ReplicaState.STARTING

@@ -1,0 +1,561 @@
+"""The run's own environment, made by the real pip."""
+
+import asyncio
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beds import storage_emulator
+from beds.run_ids import unique_run
+from trainyard_agent.host import process_tags
+from trainyard_agent.runtimes.pip_output import error_excerpt
+from trainyard_agent.staging.base import Staging
+from trainyard_agent.staging.environments import installer_process
+from trainyard_agent.staging.environments.kept_environments import KeptEnvironments
+from trainyard_agent.staging.environments.python_environment import PackageStager
+from trainyard_agent.staging.package_fetcher import PackageFetcher
+from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes, RuntimeVersion
+from trainyard_protocol.states import Reason
+from unit.agent.children import children_with
+from unit.agent.stub_server import StubServer, run_order
+
+RUN, OTHER = unique_run("1"), unique_run("2")
+SETUP = """
+from setuptools import setup
+setup(name={name!r}, version="0.0.0", py_modules=[{module!r}], install_requires={needs})
+"""
+
+
+def package(
+    tmp_path: Path, source: str, name: str = "tinytrainer", setup: str = "", needs: tuple[str, ...] = ()
+) -> Path:
+    """An sdist as gcloud makes them: setup.py and no pyproject.toml."""
+    root = tmp_path / f"{name}-0.0.0"
+    root.mkdir()
+    (root / f"{name}.py").write_text(source)
+    (root / "setup.py").write_text(setup or SETUP.format(name=name, module=name, needs=list(needs)))
+    path = tmp_path / f"{name}-0.0.0.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        tar.add(root, root.name)
+    return path
+
+
+def wheel(directory: Path, name: str, source: str = "", needs: tuple[str, ...] = ()) -> None:
+    """An installable wheel of version 1."""
+    about = f"{name}-1.dist-info"
+    metadata = [f"Name: {name}", "Version: 1", *(f"Requires-Dist: {need}" for need in needs)]
+    directory.mkdir(exist_ok=True)
+    with zipfile.ZipFile(directory / f"{name}-1-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}.py", source)
+        archive.writestr(f"{about}/METADATA", "\n".join(["Metadata-Version: 2.1", *metadata, ""]))
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+
+
+class Staged:
+    def __init__(self, root: Path, python: str = sys.executable) -> None:
+        self.root = root
+        self.python = python
+        self.runtimes: Runtimes | None = None
+        self.server = StubServer()
+        self.activities: list[str] = []
+
+    def upload(self, path: Path) -> str:
+        content = path.read_bytes()
+        sha256 = hashlib.sha256(content).hexdigest()
+        self.server.packages[sha256] = content
+        return f"staging://{sha256}/{path.name}"
+
+    @asynccontextmanager
+    async def stager(self, **environment: str) -> AsyncIterator[PackageStager]:
+        async with self.server.client() as client:
+            stager = PackageStager(
+                self.root / "environments",
+                PackageFetcher(client, environment.get("STORAGE_EMULATOR_HOST", "")),
+                self.python,
+                runtimes=self.runtimes,
+            )
+            try:
+                yield stager
+            finally:
+                await stager.close()
+
+    async def finish(self, stager: PackageStager, run_id: str = RUN) -> Staging:
+        async with asyncio.timeout(120):
+            while stager.status()[run_id].phase == "preparing":
+                self.activities.append(stager.status()[run_id].activity)
+                await asyncio.sleep(0.02)
+        return stager.status()[run_id]
+
+    async def prepare(self, *uris: str, run_id: str = RUN, **training_input: Any) -> Staging:
+        async with self.stager() as stager:
+            stager.begin(run_order(run_id, packageUris=uris, **training_input))
+            return await self.finish(stager, run_id)
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Staged:
+    return Staged(tmp_path)
+
+
+def run(python: str, source: str) -> str:
+    done = subprocess.run([python, "-c", source], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+async def test_package_is_installed_over_the_base_and_only_for_its_run(
+    staged: Staged, tmp_path: Path
+) -> None:
+    uri = staged.upload(package(tmp_path, "WHO = 'mine'\n"))
+
+    ready = await staged.prepare(uri)
+
+    assert ready.phase == "ready", ready.message
+    printed = run(ready.python, "import tinytrainer, httpx, trainyard_protocol; print(tinytrainer.__file__)")
+    assert printed.startswith(str(staged.root / "environments" / RUN))
+    failed = subprocess.run([sys.executable, "-c", "import tinytrainer"], capture_output=True, check=False)
+    assert failed.returncode == 1
+    assert "installing tinytrainer-0.0.0.tar.gz" in staged.activities
+
+
+async def test_program_can_report_its_metrics_where_the_base_has_no_trainyard(
+    staged: Staged, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    staged.python = str(bare / "bin" / "python")
+
+    ready = await staged.prepare()
+
+    assert ready.phase == "ready", ready.message
+    assert run(ready.python, "import trainyard; trainyard.log(step=1)") == '{"event": "progress", "step": 1}'
+
+
+async def test_package_that_leaves_files_in_its_directory_names_them_at_its_end(
+    staged: Staged, tmp_path: Path
+) -> None:
+    source = """
+import os, pathlib, subprocess, sys
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        pathlib.Path(name).touch()
+    if os.fork():
+        os.wait()
+        sys.exit(3)
+"""
+    ready = await staged.prepare(staged.upload(package(tmp_path, source)))
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "was there").touch()
+
+    def ran(*words: str) -> tuple[int, str, str]:
+        environment = {"CLOUD_ML_JOB": json.dumps({"python_module": "tinytrainer"})}
+        command = [ready.python, *words]
+        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, err = ran("-m", "tinytrainer", "model.keras", ".lock", *"abcde")
+    assert (code, err) == (3, "")
+    assert out.startswith(
+        "WARNING: trainyard: the working directory is removed with a, b, c, d, e, ...: files in"
+    )
+    assert out.count("\n") == 1
+    assert ran("-m", "tinytrainer", "a", "model.keras") == (3, "", "")  # none is new
+    assert ran("-c", "open('new', 'w')") == (0, "", "")  # another program
+
+
+async def test_package_that_the_base_has_in_another_version_is_replaced_for_the_run(
+    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what it depends on: the base has that, so nothing is fetched and nothing is replaced, and pip is started
+    once, where uv cannot do it."""
+    setup = SETUP.format(name="httpx", module="httpx", needs=["psutil"])
+    uri = staged.upload(package(tmp_path, "WHO = 'mine'\n", name="httpx", setup=setup))
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text("#!/bin/sh\nexit 1\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:{os.environ['PATH']}")
+
+    ready = await staged.prepare(uri)
+
+    assert ready.phase == "ready", ready.message
+    assert run(ready.python, "import httpx, psutil; print(httpx.WHO)") == "mine"
+    log = (staged.root / "environments" / RUN / "install.log").read_text()
+    started = [line.split()[1] for line in log.splitlines() if line.startswith("$ ") and " install " in line]
+    assert started == [str(uv), ready.python]
+    assert run(sys.executable, "import httpx; print(hasattr(httpx, 'WHO'))") == "False"
+
+
+async def test_environment_is_kept_for_the_next_run_of_the_same_packages(
+    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = SETUP.replace(
+        "py_modules", "entry_points={{'console_scripts': ['tiny=tinytrainer:main']}}, py_modules"
+    )
+    source = "def main():\n    import trainyard; print(__file__)\n"
+    setup = setup.format(name="tinytrainer", module="tinytrainer", needs=[])
+    uri = staged.upload(package(tmp_path, source, setup=setup))
+    commands: list[str] = []
+    run = installer_process.InstallerProcess.run
+
+    async def counted(self: Any, command: list[str], *arguments: Any) -> Any:
+        commands.append(" ".join(command))
+        return await run(self, command, *arguments)
+
+    monkeypatch.setattr(installer_process.InstallerProcess, "run", counted)
+    async with staged.stager() as stager:
+        stager.begin(run_order(RUN, packageUris=[uri]))
+        first = Path((await staged.finish(stager)).python)
+        made = len(commands)
+        await stager.discard(RUN)
+        assert not first.exists()
+
+        stager.begin(run_order(OTHER, packageUris=[uri]))
+        second = Path((await staged.finish(stager, OTHER)).python)
+        assert len(commands) == made
+        printed = subprocess.check_output([second.with_name("tiny")], text=True).strip()
+        assert Path(printed).is_relative_to(second.parent.parent)
+
+        third = unique_run("3")
+        stager.begin(run_order(third, packageUris=[uri]).model_copy(update={"project": "q"}))
+        await staged.finish(stager, third)
+        assert len(commands) > made
+
+
+async def test_package_that_brings_a_framework_sees_nothing_of_the_base(
+    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(
+        tmp_path / "index", "httpx", "WHO = 'its own'\n"
+    )  # the agent's Python has one, which is out of sight
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    needing = staged.upload(package(tmp_path, "import torch\n", needs=("torch",)))
+    framework = staged.upload(package(tmp_path, "WHO = 'mine'\n", name="torch", needs=("httpx",)))
+
+    ready = await staged.prepare(framework, needing)
+
+    assert ready.phase == "ready", ready.message
+    program = "import httpx, tinytrainer, torch, trainyard; print(torch.WHO, httpx.WHO)"
+    assert run(ready.python, program) == "mine its own"
+    failed = subprocess.run([ready.python, "-c", "import fastapi"], capture_output=True, check=False)
+    assert failed.returncode == 1
+    other = await staged.prepare(staged.upload(package(tmp_path, "", name="other")), run_id=OTHER)
+    assert run(other.python, "import httpx, other; print('sees it')") == "sees it"
+
+
+def test_kept_environment_leads_nowhere_else(tmp_path: Path) -> None:
+    """Packages may leave links and pipes in an environment, and the agent, which may be root, changes files in it."""
+    made, elsewhere = tmp_path / "made", tmp_path / "elsewhere"
+    site_packages = made / "venv" / "lib" / "python3" / "site-packages"
+    for directory in (elsewhere, site_packages):
+        directory.mkdir(parents=True)
+    for name in ("a.pth", "script"):
+        (elsewhere / name).write_text(str(made))
+    (made / "venv" / "bin").symlink_to(elsewhere)
+    (made / "venv" / "pyvenv.cfg").write_text(str(made))
+    (site_packages / "a.pth").symlink_to(elsewhere / "a.pth")
+    os.mkfifo(site_packages / "pipe.pth")
+    kept = KeptEnvironments(tmp_path / "kept")
+    kept.keep("name", made)
+    assert kept.restore("name", tmp_path / "next")
+    found = tmp_path / "next" / "venv"
+    assert (found / "pyvenv.cfg").read_text() == str(tmp_path / "next")
+    assert (found / "lib" / "python3" / "site-packages" / "a.pth").is_symlink()
+    assert (elsewhere / "script").read_text() == str(made)
+
+
+async def test_kept_environments_are_used_by_one_run_at_a_time_and_to_the_end(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+    restored: list[str] = []
+    whole: list[bool] = []
+
+    def restore(_kept: Any, _name: str, directory: Path, **_how: bool) -> bool:
+        restored.append(directory.name)
+        return False
+
+    def keep(_kept: Any, _name: str, directory: Path, **_how: bool) -> None:
+        begun.set()
+        assert go.wait(60)
+        whole.append((directory / "venv" / "pyvenv.cfg").exists())
+
+    monkeypatch.setattr(KeptEnvironments, "restore", restore)
+    monkeypatch.setattr(KeptEnvironments, "keep", keep)
+    async with staged.stager() as stager:
+        stager.begin(run_order(RUN))
+        assert await asyncio.to_thread(begun.wait, 60)
+        stager.begin(run_order(OTHER))
+        discard = asyncio.create_task(stager.discard(RUN))
+        await asyncio.wait({discard}, timeout=0.5)
+        assert restored == [RUN]
+        go.set()
+        await discard
+        assert (await staged.finish(stager, OTHER)).phase == "ready"
+
+    assert whole == [True, True]
+    assert not (staged.root / "environments" / RUN).exists()
+
+
+def framework(name: str) -> Runtimes:
+    image = RuntimeImage(image="f:1", framework=name, packages=[name])
+    return Runtimes(images={"f": image}, versions={"9.9": RuntimeVersion(cpu="f")})
+
+
+async def test_runtime_version_has_an_environment_with_its_framework_made_once(
+    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("setuptools", "wheel"):
+        wheel(tmp_path, name)
+    wheel(tmp_path, "tinyframe", "import httpx\n", needs=("httpx",))
+    wheel(
+        tmp_path, "httpx", "WHO = 'its own'\n"
+    )  # the agent's Python has one, which this environment does not see
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    staged.runtimes = framework("tinyframe")
+
+    first = await staged.prepare(runtimeVersion="9.9")
+    making = [
+        activity for activity in staged.activities if "environment of its runtimeVersion 9.9" in activity
+    ]
+    staged.activities.clear()
+    second = await staged.prepare(run_id=OTHER, runtimeVersion="9.9")
+
+    assert (first.phase, second.phase) == ("ready", "ready"), first.message
+    assert making
+    assert not any("runtimeVersion" in activity for activity in staged.activities)
+    assert run(second.python, "import httpx, tinyframe, trainyard; print(httpx.WHO)") == "its own"
+    assert subprocess.run(
+        [second.python, "-c", "import fastapi"], capture_output=True, check=False
+    ).returncode
+
+
+async def test_runtime_version_whose_framework_the_base_has_or_whose_packages_are_nowhere(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    staged.runtimes = framework("httpx")
+    ready = await staged.prepare(runtimeVersion="9.9")
+    assert run(ready.python, "import httpx, trainyard_protocol") == ""
+    staged.runtimes = framework("tinyframe")
+    failed = await staged.prepare(run_id=OTHER, runtimeVersion="9.9")
+    assert failed.phase == "failed"
+    assert failed.message.startswith(
+        "The environment of its runtimeVersion 9.9 cannot be made with Python 3."
+    )
+    assert failed.message.endswith("--python that has tinyframe, or run the job without a runtimeVersion.")
+
+
+async def test_run_without_packages_gets_an_environment_that_sees_the_base(staged: Staged) -> None:
+    ready = await staged.prepare()
+    assert ready.phase == "ready", ready.message
+    assert run(ready.python, "import sys, trainyard_protocol; print(sys.prefix)") == str(
+        staged.root / "environments" / RUN / "venv"
+    )
+
+
+async def test_base_interpreter_with_an_editable_install_is_seen_through(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(base)], check=True)
+    (tmp_path / "checkout").mkdir()
+    (tmp_path / "checkout" / "framework.py").write_text("WHO = 'editable'\n")
+    site = next(base.glob("lib/python*/site-packages"))
+    (site / "framework.pth").write_text(f"{tmp_path / 'checkout'}\n")
+
+    ready = await Staged(tmp_path, str(base / "bin" / "python")).prepare()
+
+    assert run(ready.python, "import framework; print(framework.WHO)") == "editable"
+
+
+async def test_package_that_does_not_build_fails_with_its_own_words(staged: Staged, tmp_path: Path) -> None:
+    uri = staged.upload(package(tmp_path, "", setup="raise RuntimeError('the wheel fell off')\n"))
+
+    failed = await staged.prepare(uri)
+
+    assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
+    assert "RuntimeError: the wheel fell off" in failed.message
+
+
+async def test_package_that_ends_its_interpreter_fails_with_a_reason(staged: Staged, tmp_path: Path) -> None:
+    site_packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    setup = f"""
+from setuptools import setup
+open("quiet.pth", "w").write("import os; os._exit(0)\\n")
+setup(name="tinytrainer", version="0.0.0", data_files=[({site_packages!r}, ["quiet.pth"])], install_requires=["six"])
+"""
+    failed = await staged.prepare(staged.upload(package(tmp_path, "", setup=setup)))
+
+    assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
+    assert "The metadata of the installed packages cannot be read" in failed.message
+
+
+@pytest.mark.parametrize(
+    ("uri", "reason", "words"),
+    [
+        (f"staging://{'0' * 64}/a.tar.gz", Reason.STAGING_FAILED, "There is nothing at"),
+        ("/etc/passwd.tar.gz", Reason.PACKAGES_FAILED, "is not a package"),
+        ("gs://bucket/dir/notes.txt", Reason.PACKAGES_FAILED, "is not a package"),
+        ("https://example.com/a.tar.gz", Reason.PACKAGES_FAILED, "is not a package"),
+    ],
+)
+async def test_package_that_cannot_be_had_fails_with_a_reason(
+    staged: Staged, uri: str, reason: Reason, words: str
+) -> None:
+    failed = await staged.prepare(uri)
+    assert (failed.phase, failed.reason) == ("failed", reason)
+    assert words in failed.message
+    assert uri in failed.message
+
+
+async def test_package_that_arrives_changed_is_refused(staged: Staged) -> None:
+    staged.server.packages["0" * 64] = b"something else"
+    failed = await staged.prepare(f"staging://{'0' * 64}/a.tar.gz")
+    assert (failed.phase, failed.reason) == ("failed", Reason.STAGING_FAILED)
+    assert "SHA-256" in failed.message
+
+
+async def test_discard_ends_the_installation_and_leaves_nothing(staged: Staged, tmp_path: Path) -> None:
+    uri = staged.upload(package(tmp_path, "", setup="import time\ntime.sleep(1000)\n"))
+    async with staged.stager() as stager:
+        stager.begin(run_order(RUN, packageUris=[uri]))
+        stager.begin(run_order(RUN, packageUris=[uri]))
+        await until(lambda: len(process_tags.tagged(RUN)) >= 2)
+
+        await stager.discard(RUN)
+
+        assert process_tags.tagged(RUN) == []
+        assert stager.status() == {}
+        assert list((staged.root / "environments").iterdir()) == []
+        await stager.discard(RUN)
+
+
+async def test_next_agent_uses_what_is_ready_and_replaces_what_is_not(staged: Staged) -> None:
+    first = await staged.prepare()
+    made = Path(first.python).lstat().st_mtime_ns
+    half_done = staged.root / "environments" / OTHER / "venv"
+    half_done.mkdir(parents=True)
+
+    async with staged.stager() as stager:
+        assert {run_id: status.phase for run_id, status in stager.status().items()} == {
+            RUN: "stale",
+            OTHER: "stale",
+        }
+        for run_id in (RUN, OTHER):
+            stager.begin(run_order(run_id))
+            assert (await staged.finish(stager, run_id)).phase == "ready"
+
+    assert Path(first.python).lstat().st_mtime_ns == made
+    assert run(str(half_done / "bin" / "python"), "print(1)") == "1"
+
+
+async def test_interpreter_that_makes_no_environment_is_an_infrastructure_failure(tmp_path: Path) -> None:
+    failed = await Staged(tmp_path, "/bin/false").prepare()
+    assert (failed.phase, failed.reason) == ("failed", Reason.STAGING_FAILED)
+    assert "/bin/false" in failed.message
+
+
+async def test_run_whose_package_keeps_its_inspection_busy_can_be_cancelled(
+    staged: Staged, tmp_path: Path
+) -> None:
+    header = tarfile.TarInfo("p-1/PaxHeader")
+    header.type, header.size = tarfile.XHDTYPE, 1_000_000
+    package = tmp_path / "p-1.tar.gz"
+    package.write_bytes(gzip.compress(header.tobuf(tarfile.USTAR_FORMAT) + b"1" * 1_000_000 + bytes(2048)))
+
+    async with staged.stager() as stager:
+        stager.begin(run_order(RUN, packageUris=[staged.upload(package)]))
+        async with asyncio.timeout(60):
+            while not children_with(package.name):
+                await asyncio.sleep(0.02)
+        await stager.discard(RUN)
+        assert stager.status() == {}
+        assert children_with(package.name) == []
+
+
+@pytest.fixture
+def emulator() -> Iterator[str]:
+    with storage_emulator.emulator() as url:
+        yield url
+
+
+async def test_package_on_a_bucket_is_fetched_from_the_emulator(
+    staged: Staged, tmp_path: Path, emulator: str
+) -> None:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage  # imports grpc
+
+    credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    client = storage.Client("p", credentials, client_options={"api_endpoint": emulator})
+    bucket = client.create_bucket("packages")
+    bucket.blob("dir/tinytrainer-0.0.0.tar.gz").upload_from_filename(package(tmp_path, "WHO = 'gs'\n"))
+    client.close()
+
+    async with staged.stager(STORAGE_EMULATOR_HOST=emulator) as stager:
+        stager.begin(run_order(RUN, packageUris=["gs://packages/dir/tinytrainer-0.0.0.tar.gz"]))
+        stager.begin(run_order(OTHER, packageUris=["gs://packages/missing.tar.gz"]))
+        ready, failed = await staged.finish(stager), await staged.finish(stager, OTHER)
+
+    assert ready.phase == "ready", ready.message
+    assert run(ready.python, "import tinytrainer; print(tinytrainer.WHO)") == "gs"
+    assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
+    assert failed.message == "gs://packages/missing.tar.gz does not exist."
+
+
+def test_telling_lines_begin_with_the_first_complaint() -> None:
+    output = """\
+Looking in indexes: https://packages.example/simple
+Processing ./0/prog-0.0.0.tar.gz
+Collecting numpy
+ERROR: Could not find a version that satisfies the requirement nowhere==1
+ERROR: No matching distribution found for nowhere==1
+"""
+    assert error_excerpt(output).splitlines() == [
+        "ERROR: Could not find a version that satisfies the requirement nowhere==1",
+        "ERROR: No matching distribution found for nowhere==1",
+    ]
+
+
+def test_telling_lines_leave_out_what_says_nothing() -> None:
+    output = """Processing ./x.tar.gz
+  error: subprocess-exited-with-error
+  ╰─> [2 lines of output]
+      File "setup.py", line 1
+      SyntaxError: invalid syntax
+      [end of output]
+
+  note: This error originates from a subprocess, and is likely not a problem with pip.
+WARNING: something
+"""
+    printed = error_excerpt(output).splitlines()
+    assert printed[-1] == "SyntaxError: invalid syntax"
+    assert not any("note:" in line or "WARNING" in line for line in printed)
+    assert error_excerpt("") == "pip gave no reason."
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+async def test_output_without_end_is_kept_at_its_ends() -> None:
+    stream = asyncio.StreamReader()
+    stream.feed_data(b"first" + bytes(5 << 20) + b"last")
+    stream.feed_eof()
+    kept = await installer_process.bounded(stream)
+    assert (kept[:5], kept[-4:], len(kept)) == (b"first", b"last", 2 << 20)

@@ -1,0 +1,468 @@
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import docker
+import pytest
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound
+
+from trainyard_cli.commands import tree
+from trainyard_cli.commands.images import runtimes as runtime_commands
+from trainyard_cli.main import run
+from trainyard_cli.runtimes import images as runtimes
+from trainyard_protocol.job.runtimes import load_runtimes
+
+ROOT = Path(__file__).parents[5]
+CPU = "trainyard/runtime-jax-cpu:0.1"
+
+TENSORFLOW = "1.15, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 2.10, 2.11, 2.15"
+
+FINE = (
+    {"stream": "Step 1/2 : FROM ${BASE_IMAGE}"},
+    {"status": "Downloading", "id": "0a1b", "progress": "[==>  ]", "progressDetail": {}},
+    {"stream": "\n ---> 0a1b\n"},
+    {
+        "stream": "Step 2/2 : RUN  set -eu; \tpython3 -m pip install --requirement requirements.txt of very many words"
+    },
+    {"stream": "Collecting jax\n"},
+    {"stream": "Successfully built 0a1b2c\n"},
+)
+
+
+class ScriptedEngine:
+    """Docker's client, as far as we use it. It builds as the script says, and then has the image."""
+
+    def __init__(self, images: Iterable[str] = (), script: Iterable[Any] = FINE) -> None:
+        self.sizes = dict.fromkeys(images, 1_230_000_000)
+        self.script = list(script)
+        self.builds: list[dict[str, Any]] = []
+        self.closed = False
+        self.images = SimpleNamespace(get=self._get)
+        self.api = SimpleNamespace(build=self._build)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _get(self, name: str) -> Any:
+        if name not in self.sizes:
+            raise ImageNotFound(f"No such image: {name}")
+        return SimpleNamespace(attrs={"Size": self.sizes[name]})
+
+    def _build(self, **arguments: Any) -> Iterator[Any]:
+        self.builds.append(arguments | {"fileobj": io.BytesIO(arguments["fileobj"].read())})
+        for word in self.script:
+            if isinstance(word, Exception):
+                raise word
+            yield word
+        self.sizes[arguments["tag"]] = 1_230_000_000
+
+    def files(self, build: int = 0) -> dict[str, str]:
+        """Contents of a build context."""
+        with tarfile.open(fileobj=io.BytesIO(self.builds[build]["fileobj"].getvalue())) as tar:
+            return {entry.name: (tar.extractfile(entry) or io.BytesIO()).read().decode() for entry in tar}
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+    for name in ("DOCKER_HOST", *runtimes.PROXY_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, engine: ScriptedEngine | Exception) -> None:
+    def from_env() -> Any:
+        if isinstance(engine, Exception):
+            raise engine
+        return engine
+
+    monkeypatch.setattr(docker, "from_env", from_env)
+
+
+def trainyard(*words: str) -> int:
+    return run(tree.trainyard, "trainyard", ["runtimes", *words])
+
+
+def site(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "site.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+# list
+
+
+def built_by_name(name: str) -> list[str]:
+    return [name, f"trainyard/runtime-{name}:0.1", f"no: trainyard runtimes build {name}"]
+
+
+def test_list_shows_each_version_with_its_images_and_which_exist(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = ScriptedEngine([CPU])
+    use(monkeypatch, engine)
+    table = site(tmp_path, 'images: {mine: {image: "torch:2"}}\nversions: {"3.0": {cpu: mine}}')
+    assert trainyard("list", "--runtimes", table) == 0
+    printed = capsys.readouterr()
+    assert [re.split("  +", line) for line in printed.out.splitlines()] == [
+        ["VERSION", "DEVICES", "NAME", "IMAGE", "HERE"],
+        ["*", "CPU", "jax-cpu", CPU, "1.23 GB"],
+        ["*", "GPU", "jax-cuda", "trainyard/runtime-jax-cuda:0.1", "no: trainyard runtimes build jax-cuda"],
+        [TENSORFLOW, "CPU", *built_by_name("tensorflow-cpu")],
+        [TENSORFLOW, "GPU", *built_by_name("tensorflow-cuda")],
+        ["torch", "any", *built_by_name("torch")],
+        ["3.0", "any", "mine", "torch:2", "no: pulled when needed"],
+    ]
+    assert printed.err == ""
+    assert engine.closed
+
+
+def test_list_for_scripts_has_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, ScriptedEngine([CPU]))
+    assert trainyard("list", "-o", "json") == 0
+    cpu, cuda, *_ = json.loads(capsys.readouterr().out)
+    assert cpu == {
+        "version": "*",
+        "devices": "CPU",
+        "name": "jax-cpu",
+        "image": CPU,
+        "here": True,
+        "size": 1_230_000_000,
+    }
+    assert (cuda["here"], cuda["size"]) == (False, None)
+
+
+def test_list_without_an_engine_shows_the_table_and_the_reason_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, DockerException("Error while fetching server API version: refused"))
+    assert trainyard("list", "--format", "value(name,here)") == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("jax-cpu\t\njax-cuda\t\ntensorflow-cpu\t\n")
+    assert printed.err.startswith(
+        "Cannot tell which images this machine has: No container engine answers at unix:///var/run/docker.sock (Error"
+    )
+
+
+# build
+
+
+def test_build_without_a_name_builds_what_replicas_without_gpus_run_in(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = ScriptedEngine()
+    use(monkeypatch, engine)
+    assert trainyard("build") == 0
+    (build,) = engine.builds
+    assert build["tag"] == CPU
+    assert build["buildargs"] == {"BASE_IMAGE": "python:3.11-slim"}
+    assert (build["rm"], build["forcerm"], build["timeout"]) == (True, True, None)
+    printed = capsys.readouterr()
+    assert re.fullmatch(rf"Built {CPU}: 1\.23 GB, in \d+ s\.\n", printed.out)
+    assert printed.err.splitlines() == [
+        "Building jax-cpu on python:3.11-slim.",
+        "jax-cpu  1/2  FROM ${BASE_IMAGE}",
+        "jax-cpu  2/2  RUN set -eu; python3 -m pip install --requirement requirements.txt ...",
+        "Package jobs run in it only with `packageJobs: container` in a runtimes file, or with --runtime docker; "
+        "else as processes, as before.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("versions", "package_jobs", "expected"),
+    [
+        ("'*': {cpu: jax-cpu}", "container", "Package jobs run in it."),
+        (
+            "'3.0': {cpu: jax-cpu}, '2.11': {cpu: jax-cuda, gpu: jax-cpu}",
+            "process",
+            "Package jobs with runtimeVersion 2.11 or 3.0 run in it from now on. Other package jobs run in it "
+            "only with `packageJobs: container` in a runtimes file, or with --runtime docker; else as processes, as "
+            "before.",
+        ),
+        (
+            "'*': {cpu: jax-cuda}, '3.0': {cpu: jax-cpu}",
+            "container",
+            "Package jobs with runtimeVersion 3.0 run in it from now on.",
+        ),
+    ],
+)
+def test_build_says_which_jobs_run_in_the_image(
+    tmp_path: Path, versions: str, package_jobs: str, expected: str
+) -> None:
+    site = tmp_path / "runtimes.yaml"
+    site.write_text(f"versions: {{{versions}}}\npackageJobs: {package_jobs}\n")
+    assert runtimes.use_of(load_runtimes(site), "jax-cpu") == expected
+
+
+def test_build_context_is_the_dockerfile_and_what_it_installs(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ScriptedEngine()
+    use(monkeypatch, engine)
+    assert trainyard("build", "jax-cpu", "jax-cuda", "jax-cpu", "torch") == 0
+    torch = "trainyard/runtime-torch:0.1"
+    assert [build["tag"] for build in engine.builds] == [CPU, "trainyard/runtime-jax-cuda:0.1", torch]
+    cpu, cuda, framework = engine.files(0), engine.files(1), engine.files(2)
+    assert framework["requirements.txt"].splitlines()[:3] == ["pip", "setuptools", "torch==2.13.0"]
+    assert framework["constraints.txt"] == ""
+    assert cpu["Dockerfile"] == (ROOT / "configs/runtimes/python.Dockerfile").read_text()
+    assert cpu["constraints.txt"] == (ROOT / "constraints.txt").read_text()
+    assert cpu["ca-bundle.crt"] == ""
+    assert "jax[cuda12]" not in cpu["requirements.txt"].splitlines()
+    assert cuda["requirements.txt"].splitlines()[-1] == "jax[cuda12]"
+
+
+def test_requirements_are_those_that_the_project_declares_for_trainers() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    declared = [f"{line}; extra == '{extra}'" for extra, lines in extras.items() for line in lines]
+    found = runtimes.requirements(["more"], [*project["dependencies"], *declared])
+    needed = [*project["dependencies"], *extras["agent"]]
+    installers = [line for line in needed if line.startswith(("pip>", "setuptools>"))]
+    assert sorted(found) == sorted([*extras["trainer"], *installers, "more"])
+    assert len(installers) == 2
+
+
+def test_build_accepts_a_base_image_arguments_and_certificates(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine()
+    use(monkeypatch, engine)
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:3128")  # no container reaches it
+    certificates = tmp_path / "ca.pem"
+    certificates.write_text("PEM")
+    assert (
+        trainyard(
+            *("build", "--base-image", "mine:1", "--ca-bundle", str(certificates)),
+            *("--build-arg", "PIP_INDEX_URL=https://example.com/?a=b", "--build-arg", "EMPTY="),
+        )
+        == 0
+    )
+    assert engine.builds[0]["buildargs"] == {
+        "BASE_IMAGE": "mine:1",
+        "HTTPS_PROXY": "http://proxy.example.com:3128",
+        "PIP_INDEX_URL": "https://example.com/?a=b",
+        "EMPTY": "",
+    }
+    assert engine.files()["ca-bundle.crt"] == "PEM"
+
+
+def test_build_same_sources_make_the_same_context_for_the_engines_cache() -> None:
+    image = load_runtimes().images["jax-cpu"]
+    assert runtimes.recipe("jax-cpu", image).context == runtimes.recipe("jax-cpu", image).context
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--build-arg", "novalue"], "must look like NAME=VALUE, not 'novalue'."),
+        (["--build-arg", "a b=c"], "must look like NAME=VALUE"),
+        (["--ca-bundle", "/nowhere"], "'/nowhere' does not exist"),
+        (["--runtimes", "/nowhere"], "'/nowhere' does not exist"),
+    ],
+)
+def test_build_wrong_usage_exits_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trainyard("build", *words) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "message"),
+    [
+        (
+            "{}",
+            "jax",
+            "Unknown runtime image 'jax'; known: jax-cpu, jax-cuda, tensorflow-cpu, tensorflow-cuda, torch.",
+        ),
+        (
+            "images: {t: {image: 'torch:2'}}",
+            "t",
+            "The runtime image t cannot be built: it has no dockerfile. torch:2 is pulled",
+        ),
+        (
+            "images: {t: {image: 'torch:2', dockerfile: Dockerfile}}",
+            "t",
+            "The runtime image t has no baseImage. Give one with --base-image.",
+        ),
+        (
+            "images: {t: {image: 'torch:2', dockerfile: missing, baseImage: b}}",
+            "t",
+            "missing: cannot be read: No such file or directory.",
+        ),
+    ],
+)
+def test_build_of_what_cannot_be_built_is_refused_before_an_engine_is_asked(
+    table: str, name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trainyard("build", name, "--runtimes", site(tmp_path, table)) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+# what goes wrong at the engine
+
+
+def failing(*words: Any) -> ScriptedEngine:
+    return ScriptedEngine(script=words)
+
+
+def fetching(cause: Exception) -> DockerException:
+    """As the SDK says that it did not reach the engine."""
+    error = DockerException(f"Error while fetching server API version: {cause}")
+    error.__cause__ = requests.ConnectionError("Connection aborted.", cause)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "message"),
+    [
+        (
+            FileNotFoundError(2, "No such file or directory"),
+            "No container engine answers at unix:///run/x.sock (No such file or directory). Start Docker, or "
+            "set DOCKER_HOST to another engine.",
+        ),
+        (
+            PermissionError(13, "Permission denied"),
+            "Permission denied for the container engine at unix:///run/x.sock. Join the group",
+        ),
+    ],
+)
+def test_build_without_an_engine_is_one_sentence_that_helps(
+    cause: Exception, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///run/x.sock")
+    use(monkeypatch, fetching(cause))
+    assert trainyard("build") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"ERROR: {message}")
+    assert error.count("\n") == 1
+
+
+def test_build_without_dockers_sdk_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "docker", None)
+    assert trainyard("build") == 1
+    assert "pip install 'trainyard[agent]'" in capsys.readouterr().err
+
+
+def test_build_whose_base_image_cannot_be_pulled_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(
+        monkeypatch,
+        failing({"stream": "Step 1/8 : FROM ${BASE_IMAGE}\n"}, {"error": "dial tcp: no such host."}),
+    )
+    assert trainyard("build", "--base-image", "base:1") == 1
+    assert capsys.readouterr().err.endswith(
+        "ERROR: The base image base:1 of jax-cpu is not available: dial tcp: no such host. Load it into the engine "
+        "(docker pull, docker load), or give another with --base-image.\n"
+    )
+
+
+def test_build_whose_step_fails_shows_the_end_of_what_it_wrote(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = [{"stream": f"\x1b[91mline {number}\n\x1b[0m"} for number in range(30)]
+    use(
+        monkeypatch,
+        failing(
+            {"stream": "Step 1/2 : FROM ${BASE_IMAGE}"},
+            {"stream": "a line of the first"},
+            {"stream": "Step 2/2 : RUN pip install"},
+            *written,
+            {"stream": "Removing intermediate container 0a1b"},
+            {"error": "The command '/bin/sh -c pip install' returned a non-zero code: 7"},
+        ),
+    )
+    assert trainyard("build") == 1
+    error = capsys.readouterr().err.partition("ERROR: ")[2].splitlines()
+    assert error[0] == (
+        "jax-cpu was not built: step 2 of 2, RUN pip install, failed with exit code 7. Last lines of its output:"
+    )
+    assert error[1:] == [f"    line {number}" for number in range(10, 30)]
+
+
+def test_build_that_fails_for_a_certificate_names_the_flag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = ({"stream": "Step 1/1 : RUN x"}, {"stream": "[SSL: CERTIFICATE_VERIFY_FAILED]"}, {"error": "no"})
+    use(monkeypatch, failing(*script))
+    assert trainyard("build") == 1
+    assert "with --ca-bundle" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            APIError("bad request", explanation="dockerfile parse error line 3: unknown instruction: BAD"),
+            "ERROR: jax-cpu was not built: dockerfile parse error line 3: unknown instruction: BAD.",
+        ),
+        (
+            requests.ConnectionError(
+                "Connection aborted.", ConnectionResetError(104, "Connection reset by peer")
+            ),
+            "ERROR: No container engine answers at unix:///var/run/docker.sock (Connection reset by peer).",
+        ),
+        (
+            {"stream": "Step 1/2 : ARG A"},
+            "was not built: step 1 of 2, ARG A, failed: the engine returned no image",
+        ),
+    ],
+)
+def test_build_that_the_engine_ends_is_an_error(
+    word: Any, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, ScriptedEngine(images=[CPU], script=[word]))  # an older image is no success
+    assert trainyard("build") == 1
+    assert message in capsys.readouterr().err
+
+
+def test_build_of_several_ends_with_the_first_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = failing({"error": "no"})
+    use(monkeypatch, engine)
+    assert trainyard("build", "jax-cuda", "jax-cpu") == 1
+    assert len(engine.builds) == 1
+    assert engine.closed
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal_keeps_the_steps_and_lets_lines_pass() -> None:
+    out = Terminal()
+    with runtime_commands.progress_on(out, "jax-cpu") as progress:
+        progress.step(1, 2, "RUN [bold]")
+        progress.line("[red]" + "x" * 500)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue()).splitlines()
+    assert [line for line in plain if line.startswith("jax-cpu  1/2  RUN [bold]")]
+
+
+def test_help_loads_no_sdk() -> None:
+    program = (
+        "import sys; from trainyard_cli.commands import tree; from trainyard_cli.main import run;"
+        "run(tree.trainyard, 'trainyard', ['runtimes', 'build', '--help']);"
+        "print([name for name in ('docker', 'requests', 'pydantic') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+
+
+def test_trainer_template_builds_on_the_default_runtime_image() -> None:
+    dockerfile = (ROOT / "trainer_template/Dockerfile").read_text()
+    assert f"ARG BASE_IMAGE={load_runtimes().image_for('', gpus=False)}\n" in dockerfile

@@ -1,0 +1,908 @@
+"""The verbs as a user types them, against the real server on a real port."""
+
+import gzip
+import io
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from integration.api.api_support import (
+    AGENT,
+    Clock,
+    ScriptedAgent,
+    Server,
+    line,
+    running_agent,
+    server,
+    serving,
+)
+from trainyard_cli.commands import tree
+from trainyard_cli.commands.jobs import jobs, jobs_tree
+from trainyard_cli.commands.jobs.delete import own_directory
+from trainyard_cli.commands.service.shell_init import guess_shell
+from trainyard_cli.main import run
+from trainyard_cli.settings import COMPLETION_VARIABLE
+from trainyard_protocol.states import JobState
+from trainyard_protocol.views.views import Explanation, JobDetail
+from trainyard_protocol.wire.logs import LogChunk, LogEnd, digest
+from unit.cli.commands.images.test_runtimes import ScriptedEngine
+
+CONFIG = """\
+trainingInput:
+  scaleTier: CUSTOM
+  masterType: local-1
+  pythonModule: trainer.task
+  args: [--lr, 0.1]
+labels: {team: vision}
+"""
+
+
+@dataclass
+class CommandResult:
+    code: int
+    out: str
+    err: str
+
+
+Type = Callable[..., CommandResult]
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Server]:
+    with server(tmp_path / "server", Clock()) as running:
+        yield running
+
+
+@pytest.fixture
+def typed(
+    app: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Type]:
+    """`typed("jobs list --limit 3")` in a directory with a trainer package and a config."""
+    (tmp_path / "work" / "trainer").mkdir(parents=True)
+    (tmp_path / "work" / "trainer" / "__init__.py").touch()
+    (tmp_path / "work" / "trainer" / "task.py").touch()
+    (tmp_path / "work" / "config.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path / "work")
+
+    def type_(words: str, *more: str) -> CommandResult:
+        code = run(tree.trainyard, "trainyard", [*words.split(), *more])
+        printed = capsys.readouterr()
+        return CommandResult(code, printed.out, printed.err)
+
+    with serving(app.app) as url:
+        monkeypatch.setenv("TRAINYARD_SERVER", url)
+        monkeypatch.setenv("TRAINYARD_TOKEN", "admin-secret")
+        monkeypatch.setenv("TRAINYARD_PROJECT", "p")
+        monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+        yield type_
+
+
+def staged(app: Server) -> list[Path]:
+    """The uploaded packages, without the notes of whose they are."""
+    staging = app.use_cases.backend.settings.data_dir / "staging"
+    return [
+        path for path in staging.rglob("*") if path.is_file() and staging / "projects" not in path.parents
+    ]
+
+
+def test_submit_prints_id_and_state_on_stdout_and_the_rest_on_stderr(typed: Type, app: Server) -> None:
+    printed = typed("jobs submit training first --config config.yaml --region here -- --epochs 5")
+    assert (printed.code, printed.out) == (0, "jobId: first\nstate: QUEUED\n")
+    assert "Packaging ./trainer, because the config has trainer.task and no packages." in printed.err
+    assert "Job [first] submitted successfully." in printed.err
+    assert "jobs describe first" in printed.err
+    assert "jobs stream-logs first" in printed.err
+    training_input = app.job("first")["trainingInput"]
+    (uri,) = training_input.pop("packageUris")
+    assert uri.startswith("staging://")
+    assert uri.endswith("/trainer-0.0.0.tar.gz")
+    assert training_input == {
+        "scaleTier": "CUSTOM",
+        "masterType": "local-1",
+        "pythonModule": "trainer.task",
+        "args": ["--epochs", "5"],
+        "region": "here",
+    }
+    assert app.job("first")["labels"] == {"team": "vision"}
+
+
+def test_commands_in_messages_have_the_flags_that_select_the_job(typed: Type, app: Server) -> None:
+    printed = typed("jobs submit training nightly --project q --config config.yaml")
+    assert "$ jobs describe nightly --project q\n" in printed.err
+    printed = typed("jobs describe nightly --project q")
+    assert printed.err.endswith("jobs stream-logs nightly --project q\n")
+    printed = typed("jobs wait nightly --project q --timeout 0s")
+    assert printed.err.endswith("jobs cancel nightly --project q\n")
+
+
+def test_submit_config_from_standard_input_is_the_same_job(
+    typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(CONFIG.encode())))
+    printed = typed("jobs submit training first --config -")
+    assert (printed.code, printed.out) == (0, "jobId: first\nstate: QUEUED\n")
+    assert "Packaging ./trainer" in printed.err
+    assert app.job("first")["trainingInput"]["args"] == ["--lr", "0.1"]
+    assert app.job("first")["labels"] == {"team": "vision"}
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("trainingInput:\n  scaleTier: HUGE\n", "<stdin>:2: scaleTier: must be one of"),
+        ('{"trainingInput":\n\t{"workerCount": "x"}}', "<stdin>:2: workerCount: must be"),
+        ("trainingInput: [\n", "<stdin>:2: is not YAML"),
+        ("", "<stdin>: is empty"),
+    ],
+)
+def test_validate_bad_config_from_standard_input_names_its_line(
+    typed: Type, monkeypatch: pytest.MonkeyPatch, text: str, position: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    printed = typed("jobs validate --config -")
+    assert printed.code == 1
+    assert position in printed.err
+
+
+def test_submit_makes_one_request_to_the_jobs_of_the_server(typed: Type, app: Server) -> None:
+    requests: list[tuple[str, str, str]] = []
+
+    async def counting(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            requests.append((scope["method"], scope["path"], scope["query_string"].decode()))
+        await plain(scope, receive, send)
+
+    plain, app.app.middleware_stack = app.app.middleware_stack or app.app.build_middleware_stack(), counting
+    jobs, packages = "/v1/projects/p/jobs", "/upload/trainyard/v1/projects/p/packages/trainer-0.0.0.tar.gz"
+    assert typed("jobs submit training first --config config.yaml").code == 0
+    assert requests == [("POST", packages, "jobId=first"), ("POST", jobs, "")]
+    requests.clear()
+    assert typed("jobs submit training second --config config.yaml --packages gs://b/mine.whl").code == 0
+    assert requests == [("POST", jobs, "")]
+
+
+def test_submit_the_same_source_twice_uploads_it_once(typed: Type, app: Server) -> None:
+    typed("jobs submit training a --config config.yaml")
+    typed("jobs submit training b --config config.yaml")
+    assert len(staged(app)) == 1
+
+
+def test_submit_without_a_name_twice_in_a_second_makes_two_jobs(typed: Type) -> None:
+    names = {typed("jobs submit training --config config.yaml --format value(jobId)").out for _ in range(3)}
+    assert len(names) == 3
+    assert all(name.startswith("trainer_2") for name in names)
+
+
+def test_submit_of_a_name_that_exists_is_refused_before_anything_is_uploaded(
+    typed: Type, app: Server
+) -> None:
+    app.create("taken")
+    printed = typed("jobs submit training taken --config config.yaml")
+    assert printed.code == 1
+    assert "A job with this id already exists.\nGive the job another name." in printed.err
+    assert staged(app) == []
+
+
+def test_submit_if_not_exists_the_same_content_again_is_the_same_job(typed: Type, app: Server) -> None:
+    words = "jobs submit training nightly --config config.yaml --if-not-exists"
+    assert "Job [nightly] submitted successfully." in typed(words).err
+    created = app.job("nightly")
+    again = typed(words)
+    assert (again.code, again.out) == (0, "jobId: nightly\nstate: QUEUED\n")
+    assert "Job [nightly] exists with the same content: it is QUEUED. Nothing was submitted." in again.err
+    assert app.job("nightly") == created
+    assert json.loads(typed(f"{words} -o json").out)["jobId"] == "nightly"
+
+
+def test_submit_if_not_exists_other_content_fails_with_the_differences(typed: Type, app: Server) -> None:
+    words = "jobs submit training nightly --config config.yaml --if-not-exists"
+    typed(words)
+    created = app.job("nightly")
+    Path("trainer/task.py").write_text("print('changed')")
+    printed = typed(f"{words} -- --lr 0.2")
+    assert (printed.code, printed.out) == (1, "")
+    assert (
+        "ERROR: The job nightly exists (QUEUED) with other content; nothing was submitted.\n" in printed.err
+    )
+    assert "  args: the job has --lr 0.1; this submission has --lr 0.2\n" in printed.err
+    assert "  packageUris[0]: the job has trainer-0.0.0.tar.gz (SHA-256 " in printed.err
+    assert app.job("nightly") == created
+
+
+def test_submit_if_not_exists_by_two_pipelines_at_once_is_one_job(typed: Type, app: Server) -> None:
+    typed("jobs list")
+    words = "jobs submit training nightly --config config.yaml --packages gs://b/t.whl --if-not-exists"
+    with ThreadPoolExecutor(4) as pool:
+        codes = list(pool.map(lambda _: run(tree.trainyard, "trainyard", words.split()), range(4)))
+    assert codes == [0, 0, 0, 0]
+    assert len(app.get("/v1/projects/p/jobs")["jobs"]) == 1
+
+
+def test_submit_if_not_exists_without_a_name_is_wrong_usage(typed: Type) -> None:
+    printed = typed("jobs submit training --config config.yaml --if-not-exists")
+    assert printed.code == 2
+    assert "argument --if-not-exists: give the job a name, as JOB or as the config's jobId." in printed.err
+
+
+def test_submit_of_a_bad_config_names_the_line_and_creates_nothing(typed: Type, app: Server) -> None:
+    Path("config.yaml").write_text(CONFIG.replace("local-1", "local-1\n  workerCount: two"))
+    printed = typed("jobs submit training bad --config config.yaml")
+    assert (printed.code, printed.out) == (1, "")
+    assert "config.yaml:4: workerCount: must be a whole number; this is the string 'two'." in printed.err
+    assert "      workerCount: two\n                   ^" in printed.err
+    assert app.get("/v1/projects/p/jobs") == {}
+    assert staged(app) == []
+
+
+def test_submit_of_what_only_the_server_can_refuse_names_the_line_and_creates_nothing(
+    typed: Type, app: Server
+) -> None:
+    ScriptedAgent(app).sync()
+    Path("config.yaml").write_text(
+        "trainingInput:\n  scaleTier: CUSTOM\n  masterType: local-1\n  masterConfig: {imageUri: img}\n"
+    )
+    printed = typed("jobs submit training bad --config config.yaml")
+    assert printed.code == 1
+    assert "config.yaml:4: masterConfig.imageUri: " in printed.err
+    assert app.get("/v1/projects/p/jobs") == {}
+
+
+def test_submit_of_machine_types_that_are_the_servers_business_is_asked_there(typed: Type) -> None:
+    printed = typed("jobs submit training bad --config config.yaml --master-machine-type nothing-1")
+    assert printed.code == 1
+    assert "--master-machine-type: 'nothing-1' is not a machine type of this service." in printed.err
+
+
+def test_submit_with_packages_uploads_those_and_builds_none(typed: Type, app: Server, tmp_path: Path) -> None:
+    (tmp_path / "mine-1.0.tar.gz").write_bytes(gzip.compress(b"an archive"))
+    packages = f"{tmp_path}/mine-1.0.tar.gz,gs://b/other.whl"
+    printed = typed(f"jobs submit training j --config config.yaml --packages {packages}")
+    assert printed.code == 0
+    assert "Packaging" not in printed.err
+    mine, other = app.job("j")["trainingInput"]["packageUris"]
+    assert mine.endswith("/mine-1.0.tar.gz")
+    assert other == "gs://b/other.whl"
+
+
+def test_validate_shows_the_gang_and_submits_nothing(typed: Type, app: Server) -> None:
+    printed = typed("jobs validate --config config.yaml --worker-count 2 --worker-machine-type local-2")
+    assert printed.code == 0
+    assert "Nothing was submitted." in printed.out
+    message = typed("jobs validate --config config.yaml --runtime-version 2.11").err
+    assert "runtimeVersion 2.11 was TensorFlow 2.11" in message
+    assert app.get("/v1/projects/p/jobs") == {}
+    assert staged(app) == []
+
+
+def test_validate_of_a_bad_config_exits_1(typed: Type) -> None:
+    assert typed("jobs validate --config config.yaml --scale-tier BASIC_GPU").code == 1
+
+
+def test_list_prints_the_columns_of_gcloud(typed: Type, app: Server) -> None:
+    app.create("a")
+    app.create("b")
+    header, *rows = typed("jobs list").out.splitlines()
+    assert header.split() == ["JOB_ID", "STATUS", "CREATED"]
+    assert sorted(row.split()[:2] for row in rows) == [["a", "QUEUED"], ["b", "QUEUED"]]
+
+
+def test_list_filters_limits_sorts_and_formats(typed: Type, app: Server) -> None:
+    for name in ("rnn_2", "rnn_10", "cnn"):
+        app.create(name)
+    assert typed("jobs list --format value(jobId) --sort-by ~jobId --limit 2").out == "rnn_2\nrnn_10\n"
+    assert typed("jobs list --format value(jobId) --filter jobId:cnn*").out == "cnn\n"
+    assert len(json.loads(typed("jobs list -o json").out)) == 3
+    assert typed("jobs list --uri --filter jobId:cnn*").out.endswith("/v1/projects/p/jobs/cnn\n")
+
+
+def test_list_for_programs_has_owner_duration_and_metrics(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.create("trained")
+    app.tick()
+    agent.sync()
+    agent.start()
+    agent.log('{"event": "progress", "step": 7, "loss": 0.25, "val_loss": NaN}')
+    app.clock.advance(90)
+    agent.exit()
+    app.create("waits")
+    waits, trained = json.loads(typed("jobs list -o json").out)
+    assert (waits["owner"], waits.keys() & {"duration", "metrics"}) == ("admin", set())
+    assert (trained["owner"], trained["duration"]) == ("admin", 90)
+    assert trained["metrics"] == {"loss": 0.25, "val_loss": "NaN"}
+    assert (
+        typed("jobs list --format value(jobId,metrics.loss) --sort-by duration").out
+        == "trained\t0.25\nwaits\t\n"
+    )
+    listed = app.get("/v1/projects/p/jobs")["jobs"]
+    assert not {
+        key for job in listed for key in job.keys() & {"owner", "duration", "metrics"}
+    }  # the API's Job
+
+
+UNKNOWN_KEYS = {
+    "jobs list --sort-by ~createtime": "argument --sort-by: jobs have no key 'createtime'. Did you mean createTime?",
+    "jobs list --format value(jobId,foo)": "argument --format: jobs have no key 'foo'.",
+    "jobs list --format csv(trainingInput.workers)": "jobs have no key 'trainingInput.workers'.",
+    "jobs describe a --format value(stat)": "jobs have no key 'stat'. Did you mean state?",
+    "jobs list --project Foo/Bar": "--project: 'Foo/Bar' is not a project id",
+}
+KEYS_WITHOUT_A_VALUE = (
+    "jobs list --format value(errorMessage,endTime,trainingOutput.trials[0].finalMetric.objectiveValue)",
+    "jobs list --format value(labels.team,trainingInput.workerConfig.acceleratorConfig.type)",
+    "jobs list --format value(trainingInput.hyperparameters.params[0].discreteValues) --sort-by startTime,~labels.a",
+)
+
+
+def test_list_and_describe_refuse_keys_that_no_job_can_have(typed: Type, app: Server) -> None:
+    wrong = []
+    for words, refusal in UNKNOWN_KEYS.items() if app.create("a") else ():
+        printed = typed(words)
+        if printed.code == 0 or printed.out or refusal not in printed.err:
+            wrong.append(f"{words}: {printed}")
+    wrong += [words for words in KEYS_WITHOUT_A_VALUE if typed(words).code]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_flags_of_gcloud_stand_before_the_verb_too(typed: Type, app: Server) -> None:
+    app.create("a")
+    assert typed("--project p jobs -q --verbosity debug --format=value(jobId) list").out == "a\n"
+    assert typed("--project q jobs --no-user-output-enabled list --format value(jobId)").out == ""
+    assert "Submit and manage training jobs." in typed("jobs --quiet --help").out
+    assert typed("jobs --flatten trainingInput.args[] describe a").out.count("jobId: a") == 1
+    assert "No such option" in typed("jobs --quite list").err
+
+
+def test_list_of_nothing_is_reported_on_stderr(typed: Type) -> None:
+    printed = typed("jobs list")
+    assert (printed.code, printed.out, printed.err) == (0, "", "Listed 0 items.\n")
+
+
+def test_top_into_a_pipe_prints_the_active_jobs_once(typed: Type, app: Server) -> None:
+    app.create("waits")
+    app.create("ended")
+    app.cancel("ended")
+    headline, blank, header, row = typed("jobs top").out.splitlines()
+    assert headline.endswith("1 queued  no agent is alive")
+    assert (blank, header.split(), row.split()[:2]) == ("", ["JOB", "STATE", "DOES"], ["waits", "QUEUED"])
+    assert [job["job_id"] for job in json.loads(typed("jobs top -o json").out)] == ["waits"]
+
+
+def test_describe_prints_the_v1_job_as_yaml_and_a_summary_on_stderr(typed: Type, app: Server) -> None:
+    app.create("j")
+    printed = typed("jobs describe j")
+    assert yaml.safe_load(printed.out) == app.job("j")
+    assert "jobs stream-logs j" in printed.err
+
+
+def test_describe_shows_what_each_replica_uses_of_its_resources(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    app.create("j")
+    agent.sync()
+    app.tick()
+    agent.sync()
+    agent.start()
+    assert "cores" not in typed("jobs describe j").err
+    sample = {"run_id": agent.run.run_id, "task": "master-replica-0", "time": "2026-11-20T12:00:00Z"}
+    used = sample | {"cpu": 0.87, "memory_bytes": 1_500_000_000}
+    assert app.client.post("/agent/v1/usage", json={"samples": [used]}, headers=AGENT).status_code == 200
+    assert "0.9 of 1 cores, 1.5 GB of 2.0 GB" in typed("jobs describe j").err
+
+
+def test_describe_and_explain_show_where_the_replicas_run_and_why(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    app.create("j")
+    agent.sync()
+    app.tick()
+    agent.sync()
+    agent.choice = ("process", "it is a package job")
+    agent.start()
+    assert "\nAs processes: it is a package job.\n" in typed("jobs describe j").err
+    assert typed("jobs explain j").out.startswith(
+        "# master-replica-0, run 1, as processes: it is a package job\n"
+    )
+
+
+def test_describe_for_scripts_prints_nothing_else(typed: Type, app: Server) -> None:
+    app.create("j")
+    printed = typed("jobs describe j -o json")
+    assert (json.loads(printed.out), printed.err) == (app.job("j"), "")
+    assert typed("jobs describe j --format value(jobId,state)").out == "j\tQUEUED\n"
+    assert json.loads(typed("jobs describe j --all -o json").out)["events"]
+
+
+def test_describe_unknown_job_exits_1(typed: Type) -> None:
+    printed = typed("jobs describe none")
+    assert (printed.code, printed.out) == (1, "")
+    assert printed.err.startswith("ERROR: The job projects/p/jobs/none was not found.")
+
+
+def test_cancel_is_silent_and_harmless_when_repeated(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert typed("jobs cancel j") == CommandResult(0, "", "")
+    app.tick()
+    assert typed("jobs cancel j") == CommandResult(0, "", "")
+    assert app.job("j")["state"] == "CANCELLED"
+
+
+def test_describe_of_a_cancelled_job_says_so(typed: Type, app: Server) -> None:
+    app.create("j")
+    typed("jobs cancel j")
+    assert "\nThe job was cancelled by the user.\n" in typed("jobs describe j").err
+
+
+def test_cancel_unknown_job_exits_1(typed: Type) -> None:
+    assert typed("jobs cancel none").code == 1
+
+
+def test_update_labels_adds_removes_and_clears(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert typed("jobs update j --update-labels a=1,b=2").code == 0
+    assert typed("jobs update j --update-labels c=3 --remove-labels a").code == 0
+    assert app.job("j")["labels"] == {"b": "2", "c": "3"}
+    assert typed("jobs update j --clear-labels --update-labels d=4").code == 0
+    assert app.job("j")["labels"] == {"d": "4"}
+
+
+def test_update_with_a_bad_label_is_refused(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert typed("jobs update j --update-labels A=1").code == 1
+    assert app.job("j").get("labels", {}) == {}
+
+
+def test_explain_prints_what_a_replica_sees_and_how_to_repeat_it(typed: Type, app: Server) -> None:
+    app.create("j", pythonModule="trainer.task", useChiefInTfConfig=True)
+    agent = ScriptedAgent(app)
+    app.tick()
+    agent.sync()
+    app.tick()
+    agent.sync()
+    agent.sync()
+    agent.start()
+    printed = typed("jobs explain j chief")
+    assert printed.code == 0, printed.err
+    assert 'TF_CONFIG={"cluster": {"chief": ["127.0.0.1:2222"]}' in printed.out
+    assert "python3 -m trainer.task" in printed.out
+    assert json.loads(typed("jobs explain j -o json").out)["task"] == "master-replica-0"
+
+
+def test_explain_of_an_invalid_replica_name_shows_a_valid_one(typed: Type, app: Server) -> None:
+    app.create("j")
+    assert "is not a replica name such as worker-replica-0" in typed("jobs explain j worker-one").err
+
+
+def test_list_and_describe_give_the_exit_code_of_a_program_that_said_no_cause(
+    typed: Type, app: Server
+) -> None:
+    agent = running_agent(app, "j")
+    agent.log("epoch 1")
+    agent.exit(code=3)
+    app.tick()
+    _, row = typed("jobs list").out.splitlines()
+    assert row.split(None, 3)[3] == "The replica master 0 exited with a non-zero status of 3."
+    summary = typed("jobs describe j --summarize").out
+    assert "PROGRAM_ERROR).\nThe replica master 0 exited with a non-zero status of 3.\n" in summary
+
+
+def test_stream_logs_of_a_job_that_ended_prints_its_log_and_exits_with_its_code(
+    typed: Type, app: Server
+) -> None:
+    agent = running_agent(app, "j")
+    agent.log("one", "two", "Traceback (most recent call last):", "ValueError: \x1b[31mno data")
+    agent.exit(code=3)
+    app.tick()
+    assert [row.split(None, 3)[3] for row in typed("jobs list").out.splitlines()] == [
+        "CAUSE",
+        "ValueError: no data",
+    ]
+    assert "\nValueError: no data\n" in typed("jobs describe j").err
+    printed = typed("jobs stream-logs j")
+    assert printed.code == 3
+    texts = [line.rpartition("  ")[2] for line in printed.out.splitlines()]
+    assert texts.count("one") == texts.count("two") == 1
+    failed_first = "  ValueError: no data\n  master-replica-0 failed first (PROGRAM_ERROR, exit code 3):\n"
+    assert failed_first in printed.err
+    entries = [
+        json.loads(line)
+        for line in typed("jobs stream-logs j -o json --task master-replica-0").out.splitlines()
+    ]
+    assert [entry["text"] for entry in entries][:2] == ["one", "two"]
+
+
+def test_stream_logs_shows_the_lines_that_filters_leave(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.create("j")
+    app.tick()
+    agent.sync()
+    agent.start()
+    agent.log("loss 3", "WARNING:root:Loss is high", "bye")
+    agent.exit()
+    app.tick()
+
+    def texts(words: str, *more: str) -> list[str]:
+        printed = typed(f"jobs stream-logs j -o json --task master-0 {words}", *more)
+        assert printed.code == 0
+        assert "WARNING" not in printed.err
+        return [json.loads(line)["text"] for line in printed.out.splitlines()]
+
+    assert texts("--search LOSS") == ["loss 3", "WARNING:root:Loss is high"]
+    assert texts("--severity warning --no-follow") == ["WARNING:root:Loss is high"]
+    assert texts("--since 2026-11-20T12:00:01Z") == []
+    assert texts("--since 2026-11-20T11:59:59Z", "--search", "loss 3") == ["loss 3"]
+
+
+def test_stream_logs_with_a_bad_filter_lists_what_is_allowed(typed: Type, app: Server) -> None:
+    app.create("j")
+    printed = typed("jobs stream-logs j --severity LOUD --since yesterday")
+    assert printed.code == 2
+    assert (
+        "--severity must be one of DEBUG, INFO, NOTICE, WARNING, ERROR, CRITICAL, not 'LOUD'." in printed.err
+    )
+    assert "--since must be a time such as" in printed.err
+    assert "Traceback" not in printed.err
+
+
+def test_log_that_a_quota_cut_is_reported_by_describe_and_stream_logs(typed: Type, app: Server) -> None:
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.create("j")
+    app.tick()
+    agent.sync()
+    agent.start()
+    lines = (line("one"),)
+    end = LogEnd(count=1, sha256=digest(lines), cut=True)
+    agent.ship("master-replica-0", LogChunk(start=0, lines=lines, end=end), agent.run)
+    assert "1 line, cut by the log quota" in typed("jobs describe j").err
+    agent.exit(logs=False)
+    printed = typed("jobs stream-logs j")
+    assert printed.code == 0
+    assert "NOTE: the log of master-replica-0 (run 1) is cut" in printed.err
+    assert "Lines from number 1 on were not stored." in printed.err
+    assert "WARNING" not in printed.err
+
+
+def test_status_of_a_server_with_an_agent_exits_0_and_without_one_3(typed: Type, app: Server) -> None:
+    assert typed("status").code == 3
+    ScriptedAgent(app).sync()
+    printed = typed("status")
+    assert printed.code == 0
+    assert "laptop" in printed.out
+    assert json.loads(typed("status -o json").out)["healthy"] is True
+
+
+def test_wrong_token_is_refused_with_a_message(typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_TOKEN", "wrong")
+    printed = typed("jobs list")
+    assert printed.code == 1
+    assert printed.err.startswith("ERROR: ")
+
+
+def complete(words: str) -> list[str]:
+    environment = {
+        COMPLETION_VARIABLE: "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        from click.shell_completion import BashComplete
+
+        text = BashComplete(tree.trainyard, {}, "trainyard", COMPLETION_VARIABLE).complete()
+    return [line.partition(",")[2] for line in text.splitlines()]
+
+
+def test_completion_offers_verbs_jobs_and_tasks(typed: Type, app: Server) -> None:
+    app.create("rnn_1")
+    app.create("rnn_2")
+    app.create("cnn")
+    agent = ScriptedAgent(app)
+    agent.sync()
+    app.tick()
+    assert complete("trainyard jobs s") == ["stream-logs", "submit"]
+    assert sorted(complete("trainyard jobs describe rn")) == ["rnn_1", "rnn_2"]
+    assert complete("trainyard jobs explain rnn_1 ma") == ["master-replica-0"]
+    assert "--worker-count" in complete("trainyard jobs submit training --worker")
+
+
+@pytest.mark.parametrize(
+    "environment", [{"TRAINYARD_SERVER": "http://127.0.0.1:1"}, {"TRAINYARD_TOKEN": "wrong"}]
+)
+def test_completion_of_jobs_without_a_server_is_silently_nothing(
+    typed: Type,
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert complete("trainyard jobs describe r") == []
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("parent", "login", "expected"),
+    [
+        ("bash", "/usr/bin/zsh", "bash"),
+        ("-zsh", "", "zsh"),
+        ("make", "/usr/bin/fish", "fish"),
+        ("make", "", "sh"),
+    ],
+)
+def test_shell_init_without_a_shell_speaks_that_of_whoever_called(
+    parent: str, login: str, expected: str
+) -> None:
+    assert guess_shell({"SHELL": login}, parent) == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "dash", "sh"])
+def test_shell_init_names_every_verb_of_the_tree(shell: str) -> None:
+    text = CliRunner().invoke(tree.trainyard, ["shell-init", shell]).output
+    for verb in jobs_tree.jobs_group.commands:
+        assert verb in text
+
+
+def test_metrics_as_a_table_and_as_json(typed: Type, app: Server) -> None:
+    agent = running_agent(app)
+    assert typed("jobs metrics job").err.startswith("The job has reported no metrics.")
+    values = [("0.5", "0.1"), ("0.9", "0.2"), ("NaN", "0.3")]
+    agent.log(
+        *(
+            f'{{"event": "progress", "step": {10 * n}, "loss": {a}, "rate": {b}}}'
+            for n, (a, b) in enumerate(values, 1)
+        )
+    )
+    header, loss, _ = typed("jobs metrics job").out.splitlines()
+    assert header.split() == ["METRIC", "REPLICA", "RUN", "STEP", "LAST", "MIN", "MAX"]
+    assert loss.split() == ["loss", "master-replica-0", "1", "30", "NaN", "0.5", "0.9"]
+    (row,) = json.loads(typed("jobs metrics job --name loss --task master -o json --curves").out)
+    (times,) = [row.pop("times")]
+    assert len(times) == 3
+    assert row == {
+        "name": "loss",
+        "task": "master-replica-0",
+        "run": 1,
+        "step": 30,
+        "value": "NaN",
+        "min": 0.5,
+        "max": 0.9,
+        "points": 3,
+        "steps": [10, 20, 30],
+        "values": [0.5, 0.9, "NaN"],
+    }
+    assert typed("jobs metrics job --name rate --format", "value(name,value)").out == "rate\t0.3\n"
+    unknown = typed("jobs metrics job --name los")
+    assert unknown.err == "The job has no such metrics. It has loss, rate of master-replica-0.\n"
+    assert typed("jobs metrics nothing").code == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_delete_asks_at_a_terminal_and_names_what_goes_and_what_stays(
+    typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.create("old", jobDir="gs://models/old")
+    app.cancel("old")
+    monkeypatch.setattr("sys.stdin", Terminal("n\ny\n"))
+    refused = typed("jobs delete old")
+    assert refused.code == 1
+    assert (
+        "This deletes 1 job with record, log, curves and resource usage:\n"
+        "  old (CANCELLED); gs://models/old stays\n"
+        "This cannot be undone. The names are never used again.\n"
+    ) in refused.err
+    assert "Nothing was deleted." in refused.err
+    assert typed("jobs delete old").code == 0
+    assert app.get("/v1/projects/p/jobs") == {}
+
+
+def test_delete_without_a_terminal_needs_yes(typed: Type, app: Server) -> None:
+    for name in ("a", "b"):
+        app.create(name)
+        app.cancel(name)
+    refused = typed("jobs delete a b")
+    assert refused.code == 2
+    assert "There is no terminal to confirm it at: add --yes." in refused.err
+    deleted = typed("jobs delete a b a --yes")
+    assert (deleted.code, deleted.out, deleted.err) == (0, "", "Deleted the job [a].\nDeleted the job [b].\n")
+    again = typed("jobs submit training a --config config.yaml --if-not-exists")
+    assert again.code == 1
+    assert (
+        "A job a existed and was deleted. A name is never used again: give the job another one." in again.err
+    )
+
+
+def test_delete_of_a_job_that_has_not_ended_deletes_none_of_them(typed: Type, app: Server) -> None:
+    app.create("ended")
+    app.cancel("ended")
+    app.create("active")
+    printed = typed("jobs delete ended active --yes")
+    assert printed.code == 1
+    assert printed.err == (
+        "ERROR: Only jobs that have ended can be deleted: active is QUEUED. Nothing was deleted.\n"
+        "To end it first:  jobs cancel active\n"
+    )
+    assert app.job("ended")["state"] == "CANCELLED"
+
+
+def test_delete_by_a_filter_takes_the_ended_jobs_that_match(typed: Type, app: Server) -> None:
+    for name in ("rnn_1", "rnn_2", "rnn_3", "cnn"):
+        app.create(name)
+    for name in ("rnn_1", "rnn_2", "cnn"):
+        app.cancel(name)
+    printed = typed("jobs delete --filter jobId:rnn* --yes")
+    assert sorted(printed.err.splitlines()) == [
+        "1 job of those that match has not ended, and stays.",
+        "Deleted the job [rnn_1].",
+        "Deleted the job [rnn_2].",
+    ]
+    assert sorted(typed("jobs list --format value(jobId)").out.split()) == ["cnn", "rnn_3"]
+    nothing = typed("jobs delete --filter jobId:rnn_1 --yes")
+    assert (nothing.code, nothing.err) == (0, "No job that has ended matches. Nothing was deleted.\n")
+    for words in (
+        "jobs delete --yes",
+        "jobs delete cnn --filter jobId:rnn*",
+        "jobs delete --filter foo:x --yes",
+    ):
+        assert typed(words).code, words
+
+
+def test_own_directory_is_the_default_one_and_never_a_job_dir_or_a_link(tmp_path: Path) -> None:
+    detail = JobDetail(job={"jobId": "j", "trainingInput": {}}, state=JobState.FAILED)
+    with_job_dir = detail.model_copy(update={"job": {"trainingInput": {"jobDir": str(tmp_path / "j")}}})
+    (tmp_path / "j").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "j")
+    assert own_directory(detail, tmp_path, "j") == tmp_path / "j"
+    assert own_directory(with_job_dir, tmp_path, "j") is None
+    assert own_directory(detail, tmp_path, "link") is None
+    assert own_directory(detail, tmp_path, "other") is None
+    assert own_directory(detail, None, "j") is None
+
+
+TUTORIAL = """\
+trainingInput:
+scaleTier: CUSTOM
+masterType: local-1
+masterConfig:
+imageUri: gcr.io/{path/to/image}:{tag}
+useChiefInTfConfig: true
+workerType: local-1
+workerCount: 1
+workerConfig:
+acceleratorConfig:
+count: 0
+type: NVIDIA_TESLA_T4
+"""
+
+
+def test_tutorial_with_lost_indentation_is_a_job_after_two_commands_that_its_errors_name(
+    typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command(printed: CommandResult, after: str) -> list[str]:
+        assert printed.code == 1
+        (line,) = [line for line in printed.err.splitlines() if after in line]
+        return shlex.split(line.partition(after)[2])[1:]
+
+    engine = ScriptedEngine()
+    monkeypatch.setattr("docker.from_env", lambda: engine)
+    Path("config.yaml").write_text(TUTORIAL)
+    Path("config.yaml").chmod(0o640)
+    Path("Dockerfile").write_text("FROM scratch\n")
+
+    first = typed("jobs submit training --config config.yaml")
+    assert "config.yaml: the indentation is lost, as when text is copied from a web page." in first.err
+    assert "\n    trainingInput:\n      scaleTier: CUSTOM\n" in first.err
+    second = typed(shlex.join(command(first, "To write it:  ")))
+    assert "Restored the indentation of config.yaml; keys and values are unchanged." in second.err
+    assert yaml.safe_load(Path("config.yaml").read_text())["trainingInput"]["workerConfig"] == {
+        "acceleratorConfig": {"count": 0, "type": "NVIDIA_TESLA_T4"}
+    }
+    assert Path("config.yaml").stat().st_mode & 0o777 == 0o640
+    placeholder = "imageUri: gcr.io/{path/to/image}:{tag} is a placeholder ({path/to/image}, {tag})."
+    assert f"config.yaml:5: masterConfig.{placeholder}" in second.err
+    third = command(second, "To build its image and submit the job:  ")
+    assert third == ["jobs", "submit", "training", "--config", "config.yaml", "--build", "."]
+    submitted = typed(" ".join([*third, "--format value(trainingInput.masterConfig.imageUri)"]))
+    assert submitted.code == 0, submitted.err
+    assert submitted.out == f"{engine.builds[0]['tag']}\n"
+
+    Path("Dockerfile").unlink()
+    without = typed("jobs submit training --config config.yaml --worker-count 2 -- --epochs 5")
+    assert "With a Dockerfile, --build DIR builds its image and uses it." in without.err
+    Path("config.yaml").write_text("trainingInput: {scaleTier: BASIC}\n")
+    assert (
+        "name it with --package-path: a script, a directory or a package."
+        in typed("jobs validate --config config.yaml").err
+    )
+
+
+def test_validate_fix_of_standard_input_prints_the_config(
+    typed: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fix(text: str) -> CommandResult:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        return typed("jobs validate --config - --fix")
+
+    fixed = fix(TUTORIAL)
+    assert fixed.code == 0
+    assert fixed.out.startswith("trainingInput:\n  scaleTier: CUSTOM\n")
+    assert "There is nothing to fix" in fix(fixed.out).err
+    assert "Nothing to fix in config.yaml" in typed("jobs validate --config config.yaml --fix").err
+
+
+def test_explanation_at_the_local_service_has_the_secret_of_its_storage() -> None:
+    shown = {"STORAGE_EMULATOR_HOST": "http://host.docker.internal:8471/***", "A": "/***"}
+    explanation = Explanation(
+        task="t",
+        run=1,
+        environment=shown,
+        command=("c",),
+        reproduce="env 'STORAGE_EMULATOR_HOST=http://host.docker.internal:8471/***' A='/***' c",
+    )
+    filled = jobs.with_storage(explanation, "http://127.0.0.1:8471/s3cret")
+    assert filled.environment == {**shown, "STORAGE_EMULATOR_HOST": "http://host.docker.internal:8471/s3cret"}
+    assert (
+        filled.reproduce == "env 'STORAGE_EMULATOR_HOST=http://host.docker.internal:8471/s3cret' A='/***' c"
+    )
+    for other in ("http://gcs", "http://127.0.0.1:8479/***"):
+        elsewhere = explanation.model_copy(update={"environment": {"STORAGE_EMULATOR_HOST": other}})
+        assert jobs.with_storage(elsewhere, "http://127.0.0.1:8471/s3cret") == elsewhere
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b1A\x1b]52;c;Y2F0\x1b\\\r\x7fkept"
+COMMANDS = (
+    "jobs describe bad",
+    "jobs describe bad --all",
+    "jobs describe bad --format json",
+    "jobs describe bad --format value(errorMessage)",
+    "jobs describe bad --format value(trainingInput.args)",
+    "jobs describe bad --format csv(jobId,errorMessage)",
+    "jobs describe bad --format table(jobId,errorMessage)",
+    "jobs list",
+    "jobs list --format yaml",
+    "jobs list --format value(errorMessage,trainingInput)",
+    "jobs explain bad",
+    "jobs explain bad -o json",
+    "jobs metrics bad",
+    "jobs metrics bad --format csv(name,last)",
+    "jobs why bad",
+    "jobs why next",
+    "jobs top --once",
+    "jobs top -o json",
+    "jobs submit training bad",
+    "jobs cancel bad",
+)
+
+
+def test_no_command_passes_terminal_escapes_of_jobs_on(typed: Type, app: Server) -> None:
+    """All but `stream-logs`, which removes them on a terminal and copies lines into a pipe as they are."""
+    app.create("bad", args=[HOSTILE])
+    agent = ScriptedAgent(app)
+    agent.sync()
+    agent.start()
+    agent.log(HOSTILE, json.dumps({"step": 1, "loss": 2, HOSTILE: 3}), f"RuntimeError: {HOSTILE}")
+    running = [typed(words) for words in ("jobs top --once", "jobs describe bad --all")]
+    agent.exit(code=1, message=HOSTILE)
+    app.create("next", args=[HOSTILE])
+    printed = {words: typed(words) for words in COMMANDS}
+    texts = {words: result.out + result.err for words, result in printed.items()}
+    texts |= {f"running {n}": result.out + result.err for n, result in enumerate(running)}
+    passed = {
+        words: text for words, text in texts.items() if re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
+    }
+    assert passed == {}
+    assert "kept" in printed["jobs describe bad --format value(errorMessage)"].out
+    assert printed["jobs describe bad --format json"].code == 0

@@ -1,0 +1,267 @@
+"""`trainyard doctor`: what it sees on this machine, what it makes of the server's words, and how it reads."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.api.api_support import Clock, ScriptedAgent, Server, server, serving
+from trainyard_cli.commands import tree
+from trainyard_cli.commands.service import doctor
+from trainyard_cli.local import checks as local_checks
+from trainyard_cli.local.state import PROCESSES, LocalState, Options, ProcessName
+from trainyard_cli.main import run
+from trainyard_cli.settings import Target
+from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.views.health import Check, CheckStatus, Finding, ServerHealth
+from trainyard_protocol.views.views import AgentView
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+Begin = Callable[[ProcessName], "subprocess.Popen[bytes]"]
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> LocalState:
+    state = LocalState(tmp_path / "state")
+    state.create()
+    state.save(Options(server_port=1, storage_port=2))
+    return state
+
+
+@pytest.fixture
+def begin(state: LocalState) -> Iterator[Begin]:
+    """Starts what stands for a part of the service."""
+    started = []
+
+    def begin_(name: ProcessName) -> subprocess.Popen[bytes]:
+        started.append(state.start(name, SLEEP, os.environ))
+        return started[-1]
+
+    yield begin_
+    for process in started:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def problems(findings: Iterator[Finding]) -> list[str]:
+    return [finding.found for finding in findings if finding.status == "problem"]
+
+
+def problem(**given: Any) -> Finding:
+    return Finding.model_validate({"check": "runs", "status": "problem", "found": "It hangs.", **given})
+
+
+def test_service_never_started_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("TRAINYARD_SERVER", raising=False)
+    assert run(tree.trainyard, "trainyard", ["doctor"]) == 0
+    printed = capsys.readouterr().out
+    assert "was never started" in printed
+    assert printed.endswith("\nNo problems.\n")
+    assert not (tmp_path / "state").exists()
+
+
+def test_service_that_was_stopped_is_no_problem(state: LocalState, begin: Begin) -> None:
+    begin("agent")
+    state.stop("agent")
+    (found,) = local_checks.services(state, fix=False)
+    assert (found.status, found.found) == ("ok", "The service is stopped. `trainyard up` starts it.")
+    assert [one.status for one in doctor.examine(Target(state.root, local=True), fix=False)] == ["ok"] * 3
+
+
+def test_service_that_runs_is_fine_and_a_part_that_was_killed_is_not(state: LocalState, begin: Begin) -> None:
+    started = {name: begin(name) for name in PROCESSES}
+    assert [one.found for one in local_checks.services(state, fix=False)] == [
+        "Server, storage and agent are running."
+    ]
+    kill(started["agent"])
+    for fix in (False, True):  # the note of it is no rubbish as long as the others run
+        (found,) = problems(local_checks.services(state, fix))
+        assert found == f"The agent exited unexpectedly: process {started['agent'].pid} is gone."
+    state.stop("agent")
+    assert problems(local_checks.services(state, fix=False)) == ["The agent is not running."]
+
+
+def test_notes_of_a_service_that_died_are_removed(state: LocalState, begin: Begin) -> None:
+    kill(begin("agent"))
+    (state.root / "run" / "server.json").write_text("damaged")
+    assert len(problems(local_checks.services(state, fix=False))) == 2
+    fixed = list(local_checks.services(state, fix=True))
+    assert [one.status for one in fixed] == ["fixed", "fixed"]
+    assert list((state.root / "run").iterdir()) == []
+    assert problems(local_checks.services(state, fix=False)) == []
+
+
+def test_port_of_another_program_is_a_problem_only_while_the_service_runs(
+    state: LocalState, begin: Begin
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        state.save(Options(server_port=port))
+        (found,) = local_checks.ports(state)
+        assert found.status == "ok"
+        assert "The next `trainyard up` uses another port." in found.found
+        begin("agent")
+        (found,) = local_checks.ports(state)
+        assert found.status == "problem"
+        assert f"Port {port}, last used by the server, is in use by process {os.getpid()}" in found.found
+
+
+def test_disk_lists_the_largest_parts(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:
+    (state.root / "server" / "logs").mkdir(parents=True)
+    (state.root / "server" / "logs" / "big").write_bytes(b"x" * 2**20)
+    (found,) = local_checks.disk(state)
+    assert found.status == "ok"
+    assert "server/logs 1.1 MB" in found.found
+    monkeypatch.setattr(local_checks, "LOW_BYTES", 2**60)
+    (found,) = local_checks.disk(state)
+    assert (found.status, bool(found.advice)) == ("problem", True)
+
+
+def test_findings_of_the_agent_are_passed_on_and_fixed(state: LocalState) -> None:
+    environment = state.root / "agent" / "environments" / ("a" * 32)
+    environment.mkdir(parents=True)
+    # The machine may have others, such as firewall rules of networks that another test has just removed.
+    found = problems(local_checks.agent(state, ["b" * 32], fix=False))
+    assert f"{environment} belongs to no existing run: 4.1 kB." in found
+    assert environment.exists()
+    fixed = [one.check for one in local_checks.agent(state, (), fix=True) if one.status == "fixed"]
+    assert "directories" in fixed
+    assert not environment.exists()
+
+
+def test_agent_that_cannot_check_is_reported(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:
+    (state.root / "agent").mkdir()
+    fails = [sys.executable, "-c", "import sys; sys.exit('no module of that name')"]
+    monkeypatch.setattr(local_checks, "_agent_command", lambda *_: fails)
+    (found,) = local_checks.agent(state, None, fix=False)
+    assert (found.status, "no module of that name" in found.found) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "printed"), [(0, ""), (1.5, ""), (600, "600 s ahead"), (-600, "600 s behind")]
+)
+def test_clocks_are_compared_across_the_time_of_the_call(ahead_s: float, printed: str) -> None:
+    found = doctor.of_clock(NOON + timedelta(seconds=ahead_s), NOON, NOON + timedelta(seconds=0.1))
+    assert (found.status == "problem") == bool(printed)
+    assert printed in found.found.replace("599.9", "600")
+
+
+def test_version_and_checks_that_are_not_ok_are_problems() -> None:
+    checks = {
+        "database": Check(status=CheckStatus.DOWN, message="does not answer"),
+        "disk": Check(status=CheckStatus.OK, message="1 GB"),
+        "new": Check(status=CheckStatus.DEGRADED, message="from the future"),
+    }
+    health = ServerHealth(status=CheckStatus.DOWN, checks=checks, version="0.0.1", time=NOON)
+    assert problems(doctor.of_checks(health)) == [
+        "The server reports: database: does not answer.",
+        "The server reports: new: from the future.",
+    ]
+    (old,) = problems(doctor.of_version(health))
+    assert old.startswith("The server has version 0.0.1, this command ")
+
+
+def test_agents_of_another_version_are_a_problem_unless_they_are_silent() -> None:
+    def agent(name: str, version: str, alive: bool = True) -> AgentView:
+        return AgentView(
+            agent_id=name,
+            name=name,
+            runtime="process",
+            capacity_mode="fit",
+            version=version,
+            capacity=Capacity(cpus=(0,), memory_bytes=1),
+            alive=alive,
+            last_seen=NOON,
+        )
+
+    same, old, gone = agent("same", "2"), agent("old", "1"), agent("gone", "1", alive=False)
+    assert problems(doctor.of_agents([same, old, gone], "2")) == [
+        "The agent old has version 1, the server 2."
+    ]
+    (found,) = doctor.of_agents([same, gone], "2")
+    assert (found.status, found.found) == ("ok", "1 agent alive, with the server's version.")
+    assert list(doctor.of_agents([], "2")) == []
+
+
+def test_text_has_meaning_and_advice_within_the_width() -> None:
+    findings = [
+        Finding(check="database", status="ok", found="It answers."),
+        problem(meaning="Nothing goes on. " * 8, advice="Restart it.", fixable=True),
+        problem(),
+    ]
+    printed = doctor.text(findings, 60)
+    assert printed.splitlines()[0] == "database  ok       It answers."
+    assert "runs      PROBLEM  It hangs." in printed
+    assert "\n                   -> Restart it.\n" in printed
+    assert max(map(len, printed.splitlines())) <= 60 + len("`trainyard doctor --fix` mends 1 of them.")
+    assert printed.endswith("\n2 problems; `trainyard doctor --fix` fixes 1 of them.")
+    assert doctor.text([Finding(check="a", status="fixed", found="b")], 60).endswith(
+        "1 problem fixed. No problems."
+    )
+
+
+def test_doctor_checks_a_remote_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def typed(*words: str) -> tuple[int, str]:
+        code = run(tree.trainyard, "trainyard", ["doctor", *words])
+        return code, capsys.readouterr().out
+
+    monkeypatch.setenv("TRAINYARD_TOKEN", "admin-secret")
+    clock = Clock()
+    clock.now = datetime.now(UTC)
+    with server(tmp_path / "data", clock) as app, serving(app.app) as url:
+        monkeypatch.setenv("TRAINYARD_SERVER", url)
+        code, printed = typed()
+        assert code == 3
+        assert "The server reports: agents: none is connected, so jobs wait." in " ".join(printed.split())
+        ScriptedAgent(app).sync()
+        clock.now = datetime.now(UTC)
+        code, printed = typed("--fix", "-o", "json")
+        assert (code, json.loads(printed)["healthy"]) == (0, True), printed
+    code, printed = typed()
+    assert code == 3
+    assert "nothing accepts connections there" in " ".join(printed.split())
+
+
+def test_status_shows_the_checks_of_a_server_without_its_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRAINYARD_TOKEN", "admin-secret")
+    with server(tmp_path / "data", Clock()) as app, serving(app.app) as url:
+        monkeypatch.setenv("TRAINYARD_SERVER", url)
+        lose_database(app)
+        assert run(tree.trainyard, "trainyard", ["status"]) == 3
+        printed = capsys.readouterr().out
+        assert "the file of the database cannot be opened" in printed
+        assert "The server cannot do that now" in printed
+        assert run(tree.trainyard, "trainyard", ["status", "-o", "json"]) == 3
+        health = json.loads(capsys.readouterr().out)["health"]
+        assert (health["status"], health["checks"]["database"]["status"]) == ("down", "down")
+        assert run(tree.trainyard, "trainyard", ["doctor"]) == 3
+        assert "put it back" in capsys.readouterr().out
+
+
+def lose_database(app: Server) -> None:
+    """No connection is left, and where the file was is a directory."""
+    app.use_cases.backend.store.close()
+    app.use_cases.health.close()
+    data = app.use_cases.backend.settings.data_dir
+    for path in data.glob("trainyard.db*"):
+        path.unlink()
+    (data / "trainyard.db").mkdir()

@@ -1,0 +1,64 @@
+"""Mistyped words: the line that was meant, in the error."""
+
+import pytest
+
+from trainyard_cli.commands import tree
+from trainyard_cli.commands.shared.suggestions import separated
+from trainyard_cli.main import run
+
+AFTER_DASHES = "Arguments of the training program go after --:\n  "
+TYPED = {
+    # Words of commands
+    "statsu": "No such command 'statsu'. Did you mean:\n  trainyard status\n",
+    "job submt training x --config c": "Did you mean:\n  trainyard jobs submit training x --config c\n",
+    "jobs descrbe x": "Did you mean:\n  trainyard jobs describe x\n",
+    "jobs logs x": "Did you mean:\n  trainyard jobs stream-logs x\n",
+    "jobs stop x": "Did you mean:\n  trainyard jobs cancel x\n",
+    "logs x": "Did you mean:\n  trainyard jobs stream-logs x\n",
+    "stop": "Did you mean:\n  trainyard down\n",
+    "list --limit 3": "Did you mean:\n  trainyard jobs list --limit 3\n",
+    "jobs qqq": "ERROR: (trainyard.jobs) No such command 'qqq'.\n",
+    # `training` left out
+    "submit x": "Did you mean:\n  trainyard jobs submit training x\n",
+    "jobs submit my_job --config c": "Did you mean:\n  trainyard jobs submit training my_job --config c\n",
+    "jobs submit --config c -- --epochs 5": (
+        "No such option: --config. Did you mean:\n  trainyard jobs submit training --config c -- --epochs 5\n"
+    ),
+    # Flags before the verb
+    "jobs --quiet descrbe x": "Did you mean:\n  trainyard jobs describe --quiet x\n",
+    # Flags
+    "up --runtim docker": "'--runtime'",
+    "jobs submit training --confg c": (
+        f"No such option: --confg. Did you mean --config? {AFTER_DASHES}trainyard jobs submit training -- --confg c\n"
+    ),
+    "jobs submit training x --config c --epochs 5": (
+        f"No such option: --epochs. {AFTER_DASHES}trainyard jobs submit training x --config c -- --epochs 5\n"
+    ),
+    "jobs submit training x epochs 5": "(epochs 5). Arguments of the training program go after --.\n",
+    "jobs validate --epochs=5 --config c": (
+        f"No such option: --epochs. {AFTER_DASHES}trainyard jobs validate --config c -- --epochs=5\n"
+    ),
+}
+
+
+def test_mistyped_line_is_refused_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = []
+    for words, expected in TYPED.items():
+        code = run(tree.trainyard, "trainyard", words.split())
+        printed = capsys.readouterr()
+        if code != 2 or printed.out or expected not in printed.err:
+            wrong.append(f"{words}: {code}\n{printed.err}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_separated_words_are_all_there_and_known_flags_keep_their_values() -> None:
+    options = {"--config": True, "--flag": False}
+    table = {
+        "x --config c --epochs 5 --flag": ("x --config c --flag", "--epochs 5"),
+        "--config --lr -- 1": ("--config --lr", "1"),
+        "--layers 32 64 --config=c -- --a b": ("--config=c", "--layers 32 64 --a b"),
+        "-v --flag x --lr=1 -": ("--flag x", "-v --lr=1 -"),
+        "--config": ("--config", ""),
+    }
+    result = {words: tuple(map(" ".join, separated(words.split(), options))) for words in table}
+    assert result == table

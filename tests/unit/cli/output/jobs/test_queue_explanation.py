@@ -1,0 +1,88 @@
+from datetime import UTC, datetime, timedelta
+
+from trainyard_cli.output.jobs.queue_explanation import text
+from trainyard_protocol.states import JobState
+from trainyard_protocol.views.views import (
+    CandidateView,
+    HolderView,
+    QueuedAheadView,
+    QueueExplanationView,
+    SuggestionView,
+)
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+WAITS = QueueExplanationView(
+    project="p",
+    job_id="large",
+    state=JobState.QUEUED,
+    priority=3,
+    summary="It waits: needs 2 vCPU.",
+    kind="room",
+    needs="2 vCPU",
+    position=4,
+    agents=(
+        CandidateView(agent="vm", alive=True, has="2 vCPU", free="1 vCPU", home=True, lacks="lacks 1 vCPU"),
+        CandidateView(agent="other", alive=True, has="4 vCPU", free="3 vCPU", home=True),
+    ),
+    holders=(
+        HolderView(
+            project="q",
+            job_id="first",
+            state=JobState.RUNNING,
+            priority=9,
+            agent="vm",
+            holds="1 vCPU",
+            running_since=NOW - timedelta(minutes=2),
+            ends_by=NOW + timedelta(hours=1),
+        ),
+        HolderView(
+            project="p",
+            job_id="gone",
+            state=JobState.FAILED,
+            priority=0,
+            agent="vm",
+            holds="1 vCPU",
+            left_over=True,
+        ),
+    ),
+    ahead=(
+        QueuedAheadView(project="q", job_id="next", priority=5, position=1, needs="1 vCPU", waiting="room"),
+    ),
+    changes=(SuggestionView(kind="priority", message="a priority above 5 (it has 3)"),),
+)
+
+
+def test_waiting_job_is_explained_in_tables_and_changes() -> None:
+    printed = text(WAITS, "p", NOW).splitlines()
+    assert printed[0] == "large: QUEUED. It waits: needs 2 vCPU."
+    assert printed[1] == "It needs 2 vCPU. Its priority is 3, its position 4."
+    assert any(line.split()[0] == "vm" and line.endswith("lacks 1 vCPU") for line in printed if line)
+    assert any(line.endswith("has room, reserved for jobs ahead") for line in printed)
+    (first,) = [line for line in printed if "first (q)" in line]
+    assert "runs for 02:00" in first
+    (gone,) = [line for line in printed if line.startswith("  gone ")]
+    assert "ended, being stopped" in gone
+    assert "  and 2 more" in printed
+    assert printed[-3:] == [
+        "It would start now with any one of:",
+        "  - a priority above 5 (it has 3)",
+        "A submitted job's request cannot be changed: cancel the job and submit it again.",
+    ]
+
+
+def test_text_without_a_change_that_helps_gives_the_reason() -> None:
+    printed = text(WAITS.model_copy(update={"changes": (), "nothing": "Nothing short of x."}), "p", NOW)
+    assert printed.endswith("\n\nNothing short of x.")
+
+
+def test_holders_of_other_projects_are_counted() -> None:
+    assert "  and 2 jobs of other projects" in text(WAITS.model_copy(update={"hidden_holders": 2}), "p", NOW)
+    hidden = text(WAITS.model_copy(update={"hidden_holders": 1, "holders": ()}), "p", NOW)
+    assert "\nHeld by 1 job of other projects.\n" in hidden
+
+
+def test_job_that_does_not_wait_is_one_line() -> None:
+    runs = QueueExplanationView(
+        project="p", job_id="j", state=JobState.RUNNING, priority=0, summary="It does not wait."
+    )
+    assert text(runs, "p", NOW) == "j: RUNNING. It does not wait."

@@ -1,0 +1,123 @@
+"""`jobs describe` on steps: progress, work at risk, lost work, metrics, stacks."""
+
+import math
+from datetime import UTC, datetime, timedelta
+
+from trainyard_cli.output.log.progress import lines
+from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
+from trainyard_protocol.views.views import (
+    CurveDigest,
+    JobDetail,
+    MetricsDigest,
+    ReplicaView,
+    RunView,
+    Verdict,
+)
+from trainyard_protocol.wire.sync import Stall
+
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+CHIEF, WORKER = "master-replica-0", "worker-replica-0"
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def replica(task: str = CHIEF, **fields: object) -> ReplicaView:
+    return ReplicaView(
+        task=task,
+        state=ReplicaState.RUNNING,
+        machine_type="local-1",
+        cpus=(0,),
+        gpus=(),
+        memory_bytes=1,
+        **fields,
+    )
+
+
+def run(number: int, *replicas: ReplicaView, failed: bool = False) -> RunView:
+    verdict = Verdict(outcome=Outcome.FAILED, reason=Reason.STALLED, message="why.", replica=WORKER)
+    return RunView(
+        run_id=f"r{number}",
+        number=number,
+        state=RunState.ENDED if failed else RunState.RUNNING,
+        agent="laptop",
+        created_at=T0,
+        verdict=verdict if failed else None,
+        replicas=replicas,
+    )
+
+
+def shown(*runs: RunView, state: JobState = JobState.RUNNING) -> list[str]:
+    return lines(JobDetail(job={}, state=state, runs=runs), at(100))
+
+
+def test_job_that_reports_no_steps_has_no_line() -> None:
+    assert shown(run(1, replica()), run(2, replica(), failed=True)) == []
+    assert shown() == []
+
+
+def test_steps_and_time_since_the_last_checkpoint_are_at_risk() -> None:
+    chief = replica(step=120, steps=5000, step_at=at(95), durable_step=100, durable_at=at(40))
+    (line,) = shown(run(1, chief, replica(WORKER, step=119)))
+    assert line.startswith("Step 120 of 5000. Last checkpoint: step 100, at ")
+    assert line.endswith(" At risk: 20 steps, 01:00.")
+
+
+def test_without_a_checkpoint_all_is_at_risk() -> None:
+    assert shown(run(1, replica(step=3))) == [
+        "Step 3. No checkpoint was reported yet: a failure would lose all steps."
+    ]
+
+
+def test_right_after_a_checkpoint_nothing_is_at_risk() -> None:
+    (line,) = shown(run(1, replica(step=100, durable_step=100, durable_at=at(99))))
+    assert line.endswith("Nothing is at risk.")
+
+
+def test_failed_run_shows_the_lost_steps_and_where_the_next_run_continues() -> None:
+    first = run(
+        1, replica(step=121, steps=500, durable_step=100, durable_at=at(10)), replica(WORKER), failed=True
+    )
+    second = run(2, replica(first_step=100, step=101, steps=500))
+    lost, now = shown(first, second)
+    assert lost == (
+        "Run 1 (STALLED, worker-replica-0) ended at step 121 of 500. "
+        "Last checkpoint: step 100; 21 steps lost. Run 2 continues from step 100."
+    )
+    assert now.startswith("Step 101 of 500. Last checkpoint: step 100, at ")  # of the run before
+
+
+def test_failed_job_shows_the_lost_steps() -> None:
+    failed = run(1, replica(step=5), failed=True)
+    assert shown(failed, state=JobState.FAILED) == [
+        "Run 1 (STALLED, worker-replica-0) ended at step 5. It had reported no checkpoint."
+    ]
+    saved = run(1, replica(step=5, durable_step=5, durable_at=at(9)), failed=True)
+    assert shown(saved, state=JobState.FAILED) == [
+        "Run 1 (STALLED, worker-replica-0) ended at step 5. Last checkpoint: step 5; nothing lost."
+    ]
+
+
+def test_stalled_replicas_are_shown_with_stacks_without_control_characters() -> None:
+    stall = Stall(step=7, since=at(1), limit_s=30)
+    hanging = replica(step=7, stall=stall, stacks="Thread 1\n\x1b[2J    load (data.py:88)\n" + "x\n" * 50)
+    _, stands, was, *stack = shown(run(1, hanging))
+    assert stands.startswith("master-replica-0 is stalled at step 7 since ")
+    assert was == "Stacks of master-replica-0:"
+    assert stack[:2] == ["  Thread 1", "      load (data.py:88)"]
+    assert stack[-1] == "  ..."
+    assert len(stack) == 13
+
+
+def test_newest_metrics_are_one_line_for_all_replicas() -> None:
+    loss = CurveDigest(name="loss", step=120, value=0.31)
+    rate = CurveDigest(name="examples_per_second", step=120, value=1203.4567)
+    chief = replica(step=120, metrics=MetricsDigest(main="loss", epoch=2, epochs=5, metrics=(loss, rate)))
+    other = CurveDigest(name="loss", step=120, value=7)
+    held_out = CurveDigest(name="held_out_loss", step=100, value=math.nan)
+    evaluator = replica("evaluator-replica-0", metrics=MetricsDigest(metrics=(other, held_out)))
+    assert shown(run(1, chief, evaluator))[1:] == [
+        "Metrics: loss 0.31, examples_per_second 1203.46, held_out_loss nan (epoch 2 of 5)."
+    ]
+    assert shown(run(1, replica(metrics=MetricsDigest(epoch=1)))) == []

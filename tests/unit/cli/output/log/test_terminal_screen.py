@@ -1,0 +1,239 @@
+import io
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard_cli.output.log.live_log import LiveState, MetricsLine, ShownLine, TextLine
+from trainyard_cli.output.log.log_screen import JsonScreen, LiveScreen, PlainScreen
+from trainyard_cli.output.log.screens import screen_for
+from trainyard_cli.output.log.terminal_screen import Layout, TerminalScreen
+from trainyard_cli.output.text import activity as activity_module
+from trainyard_cli.output.text.activity import Activity
+from trainyard_cli.output.text.bottom_line import BottomLine
+from trainyard_protocol.states import JobState, ReplicaState, RunState
+from trainyard_protocol.views.views import JobDetail, LogEntry, ReplicaView, RunView
+
+pyte = pytest.importorskip("pyte", reason="pyte, of the dev extra, shows what a terminal would")
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+GANG = ("master-replica-0", "worker-replica-0")
+RUNNING = LiveState(JobState.RUNNING, (), "01:00", 1200, 50_000, 0.024, "2/5", "loss 0.312", 8.3, 3726.0)
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TERM": "xterm-256color", "TZ": "UTC", "COLUMNS": "80", "LINES": "24"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def entry(text: str, task: str = GANG[0], severity: str = "INFO") -> LogEntry:
+    time = "2026-11-20T12:00:00Z"
+    return LogEntry(
+        cursor=1, run=1, task=task, number=0, time=time, stream="stdout", severity=severity, text=text
+    )
+
+
+def detail(state: JobState, gang: Sequence[str] = GANG) -> JobDetail:
+    replicas = tuple(ReplicaView(task=task, state=ReplicaState.RUNNING, machine_type="m") for task in gang)
+    run = RunView(run_id="r", number=1, state=RunState.RUNNING, agent="a", created_at=NOON, replicas=replicas)
+    return JobDetail(job={"jobId": "j", "createTime": "2026-11-20T12:00:00Z"}, state=state, runs=(run,))
+
+
+def display(written: str, columns: int = 80, rows: int = 24) -> list[str]:
+    """Rows on the screen of a terminal that got this."""
+    screen = pyte.Screen(columns, rows)
+    pyte.Stream(screen).feed(written.replace("\n", "\r\n"))
+    return [line.rstrip() for line in screen.display if line.strip()]
+
+
+def test_screen_shows_lines_above_one_line_that_is_gone_at_the_end() -> None:
+    out = Terminal()
+    screen = TerminalScreen(out, lambda: NOON)
+    screen.status(detail(JobState.RUNNING))
+    for step in (1, 2, 3):
+        screen.line(entry(json.dumps({"event": "progress", "step": step, "steps": 4, "loss": 0.5})))
+        screen.note(f"note {step}")
+    live = display(out.getvalue())
+    screen.line(entry("hello", severity="WARNING"))
+    screen.close()
+    screen.note("The end.")
+    screen.close()
+    assert live == ["note 1", "note 2", "note 3", " RUNNING  ━━━━━━━━━━━━━━━━━━────── 3/4  loss 0.500"]
+    assert display(out.getvalue()) == ["note 1", "note 2", "note 3", "12:00:00 master   W hello", "The end."]
+    assert out.getvalue().endswith("\n")
+
+
+@given(
+    st.lists(
+        st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from("\x1b[]m;0\x07\r\x9b?")), max_size=3
+    )
+)
+def test_no_line_moves_the_cursor_or_does_more_than_colour(texts: list[str]) -> None:
+    layout = Layout()
+    for text in [*texts, "a\x1b]0;owned\x07b\x1b[31mred\x1b[2Jc\x00\x08\x1bPq\x1b\\d"]:
+        for row in (
+            *layout.rows(TextLine(NOON.isoformat(), GANG[:1], "master", "INFO", text), 80),
+            *layout.rows(MetricsLine(NOON.isoformat(), GANG[:1], "", "epoch 1", (text,)), 80),
+            layout.state(replace(RUNNING, metric=text), 80),
+            layout.state(LiveState(JobState.QUEUED, (text,)), 80),
+        ):
+            assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", row.plain)
+
+
+def test_screen_prints_the_colours_of_a_line_unless_the_reader_wants_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for no_color in (False, True):
+        if no_color:
+            monkeypatch.setenv("NO_COLOR", "1")
+        out = Terminal()
+        screen = TerminalScreen(out, lambda: NOON)
+        screen.status(detail(JobState.RUNNING))
+        screen.line(entry("\x1b[31mred\x1b[0m", severity="ERROR"))
+        screen.close()
+        assert ("\x1b[31m" in out.getvalue()) is not no_color
+        assert display(out.getvalue()) == ["12:00:00 master   E red"]
+
+
+@pytest.mark.parametrize(
+    ("width", "row"),
+    [
+        (
+            120,
+            " RUNNING  ──────────────────────── 1200/50000  epoch 2/5  loss 0.312  8.3 steps/s  1:02:06 left",
+        ),
+        (79, " RUNNING  ────────── 1200/50000  loss 0.312  8.3 steps/s  1:02:06 left"),
+        (60, " RUNNING  ────────── 1200/50000  loss 0.312  1:02:06 left"),
+        (40, " RUNNING  1200/50000  1:02:06 left"),
+        (20, " RUNNING  1200/5000…"),
+    ],
+)
+def test_state_leaves_out_what_matters_least_where_it_is_narrow(width: int, row: str) -> None:
+    assert Layout().state(RUNNING, width).plain == row
+
+
+@pytest.mark.parametrize(
+    ("state", "row"),
+    [
+        (LiveState(JobState.QUEUED, ("#3 in the queue", "needs 4 vCPU"), "00:12"),
+         " QUEUED  00:12  #3 in the queue  needs 4 vCPU"),
+        (LiveState(JobState.PREPARING, ("installing x",), "00:12"), " PREPARING  00:12  installing x"),
+        (replace(RUNNING, silent_s=40.5, epoch="", steps_per_s=0.1),
+         " RUNNING  ────────── 1200/50000  loss 0.312  10.0 s/step  no step for 40 s"),
+        (replace(RUNNING, steps=None, done=None, left_s=None),
+         " RUNNING  step 1200  epoch 2/5  loss 0.312  8.3 steps/s"),
+        (LiveState(JobState.RUNNING, epoch="2/5", metric="loss 1"), " RUNNING  epoch 2/5  loss 1"),
+    ],
+)  # fmt: skip
+def test_state_of_other_jobs(state: LiveState, row: str) -> None:
+    assert Layout().state(state, 79).plain == row
+
+
+def test_state_is_ascii_where_the_terminal_is() -> None:
+    row = Layout(ascii_only=True).state(replace(RUNNING, done=0.5), 79).plain
+    assert row == " RUNNING  #####----- 1200/50000  loss 0.312  8.3 steps/s  1:02:06 left"
+
+
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        (TextLine("", GANG[1:], "worker-0", "ERROR", "word " * 12 + "x" * 30),
+         ["12:00:00 worker-0 E word word word word", "                    word word word word",
+          "                    word word word word", "                    xxxxxxxxxxxxxxxxxxxx",
+          "                    xxxxxxxxxx"]),
+        (TextLine("", GANG, "", "INFO", "twice", 2), ["12:00:00 twice (2 replicas)"]),
+        (TextLine("", GANG, "", "INFO", "no room for the number", 2), ["12:00:00 no room for the number"]),
+        (TextLine("", GANG, "", "INFO", ""), ["12:00:00"]),
+        (TextLine("", GANG, "", "INFO", "a\tb\t日本語"), ["12:00:00 a       b       日本語"]),
+        (MetricsLine("", GANG[:1], "", "epoch 1/5", ("loss 0.312, val 0.281", "accuracy 0.912")),
+         ["12:00:00 epoch 1/5  loss 0.312, val 0.281", "                    accuracy 0.912"]),
+        (MetricsLine("", GANG[1:], "worker-0", "step 9", ("a 1", "b 2")), ["12:00:00 worker-0   step 9  a 1  b 2"]),
+    ],
+)  # fmt: skip
+def test_rows_are_indented_and_fit(line: ShownLine, rows: list[str]) -> None:
+    layout = Layout()
+    layout.add(GANG)
+    made = layout.rows(replace(line, time=NOON.isoformat()), 40)
+    assert [row.plain.rstrip() for row in made] == rows
+
+
+def test_line_of_a_megabyte_is_left_to_the_terminal() -> None:
+    text = "\x1b[31m" + "x y " * 250_000
+    (row,) = Layout().rows(TextLine(NOON.isoformat(), GANG[:1], "master", "INFO", text), 80)
+    assert row.plain.count("x") == 250_000
+
+
+def test_bottom_line_is_erased_with_what_a_narrower_terminal_made_of_it() -> None:
+    """The cursor waits at its start: a terminal that wraps it anew keeps the cursor there, and the rest is below."""
+    out = Terminal()
+    bottom = BottomLine(out)
+    bottom.draw("a" * 40)
+    assert out.getvalue().endswith("\r")
+    written = out.getvalue()
+    bottom.draw("a" * 40)
+    assert out.getvalue() == written
+    bottom.draw("b", "above\n")
+    bottom.draw("")
+    narrow = pyte.Screen(30, 5)
+    pyte.Stream(narrow).feed(
+        "a" * 40 + "\r\x1b[A" + out.getvalue().removeprefix(written).replace("\n", "\r\n")
+    )
+    assert [line.rstrip() for line in narrow.display] == ["above", "", "", "", ""]
+
+
+def test_screen_for_an_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {
+        ("pipe", False): PlainScreen,
+        ("pipe", True): PlainScreen,
+        ("xterm", False): TerminalScreen,
+        ("xterm", True): LiveScreen,
+        ("dumb", False): PlainScreen,
+        ("", False): PlainScreen,
+    }
+    for (kind, raw), expected in kinds.items():
+        monkeypatch.setenv("TERM", kind)
+        out = io.StringIO() if kind == "pipe" else Terminal()
+        screen = screen_for(out, out, raw=raw)
+        screen.close()
+        assert type(screen) is expected, kind
+    assert type(screen_for(Terminal(), Terminal(), as_json=True)) is JsonScreen
+
+
+def test_activity_is_a_line_below_the_messages_that_is_gone_at_the_end() -> None:
+    out, pipe = Terminal(), io.StringIO()
+    with Activity(out) as activity:
+        activity.report("packaging prog")
+        activity.notify("A message.")
+        shown = display(out.getvalue())
+    assert shown == ["A message.", " packaging prog  0 s"]
+    assert display(out.getvalue()) == ["A message."]
+    with Activity(pipe) as activity:
+        activity.report("packaging prog")
+        activity.notify("A message.")
+    assert pipe.getvalue() == "A message.\n"
+
+
+def test_activity_that_takes_long_is_a_line_now_and_then_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity_module, "LINE_S", 0.0)
+    pipe, give_up_at = io.StringIO(), time.monotonic() + 60
+    with Activity(pipe) as activity:
+        activity.report("starting the server")
+        while pipe.getvalue().count("starting the server  ") < 2:
+            assert time.monotonic() < give_up_at
+            time.sleep(0.01)
+    assert "\r" not in pipe.getvalue()

@@ -1,0 +1,227 @@
+"""Validation rules across fields, with their messages."""
+
+import pytest
+
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.job.config.validation import check, checked_job
+from trainyard_protocol.job.machines import default_catalog
+from trainyard_protocol.job.training_input import parse_training_input
+
+PACKAGE = {"pythonModule": "trainer.task"}
+CUSTOM = {**PACKAGE, "scaleTier": "CUSTOM", "masterType": "n1-standard-8"}
+IMAGE = {"scaleTier": "CUSTOM", "masterType": "n1-standard-8", "masterConfig": {"imageUri": "i"}}
+TPU = {
+    "workerType": "cloud_tpu",
+    "workerCount": "1",
+    "workerConfig": {"acceleratorConfig": {"count": "8", "type": "TPU_V3"}},
+}
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        PACKAGE,
+        {**CUSTOM, **TPU},
+        {  # as tensorflow_cloud sends it
+            **IMAGE,
+            "masterConfig": {
+                "imageUri": "i",
+                "acceleratorConfig": {"count": "0", "type": "ACCELERATOR_TYPE_UNSPECIFIED"},
+            },
+            **TPU,
+            "workerConfig": {
+                "imageUri": "i",
+                "acceleratorConfig": {"count": "8", "type": "TPU_V2"},
+                "tpuTfVersion": "2.1",
+            },
+            "use_chief_in_tf_config": True,
+        },
+        CUSTOM,
+        IMAGE,
+        {**CUSTOM, "workerType": "local-1", "workerCount": 1},
+        {**CUSTOM, "workerType": "n1-standard-8"},  # no workers: the count is zero by default
+        {**CUSTOM, "masterConfig": {"acceleratorConfig": {"count": 2, "type": "nvidia-tesla-t4"}}},
+        {**IMAGE, "masterConfig": {"imageUri": "i", "containerCommand": ["a"], "containerArgs": ["b"]}},
+        {**IMAGE, "workerType": "n1-standard-8", "workerCount": 1, "workerConfig": {"containerArgs": ["b"]}},
+        {**IMAGE, "packageUris": ["gs://b/p.whl"], "pythonModule": "trainer.task", "args": ["--a"]},
+        {**PACKAGE, "scaleTier": "STANDARD_1", "jobDir": "gs://bucket/dir"},
+        {**PACKAGE, "secrets": [{"name": "A"}, {"name": "A", "file": "/a"}, {"name": "B", "file": "/ab"}]},
+    ],
+)
+def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) -> None:
+    check(parse_training_input(accepted), default_catalog())
+
+
+@pytest.mark.parametrize(
+    ("fields", "where", "says"),
+    [
+        ({"scaleTier": "BASIC"}, "python_module", "is required for a package job"),
+        ({"pythonModule": "trainer/task.py"}, "python_module", "dotted name such as trainer.task"),
+        (
+            {**IMAGE, "runtimeVersion": "2.11"},
+            "runtime_version",
+            "Only one of master_config.image_uri, runtime_version",
+        ),
+        ({**IMAGE, "packageUris": ["gs://b/p.whl"]}, "python_module", "is required with packageUris"),
+        ({**IMAGE, "pythonModule": "trainer/task.py"}, "python_module", "dotted name such as trainer.task"),
+        (
+            {"masterConfig": {"imageUri": "a", "containerArgs": ["x"]}, "pythonModule": "a.b"},
+            "master_config.container_args",
+            "and python_module are mutually exclusive",
+        ),
+        (
+            {
+                **IMAGE,
+                "packageUris": ["gs://b/p.whl"],
+                "pythonModule": "a.b",
+                "workerType": "n1-standard-8",
+                "workerCount": 1,
+                "workerConfig": {"imageUri": "other"},
+            },
+            "worker_config.image_uri",
+            "must be that of the master, i, with packageUris",
+        ),
+        ({**PACKAGE, "jobDir": "gs://"}, "job_dir", "names no bucket"),
+        ({**PACKAGE, "jobDir": "gs://../x"}, "job_dir", "names no bucket: '..', but a bucket's name has"),
+        ({**PACKAGE, "packageUris": ["gs://b/a.whl", "gs://b/.."]}, "package_uris[1]", "names no object"),
+        (
+            {**PACKAGE, "secrets": [{"name": "A"}, {"name": "A"}]},
+            "secrets[1].env",
+            "of another secret already",
+        ),
+        (
+            {**PACKAGE, "secrets": [{"name": "A", "file": "/a/b"}, {"name": "B", "file": "/a"}]},
+            "secrets[1].file",
+            "in the way of /a/b",
+        ),
+        ({**PACKAGE, "scaleTier": "CUSTOM"}, "master_type", "is required when scale_tier is CUSTOM."),
+        (
+            {**PACKAGE, "workerCount": 2},
+            "worker_count",
+            "can only be set when scale_tier is CUSTOM; it is BASIC.",
+        ),
+        ({**PACKAGE, "masterType": "standard"}, "master_type", "can only be set when scale_tier is CUSTOM"),
+        ({**CUSTOM, "workerCount": 2}, "worker_type", "is required when worker_count is set."),
+        (
+            {**CUSTOM, "workerType": "local-1", "workerCount": 200_000},
+            "worker_count",
+            "makes a job of 200001 replicas; a job has at most 1000.",
+        ),
+        (
+            {**PACKAGE, "masterConfig": {"acceleratorConfig": {"count": 3, "type": "NVIDIA_TESLA_T4"}}},
+            "master_config.accelerator_config.count",
+            "cannot be attached to n1-standard-4; allowed: 1, 2, 4.",
+        ),
+        (
+            {
+                **PACKAGE,
+                "scaleTier": "STANDARD_1",
+                "workerConfig": {"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_T4"}},
+            },
+            "worker_config.accelerator_config.type",
+            "cannot be attached to n1-highcpu-8; allowed: none.",
+        ),
+        ({**CUSTOM, "evaluatorCount": 1}, "evaluator_type", "is required when evaluator_count is set."),
+        ({**CUSTOM, "parameterServerCount": 1}, "parameter_server_type", "is required when"),
+        ({**CUSTOM, "masterType": "n1-standrd-8"}, "master_type", 'Did you mean "n1-standard-8"?'),
+        ({**CUSTOM, "masterType": "zzz"}, "master_type", "Known: local-1, local-2"),
+        (
+            {**CUSTOM, "workerType": "large_model", "workerCount": 1},
+            "worker_type",
+            "must be all legacy or all Compute Engine; master_type is a Compute Engine type",
+        ),
+        (
+            {
+                **CUSTOM,
+                "masterType": "standard_gpu",
+                "masterConfig": {"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_T4"}},
+            },
+            "master_config.accelerator_config",
+            "standard_gpu is a legacy type",
+        ),
+        (
+            {**CUSTOM, "masterConfig": {"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_A100"}}},
+            "master_config.accelerator_config.type",
+            "allowed: NVIDIA_TESLA_K80, NVIDIA_TESLA_P4",
+        ),
+        (
+            {**CUSTOM, "masterConfig": {"acceleratorConfig": {"count": 3, "type": "NVIDIA_TESLA_T4"}}},
+            "master_config.accelerator_config.count",
+            "allowed: 1, 2, 4.",
+        ),
+        (
+            {**CUSTOM, "masterConfig": {"containerCommand": ["a"]}},
+            "master_config.container_command",
+            "needs a custom image",
+        ),
+        (
+            {**IMAGE, "args": ["x"], "masterConfig": {"imageUri": "i", "containerArgs": ["a"]}},
+            "master_config.container_args",
+            "mutually exclusive",
+        ),
+        ({**CUSTOM, "masterType": "cloud_tpu"}, "master_type", "cloud_tpu can only be the worker_type."),
+        ({**CUSTOM, **TPU, "workerCount": 2}, "worker_count", "must be 1 with a worker_type of cloud_tpu"),
+        (
+            {**CUSTOM, **TPU, "workerConfig": {"acceleratorConfig": {"count": 4, "type": "TPU_V3"}}},
+            "worker_config.accelerator_config.count",
+            "4 x TPU_V3 cannot be attached to cloud_tpu; allowed: 8.",
+        ),
+        (
+            {**CUSTOM, **TPU, "workerType": "n1-standard-8"},
+            "worker_config.accelerator_config.type",
+            "TPU_V3 cannot be attached to n1-standard-8",
+        ),
+        (
+            {**IMAGE, **TPU},
+            "worker_config.tpu_tf_version",
+            "is required for a TPU worker with a custom image",
+        ),
+        (
+            {**CUSTOM, "masterConfig": {"tpuTfVersion": "2.1"}},
+            "master_config.tpu_tf_version",
+            "can only be set with a worker_type of cloud_tpu",
+        ),
+        (
+            {**CUSTOM, "workerType": "n1-standard-8", "workerCount": 1, "workerConfig": {"imageUri": "i"}},
+            "worker_config.image_uri",
+            "needs master_config.image_uri",
+        ),
+    ],
+)
+def test_check_refuses_with_the_field_and_what_is_allowed(
+    fields: dict[str, object], where: str, says: str
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        check(parse_training_input(fields), default_catalog())
+    assert [v.field for v in caught.value.violations] == [where]
+    assert says in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "violated"),
+    [
+        (
+            {**CUSTOM, "masterType": "n1-standrd-8", "workerCount": "two", "workerTyp": "x"},
+            ["job.training_input", "master_type", "worker_count"],
+        ),
+        ({**CUSTOM, "scaleTier": "CUSTM", "workerCount": 2}, ["scale_tier"]),  # is it CUSTOM?
+        (
+            {"scaleTier": "CUSTOM", "pythonModul": "a"},
+            ["job.training_input"],
+        ),  # pythonModule, masterType: misspelt?
+        (
+            {**PACKAGE, "args": "x", "runtimeVersion": 2.1, "jobDir": "gs://"},
+            ["args", "job_dir", "runtime_version"],
+        ),
+        (
+            {**CUSTOM, "masterConfig": {"imageUri": 3}, "workerConfig": {"imageUri": "i"}},
+            ["master_config.image_uri"],  # whether it has an image is not known
+        ),
+    ],
+)
+def test_checked_job_reports_rules_beside_values_that_cannot_be_parsed(
+    fields: dict[str, object], violated: list[str]
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        checked_job({"jobId": "j", "trainingInput": fields}, default_catalog())
+    assert sorted(violation.field for violation in caught.value.violations) == violated

@@ -1,0 +1,237 @@
+"""TF_CONFIG and the other variables, against the shapes that the real service gave."""
+
+import importlib.util
+import json
+import shlex
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard_protocol.job.cluster import (
+    Task,
+    TrialOrder,
+    cluster_spec,
+    environment,
+    module_command,
+    reproduce,
+    says_chief,
+    storage_variables,
+    tf_config,
+)
+from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
+
+MASTER, WORKER_0, WORKER_1 = Task("master", 0), Task("worker", 0), Task("worker", 1)
+PS, EVALUATOR = Task("ps", 0), Task("evaluator", 0)
+ADDRESSES = {
+    MASTER: "cmle-training-master-5f-0:2222",
+    WORKER_0: "cmle-training-worker-5f-0:2222",
+    WORKER_1: "cmle-training-worker-5f-1:2222",
+    PS: "cmle-training-ps-5f-0:2222",
+    EVALUATOR: "cmle-training-evaluator-5f-0:2222",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    training_input: TrainingInput
+    job_id: str = "census_1"
+    project: str = "my-project"
+    trial: TrialOrder | None = None
+
+
+TRIAL = TrialOrder(
+    study="census_tuned", number=3, metric_tag="acc", hyperparameters={"hyperparameter_metric_tag": "acc"}
+)
+
+
+def context(**fields: object) -> Job:
+    return Job(parse_training_input(fields))
+
+
+def test_tf_config_of_a_worker_has_cluster_task_job_and_environment() -> None:
+    value = tf_config(context(workerCount=2, useChiefInTfConfig=True), ADDRESSES, WORKER_1)
+    assert value == {
+        "cluster": {
+            "chief": ["cmle-training-master-5f-0:2222"],
+            "worker": ["cmle-training-worker-5f-0:2222", "cmle-training-worker-5f-1:2222"],
+            "ps": ["cmle-training-ps-5f-0:2222"],
+        },
+        "task": {"type": "worker", "index": 1},
+        "job": '{"worker_count": "2", "use_chief_in_tf_config": true}',
+        "environment": "cloud",
+    }
+
+
+def test_tf_config_of_a_lone_master_is_a_cluster_of_one() -> None:
+    value = tf_config(context(), {MASTER: "127.0.0.1:2222"}, MASTER)
+    assert value["cluster"] == {"chief": ["127.0.0.1:2222"]}
+    assert value["task"] == {"type": "chief", "index": 0}
+
+
+def test_tf_config_of_the_evaluator_is_outside_the_cluster() -> None:
+    value = tf_config(context(), ADDRESSES, EVALUATOR)
+    assert "evaluator" not in value["cluster"]
+    assert value["task"] == {"type": "evaluator", "index": 0}
+
+
+def test_tf_config_in_a_tuning_job_names_the_trial() -> None:
+    """And the job that it describes is the study's."""
+    config = tf_config(replace(context(args=["a"]), trial=TRIAL), ADDRESSES, MASTER)
+    assert config["task"]["trial"] == "3"
+    assert json.loads(config["job"]) == {
+        "args": ["a"],
+        "hyperparameters": {"hyperparameter_metric_tag": "acc"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "chief"),
+    [
+        ({"masterConfig": {"imageUri": "x"}}, False),
+        ({"masterConfig": {"imageUri": "x"}, "useChiefInTfConfig": False}, False),
+        ({"masterConfig": {"imageUri": "x"}, "useChiefInTfConfig": True}, True),
+        ({"pythonModule": "a.b"}, True),
+        ({"pythonModule": "a.b", "runtimeVersion": "1.15"}, False),
+        ({"pythonModule": "a.b", "runtimeVersion": "2.0"}, False),
+        ({"pythonModule": "a.b", "runtimeVersion": "2.1"}, True),
+        ({"pythonModule": "a.b", "runtimeVersion": "2.11"}, True),
+        ({"pythonModule": "a.b", "runtimeVersion": "1.15", "useChiefInTfConfig": True}, True),
+    ],
+)
+def test_primary_is_called_chief_or_master_by_container_flag_and_runtime(
+    fields: dict[str, Any], chief: bool
+) -> None:
+    job = context(**fields)
+    assert says_chief(job.training_input) is chief
+    name = "chief" if chief else "master"
+    assert tf_config(job, ADDRESSES, MASTER)["task"]["type"] == name
+    assert name in tf_config(job, ADDRESSES, WORKER_0)["cluster"]
+
+
+def test_cluster_spec_has_the_evaluator_and_always_says_master() -> None:
+    value = cluster_spec(context(useChiefInTfConfig=True), ADDRESSES, MASTER)
+    assert set(value["cluster"]) == {"master", "worker", "ps", "evaluator"}
+    assert value["task"] == {"type": "master", "index": 0}
+
+
+def test_environment_of_a_worker_has_every_variable_of_the_service_and_of_the_frameworks() -> None:
+    job = context(region="us-central1", workerCount=2, pythonModule="trainer.task")
+    variables = environment(job, ADDRESSES, WORKER_0)
+    assert json.loads(variables.pop("TF_CONFIG")) == tf_config(job, ADDRESSES, WORKER_0)
+    assert json.loads(variables.pop("CLUSTER_SPEC")) == cluster_spec(job, ADDRESSES, WORKER_0)
+    assert variables == {
+        "CLOUD_ML_JOB": '{"worker_count": "2", "python_module": "trainer.task", "region": "us-central1"}',
+        "CLOUD_ML_JOB_ID": "census_1",
+        "CLOUD_ML_PROJECT_ID": "my-project",
+        "CLOUD_ML_REGION": "us-central1",
+        "MASTER_ADDR": "cmle-training-master-5f-0",
+        "MASTER_PORT": "2222",
+        "RANK": "1",
+        "WORLD_SIZE": "3",
+        "JAX_COORDINATOR_ADDRESS": "cmle-training-master-5f-0:2222",
+        "JAX_NUM_PROCESSES": "3",
+        "JAX_PROCESS_ID": "1",
+    }
+
+
+def test_environment_names_the_directory_of_the_job_and_what_is_below_it() -> None:
+    variables = environment(context(), ADDRESSES, MASTER, job_dir="gs://b/runs/")
+    below = {name: value for name, value in variables.items() if name.startswith("AIP_")}
+    assert variables["TRAINYARD_JOB_DIR"] == "gs://b/runs/"
+    assert below == {
+        "AIP_MODEL_DIR": "gs://b/runs/model/",
+        "AIP_CHECKPOINT_DIR": "gs://b/runs/checkpoints/",
+        "AIP_TENSORBOARD_LOG_DIR": "gs://b/runs/logs/",
+    }
+
+
+def test_jax_reads_the_coordinator_from_a_variable_and_number_and_id_from_none() -> None:
+    """Once it does, programs can leave out the line in docs/programs.md. Reads its source: importing it takes long."""
+    jax = importlib.util.find_spec("jax")
+    assert jax is not None
+    assert jax.origin is not None
+    internals = Path(jax.origin).parent / "_src"
+    files = [internals / "distributed.py", *(internals / "clusters").glob("*.py")]
+    texts = "".join(file.read_text(encoding="utf-8") for file in files)
+    variables = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    assert [name for name in variables if name in texts] == ["JAX_COORDINATOR_ADDRESS"]
+
+
+@pytest.mark.parametrize("task", [PS, EVALUATOR])
+def test_environment_of_ps_and_evaluator_has_no_rank(task: Task) -> None:
+    assert not {"RANK", "WORLD_SIZE", "JAX_PROCESS_ID"} & environment(context(), ADDRESSES, task).keys()
+
+
+def test_environment_ranks_are_distinct_and_start_with_the_master() -> None:
+    ranks = [environment(context(), ADDRESSES, task)["RANK"] for task in (MASTER, WORKER_0, WORKER_1)]
+    assert ranks == ["0", "1", "2"]
+
+
+def test_environment_of_a_tuning_job_has_trial_and_metric_tag() -> None:
+    variables = environment(replace(context(), trial=TRIAL), ADDRESSES, MASTER)
+    names = ("CLOUD_ML_JOB_ID", "CLOUD_ML_TRIAL_ID", "CLOUD_ML_HP_METRIC_TAG")
+    assert [variables[name] for name in names] == ["census_tuned", "3", "acc"]
+    assert "CLOUD_ML_TRIAL_ID" not in environment(context(), ADDRESSES, MASTER)
+
+
+def training_input(**fields: object) -> TrainingInput:
+    return parse_training_input(fields)
+
+
+def test_variables_for_tensorflows_own_gs_are_those_of_jobs_that_may_have_it_and_name_gs() -> None:
+    package = {"pythonModule": "a.b", "packageUris": ["gs://b/c.tar.gz"], "region": "r"}
+    image = {"imageUri": "i", "containerArgs": ["--data=gs://b"]}
+    cases: list[tuple[dict[str, Any], str, bool]] = [
+        ({**package, "runtimeVersion": "2.11"}, "gs://b/job", True),
+        ({**package, "runtimeVersion": "2.11", "args": ["--data", "gs://b"]}, "/job", True),
+        ({**package, "runtimeVersion": "2.11"}, "/job", False),
+        ({**package, "runtimeVersion": "torch"}, "gs://b/job", False),
+        (package, "gs://b/job", False),
+        ({"masterConfig": image}, "/job", True),
+        ({"masterConfig": {"imageUri": "i"}}, "/job", False),
+    ]
+    given = {
+        "STORAGE_EMULATOR_HOST": "http://host.docker.internal:1/secret",
+        "STORAGE_EMULATOR_ROOTS": "/roots",
+    }
+    found = [bool(storage_variables(context(**one), ADDRESSES, job_dir, given)) for one, job_dir, _ in cases]
+    assert found == [expected for *_, expected in cases]
+    variables = storage_variables(context(**cases[0][0]), ADDRESSES, "gs://b", given)
+    assert variables["https_proxy"] == "http://trainyard:secret@host.docker.internal:1"
+    assert "cmle-training-ps-5f-0" in variables["no_proxy"].split(",")
+
+
+def test_module_command_puts_job_dir_last_as_two_tokens() -> None:
+    command = module_command(
+        training_input(pythonModule="trainer.task", args=["--epochs", "5"], jobDir="gs://b/d")
+    )
+    assert command == ["python3", "-m", "trainer.task", "--epochs", "5", "--job-dir", "gs://b/d"]
+
+
+def test_module_command_without_job_dir_passes_none() -> None:
+    assert module_command(training_input(pythonModule="trainer.task")) == ["python3", "-m", "trainer.task"]
+
+
+def test_reproduce_is_a_shell_line_that_gives_back_environment_and_words() -> None:
+    variables = {"TF_CONFIG": '{"a": "it\'s $HOME `x`"}', "RANK": "0"}
+    words = ["python3", "-c", "import os, sys; print(os.environ['TF_CONFIG'], sys.argv[1:])", "a b", "$x"]
+    line = reproduce(variables, words)
+    shell = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
+    assert shell.stdout == "{\"a\": \"it's $HOME `x`\"} ['a b', '$x']\n"
+    assert shlex.split(line)[0] == "env"
+
+
+def test_task_name_round_trips() -> None:
+    for task in ADDRESSES:
+        assert Task.parse(task.name) == task
+
+
+@pytest.mark.parametrize(
+    "name", ["", "chief-replica-0", "worker-0", "worker-replica-x", "../worker-replica-0"]
+)
+def test_task_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="not a task name"):
+        Task.parse(name)

@@ -1,0 +1,112 @@
+from pathlib import Path
+
+import pytest
+
+import trainyard_protocol
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.job.runtimes import constraints_file, load_runtimes
+
+CPU, CUDA = "trainyard/runtime-jax-cpu:0.1", "trainyard/runtime-jax-cuda:0.1"
+
+
+@pytest.mark.parametrize("version", ["", "0.12", "2.11.cpu.something"])
+def test_every_other_version_runs_in_the_shipped_image_of_its_devices(version: str) -> None:
+    assert load_runtimes().image_for(version, gpus=False) == CPU
+    assert load_runtimes().image_for(version, gpus=True) == CUDA
+
+
+def test_versions_of_ai_platform_are_tensorflow_and_what_stands_in_is_said() -> None:
+    table = load_runtimes()
+    assert table.image_for("1.15", gpus=True) == "trainyard/runtime-tensorflow-cuda:0.1"
+    image = table.own_image("2.11", gpus=False)
+    assert image is not None
+    assert (image.framework, image.packages[0]) == ("tensorflow", "tensorflow-cpu==2.15.1")
+    assert table.substitution("2.11") == (
+        "runtimeVersion 2.11 was TensorFlow 2.11, which has no packages for today's Python: TensorFlow 2.15 stands in, "
+        "unless the agent's own Python has another."
+    )
+    assert [table.substitution(version) for version in ("", "2.15", "torch", "*")] == [""] * 4
+
+
+def test_shipped_images_carry_the_version_of_the_project() -> None:
+    release = ".".join(trainyard_protocol.__version__.split(".")[:2])
+    assert {image.image.rpartition(":")[2] for image in load_runtimes().images.values()} == {release}
+
+
+def test_shipped_images_have_a_dockerfile_that_is_there_and_a_base_image() -> None:
+    table = load_runtimes()
+    for image in table.images.values():
+        assert Path(image.dockerfile).is_file()
+        assert table.dockerfile_of(image.image) == image.dockerfile
+        assert image.base_image
+
+
+def test_constraints_of_images_are_those_of_the_tests() -> None:
+    assert "\njax==" in constraints_file().read_text()
+
+
+def test_site_file_is_laid_over_the_shipped_table(tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        """
+        images:
+          torch: {image: "registry.example.com/torch:2"}
+          mine: {image: "mine:1", dockerfile: images/mine.Dockerfile, baseImage: "python:3.13", packages: [tqdm]}
+        versions:
+          "2.11": {cpu: torch}
+          "3.0": {cpu: mine, gpu: jax-cuda}
+        """
+    )
+    table = load_runtimes(site)
+    assert table.image_for("0.12", gpus=False) == CPU
+    assert table.substitution("2.11") == ""
+    assert table.image_for("2.11", gpus=False) == "registry.example.com/torch:2"
+    assert table.image_for("2.11", gpus=True) == "registry.example.com/torch:2"
+    assert table.image_for("3.0", gpus=True) == CUDA
+    assert table.dockerfile_of("mine:1") == str(tmp_path / "images/mine.Dockerfile")
+    assert table.dockerfile_of("registry.example.com/torch:2") == ""
+    assert table.dockerfile_of("unknown") == ""
+    assert table.images["mine"].packages == ["tqdm"]
+
+
+def test_site_file_may_take_the_line_of_every_other_version(tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text('images: {mine: {image: "mine:1"}}\nversions: {"*": {cpu: mine}}')
+    assert load_runtimes(site).image_for("2.11", gpus=True) == "mine:1"
+
+
+def test_version_of_a_table_without_a_line_for_it_is_refused_with_those_it_has() -> None:
+    table = load_runtimes()
+    strict = type(table)(images=table.images, versions={"2.11": table.versions["*"]})
+    with pytest.raises(InvalidArgument, match=r"version '1\.15' is unknown; known: 2\.11"):
+        strict.image_for("1.15", gpus=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1, 2]", "site.yaml: the file: Input should be a valid dictionary"),
+        ("a: [", "site.yaml:1: is not YAML"),
+        ("images: {a: {}}", "site.yaml: images.a.image: Field required."),
+        ("images: {a: {image: ''}}", "site.yaml: images.a.image: String should have at least 1 character."),
+        ("images: {a: {image: b, tag: c}}", "site.yaml: images.a.tag: Extra inputs are not permitted."),
+        (
+            "versions: {'1': {cpu: nowhere}}",
+            "site.yaml: versions.1: unknown image 'nowhere'; known: jax-c",
+        ),
+        ("versions: {2.10: {cpu: jax-cpu}}", 'site.yaml: versions.2.1: a version .* needs quotes: "2.10".'),
+        ("versions: {'1': {gpu: jax-cuda}}", "site.yaml: versions.1.cpu: Field required."),
+    ],
+)
+def test_site_file_that_is_wrong_is_refused_with_its_name_and_entry(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text(content)
+    with pytest.raises(InvalidArgument, match=message):
+        load_runtimes(site)
+
+
+def test_site_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"nothing\.yaml: cannot be read: No such file"):
+        load_runtimes(tmp_path / "nothing.yaml")

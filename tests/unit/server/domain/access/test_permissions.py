@@ -1,0 +1,93 @@
+"""Roles of callers, in one project and in all; tokens of files."""
+
+import pytest
+
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_server.domain.access.permissions import (
+    ALL_PROJECTS,
+    Caller,
+    Need,
+    Role,
+    Token,
+    check_tokens,
+)
+
+ROLES = list(Role)
+
+
+@pytest.mark.parametrize(
+    ("role", "may"),
+    [
+        (Role.VIEWER, {Role.VIEWER}),
+        (Role.SUBMITTER, {Role.VIEWER, Role.SUBMITTER}),
+        (Role.ADMIN, {Role.VIEWER, Role.SUBMITTER, Role.ADMIN}),
+        (Role.AGENT, {Role.AGENT}),
+    ],
+)
+def test_role_includes_those_below_it_and_agents_are_apart(role: Role, may: set[Role]) -> None:
+    caller = Caller.everywhere(role, "x")
+    assert {needed for needed in Role if caller.may(needed, "p")} == may
+    assert {needed for needed in Role if caller.may(needed, ALL_PROJECTS)} == may
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "owner", "may"),
+    [
+        (Role.SUBMITTER, "alice", "alice", True),
+        (Role.SUBMITTER, "alice", "bob", False),
+        (Role.SUBMITTER, "alice", "", False),
+        (Role.VIEWER, "alice", "alice", False),
+        (Role.ADMIN, "ops", "alice", True),
+        (Role.ADMIN, "ops", "", True),
+        (Role.AGENT, "alice", "alice", False),
+    ],
+)
+def test_job_is_changed_by_its_owner_and_by_admins(role: Role, name: str, owner: str, may: bool) -> None:
+    assert Caller.everywhere(role, name).may_change("p", owner) is may
+    assert Caller(name, {"p": role}).may_change("p", owner) is (may and role is not Role.AGENT)
+    assert not Caller(name, {"p": role}).may_change("q", owner)
+
+
+def test_two_callers_cannot_have_one_secret_but_one_caller_may_have_two() -> None:
+    check_tokens([Token(Role.VIEWER, "v", "old"), Token(Role.VIEWER, "v", "new")])
+    with pytest.raises(InvalidArgument, match=r"alice \(submitter\) and bob \(admin\) have the same token"):
+        check_tokens([Token(Role.SUBMITTER, "alice", "s"), Token(Role.ADMIN, "bob", "s")])
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a" * 129, "ä", "<b>", "a/b", "a=b", "a\n"])
+def test_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="cannot be the name of a viewer token"):
+        check_tokens([Token(Role.VIEWER, name, "s")])
+
+
+CARL = Caller("carl", {"p": Role.ADMIN, "q": Role.VIEWER})
+NINA = Caller("nina", {})
+OPS = Caller("ops", {ALL_PROJECTS: Role.VIEWER, "p": Role.ADMIN})
+
+
+def test_role_holds_in_its_project() -> None:
+    roles = [CARL.role_in(project) for project in ("p", "q", "r", ALL_PROJECTS)]
+    assert roles == [Role.ADMIN, Role.VIEWER, None, None]
+    assert [OPS.role_in(project) for project in ("p", "q")] == [Role.ADMIN, Role.VIEWER]
+    assert not OPS.is_operator
+    assert [CARL.role, NINA.role, OPS.role] == [Role.ADMIN, None, Role.VIEWER]
+
+
+def test_caller_sees_the_projects_of_its_roles() -> None:
+    assert (CARL.visible, NINA.visible, OPS.visible) == (frozenset("pq"), frozenset(), None)
+    assert [CARL.sees("p"), CARL.sees("r"), NINA.sees("p"), OPS.sees("r")] == [True, False, False, True]
+
+
+def test_person_without_a_role_meets_only_the_need_of_a_person() -> None:
+    assert NINA.meets(Need(None))
+    assert not NINA.meets(Need(Role.VIEWER, "p"))
+    assert not NINA.may_anywhere(Role.VIEWER)
+    assert not Caller.everywhere(Role.AGENT, "agent").meets(Need(None))
+
+
+def test_caller_is_described_with_its_role_there() -> None:
+    assert [CARL.described_in("q"), CARL.described_in("r"), str(OPS)] == [
+        "carl (viewer of q)",
+        "carl",
+        "ops (viewer)",
+    ]

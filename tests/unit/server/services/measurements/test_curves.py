@@ -1,0 +1,184 @@
+"""Curves of a job agree with its log, however they were read."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard_protocol.wire.logs import LogLine
+from trainyard_server.services.measurements import curves
+from trainyard_server.services.measurements.curves import JobCurves
+from trainyard_server.storage.logs import job_log
+from trainyard_server.storage.logs.store import SERVICE, LogStore, ReadResult, Stream
+
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+MASTER, WORKER, AGAIN = (
+    Stream(1, "master-replica-0"),
+    Stream(1, "worker-replica-0"),
+    Stream(2, "master-replica-0"),
+)
+
+PRINTED: dict[str, dict[str, Any]] = {"step 3, loss = 0.5": {"step": 3, "loss": 0.5}}
+LINES = st.one_of(
+    st.builds(
+        lambda step, loss, rest: json.dumps({"event": "progress", "step": step, "loss": loss} | rest),
+        st.integers(0, 30),
+        st.floats(),
+        st.dictionaries(
+            st.sampled_from(["accuracy", "rate", "epoch", "note"]), st.one_of(st.integers(0, 9), st.text())
+        ),
+    ),
+    st.sampled_from([*PRINTED, '{"event": "progress"}', '{"event": "x", "step"', "{}"]),
+)
+CHUNKS = st.lists(
+    st.tuples(
+        st.sampled_from([SERVICE, MASTER, WORKER, AGAIN]),
+        st.lists(st.tuples(LINES, st.sampled_from(["stdout", "stderr"]), st.booleans()), max_size=8),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+def line(text: str, stream: str = "stdout", partial: bool = False, at: float = 0) -> LogLine:
+    time = (T0 + timedelta(seconds=at)).isoformat()
+    return LogLine.parse({"time": time, "stream": stream, "text": text, "partial": partial})
+
+
+def progress(step: int, **values: object) -> str:
+    return json.dumps({"event": "progress", "step": step} | values)
+
+
+def shown(job: JobCurves) -> dict[tuple[str, Stream], list[str]]:
+    return {key: list(map(repr, curve.points())) for key, curve in job.curves.items()}
+
+
+@given(CHUNKS)
+def test_curves_are_those_of_a_naive_reading_of_the_log(
+    chunks: list[tuple[Stream, list[tuple[str, str, bool]], bool]],
+) -> None:
+    expected: dict[tuple[str, Stream], dict[int, tuple[int, float, float]]] = {}
+    with TemporaryDirectory() as directory:
+        store = LogStore(Path(directory), durable=False)
+        job, seconds = JobCurves("p", "j"), 0
+        for stream, texts, catches_up in chunks:
+            start = store.count("p", "j", stream)
+            added = [
+                line(text, where, partial, seconds + i) for i, (text, where, partial) in enumerate(texts)
+            ]
+            store.append("p", "j", stream, start, added)
+            seconds += len(texts)
+            for one in added:
+                try:
+                    values = PRINTED.get(one.text) or json.loads(one.text)
+                except ValueError:
+                    continue
+                if stream == SERVICE or one.partial or "step" not in values:
+                    continue
+                time = datetime.fromisoformat(one.time).timestamp()
+                for name in ("loss", "accuracy", "rate", "note"):
+                    if isinstance(values.get(name), int | float):
+                        expected.setdefault((name, stream), {})[values["step"]] = (
+                            values["step"],
+                            float(values[name]),
+                            time,
+                        )
+            if catches_up:
+                job.catch_up(store)
+        job.catch_up(store)
+        fresh = JobCurves("p", "j")
+        fresh.catch_up(LogStore(Path(directory)))
+    assert shown(job) == {key: [repr(at[step]) for step in sorted(at)] for key, at in expected.items()}
+    assert shown(fresh) == shown(job)
+    assert job.points == sum(map(len, expected.values()))
+
+
+def test_position_of_a_job_is_that_of_its_newest_run(tmp_path: Path) -> None:
+    store, job = LogStore(tmp_path), JobCurves("p", "j")
+    first = [line(progress(step, epoch=1 + step // 10, epochs=5, steps=50), at=step) for step in range(25)]
+    store.append("p", "j", MASTER, 0, first)
+    job.catch_up(store)
+    assert (job.step, job.steps, job.epoch, job.epochs) == (24, 50, 3, 5)
+    assert sorted(job.epoch_starts.values()) == [(0, 1), (10, 2), (20, 3)]
+    store.append("p", "j", AGAIN, 0, [line(progress(11, epoch=2), at=60)])
+    store.append("p", "j", MASTER, len(first), [line(progress(25), at=61)])
+    job.catch_up(store)
+    assert (job.step, job.epoch) == (11, 2)
+
+
+def test_only_what_is_new_is_read_and_a_long_log_a_part_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, job = LogStore(tmp_path), JobCurves("p", "j")
+    calls: list[tuple[int, int]] = []
+    read = store.read
+
+    def counted(project: str, job_id: str, after: int, *more: Any) -> ReadResult:
+        result = read(project, job_id, after, *more)
+        calls.append((after, result.last))
+        return result
+
+    monkeypatch.setattr(store, "read", counted)
+    monkeypatch.setattr(job_log, "_READ_BYTES", 1000)
+    monkeypatch.setattr(curves, "_LINES_PER_CALL", 30)
+    texts = [line(progress(step, loss=step)) for step in range(100)]
+    store.append("p", "j", MASTER, 0, texts)
+    rounds = 0
+    while True:
+        job.catch_up(store)
+        rounds += 1
+        if job.complete:
+            break
+    assert rounds > 3
+    assert len(job.curves["loss", MASTER]) == 100
+    assert [after for after, _ in calls] == [0, *(last for _, last in calls[:-1])]
+    calls.clear()
+    job.catch_up(store)
+    assert calls == []
+    store.append("p", "j", MASTER, 100, [line(progress(100, loss=1))])
+    job.catch_up(store)
+    assert len(calls) == 1
+    assert len(job.curves["loss", MASTER]) == 101
+
+
+def test_a_log_that_has_become_shorter_is_read_anew(tmp_path: Path) -> None:
+    store, job = LogStore(tmp_path / "a"), JobCurves("p", "j")
+    store.append("p", "j", MASTER, 0, [line(progress(step, loss=step)) for step in range(9)])
+    job.catch_up(store)
+    token = job.token
+    other = LogStore(tmp_path / "b")
+    other.append("p", "j", MASTER, 0, [line(progress(3, loss=7))])
+    job.catch_up(other)
+    assert job.token != token
+    assert [one[:2] for one in job.curves["loss", MASTER].points()] == [(3, 7.0)]
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "POINTS", 500)
+    monkeypatch.setattr(curves, "CURVES", 3)
+    monkeypatch.setattr(job_log, "_READ_BYTES", 4000)
+    store, job = LogStore(tmp_path), JobCurves("p", "j")
+    texts = [line(progress(step, loss=float(step == 1234), **{f"m{step}": 1})) for step in range(3000)]
+    store.append("p", "j", MASTER, 0, texts)
+    job.catch_up(store)
+    assert job.thinned
+    assert job.left_out
+    assert len(job.curves) == 3
+    assert job.points == sum(map(len, job.curves.values())) < 600
+    assert 1.0 in job.curves["loss", MASTER].points().values
+
+
+def test_a_hundred_thousand_lines_are_read(tmp_path: Path) -> None:
+    store, job = LogStore(tmp_path, durable=False), JobCurves("p", "j")
+    for start in range(0, 100_000, 10_000):
+        chunk = [line(progress(step, loss=1 / (step + 1)), at=step) for step in range(start, start + 10_000)]
+        store.append("p", "j", MASTER, start, chunk)
+    job.catch_up(store)
+    assert job.complete
+    assert len(job.curves["loss", MASTER]) == 100_000
+    assert len(job.curves["loss", MASTER].points().thinned(1000)) <= 1000

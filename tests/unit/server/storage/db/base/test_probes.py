@@ -1,0 +1,71 @@
+"""Probes of the database."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
+
+from trainyard_server.services.health.diagnosis import of_database
+from trainyard_server.storage.db.base.engine import newest_schema
+from trainyard_server.storage.db.base.probes import DatabaseProbe
+from trainyard_server.storage.db.repository import Store
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    Store.at(tmp_path, durable=False).close()
+    return tmp_path / "trainyard.db"
+
+
+def probe(path: Path) -> DatabaseProbe:
+    return DatabaseProbe(make_url(f"sqlite:///{path}"))
+
+
+def test_database_that_is_whole_has_nothing_to_be_said_against(database: Path) -> None:
+    asked = probe(database)
+    assert asked.ask() > 0
+    facts = asked.facts()
+    asked.close()
+    assert (facts.kind, facts.schema, facts.damage, facts.leases) == ("SQLite", newest_schema(), (), ())
+    assert facts.size_bytes >= 4096
+    (finding,) = of_database(facts)
+    assert finding.status == "ok"
+
+
+def test_damage_and_a_schema_of_another_version_are_found(database: Path) -> None:
+    connection = sqlite3.connect(database)
+    root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'ix_jobs_state'").fetchone()[0]
+    size = connection.execute("PRAGMA page_size").fetchone()[0]
+    connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    connection.commit()
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    with database.open("r+b") as file:
+        file.seek((root - 1) * size)
+        file.write(os.urandom(size))
+
+    asked = probe(database)
+    damaged, other = of_database(asked.facts())
+    asked.close()
+
+    assert (damaged.status, other.status) == ("problem", "problem")
+    assert damaged.found.startswith("SQLite finds its file damaged: ")
+    assert other.found == f"Its schema is 0001; this server needs {newest_schema()}."
+
+
+def test_probe_does_not_wait_for_a_writer_without_end(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard_server.storage.db.base.probes.PATIENCE_S", 0.05)
+    writer = sqlite3.connect(database, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    asked = probe(database)
+    with pytest.raises(OperationalError, match="locked"):
+        asked.ask()
+    writer.execute("ROLLBACK")
+    writer.close()
+    assert asked.ask() > 0
+    asked.close()

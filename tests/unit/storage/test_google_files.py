@@ -1,0 +1,35 @@
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trainyard_protocol.views.google import GoogleKey
+from trainyard_storage.google_files import GoogleFiles
+
+KEY = GoogleKey(
+    number="1",
+    key_id="k",
+    private_key="secret",
+    email="ann@trainyard.localhost",
+    token_uri="https://oauth2.trainyard.localhost:8472/token",
+    domain="trainyard.localhost:8472",
+    ca="authority",
+    expires_at=datetime(2027, 1, 1, tzinfo=UTC),
+)
+
+
+def test_gcloud_forgets_its_tokens_of_the_account_and_no_others(tmp_path: Path) -> None:
+    """It would use one of a key that is revoked for an hour."""
+    gcloud = tmp_path / "gcloud"
+    files = GoogleFiles(tmp_path / "google", {"CLOUDSDK_CONFIG": str(gcloud)})
+    files.write(KEY, "http://server", "p", local=True)
+    database = gcloud / "access_tokens.db"
+    with closing(sqlite3.connect(database)) as kept, kept:
+        kept.execute("CREATE TABLE access_tokens (account_id TEXT PRIMARY KEY, access_token TEXT)")
+        kept.executemany("INSERT INTO access_tokens VALUES (?, 'a')", [(KEY.email,), ("me@example.com",)])
+    files.write(KEY, "http://server", "p", local=True)
+    with closing(sqlite3.connect(database)) as kept:
+        assert kept.execute("SELECT account_id FROM access_tokens").fetchall() == [("me@example.com",)]
+    database.write_text("of another release")
+    files.write(KEY, "http://server", "p", local=True)
+    assert database.read_text() == "of another release"

@@ -1,0 +1,137 @@
+"""Pulling of images: policy, progress and errors."""
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from trainyard_agent.engines.docker.engine import Engine, EngineDown, EngineRefused, EngineTimeout
+from trainyard_agent.staging.base import StagingFailed
+from trainyard_protocol.states import Reason
+
+PullPolicy = Literal["missing", "always", "never"]
+
+PULL_SILENCE_S = 120.0
+"""Seconds without progress after which a registry counts as unreachable."""
+
+_STEP = 10  # percent between two reports
+_NO_SIZE_YET, _NOTHING_YET = -1, -2
+
+_VERDICTS: tuple[tuple[str, Reason, str], ...] = (
+    # The engine forwards the registries' messages, most of them with status 500: only the text differs.
+    (
+        r"repository does not exist or may require",
+        Reason.IMAGE_FAILED,
+        "image not found, or not visible without `docker login`",
+    ),
+    (
+        r"unauthorized|authentication required|no basic auth credentials|denied: requested|access denied|forbidden",
+        Reason.IMAGE_FAILED,
+        "unauthorized: the registry does not let this agent pull it; run `docker login` on its machine as the "
+        "agent's user",
+    ),
+    (
+        r"not found|manifest unknown|name unknown|no such image|invalid reference format",
+        Reason.IMAGE_FAILED,
+        "image not found",
+    ),
+    (r"toomanyrequests|rate limit", Reason.STAGING_FAILED, "the registry's rate limit is reached"),
+    (r"no space left on device", Reason.HOST_FAILED, "the disk of the container engine is full"),
+    (
+        r"dial tcp|no such host|connection refused|i/o timeout|timeout exceeded|request canceled"
+        r"|deadline exceeded|tls|eof|connection reset|network is unreachable|server misbehaving|x509",
+        Reason.STAGING_FAILED,
+        "registry unreachable",
+    ),
+)
+
+
+class PullCancelled(Exception):
+    """The pull was cancelled."""
+
+
+def ensure_image(
+    engine: Engine,
+    name: str,
+    policy: PullPolicy,
+    report: Callable[[str], None],
+    cancelled: threading.Event,
+    silence_s: float = PULL_SILENCE_S,
+) -> str:
+    """Return the engine's id of the image, pulled if the policy requires it. Blocks.
+
+    `report` gets the progress. Raises StagingFailed; PullCancelled soon after `cancelled` is set.
+    """
+    try:
+        image = None if policy == "always" else engine.image(name)
+        if image is None and policy == "never":
+            raise StagingFailed(
+                Reason.IMAGE_FAILED,
+                f"{name}: image not found on the agent's machine, and this agent pulls none (--pull never).",
+            )
+        if image is None:
+            _pull(engine, name, report, cancelled, silence_s)
+            image = engine.image(name)
+    except EngineDown as down:
+        raise StagingFailed(Reason.HOST_FAILED, f"{down}.") from down
+    except EngineRefused as refused:
+        raise StagingFailed(*verdict(name, refused.message)) from refused
+    if image is None:
+        raise StagingFailed(Reason.STAGING_FAILED, f"{name}: it was removed as soon as it was pulled.")
+    return str(image["Id"])
+
+
+def verdict(name: str, error: str) -> tuple[Reason, str]:
+    """The reason and message for an error of the engine or registry; pure."""
+    for pattern, reason, meaning in _VERDICTS:
+        if re.search(pattern, error, re.IGNORECASE):
+            return reason, f"{name}: {meaning} ({error.strip().rstrip('.')})."
+    return Reason.STAGING_FAILED, f"{name}: it could not be pulled ({error.strip().rstrip('.')})."
+
+
+class PullProgress:
+    """Progress of a pull over all layers, as a message for every _STEP percent."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._layers: dict[str, tuple[int, int]] = {}
+        self._reported = _NOTHING_YET
+
+    def update(self, event: Mapping[str, Any]) -> str:
+        """Add an event of the engine. Returns the message if it is a new one; else ""."""
+        layer, detail = event.get("id"), event.get("progressDetail") or {}
+        if layer and event.get("status") == "Downloading" and detail.get("total"):
+            self._layers[layer] = (int(detail["current"]), int(detail["total"]))
+        elif layer in self._layers and event.get("status") in ("Download complete", "Pull complete"):
+            total = self._layers[layer][1]
+            self._layers[layer] = (total, total)
+        done, total = (
+            (sum(part) for part in zip(*self._layers.values(), strict=True)) if self._layers else (0, 0)
+        )
+        percent = 100 * done // total // _STEP * _STEP if total else _NO_SIZE_YET
+        if percent <= self._reported:
+            return ""
+        self._reported = percent
+        size = f": {percent} % of {total / 1e6:.0f} MB" if total else ""
+        return f"pulling {self._name}{size}"
+
+
+def _pull(
+    engine: Engine, name: str, report: Callable[[str], None], cancelled: threading.Event, silence_s: float
+) -> None:
+    progress = PullProgress(name)
+
+    def update(event: Mapping[str, Any]) -> None:
+        if cancelled.is_set():
+            raise PullCancelled
+        message = progress.update(event)
+        if message:
+            report(message)
+
+    report(f"pulling {name}")
+    try:
+        engine.pull(name, update, silence_s)
+    except EngineTimeout as silent:
+        raise StagingFailed(
+            Reason.STAGING_FAILED, f"{name}: registry unreachable (no progress for {silence_s:g} s)."
+        ) from silent

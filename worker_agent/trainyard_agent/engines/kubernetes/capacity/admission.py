@@ -1,0 +1,236 @@
+"""Admission of gangs: who sees to it that the pods of a run start together.
+
+The first of these that holds: Kueue, where the operator names a LocalQueue; the scheduler's own PodGroups, where the
+cluster has them; else nobody, and a part of a gang that gets no room is given back by the start deadline. Never two of
+them: two queues starve each other.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard_agent.engines.kubernetes.api.client import (
+    KubeClient,
+    KubeError,
+    KubeObject,
+    KubeRefused,
+)
+from trainyard_agent.engines.kubernetes.pods.objects import PodOwner, owned, run_name
+from trainyard_protocol.wire.sync import RunOrder
+
+KUEUE = "kueue.x-k8s.io/"
+QUEUE, GROUP, MANAGED = KUEUE + "queue-name", KUEUE + "pod-group-name", KUEUE + "managed"
+TOTAL, RETRIABLE, PRIORITY = (
+    KUEUE + name for name in ("pod-group-total-count", "retriable-in-group", "priority-class")
+)
+
+_KUEUE_VERSIONS = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
+_SCHEDULING = "scheduling.k8s.io"
+_POD_GROUPS = f"{_SCHEDULING}/v1beta1"
+_EVERY_S = 5.0
+_NO_QUEUE = re.compile(r"Queue \S+ (?:doesn't|does not) exist")
+_SURE_S = 30.0
+"""So long a queue must be missing: a Kueue that has just started may not know it yet."""
+
+_log = logging.getLogger(__name__)
+
+
+class NotAdmitted(Exception):
+    """Pods that somebody else queues than the operator says."""
+
+
+@dataclass(slots=True)
+class GangAdmission:
+    """No admission: each pod is scheduled by itself. `about`: a few words for the operator."""
+
+    about: str = ""
+
+    def groups(
+        self,
+        owner: PodOwner,  # noqa: ARG002
+        order: RunOrder,  # noqa: ARG002
+        uid: str,  # noqa: ARG002
+        pods: Sequence[KubeObject],  # noqa: ARG002
+    ) -> list[KubeObject]:
+        """The objects to make before the pods, all PodGroups."""
+        return []
+
+    def member(self, order: RunOrder, pod: KubeObject) -> KubeObject:  # noqa: ARG002
+        """The pod as one of its run's gang."""
+        return pod
+
+    def check(self, made: KubeObject) -> None:
+        """Raises NotAdmitted if the cluster has made of a pod what this does not expect."""
+        if _is_managed(made):
+            raise NotAdmitted(
+                "Kueue queues the pods of the agent's namespace, each by itself: name its LocalQueue with "
+                "--local-queue."
+            )
+
+    def waits(self, run_id: str, pod: Mapping[str, Any]) -> str:  # noqa: ARG002
+        """The reason why the gang of this pod is not admitted; "" once it is."""
+        return ""
+
+    def refusal(self, run_id: str) -> str:  # noqa: ARG002
+        """The reason why a gang that waits will never be admitted, in a sentence; "" if it may be."""
+        return ""
+
+
+@dataclass(slots=True)
+class SchedulerGroups(GangAdmission):
+    """A PodGroup of the scheduler's for each gang: all of its pods are bound to nodes, or none."""
+
+    about: str = "gangs by PodGroups of the scheduler"
+
+    def groups(
+        self, owner: PodOwner, order: RunOrder, uid: str, pods: Sequence[KubeObject]
+    ) -> list[KubeObject]:
+        if len(pods) < 2:
+            return []
+        spec: dict[str, Any] = {
+            "schedulingPolicy": {"gang": {"minCount": len(pods)}},
+            "disruptionMode": {"all": {}},  # without one of its replicas a gang is worth nothing
+        }
+        classes = {pod["spec"].get("priorityClassName", "") for pod in pods}
+        if len(classes) == 1 and (name := classes.pop()):
+            spec["priorityClassName"] = name
+        metadata = owned(owner, order, uid, run_name(order.run_id))
+        return [{"apiVersion": _POD_GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}]
+
+    def member(self, order: RunOrder, pod: KubeObject) -> KubeObject:
+        if len(order.replicas) < 2:
+            return pod
+        group = {"podGroupName": run_name(order.run_id)}
+        return {**pod, "spec": {**pod["spec"], "schedulingGroup": group}}
+
+
+@dataclass(slots=True)
+class LocalQueue(GangAdmission):
+    """A queue of Kueue: each run is one of its pod groups, and has one life: Kueue makes no pods.
+
+    `classes`: the WorkloadPriorityClass of jobs from a priority on. `workloads` reads the Workloads of the namespace.
+    """
+
+    name: str = ""
+    classes: Mapping[int, str] = field(default_factory=dict)
+    workloads: Callable[[], Sequence[Mapping[str, Any]]] = list
+    clock: Callable[[], float] = time.monotonic
+    _reasons: dict[str, str] = field(default_factory=dict)
+    _missing_since: dict[str, float] = field(default_factory=dict)
+    """The first (monotonic) time at which Kueue said of a Workload that a queue of it is not there."""
+    _unread: str = ""
+    _read_at: float = float("-inf")
+
+    @classmethod
+    def of(
+        cls, name: str, classes: Mapping[int, str], workloads: Callable[[], Sequence[Mapping[str, Any]]]
+    ) -> "LocalQueue":
+        return cls(f"LocalQueue {name} of Kueue", name, classes, workloads)
+
+    def member(self, order: RunOrder, pod: KubeObject) -> KubeObject:
+        metadata = pod["metadata"]
+        labels = {**metadata["labels"], QUEUE: self.name, GROUP: run_name(order.run_id)}
+        if name := self._class_of(order.priority):
+            labels[PRIORITY] = name
+        annotations = {
+            **metadata["annotations"],
+            TOTAL: str(len(order.replicas)),
+            RETRIABLE: "false",  # nobody makes a pod again: the group has ended when all of its pods have
+        }
+        return {**pod, "metadata": {**metadata, "labels": labels, "annotations": annotations}}
+
+    def check(self, made: KubeObject) -> None:
+        if not _is_managed(made):
+            raise NotAdmitted(
+                "Kueue does not queue the pods of the agent's namespace: enable its integration `pod`, and let its "
+                "managedJobsNamespaceSelector match the namespace; or start the agent without --local-queue."
+            )
+
+    def waits(self, run_id: str, pod: Mapping[str, Any]) -> str:
+        if not pod["spec"].get("schedulingGates"):
+            return ""
+        if self.clock() - self._read_at >= _EVERY_S:
+            self._read_at = self.clock()
+            self._read_reasons()
+        reason = self._reasons.get(run_name(run_id), self._unread or "Kueue has made no Workload of it yet")
+        return f"in the LocalQueue {self.name}: {reason or 'admitted, and about to start'}"
+
+    def refusal(self, run_id: str) -> str:
+        name = run_name(run_id)
+        if self.clock() - self._missing_since.get(name, float("inf")) < _SURE_S:
+            return ""
+        return f"{self._reasons[name]}." if name in self._missing_since else ""
+
+    def _read_reasons(self) -> None:
+        """Those of before stay while the API server does not answer."""
+        try:
+            found = self.workloads()
+        except KubeRefused as refused:
+            self._reasons, self._unread = {}, f"why is not known ({refused.message})"
+        except KubeError as error:
+            _log.warning("the Workloads of Kueue are not read now: %s", error)
+        else:
+            self._reasons, self._unread = {one["metadata"]["name"]: waits_of(one) for one in found}, ""
+            self._missing_since = {
+                name: self._missing_since.get(name, self.clock())
+                for name, reason in self._reasons.items()
+                if _NO_QUEUE.search(reason)
+            }
+
+    def _class_of(self, priority: int) -> str:
+        lowest = [least for least in self.classes if least <= priority]
+        return self.classes[max(lowest)] if lowest else ""
+
+
+def waits_of(workload: Mapping[str, Any]) -> str:
+    """The reason why Kueue has not admitted a Workload, in its words; "" if it has."""
+    status = workload.get("status") or {}
+    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+
+    def holds(kind: str) -> bool:
+        return (conditions.get(kind) or {}).get("status") == "True"
+
+    if holds("Admitted"):
+        return ""
+    if workload["spec"].get("active") is False:
+        return _words(conditions.get("Evicted"), "its Workload was deactivated")
+    if holds("QuotaReserved"):
+        checks = [
+            f"{one['name']} {one['state']}" + (f" ({one['message']})" if one.get("message") else "")
+            for one in status.get("admissionChecks") or ()
+            if one.get("state") != "Ready"
+        ]
+        return f"quota is reserved, admission checks: {', '.join(checks) or 'not done yet'}"
+    return _words(conditions.get("QuotaReserved"), "others are before it")
+
+
+def choose(client: KubeClient, local_queue: str, classes: Mapping[int, str]) -> GangAdmission:
+    """The admission that the operator asks for, or that the cluster has. Raises KubeError, NotAdmitted."""
+    if local_queue:
+        return _local_queue(client, local_queue, classes)
+    if client.has(_POD_GROUPS, "podgroups") and client.may("create", _SCHEDULING, "podgroups"):
+        client.serve("podgroups", f"/apis/{_POD_GROUPS}")
+        return SchedulerGroups()
+    return GangAdmission()
+
+
+def _local_queue(client: KubeClient, name: str, classes: Mapping[int, str]) -> LocalQueue:
+    version = next((one for one in _KUEUE_VERSIONS if client.has(one, "workloads")), "")
+    if not version:
+        raise NotAdmitted(
+            f"--local-queue {name}: the cluster has no Kueue, or one that is older than v1beta1."
+        )
+    client.serve("workloads", f"/apis/{version}")
+
+    return LocalQueue.of(name, classes, lambda: client.list("workloads", "")[0])
+
+
+def _is_managed(pod: KubeObject) -> bool:
+    return (pod["metadata"].get("labels") or {}).get(MANAGED) == "true"
+
+
+def _words(condition: Mapping[str, Any] | None, otherwise: str) -> str:
+    return str((condition or {}).get("message") or otherwise).rstrip(".")

@@ -1,0 +1,570 @@
+"""The process runtime: each replica is a process of this machine, under its own supervisor (`supervisor.py`).
+
+All state is in `runs/RUN/` of the agent's state directory: run.json is the handle, and is replaced atomically with
+`launched` set when the run starts; the supervisors write the rest. A supervisor lives as long as its `alive` file is
+locked, so nothing depends on process ids, which the kernel may reuse.
+
+Where the agent is root, the programs of a run have a user of their own (`host/job_users.py`). To it alone belong the
+directories `work` and `tmp` of its replicas; it may pass through those above, and neither read nor change what
+the agent and the supervisors keep there.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC
+from pathlib import Path
+
+from pydantic import AwareDatetime, BaseModel, Field
+
+from trainyard_agent.engines.process.held_output import SECRETS_FD, HeldOutput
+from trainyard_agent.host import disk, process_tags, procfs, unix_users, wake_pipe
+from trainyard_agent.host import environment as job_environment
+from trainyard_agent.host.files import (
+    is_locked,
+    try_lock,
+    write_json,
+    write_private,
+)
+from trainyard_agent.host.job_users import JobUsers
+from trainyard_agent.host.metric_file import read_metric_file
+from trainyard_agent.runtimes import ports, start_supervisor
+from trainyard_agent.runtimes import supervisor as supervisor_program
+from trainyard_agent.runtimes.base import (
+    HOST,
+    METRIC_FILE,
+    STOPPED,
+    Handle,
+    Launch,
+    LogSlice,
+    SecretFile,
+    StartFailed,
+    metric_tag,
+)
+from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
+from trainyard_agent.runtimes.log_file import RunLogs
+from trainyard_agent.runtimes.record_files import RecordFiles
+from trainyard_agent.runtimes.run_directories import REMOVED, remove_directory, remove_unlaunched
+from trainyard_agent.runtimes.use import ReplicaUse
+from trainyard_protocol.job.cluster import Task
+from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.logs import LogPosition
+from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
+
+PROCESSES = 4096
+"""Processes and threads of a replica whose run has a user of its own."""
+
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LOCK_FD, _SECRETS_FD = 3, SECRETS_FD
+_SECRETS = "secrets"
+_KILL_TIMEOUT_S = 10.0  # for a supervisor to kill everything
+_KILL_ORPHANS_S = 1.0  # for orphans of a killed supervisor to die, in one observation
+_PAUSE_S = 0.005
+_log = logging.getLogger(__name__)
+
+
+class _Record(Handle):
+    """run.json: the handle, and the process ids of the supervisors by task."""
+
+    runtime: RuntimeName = "process"
+    pids: dict[str, int] = Field(default_factory=dict)
+
+
+class _Stop(BaseModel):
+    """stop.json: when (monotonic) and why a run was stopped, and when it is killed."""
+
+    monotonic: float
+    reason: Reason
+    kill_at: float
+
+
+class _Started(BaseModel):
+    """started.json: when the program started, its pid, and by stream the descriptors of its supervisor's spool."""
+
+    time: AwareDatetime
+    pid: int = 0
+    spools: dict[str, tuple[int, int]] = Field(default_factory=dict)
+
+
+class _Ended(BaseModel):
+    """exit.json: how and when the program ended. Neither status nor failure: unknown."""
+
+    time: AwareDatetime
+    monotonic: float
+    status: int | None = None
+    failure: str = ""
+
+
+class ProcessRuntime:
+    traits = HOST
+
+    def __init__(self, state_dir: Path, users: JobUsers | None = None, processes: int = PROCESSES) -> None:
+        """Without `users` new runs have the agent's user, and those that have another keep it."""
+        self._users = users or JobUsers(state_dir)
+        self._processes = processes
+        self._runs = state_dir / "runs"
+        self._runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._changes = state_dir / supervisor_program.CHANGES
+        self._lock = threading.RLock()
+        self._children: set[int] = set()
+        self._logs = RunLogs(self._runs)
+        self._final: dict[tuple[str, str], ReplicaReport] = {}
+        self._starts: dict[tuple[str, str], _Started] = {}
+        self._outputs: dict[tuple[str, str], HeldOutput] = {}
+        self._stops: dict[str, _Stop] = {}
+        """Stops that a full disk refused. They are lost with this agent."""
+        self._files = RecordFiles(_log)
+
+    @staticmethod
+    def has_runs(state_dir: Path) -> bool:
+        """Whether this state directory may have replicas of the process runtime."""
+        runs = state_dir / "runs"
+        return runs.is_dir() and any(not path.name.startswith(REMOVED) for path in runs.iterdir())
+
+    def recover(self) -> list[Handle]:
+        with self._lock:
+            remove_unlaunched(self._runs, self._files, self._launched, self.remove)
+            launched = [record for record in self._records() if record.launched]
+            for record in launched:
+                for task in record.pids:
+                    self._hold_output(record, task)
+            return list(launched)
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return wake_pipe.listen(self._changes, changed)
+
+    def place(self, order: RunOrder) -> Handle:
+        run_id, replicas = order.run_id, order.replicas
+        with self._lock:
+            record = self._record(run_id)
+            if record is not None:
+                return record
+            first = replicas[0].task
+            if not _RUN_ID.fullmatch(run_id):
+                raise StartFailed(first, f"{run_id!r} is not a run id.")
+            used = {_port(address) for other in self._records() for address in other.addresses.values()}
+            try:
+                free = ports.free_ports(len(replicas), used)
+                self._make_directories(run_id, [Task.parse(replica.task).name for replica in replicas])
+                (self._runs / run_id / "gate").touch(mode=0o600)
+                addresses = {r.task: f"127.0.0.1:{port}" for r, port in zip(replicas, free, strict=True)}
+                record = _Record(
+                    run_id=run_id, addresses=addresses, grace_s=order.grace_s, metric_tag=metric_tag(order)
+                )
+                self._write(record)
+            except (OSError, ports.NoFreePort, ValueError) as error:
+                self.remove(run_id)
+                words = disk.in_words(error) if isinstance(error, OSError) else str(error)
+                raise StartFailed(first, f"There is no room for it: {words}.", Reason.HOST_FAILED) from error
+            return record
+
+    def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
+        with self._lock:
+            record = self._record(run_id)
+            if record is None:
+                raise StartFailed(launches[0].task, "Its run was not placed.")
+            if record.launched:
+                return record
+            try:
+                return self._launch(record, launches)
+            except (StartFailed, OSError) as error:
+                self.remove(run_id)
+                if isinstance(error, StartFailed):
+                    raise
+                words = f"It could not be started: {disk.in_words(error)}."
+                raise StartFailed(launches[0].task, words, Reason.HOST_FAILED) from error
+
+    def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
+        with self._lock:
+            self._reap()
+            record = self._record(run_id)
+            if record is None:
+                return ()
+            return tuple(self._observe(record, task) for task in record.addresses)
+
+    def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+        return self._logs.read(run_id, task, start, max_lines, max_bytes)
+
+    def resume_log(self, run_id: str, task: str, position: LogPosition) -> None:
+        pass
+
+    def read_metrics(self, run_id: str, task: str) -> bytes:
+        record = self._record(run_id)
+        if record is None or task not in record.addresses:
+            return b""
+        return read_metric_file(_metric_file(self._runs / run_id / task))
+
+    def processes(self, run_id: str, task: str) -> tuple[int, ...]:
+        directory = self._runs / run_id / task
+        started = self._started(run_id, task)
+        # The supervisor reaps the program only after it has written exit.json, so until then the pid is valid.
+        if started is None or not self._alive(run_id, task) or (directory / "exit.json").exists():
+            return ()
+        tree = procfs.tree(started.pid)
+        return (*tree, *sorted(set(process_tags.tagged(run_id, task, self._users.of(run_id))) - set(tree)))
+
+    def usage(self, run_id: str, task: str) -> ReplicaUse | None:
+        record = self._record(run_id)
+        directory = self._runs / run_id / task
+        if record is None or not self._alive(run_id, task) or (directory / "exit.json").exists():
+            return None
+        supervisor = record.pids.get(task)
+        if supervisor is None or not (directory / "started.json").exists():
+            return None
+        # All processes descend from the supervisor, which reaps orphans: no CPU time is lost.
+        tree = procfs.tree(supervisor)[1:]
+        cpu_s = procfs.cpu_s(supervisor, own=False) + sum(map(procfs.cpu_s, tree))
+        return ReplicaUse(cpu_s, sum(map(procfs.resident_bytes, tree))) if tree else None
+
+    def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
+        with self._lock:
+            record = self._record(run_id)
+            alive = [task for task in record.pids if self._alive(run_id, task)] if record else []
+            if record is None or not alive:
+                return
+            now = time.monotonic()
+            before = self._stop(run_id) or _Stop(monotonic=now, reason=reason, kill_at=now + grace_s)
+            order = before.model_copy(update={"kill_at": min(before.kill_at, now + grace_s)})
+            try:
+                # Written before the signal is sent: every exit after it counts as stopped.
+                write_json(self._runs / run_id / "stop.json", order.model_dump(mode="json"))
+                self._stops.pop(run_id, None)
+            except OSError as error:  # the signal alone stops it too, with the supervisor's default grace
+                self._stops[run_id] = order
+                self._files.warn_once(
+                    f"stop.json of run {run_id} cannot be written; it is stopped without: {error}"
+                )
+            for task in alive:
+                with contextlib.suppress(ProcessLookupError):  # it ended in between
+                    os.kill(record.pids[task], signal.SIGTERM)
+                    os.kill(record.pids[task], signal.SIGCONT)  # its program may have suspended it
+
+    def remove(self, run_id: str) -> None:
+        with self._lock:
+            path = self._runs / run_id
+            if not _RUN_ID.fullmatch(run_id):
+                return
+            if not path.exists():
+                # Somebody removed the directory of a run that goes on.
+                process_tags.kill_tagged(run_id, user=self._users.of(run_id))
+                return
+            self._kill_all(run_id)
+            path.chmod(0o700)
+            remove_directory(path, self._files)
+            self._users.release(run_id)
+            self._stops.pop(run_id, None)
+            self._logs.forget(run_id)
+            self._final = {key: report for key, report in self._final.items() if key[0] != run_id}
+            self._starts = {key: started for key, started in self._starts.items() if key[0] != run_id}
+            for key in [key for key in self._outputs if key[0] == run_id]:
+                self._outputs.pop(key).close()
+            self._reap()
+
+    def has_ended(self, run_id: str) -> bool:
+        """Whether every process of the run is dead and its logs are complete. Unknown run: True."""
+        self.observe(run_id)  # records the exits of supervisors that were killed
+        record = self._record(run_id)
+        tasks = list(record.addresses) if record and record.launched else []
+        return all(
+            (self._runs / run_id / task / "done.json").exists() and not self._alive(run_id, task)
+            for task in tasks
+        )
+
+    def _launch(self, record: _Record, launches: Sequence[Launch]) -> Handle:
+        """Start the supervisors, which wait at the gate until run.json has `launched`, and then start their programs.
+        If the agent dies before, the gate opens and they exit."""
+        run = self._runs / record.run_id
+        with (run / "gate").open("r+b") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            pids: dict[str, int] = {}
+            user = self._users.of(record.run_id)
+            for launch in launches:
+                spec = _spec(record.run_id, launch, run / launch.task, user)
+                spec["processes"] = self._processes * len(launches)
+                write_private(run / launch.task / "launch.json", json.dumps(spec))
+                _write_secret_files(launch, run / launch.task / _SECRETS, user)
+            for launch in launches:
+                try:
+                    pids[launch.task] = self._spawn(run / launch.task, launch)
+                except OSError as error:
+                    for pid in pids.values():  # our children, not reaped: the pids are valid
+                        os.kill(pid, signal.SIGKILL)
+                    message = f"Its supervisor could not be started: {error.strerror}."
+                    raise StartFailed(launch.task, message, Reason.HOST_FAILED) from error
+            launched = record.model_copy(update={"pids": pids, "launched": True})
+            self._write(launched)
+        return launched
+
+    def _make_directories(self, run_id: str, tasks: Sequence[str]) -> None:
+        user = self._users.assign(run_id)
+        run = self._runs / run_id
+        unix_users.make_passage(run, user)
+        for task in tasks:
+            unix_users.make_passage(run / task, user)
+            for name in ("work", "tmp"):
+                unix_users.make_private(run / task / name, user)
+
+    def _spawn(self, directory: Path, launch: Launch) -> int:
+        lock = try_lock(directory / "alive")
+        if lock is None:
+            raise OSError(0, "another supervisor holds its directory")
+        command = [sys.executable, "-I", "-S", start_supervisor.__file__, str(directory), str(_LOCK_FD)]
+        secrets: list[int] = []
+        if launch.secret_values:
+            secrets.append(_secrets_in_memory(launch))
+            command.append(str(_SECRETS_FD))
+        errors = os.open(directory / "supervisor.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        try:
+            pid = os.posix_spawn(
+                sys.executable,
+                command,
+                {"LANG": "C.UTF-8"},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, nothing, 0),
+                    (os.POSIX_SPAWN_DUP2, nothing, 1),
+                    (os.POSIX_SPAWN_DUP2, errors, 2),
+                    (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
+                    *((os.POSIX_SPAWN_DUP2, fd, _SECRETS_FD) for fd in secrets),
+                ],
+                setsid=True,
+                setsigmask=[signal.SIGTERM],  # until it has handlers: see supervisor_program.main
+                setsigdef=[signal.SIGPIPE],
+            )
+        finally:
+            for fd in (lock, errors, nothing, *secrets):
+                os.close(fd)
+        self._children.add(pid)
+        return pid
+
+    def _observe(self, record: _Record, task: str) -> ReplicaReport:
+        key = (record.run_id, task)
+        if key in self._final:
+            return self._final[key]
+        address = record.addresses[task]
+        if not record.launched:
+            return ReplicaReport(task=task, state=ReplicaState.PENDING, address=address)
+        directory = self._runs / record.run_id / task
+        alive = self._alive(record.run_id, task)  # checked first: a supervisor writes before it exits
+        ended = self._files.read(directory / "exit.json", _Ended)
+        closed = (directory / "done.json").exists()
+        if not alive and not (ended and closed):
+            try:
+                ended, closed = self._record_vanished(record.run_id, task, ended), True
+            except (
+                OSError,
+                process_tags.StillAlive,
+            ) as error:  # reported as alive until a later attempt succeeds
+                self._files.warn_once(
+                    f"the exit of {task} of run {record.run_id} cannot be recorded yet: {error}"
+                )
+        if alive and not closed:
+            self._hold_output(record, task)
+        started = self._started(record.run_id, task)
+        report = ReplicaReport(
+            task=task,
+            state=ReplicaState.RUNNING if started else ReplicaState.STARTING,
+            address=address,
+            started_at=started.time.astimezone(UTC) if started else None,
+        )
+        if ended is None:
+            return report
+        stop = self._stop(record.run_id)
+        how = exit_report(
+            code=None if ended.status is None else code_of_status(ended.status),
+            finished_at=ended.time.astimezone(UTC),
+            ended=ended.monotonic,
+            stop=StopOrder(stop.monotonic, stop.reason) if stop else None,
+            failure=ended.failure,
+        )
+        report = report.model_copy(update={"state": ReplicaState.EXITED, "exit": how})
+        if closed:  # before that the supervisor may still be killed
+            self._final[key] = report
+            if output := self._outputs.pop(key, None):
+                output.close()
+        return report
+
+    def _hold_output(self, record: _Record, task: str) -> None:
+        """Open what the supervisor has of its program's output, unless that was done: it may be killed."""
+        key = (record.run_id, task)
+        started = self._started(*key)
+        if key in self._outputs or started is None or not started.spools or task not in record.pids:
+            return
+        try:
+            output = HeldOutput.of(record.pids[task], started.spools)
+        except OSError as error:  # it is just ending, or its files cannot be opened
+            if self._alive(*key):
+                self._files.warn_once(f"the output of {task} of run {record.run_id} is not held: {error}")
+            return
+        if self._alive(*key):  # else the pid may be another process's
+            self._outputs[key] = output
+        else:
+            output.close()
+
+    def _record_vanished(self, run_id: str, task: str, ended: _Ended | None) -> _Ended:
+        """Record the exit of a replica whose supervisor was killed, or has lost its directory: kill its orphans, close
+        its log. Raises OSError or StillAlive if that cannot be done now."""
+        process_tags.kill_tagged(run_id, task, _KILL_ORPHANS_S, user=self._users.of(run_id))
+        directory = self._runs / run_id / task
+        directory.mkdir(mode=0o700, exist_ok=True)  # its program may have removed it
+        (directory / supervisor_program.RESERVE).unlink(missing_ok=True)  # disk space for these files
+        if ended is None:
+            vanished = {"time": supervisor_program.rfc3339(time.time_ns()), "monotonic": time.monotonic()}
+            ended = _Ended.model_validate(vanished)
+            write_json(directory / "exit.json", vanished)
+        output = self._outputs.get((run_id, task))
+        lines = None if output is None else output.finish(directory)
+        write_json(directory / "done.json", {"supervisor": "killed", "lines": lines})
+        return ended
+
+    def _started(self, run_id: str, task: str) -> _Started | None:
+        started = self._starts.get((run_id, task))
+        if started is None:
+            started = self._files.read(self._runs / run_id / task / "started.json", _Started)
+            if started is not None:
+                self._starts[run_id, task] = started
+        return started
+
+    def _stop(self, run_id: str) -> _Stop | None:
+        return self._files.read(self._runs / run_id / "stop.json", _Stop) or self._stops.get(run_id)
+
+    def _kill_all(self, run_id: str) -> None:
+        """Kill every process of the run. Raises StillAlive."""
+        record = self._record(run_id)
+        tasks = list(record.addresses) if record else [path.name for path in (self._runs / run_id).glob("*/")]
+        self.stop(run_id, 0.0)
+        if record is None:  # run.json is damaged: a supervisor exits after its program
+            process_tags.kill_tagged(run_id, user=self._users.of(run_id))
+        deadline = time.monotonic() + _KILL_TIMEOUT_S
+        while tasks := [task for task in tasks if self._alive(run_id, task)]:
+            late = time.monotonic() - deadline
+            if late > _KILL_TIMEOUT_S:
+                raise process_tags.StillAlive(
+                    f"the supervisors of {', '.join(tasks)} of run {run_id} do not end"
+                )
+            if record and late > 0:
+                for task in tasks:
+                    with contextlib.suppress(ProcessLookupError, KeyError):
+                        os.kill(record.pids[task], signal.SIGKILL)
+            self._reap()
+            time.sleep(_PAUSE_S)
+        self._users.kill_processes(run_id)
+        process_tags.kill_tagged(run_id, user=self._users.of(run_id))
+
+    def _alive(self, run_id: str, task: str) -> bool:
+        return is_locked(self._runs / run_id / task / "alive")
+
+    def _reap(self) -> None:
+        """Reap the supervisors that are children of this process; init reaps the others."""
+        for pid in list(self._children):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self._children.discard(pid)
+
+    def _records(self) -> list[_Record]:
+        records: list[_Record] = []
+        for path in sorted(self._runs.iterdir()):
+            try:
+                record = self._record(path.name)
+            except OSError as error:
+                self._files.warn_once(f"{path} cannot be read: {error}")
+            else:
+                records += [record] if record else []
+        return records
+
+    def _record(self, run_id: str) -> _Record | None:
+        if not _RUN_ID.fullmatch(run_id):
+            return None
+        return self._files.read(self._runs / run_id / "run.json", _Record)
+
+    def _launched(self, run_id: str) -> bool:
+        record = self._record(run_id)
+        return record is not None and record.launched
+
+    def _write(self, record: _Record) -> None:
+        # A run that was not launched is removed after a crash, whatever its record says.
+        path = self._runs / record.run_id / "run.json"
+        write_json(path, record.model_dump(mode="json"), durable=record.launched)
+
+
+def replica_environment(
+    run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str], user: int | None = None
+) -> dict[str, str]:
+    """All variables of one replica. `inherited` is the agent's environment, of which a part is used."""
+    path = inherited.get("PATH", os.defpath)
+    return {
+        **job_environment.of_replica(inherited, user, directory / "work"),
+        "PATH": f"{Path(launch.command[0]).parent}{os.pathsep}{path}",
+        "PYTHONUNBUFFERED": "1",  # so that a line is in the log when it is printed
+        "TMPDIR": str(directory / "tmp"),
+        **({METRIC_FILE: str(_metric_file(directory))} if launch.writes_metrics else {}),
+        **launch.environment,
+        **{file.variable: str(_place(file, directory / _SECRETS)) for file in launch.secret_files},
+        "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
+        **process_tags.tag(run_id, launch.task),
+    }
+
+
+def _metric_file(directory: Path) -> Path:
+    """In a directory of the program's own."""
+    return directory / "tmp" / "hypertune.metrics"
+
+
+def _spec(run_id: str, launch: Launch, directory: Path, user: int | None) -> dict[str, object]:
+    """The content of launch.json. Raises StartFailed if there is no such program on this machine."""
+    environment = replica_environment(run_id, launch, directory, os.environ, user)
+    program = shutil.which(launch.command[0], path=environment["PATH"])
+    if program is None:
+        raise StartFailed(launch.task, f"There is no program {launch.command[0]!r} on this machine.")
+    return {
+        "command": [program, *launch.command[1:]],
+        "environment": environment,
+        "directory": str(directory / "work"),
+        "user": user,
+        "cpus": list(launch.cpus),
+        "log_quota": launch.log_quota_bytes,
+    }
+
+
+def _write_secret_files(launch: Launch, directory: Path, user: int | None) -> None:
+    """Write the secrets that the replica gets as files, for its user alone. Raises OSError."""
+    if not launch.secret_files:
+        return
+    directory.mkdir(mode=0o700)
+    for file in launch.secret_files:
+        path = _place(file, directory)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_private(path, file.value)
+    if user is not None:  # the last step, so that nobody is in there before
+        unix_users.give(directory, user)
+
+
+def _place(file: SecretFile, directory: Path) -> Path:
+    return directory / file.name / file.path.rpartition("/")[2]
+
+
+def _secrets_in_memory(launch: Launch) -> int:
+    """A file that is on no disk, for the supervisor: what it reads at its start."""
+    content = {"environment": dict(launch.secrets), "values": launch.secret_values}
+    fd = os.memfd_create("secrets")
+    try:
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(json.dumps(content).encode())
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])

@@ -1,0 +1,140 @@
+"""The files of a run on the shared file system, as the agent writes and reads them."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import AwareDatetime, BaseModel, Field
+
+from trainyard_agent.host import environment as job_environment
+from trainyard_agent.host import process_tags
+from trainyard_agent.host.files import write_private
+from trainyard_agent.runtimes.base import METRIC_FILE, Handle, Launch, SecretFile
+from trainyard_protocol.states import Reason
+from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.sync import RunOrder
+
+
+class Times(BaseModel):
+    """Seconds between two looks: of the agent at its files, of the agent at Slurm, of a rank at stop.json, and between
+    two measurements of a rank. `settle`: how long after the end of a job its files may still be on their way.
+    `silence`: how long a failure waits for a sign of life of each other replica, or for Slurm to end the job.
+    `refusal`: how long Slurm must say that it will never start a job."""
+
+    files: float = 1.0
+    queue: float = 5.0
+    rank: float = 1.0
+    usage: float = 10.0
+    settle: float = 5.0
+    silence: float = 900.0
+    refusal: float = 30.0
+
+
+class SlurmRecord(Handle):
+    """run.json: the handle, and the id of its job."""
+
+    runtime: RuntimeName = "slurm"
+    order: RunOrder | None = None
+    job: str = ""
+
+
+class SlurmStop(BaseModel):
+    """stop.json: why the run was stopped, when it is killed, and the replicas that had ended before."""
+
+    serial: int
+    grace_s: float
+    kill_at: AwareDatetime
+    reason: Reason
+    ended: list[str]
+
+
+class SignsAsked(BaseModel):
+    """ask.json: since when every rank that lives answers with here.json."""
+
+    time: AwareDatetime
+
+
+class SlurmStart(BaseModel):
+    time: AwareDatetime
+
+
+class SlurmEnd(BaseModel):
+    """exit.json, of a rank. `taken`: Slurm had sent SIGTERM, before a stop of ours."""
+
+    time: AwareDatetime
+    status: int | None = None
+    failure: str = ""
+    taken: bool = False
+    out_of_memory: bool = False
+
+
+class SlurmJobEnd(BaseModel):
+    """job.json: the state in which the job ended, as the agent saw it, or the reason for which it would never start.
+    `words`: the last line of Slurm's output. `nodes`: the job's, as Slurm writes them; `lost_nodes`: those whose
+    replicas had left no end by then."""
+
+    time: AwareDatetime
+    state: str
+    words: str = ""
+    nodes: str = ""
+    lost_nodes: list[str] = []
+    partition: str = ""
+    limit: str = ""
+
+
+class RankAddress(BaseModel):
+    host: str
+    port: int
+    node: str = ""
+
+
+class RankUsage(BaseModel):
+    cpu_s: float = Field(ge=0)
+    memory: int
+
+
+def replica_environment(
+    run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables of one replica. Its node adds TMPDIR and those of its devices."""
+    path = inherited.get("PATH", os.defpath)
+    return {
+        **job_environment.of_replica(inherited, None, directory / "work"),
+        "PATH": f"{Path(launch.command[0]).parent}{os.pathsep}{path}",
+        "PYTHONUNBUFFERED": "1",  # so that a line is in the log when it is printed
+        **({METRIC_FILE: str(metric_file(directory))} if launch.writes_metrics else {}),
+        **launch.environment,
+        **{file.variable: str(_place(file, directory)) for file in launch.secret_files},
+        **process_tags.tag(run_id, launch.task),
+    }
+
+
+def metric_file(directory: Path) -> Path:
+    """On the shared file system, as all that the agent reads."""
+    return directory / "work" / ".hypertune.metrics"
+
+
+def write_secrets(launch: Launch, directory: Path) -> None:
+    """Write the replica's secrets for its user alone: those in secrets.json until its rank has read them. Slurm shows
+    the scripts and the variables of jobs, so they are in neither. Raises OSError."""
+    if not launch.secret_values:
+        return
+    content = {"environment": dict(launch.secrets), "values": launch.secret_values}
+    write_private(directory / "secrets.json", json.dumps(content))
+    for file in launch.secret_files:
+        path = _place(file, directory)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(path, file.value)
+
+
+def _place(file: SecretFile, directory: Path) -> Path:
+    return directory / "secrets" / file.name / file.path.rpartition("/")[2]
+
+
+def last_line(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return "it wrote no output"
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote no output")

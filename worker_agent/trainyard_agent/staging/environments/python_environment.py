@@ -1,0 +1,253 @@
+"""Stager of the process runtime: each run's own Python environment, with the packages of its job.
+
+`environments/RUN/` of the state directory holds the downloaded packages and a virtual environment. It includes the
+packages of the base environment (the agent's interpreter, --python, or that of the job's runtime version), which has
+the trainer's framework, and the job's packages override them. As in the real service, pip installs first the packages
+themselves, in any case, and then their missing dependencies. Where these bring a framework of their own, the run sees
+nothing of the base, whose packages fit another framework.
+
+Where a run has a user of its own (`host/job_users.py`), pip and the setup.py of packages run as that user, to whom the
+environment belongs meanwhile. Afterwards it belongs to the agent: the job reads it, and cannot change it.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from trainyard_agent.host import environment as job_environment
+from trainyard_agent.host import unix_users
+from trainyard_agent.host.files import read_json, remove_tree, write_json
+from trainyard_agent.host.job_users import JobUsers
+from trainyard_agent.runtimes.install_script import brings_framework
+from trainyard_agent.runtimes.pip_output import error_excerpt
+from trainyard_agent.staging import archives, job_dirs, lost_files, program_module
+from trainyard_agent.staging.background_stager import BackgroundStager
+from trainyard_agent.staging.base import Staging, StagingFailed
+from trainyard_agent.staging.environments import dependencies, kept_environments
+from trainyard_agent.staging.environments.base_environments import BaseEnvironments
+from trainyard_agent.staging.environments.installer_process import (
+    InstallerProcess,
+    kill_orphaned_installers,
+    pip_directory,
+)
+from trainyard_agent.staging.environments.kept_environments import KeptEnvironments
+from trainyard_agent.staging.package_fetcher import PackageFetcher
+from trainyard_protocol.job.runtimes import Runtimes
+from trainyard_protocol.states import Reason
+from trainyard_protocol.wire.sync import RunOrder
+
+_SITE_PACKAGES = """
+import json, site, sysconfig
+site_packages = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+print(json.dumps(list(dict.fromkeys(site_packages + user))))
+"""
+_WITHOUT_BASE = """
+import pathlib, sys
+pth = pathlib.Path(sys.argv[1])
+pth.write_text("".join(line for line in pth.read_text().splitlines(True) if not line.startswith("import ")))
+"""
+
+_T = TypeVar("_T")
+
+
+class PackageStager(BackgroundStager):
+    """Prepares runs of the process runtime, several concurrently."""
+
+    def __init__(
+        self,
+        root: Path,
+        fetcher: PackageFetcher,
+        python: str,
+        users: JobUsers | None = None,
+        runtimes: Runtimes | None = None,
+    ) -> None:
+        """Without `users` new runs have the agent's user. Without `runtimes` all have the agent's environment."""
+        super().__init__(root)
+        self._fetcher = fetcher
+        self._bases = BaseEnvironments(root.parent / "runtimes", python, runtimes)
+        self._users = users or JobUsers(root.parent)
+        self._kept = KeptEnvironments(root.parent / "kept-environments")
+        self._keeping = asyncio.Lock()
+        self._site_packages: dict[str, list[str]] = {}
+        kill_orphaned_installers(root, self._users)
+
+    async def _prepare(self, order: RunOrder) -> Staging:
+        own_job_dir = "" if "://" in order.job_dir else order.job_dir
+        user = await asyncio.to_thread(self._users.assign, order.run_id, own_job_dir)
+        await asyncio.to_thread(job_dirs.create_default, order.job_dir, user)
+        return Staging("ready", python=await self._environment(order, user))
+
+    async def discard(self, run_id: str) -> None:
+        await super().discard(run_id)
+        await asyncio.to_thread(self._users.release, run_id)
+
+    async def _environment(self, order: RunOrder, user: int | None) -> str:
+        """Download and install. Returns the interpreter to start the replicas with."""
+        directory = self._root / order.run_id
+        ready = directory / "ready.json"
+        saved = read_json(ready)
+        if saved is not None and saved.get("user") == user:
+            return str(saved["python"])
+        await asyncio.to_thread(self._users.kill_processes, order.run_id)
+        await asyncio.to_thread(remove_tree, directory)
+        unix_users.make_passage(directory, user)
+        unix_users.make_private(directory / "tmp", user)
+        packages = await self._fetcher.fetch(order, directory, self._set_activity)
+        self._set_activity(order.run_id, "creating the Python environment")
+        base = await self._bases.python_of(
+            order, directory, lambda activity: self._set_activity(order.run_id, activity)
+        )
+        installer = _Installer(order.run_id, directory, base, user)
+        if base not in self._site_packages:
+            self._site_packages[base] = await installer.site_packages()
+        site_packages = self._site_packages[base]
+        settings = job_environment.of_installer(os.environ, None if user is None else 1, Path())
+        name, empty = [
+            await asyncio.to_thread(kept_environments.key, order.project, some, base, site_packages, settings)
+            for some in (packages, ())
+        ]
+        installer.add_module()
+        if await self._alone(partial(self._kept.restore, name, directory)):
+            write_json(ready, {"python": str(installer.python), "user": user})
+            return str(installer.python)
+        if not packages or not await self._alone(partial(self._kept.restore, empty, directory, copied=True)):
+            await installer.create(site_packages)
+            await self._alone(partial(self._kept.keep, empty, directory, copied=bool(packages)))
+        if packages:
+            await installer.open(packages)
+            self._set_activity(order.run_id, f"installing {', '.join(package.name for package in packages)}")
+            await installer.install(packages)
+            self._set_activity(order.run_id, "installing the packages' dependencies")
+            await installer.install_dependencies()
+            await asyncio.to_thread(self._users.kill_processes, order.run_id)
+            await installer.seal()
+            await self._alone(partial(self._kept.keep, name, directory))
+        write_json(ready, {"python": str(installer.python), "user": user})
+        return str(installer.python)
+
+    async def _alone(self, work: Callable[[], _T]) -> _T:
+        """Work on the kept environments in a thread, one run at a time. It is done to its end, though its run is
+        discarded meanwhile: the run's directory is removed only then."""
+        async with self._keeping:
+            thread = asyncio.create_task(asyncio.to_thread(work))
+            try:
+                return await asyncio.shield(thread)
+            finally:
+                await asyncio.wait({thread})
+
+
+class _Installer:
+    """Creates one virtual environment and installs packages into it."""
+
+    def __init__(self, run_id: str, directory: Path, base: str, user: int | None) -> None:
+        self._directory = directory
+        self._base = base
+        self._user = user
+        self._process = InstallerProcess(run_id, directory, user)
+        self._venv = directory / "venv"
+        self._module = directory / "module"
+        self.python = self._venv / "bin" / "python"
+
+    async def site_packages(self) -> list[str]:
+        """The directories with the packages of the base; without those below the home directory of a run's user."""
+        output = await self._run_base(["-c", _SITE_PACKAGES])
+        found: list[str] = json.loads(output.splitlines()[-1])
+        return [one for one in found if not Path(one).is_relative_to(self._directory)]
+
+    def add_module(self) -> None:
+        """Put the module beside the environment that programs report with."""
+        module = program_module.source()
+        if module is not None:
+            self._module.mkdir()
+            shutil.copyfile(module, self._module / program_module.NAME)
+
+    async def create(self, site_packages: Sequence[str]) -> None:
+        await self._run_base(["-m", "venv", "--without-pip", str(self._venv)])
+        lines = base_pth(site_packages)
+        if self._module.exists():
+            lines += f"{self._module}\n"  # behind the base: an installed package of that name comes first
+        self._base_file().write_text(lines, encoding="utf-8")
+        (self._site_packages() / lost_files.NAME).write_text(lost_files.pth(), encoding="utf-8")
+
+    async def _run_base(self, arguments: Sequence[str]) -> str:
+        code, output = await self._process.run([self._base, *arguments])
+        if code:
+            error = f"No environment could be created with the base interpreter {self._base}: "
+            raise StagingFailed(Reason.STAGING_FAILED, error + error_excerpt(output))
+        return output
+
+    async def open(self, packages: Sequence[Path]) -> None:
+        """Let the run's user, if it has one, read the packages and change the environment."""
+        if self._user is None:
+            return
+        for package in packages:
+            package.parent.chmod(0o755)
+            package.chmod(0o644)
+        await asyncio.to_thread(unix_users.give, self._venv, self._user)
+
+    async def seal(self) -> None:
+        """The opposite, after its last process."""
+        if self._user is not None:
+            await asyncio.to_thread(unix_users.seal, self._venv, self._user)
+
+    async def install(self, packages: Sequence[Path]) -> None:
+        """Install the packages themselves, even if the base environment has them."""
+        flags = ["--upgrade", "--force-reinstall", "--no-deps"]
+        isolated = [p for p in packages if await archives.needs_isolation(p)]
+        with_base = [str(package) for package in packages if package not in isolated]
+        # Built by the base's setuptools, which works offline.
+        if with_base and not await self._process.uv(self.python, with_base):
+            await self._process.pip(self.python, [*flags, "--no-build-isolation", *with_base])
+        if isolated:
+            await self._process.pip(self.python, [*flags, *map(str, isolated)])
+
+    async def install_dependencies(self) -> None:
+        """Install dependencies that the base environment lacks, or all if the packages bring a framework."""
+        if brings_framework(await self._install_missing()):
+            program = [str(self.python), "-I", "-S", "-c", _WITHOUT_BASE, str(self._base_file())]
+            code, output = await self._process.run_as_user(program)
+            if code:
+                raise StagingFailed(Reason.STAGING_FAILED, error_excerpt(output))
+            await self._install_missing()
+
+    async def _install_missing(self) -> list[str]:
+        """Returns the names of the run's own packages. Those that lack dependencies are given to pip by version, so it
+        neither builds them again nor looks up what is installed."""
+        if needy := await self._needy():
+            await self._process.pip(self.python, needy)
+        return [path.name.partition("-")[0] for path in self._site_packages().glob("*.dist-info")]
+
+    async def _needy(self) -> list[str]:
+        """A requirement of each of the run's own packages that lacks dependencies."""
+        program = Path(dependencies.__file__).read_text(encoding="utf-8")
+        libraries = f"{pip_directory()}/_vendor"
+        command = [str(self.python), "-I", "-c", program, str(self._site_packages()), libraries]
+        code, output = await self._process.run_as_user(command)
+        requirements = None
+        if code == 0:  # a .pth file of the packages may have ended the interpreter, or have printed something
+            with contextlib.suppress(ValueError):
+                requirements = json.loads(output.rstrip().rpartition("\n")[2])
+        if not isinstance(requirements, list):
+            raise StagingFailed(
+                Reason.PACKAGES_FAILED,
+                f"The metadata of the installed packages cannot be read: {error_excerpt(output)}",
+            )
+        return [str(requirement) for requirement in requirements]
+
+    def _base_file(self) -> Path:
+        return self._site_packages() / "trainyard-base.pth"
+
+    def _site_packages(self) -> Path:
+        return next((self._venv / "lib").glob("python*/site-packages"))
+
+
+def base_pth(site_packages: Sequence[str]) -> str:
+    """A .pth file that adds these directories as `site` does, with their .pth files, for editable installs."""
+    return "".join(f"import site; site.addsitedir({directory!r})\n" for directory in site_packages)

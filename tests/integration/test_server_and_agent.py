@@ -87,24 +87,6 @@ async def test_job_that_succeeds_goes_through_every_state_and_leaves_nothing_on_
     assert machine.host.runs == {}
 
 
-async def test_service_lines_are_those_of_the_real_service_in_order(world: World) -> None:
-    world.machine("m", PROGRAMS)
-    await world.settle()
-    await world.submit("j", module="ok.task")
-    await world.settle()
-    await after(world, 2.0, "j")
-    log_texts = [entry.text for entry in await world.log("j") if entry.task == "service"]
-    expected = [
-        "Validating job requirements...",
-        "Job creation request has been successfully validated.",
-        "Job j is queued.",
-        "Waiting for job to be provisioned.",
-        "Waiting for training program to start.",
-        "Job completed successfully.",
-    ]
-    assert [line for line in log_texts if line in expected] == expected
-
-
 async def test_primary_that_exits_0_ends_the_job_and_the_others_are_stopped(world: World) -> None:
     world.machine("m", PROGRAMS)
     await world.settle()
@@ -131,29 +113,6 @@ async def test_first_failure_by_the_replicas_own_clocks_is_the_verdict(world: Wo
     assert (detail.verdict.replica, detail.exit_code) == ("worker-replica-0", 7)
     assert detail.verdict.last_lines == ("out of range",)
     assert detail.job["errorMessage"].startswith("The replica worker 0 exited with a non-zero status of 7.")
-
-
-async def test_killed_replica_gets_new_runs_with_longer_and_longer_pauses_until_the_budget_is_spent(
-    world: World,
-) -> None:
-    world.machine("m", PROGRAMS)
-    await world.settle()
-    await world.submit("j", module="killed.task")
-    await world.settle()
-    pauses = []
-    for _ in range(3):
-        detail = await after(world, 1.5, "j")
-        assert detail.state is JobState.QUEUED
-        paused = 0.0
-        while (detail := await after(world, 0.25, "j")).state is JobState.QUEUED:
-            paused += 0.25
-        pauses.append(round(paused))
-    detail = await after(world, 1.5, "j")
-    assert pauses == [1, 2, 4]
-    assert detail.state is JobState.FAILED
-    assert [run.number for run in detail.runs] == [1, 2, 3, 4]
-    assert detail.exit_code == 137
-    assert "killed by signal 9 (SIGKILL)" in detail.job["errorMessage"]
 
 
 async def test_start_that_fails_undoes_the_gang_and_says_which_replica(world: World) -> None:
@@ -325,44 +284,6 @@ async def test_explain_prints_what_the_replica_was_started_with_byte_for_byte(wo
         assert explained["packages"] == []
     assert json.loads(started["worker-replica-0"].environment["TF_CONFIG"])["task"]["type"] == "worker"
     assert started["worker-replica-0"].command[-4:] == ("--x", "a b", "--job-dir", "gs://b/d")
-
-
-async def test_job_that_does_not_fit_waits_says_why_and_starts_when_there_is_room(world: World) -> None:
-    world.machine("m", PROGRAMS, cpus=2)
-    await world.settle()
-    for job_id in ("one", "two", "three"):
-        await world.submit(job_id, module="ok.task")
-    await world.settle()
-    three = await world.detail("three")
-    assert three.state is JobState.QUEUED
-    assert "needs 1 vCPU" in three.waiting
-    assert three.job["jobPosition"] == "1"
-    await after(world, 2.0, "three")
-    assert (await after(world, 2.0, "three")).state is JobState.SUCCEEDED
-    assert (await world.detail("three")).waiting == ""
-
-
-async def test_gang_too_large_for_a_fitting_machine_shares_its_cpus_and_says_so(world: World) -> None:
-    machine = world.machine("m", PROGRAMS, cpus=2, mode="fit")
-    await world.settle()
-    await world.submit("j", workers=3, module="ok.task")
-    await world.settle()
-    assert [launch.cpus for _, launch in machine.host.launches] == [(0,), (1,), (0,), (1,)]
-    assert any("Scaled down" in text for text in texts(await world.detail("j")))
-
-
-async def test_max_running_time_counts_from_the_first_run_not_from_the_last(world: World) -> None:
-    machine = world.machine("m", PROGRAMS)
-    await world.settle()
-    await world.submit("j", module="forever.task", scheduling={"maxRunningTime": "100s"})
-    await world.settle()
-    world.clock.advance(60)
-    machine.host.stop_all()
-    assert len((await after(world, 0.1, "j")).runs) == 2
-    assert (await after(world, 30, "j")).state is JobState.RUNNING
-    detail = await after(world, 20, "j")
-    assert detail.state is JobState.CANCELLED
-    assert "maxRunningTime of 100s" in detail.job["errorMessage"]
 
 
 def steps(*times: float, of: int = 1000, first: int = 1) -> tuple[tuple[float, Print], ...]:

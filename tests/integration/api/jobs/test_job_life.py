@@ -1,13 +1,12 @@
 """Jobs from their creation to their end, with an agent that does what the test says."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, START, Clock, ScriptedAgent, Server, line, server
+from integration.api.api_support import ADMIN, AGENT, Clock, ScriptedAgent, Server, line, server
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogGap, digest
 
@@ -77,15 +76,6 @@ def test_job_that_ends_before_it_was_seen_running_succeeds(api: Server, agent: S
     assert api.job()["state"] == "SUCCEEDED"
 
 
-def test_gang_with_a_finished_primary_is_stopped_and_succeeds(api: Server, agent: ScriptedAgent) -> None:
-    started(api, agent, **PAIR)
-    agent.exit("master-replica-0")
-    assert agent.run.target == "stop"
-    assert api.job()["state"] == "RUNNING"
-    agent.stopped("worker-replica-0")
-    assert api.job()["state"] == "SUCCEEDED"
-
-
 def test_run_with_an_unfinished_log_is_not_over(api: Server, agent: ScriptedAgent) -> None:
     started(api, agent)
     agent.log("one")
@@ -94,13 +84,6 @@ def test_run_with_an_unfinished_log_is_not_over(api: Server, agent: ScriptedAgen
     receipt = agent.end_log(texts=("two",))
     assert (receipt.next, receipt.complete) == (2, True)
     assert api.job()["state"] == "SUCCEEDED"
-
-
-def test_worker_that_finishes_does_not_decide(api: Server, agent: ScriptedAgent) -> None:
-    started(api, agent, **PAIR)
-    agent.exit("worker-replica-0")
-    assert agent.run.target == "run"
-    assert api.job()["state"] == "RUNNING"
 
 
 def test_program_error_fails_the_job_and_names_the_replica(api: Server, agent: ScriptedAgent) -> None:
@@ -142,17 +125,6 @@ def test_cause_of_a_failed_collective_is_the_other_replicas_exception(
         "The replica master 0 exited with a non-zero status of 1. worker-replica-0: ValueError: no shard 3\n"
     )
     assert api.job()["errorMessage"].startswith(expected)
-
-
-def test_first_failure_by_the_replicas_clocks_decides_not_the_first_heard_of(
-    api: Server, agent: ScriptedAgent, clock: Clock
-) -> None:
-    started(api, agent, **PAIR)
-    clock.advance(10)
-    agent.exit("master-replica-0", code=1)
-    clock.now = START + timedelta(seconds=5)
-    agent.exit("worker-replica-0", code=7)
-    assert "worker 0 exited with a non-zero status of 7." in api.job()["errorMessage"]
 
 
 def test_killed_replica_gets_new_runs_with_backoff_until_the_budget_is_spent(
@@ -207,25 +179,6 @@ def test_run_that_gets_further_than_those_before_gives_its_job_the_whole_budget_
             assert sum(event.endswith(anew) for event in api.events()) == 1, kind
 
 
-def test_host_shutdown_gets_a_new_run_without_using_the_budget(tmp_path: Path, clock: Clock) -> None:
-    with server(tmp_path, clock, retries=0) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        started(api, agent)
-        agent.exit(code=143, reason=Reason.HOST_SHUTDOWN, after_stop=True)
-        assert api.job()["state"] in ("QUEUED", "PREPARING")
-        assert len(api.detail()["runs"]) == 2
-
-
-def test_cancel_of_a_queued_job_is_immediate(api: Server) -> None:
-    api.create()
-    api.cancel()
-    job = api.job()
-    assert (job["state"], job["errorMessage"]) == ("CANCELLED", "The job was cancelled by the user.")
-    assert "endTime" in job
-    assert api.detail()["exit_code"] == 1
-
-
 @pytest.mark.parametrize("running", [False, True])
 def test_cancel_of_a_placed_job_stops_its_replicas_first(
     api: Server, agent: ScriptedAgent, running: bool
@@ -261,29 +214,6 @@ def test_cancel_of_an_unknown_job_is_not_found(api: Server) -> None:
     assert answer.status_code == 404
 
 
-def test_max_running_time_cancels_the_job(api: Server, agent: ScriptedAgent) -> None:
-    started(api, agent, scheduling={"maxRunningTime": "3600s"})
-    api.tick(3599)
-    assert api.job()["state"] == "RUNNING"
-    api.tick(1)
-    assert api.job()["state"] == "CANCELLING"
-    agent.sync()
-    agent.stopped("master-replica-0")
-    assert api.job()["state"] == "CANCELLED"
-    assert api.job()["errorMessage"] == (
-        "The job was cancelled because it ran longer than its maxRunningTime of 3600s."
-    )
-
-
-def test_max_wait_time_cancels_what_still_waits(api: Server) -> None:
-    api.create(scheduling={"maxWaitTime": "1800s"})
-    api.tick(1799)
-    assert api.job()["state"] == "QUEUED"
-    api.tick(1)
-    assert api.job()["state"] == "CANCELLED"
-    assert "maxWaitTime of 1800s" in api.job()["errorMessage"]
-
-
 def test_clock_that_is_set_makes_no_agent_silent_and_loses_no_run(api: Server, agent: ScriptedAgent) -> None:
     ScriptedAgent(api, "other").sync()  # so there is a lease
     started(api, agent)
@@ -292,25 +222,6 @@ def test_clock_that_is_set_makes_no_agent_silent_and_loses_no_run(api: Server, a
         api.tick(1)
     assert api.detail()["runs"][0]["replicas"][0]["state"] == "RUNNING"
     assert len(api.detail()["runs"]) == 1
-
-
-def test_silent_agent_makes_replicas_unknown_and_ends_nothing(api: Server, agent: ScriptedAgent) -> None:
-    started(api, agent)
-    api.tick(31)
-    assert api.detail()["runs"][0]["replicas"][0]["state"] == "UNKNOWN"
-    assert api.job()["state"] == "RUNNING"
-    assert api.get("/trainyard/v1/status")["agents"][0]["alive"] is False
-    api.tick(10**6)
-    assert api.job()["state"] == "CANCELLING", "only its own maxRunningTime ends it"
-
-
-def test_agent_that_is_back_makes_replicas_known_again(api: Server, agent: ScriptedAgent) -> None:
-    started(api, agent)
-    api.tick(31)
-    agent.sync()
-    assert api.detail()["runs"][0]["replicas"][0]["state"] == "RUNNING"
-    agent.exit()
-    assert api.job()["state"] == "SUCCEEDED"
 
 
 def test_lost_agent_among_two_gives_its_job_to_the_other_after_the_lease(api: Server) -> None:

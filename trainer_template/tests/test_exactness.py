@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from support.lazy import experiment, jax, jnp, optax, state, steps, strategy, tiny
+from trainer.arguments import parse_arguments
 from trainer.cluster import ClusterSpec
 from trainer.data.datasets import Arrays, Dataset, Shard, Split
 from trainer.data.sharding import epoch_order
-from trainer.task import parse_arguments
 
 EXAMPLES, GLOBAL_BATCH, EPOCHS, RATE = 33, 16, 3, 0.1  # the last batch of an epoch has one example
 TOLERANCE = 2e-5  # of float32, after nine steps, on any processor

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from support.lazy import experiment, export, optax, state, strategy, tiny
+from trainer.arguments import parse_arguments
 from trainer.cluster import ClusterSpec
 from trainer.data.datasets import Arrays, Dataset, Shard, Split
 from trainer.output.saving import Saver
-from trainer.task import parse_arguments
 
 
 @pytest.mark.parametrize(

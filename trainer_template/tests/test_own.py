@@ -15,9 +15,9 @@ import safetensors.numpy
 from PIL import Image
 
 from support.lazy import experiment, export, predict, state, strategy
+from trainer.arguments import parse_arguments
 from trainer.cluster import ClusterSpec
 from trainer.data.datasets import Shard
-from trainer.task import parse_arguments
 
 if TYPE_CHECKING:
     from conftest import Launcher, Trainer

@@ -11,11 +11,12 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from trainer import state
+from trainer.arguments import Arguments
 from trainer.cluster import ClusterSpec
 from trainer.data.datasets import Shard
+from trainer.errors import exit_now
 from trainer.experiment import Experiment, prepare
 from trainer.output.index import CheckpointEntry
 from trainer.output.report import report
@@ -24,9 +25,6 @@ from trainer.output.summaries import TensorBoard
 from trainer.state import START, TrainingPosition
 from trainer.steps import make_evaluation_step
 from trainer.strategy import Strategy
-
-if TYPE_CHECKING:
-    from trainer.task import Arguments
 
 log = logging.getLogger("trainer")
 
@@ -39,15 +37,13 @@ class _StopRequestedError(Exception):
     """SIGTERM, and this is not the checkpoint of the last epoch."""
 
 
-def evaluate_checkpoints(arguments: "Arguments", strategy: Strategy) -> None:
+def evaluate_checkpoints(arguments: Arguments, strategy: Strategy) -> None:
     """Evaluate each checkpoint on the held-out examples, until the one of the last epoch.
 
     After SIGTERM, only that one still is, if training has ended. Else the process ends at once, as a restart of the job
     would wait for it; the next start begins with the oldest. Checkpoints that the chief has removed before they were
     evaluated (see --keep) are skipped with a warning.
     """
-    from trainer.task import exit_now  # which imports this module
-
     received, stopped = threading.Event(), threading.Event()
     saver = Saver(arguments.job_dir, 0, arguments.keep)
     summaries = TensorBoard(arguments.job_dir, 0)

@@ -7,13 +7,14 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 import optax
 
 from trainer import distribute, state, steps
+from trainer.arguments import Arguments
 from trainer.cluster import ClusterSpec
 from trainer.data import datasets
 from trainer.data.augmentation import Augmentation
@@ -30,9 +31,6 @@ from trainer.output.summaries import Summaries, report_to_tuning_service
 from trainer.state import START, State, TrainingPosition
 from trainer.strategy import Strategy
 
-if TYPE_CHECKING:
-    from trainer.task import Arguments
-
 log = logging.getLogger("trainer")
 
 DEFAULT_EPOCHS = 5
@@ -42,7 +40,7 @@ DEFAULT_EPOCHS = 5
 class Experiment:
     """The data, model and flags of one process. `shard` is its part of the data."""
 
-    arguments: "Arguments"
+    arguments: Arguments
     cluster: ClusterSpec
     strategy: Strategy
     shard: Shard
@@ -285,7 +283,7 @@ def _broadcast(own: State | None, shapes: State) -> State:
 
 
 def prepare(
-    arguments: "Arguments", cluster: ClusterSpec, strategy: Strategy, shard: Shard, sharding: Sharding
+    arguments: Arguments, cluster: ClusterSpec, strategy: Strategy, shard: Shard, sharding: Sharding
 ) -> Experiment:
     """Load the data and build the model; all processes call this together.
 
@@ -314,7 +312,7 @@ def prepare(
     return Experiment(arguments, cluster, strategy, shard, dataset, model)
 
 
-def task_of(arguments: "Arguments") -> TrainingTask:
+def task_of(arguments: Arguments) -> TrainingTask:
     """The model of --task or --model, with the optimizer of the flags.
 
     Raises:

@@ -4,11 +4,12 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from trainer import distribute, state
+from trainer.arguments import Arguments
 from trainer.cluster import ClusterError, ClusterSpec
 from trainer.data.datasets import Shard
 from trainer.data.sharding import read
@@ -22,9 +23,6 @@ from trainer.state import State, TrainingPosition
 from trainer.steps import make_evaluation_step, make_train_step, no_sums
 from trainer.strategy import Strategy, copy_on_device, prefetch
 
-if TYPE_CHECKING:
-    from trainer.task import Arguments
-
 log = logging.getLogger("trainer")
 
 SHORT_STEPS_AHEAD = 8  # with several CPU devices in a process, XLA's thread pool can deadlock
@@ -34,7 +32,7 @@ class _StopRequestedError(Exception):
     """SIGTERM."""
 
 
-def train(arguments: "Arguments", cluster: ClusterSpec, strategy: Strategy) -> None:
+def train(arguments: Arguments, cluster: ClusterSpec, strategy: Strategy) -> None:
     """Train to the end or until SIGTERM, resuming from the newest checkpoint. All processes call this together."""
     should_stop = distribute.make_stop_check()
     if arguments.save_seconds and not strategy.whole:

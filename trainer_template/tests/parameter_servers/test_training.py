@@ -10,9 +10,9 @@ import pytest
 import safetensors.numpy
 
 from support.lazy import experiment, strategy, tiny, training
+from trainer.arguments import parse_arguments
 from trainer.cluster import ClusterError, ClusterSpec
 from trainer.data.datasets import Arrays, Dataset, Shard, Split
-from trainer.task import parse_arguments
 
 if TYPE_CHECKING:
     from conftest import Launcher

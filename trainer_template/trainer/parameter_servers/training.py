@@ -10,12 +10,13 @@ import itertools
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import optax
 
 from trainer import distribute, state
+from trainer.arguments import Arguments
 from trainer.cluster import ClusterError, ClusterSpec
 from trainer.data.datasets import Shard
 from trainer.data.sharding import Batch, read
@@ -31,13 +32,10 @@ from trainer.state import START, State, TrainingPosition
 from trainer.steps import Variables, make_evaluation_step, make_gradient_step, make_optimizer, no_sums
 from trainer.strategy import Strategy
 
-if TYPE_CHECKING:
-    from trainer.task import Arguments
-
 log = logging.getLogger("trainer")
 
 
-def serve(arguments: "Arguments", cluster: ClusterSpec, strategy: str) -> None:
+def serve(arguments: Arguments, cluster: ClusterSpec, strategy: str) -> None:
     """Run a parameter server until training ends, or SIGTERM."""
     if strategy != "parameter-server":
         log.warning("--strategy %s does not use this parameter server; it waits for SIGTERM.", strategy)
@@ -51,7 +49,7 @@ def serve(arguments: "Arguments", cluster: ClusterSpec, strategy: str) -> None:
     )
 
 
-def train(arguments: "Arguments", cluster: ClusterSpec, strategy: Strategy) -> None:
+def train(arguments: Arguments, cluster: ClusterSpec, strategy: Strategy) -> None:
     """Run a worker, from the newest checkpoint if there is one, to the end or until SIGTERM."""
     if arguments.sharding not in ("auto", "off"):
         raise ClusterError(
@@ -133,7 +131,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
 
 
 def optimizer_of_settings(
-    arguments: "Arguments", index: int, servers: int
+    arguments: Arguments, index: int, servers: int
 ) -> Callable[..., optax.GradientTransformation]:
     """The settings of `_Chief` -> optimizer, as a server makes it for its part of the parameters."""
 

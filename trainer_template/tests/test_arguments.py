@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from trainer.task import Arguments, parse_arguments
+from trainer.arguments import Arguments, parse_arguments
 
 
 def test_arguments_all_have_defaults() -> None:

@@ -46,7 +46,8 @@ class UnusableUrl(ValueError):
 def opened(url: str, durable: bool, report: Callable[[Failure], None] = lambda _: None) -> Engine:
     """Open the database and migrate it. `report` gets each failure of a statement.
 
-    Raises UnusableUrl; FailedPrecondition for a schema of a newer release; SQLAlchemyError where it cannot be used.
+    Raises UnusableUrl; FailedPrecondition for a schema that this release cannot migrate; SQLAlchemyError where the
+    database cannot be used.
     Each transaction reads one snapshot. On a connection with WRITES it is the only one that writes.
     """
     engine = _engine(url)
@@ -63,18 +64,16 @@ def opened(url: str, durable: bool, report: Callable[[Failure], None] = lambda _
             _prepare_sqlite(engine, durable)
         case "postgresql":
             _prepare_postgresql(engine, durable)
-    newest = newest_schema()
     with engine.connect() as connection:
         schema = _schema(connection)
-    if schema is not None and schema > newest:
+    try:
+        _check(schema)
+    except FailedPrecondition:
         engine.dispose()
-        raise FailedPrecondition(
-            f"A newer release has brought the database to schema {schema}; this one knows {newest}. Start that "
-            "release again, or this one with a copy of the data from before the upgrade."
-        )
-    if schema != newest:  # alembic takes half a second to load
+        raise
+    if schema != newest_schema():  # alembic takes half a second to load
         if schema is not None:
-            logger.info("migrating the database from schema %s to %s", schema, newest)
+            logger.info("migrating the database from schema %s to %s", schema, newest_schema())
         with engine.connect().execution_options(**WRITES) as connection:
             _migrate(connection)
     return engine
@@ -88,10 +87,32 @@ def _schema(connection: Connection) -> str | None:
 
 
 def newest_schema() -> str:
-    """The newest schema revision of this program, by the names of its scripts."""
+    """The newest schema revision of this program."""
+    return max(_revisions())
+
+
+def _revisions() -> list[str]:
+    """The schema revisions that this program can migrate, by the names of its scripts."""
     directory = files("trainyard_server") / "migrations" / "versions"
     scripts = (re.fullmatch(r"v(\d{4})_\w+\.py", path.name) for path in directory.iterdir())
-    return max(script[1] for script in scripts if script is not None)
+    return [script[1] for script in scripts if script is not None]
+
+
+def _check(schema: str | None) -> None:
+    """Raise FailedPrecondition for a schema that no script of this program starts from."""
+    oldest, newest = min(_revisions()), newest_schema()
+    if schema is None or oldest <= schema <= newest:
+        return
+    if schema > newest:
+        raise FailedPrecondition(
+            f"A newer release has brought the database to schema {schema}; this one supports up to {newest}. Start "
+            "that release again, or this one with a copy of the data from before the upgrade."
+        )
+    raise FailedPrecondition(
+        f"The database has schema {schema}, of a version before the first release; this release migrates databases "
+        f"from schema {oldest} on. Start it with an empty database, or with another --data-dir or --state-dir, and "
+        "submit again what you need; the version that made the database still opens it."
+    )
 
 
 def migrations() -> "Config":

@@ -4,12 +4,9 @@ import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, insert, inspect, update
+from sqlalchemy import insert, inspect, update
 
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.job.training_input import TrainingInput
@@ -175,13 +172,3 @@ def test_job_id_is_unique_in_a_project_for_ever(store: Store) -> None:
         values = {name: getattr(job, name) for name in names}
     with pytest.raises(Exception, match="UNIQUE"), store.write() as writer:
         writer._session.execute(insert(JobRow).values(**values))
-
-
-def test_migrated_schema_is_the_one_in_the_code(tmp_path: Path) -> None:
-    Store.at(tmp_path).close()
-    Store.at(tmp_path).close()  # again: nothing to do
-    engine = create_engine(f"sqlite:///{tmp_path / 'trainyard.db'}")
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Table.metadata) == []
-    engine.dispose()

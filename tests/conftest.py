@@ -80,12 +80,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     of them takes every core. What takes longest begins first."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
-        if _starts_a_service(item):
+        if _is_long(item):
+            item.add_marker(pytest.mark.long)
+        if _is_long(item) or _starts_a_service(item):
             item.add_marker(pytest.mark.slow)
         if _may_run_again(item):
             item.add_marker(pytest.mark.flaky(reruns=1))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: (*_GROUPS_FIRST, _group(item)).index(_group(item)))
+
+
+def _is_long(item: pytest.Item) -> bool:
+    """Whether only `make test-all` runs the test."""
+    return any(item.get_closest_marker(name) for name in ("long", "frameworks", "clients"))
 
 
 def _starts_a_service(item: pytest.Item) -> bool:

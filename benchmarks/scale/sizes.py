@@ -2,18 +2,18 @@
 
 import asyncio
 import gc
-import json
+import hashlib
 import resource
-import secrets
 import tempfile
 import tracemalloc
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import psutil
 
-from benchmarks.followers.local_server import ServerProcess, serving
+from benchmarks.filled import AGENT_TOKEN, FilledServer, started
 from benchmarks.scale.bed import PROJECT, ServerBed, agent_info, bed
 from benchmarks.scale.fit import Series
 from benchmarks.scale.life import JobLife
@@ -123,51 +123,40 @@ def _held_syncs(sizes: tuple[int, ...]) -> Series:
     with suppress(ValueError, OSError):
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with tempfile.TemporaryDirectory() as name, serving(Path(name)) as server:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        started(Path(name) / "data", Path(name), agents=True) as server,
+    ):
         values = asyncio.run(_grow(server, sizes))
     return Series("memory-syncs", "a server process, held syncs", "agents", "bytes", sizes, values)
 
 
-async def _grow(server: ServerProcess, sizes: tuple[int, ...]) -> tuple[float, ...]:
+async def _grow(server: FilledServer, sizes: tuple[int, ...]) -> tuple[float, ...]:
     process = psutil.Process(server.pid)
-    async with AsyncExitStack() as stack:
+    unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    headers = {"Authorization": f"Bearer {AGENT_TOKEN}", "Content-Type": "application/json"}
+    async with httpx.AsyncClient(
+        base_url=server.client.base_url, headers=headers, limits=unlimited, timeout=60
+    ) as client:
         for warm in range(20):
-            await _sync(stack, server, 1_000_000 + warm, 0.0, "")
-        before, held, values = process.memory_info().rss, 0, []
+            await _sync(client, 1_000_000 + warm)
+        before, held, values = process.memory_info().rss, list[asyncio.Task[str]](), []
         for size in sizes:
-            for number in range(held, size):
-                version = await _sync(stack, server, number, 0.0, "")
-                await _sync(stack, server, number, 20.0, version)
-            held = size
+            for number in range(len(held), size):
+                version = await _sync(client, number)
+                held.append(asyncio.create_task(_sync(client, number, version, wait_s=20.0)))
             await asyncio.sleep(_SETTLE_S)
             values.append(float(max(1, process.memory_info().rss - before)))
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
         return tuple(values)
 
 
-_keys: dict[int, str] = {}
-
-
-async def _sync(stack: AsyncExitStack, server: ServerProcess, number: int, wait_s: float, seen: str) -> str:
-    """A sync on a connection of its own. One that is held is not waited for; else the version of the answer."""
-    host, port = server.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    stack.callback(writer.close)
-    key = _keys.setdefault(number, secrets.token_hex(32))
-    body = SyncRequest(agent=agent_info(number), runs=(), wait_s=wait_s, seen=seen).model_dump_json().encode()
-    head = (
-        f"POST /agent/v1/sync HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {server.agent}\r\n"
-        f"{AGENT_KEY}: {key}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    writer.write(head.encode() + body)
-    await writer.drain()
-    if wait_s:
-        return ""
-    answer = await reader.readuntil(b"\r\n\r\n")
-    length = next(
-        int(line.split(b":")[1])
-        for line in answer.split(b"\r\n")
-        if line.lower().startswith(b"content-length")
-    )
-    version: str = json.loads(await reader.readexactly(length))["version"]
-    writer.close()
+async def _sync(client: httpx.AsyncClient, number: int, seen: str = "", wait_s: float = 0.0) -> str:
+    """The version of the answer to a sync of an agent."""
+    body = SyncRequest(agent=agent_info(number), runs=(), wait_s=wait_s, seen=seen).model_dump_json()
+    key = hashlib.sha256(str(number).encode()).hexdigest()
+    answer = await client.post("/agent/v1/sync", content=body, headers={AGENT_KEY: key})
+    version: str = answer.raise_for_status().json()["version"]
     return version

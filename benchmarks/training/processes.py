@@ -1,6 +1,5 @@
-"""Measured processes: pinned to cores, read line by line, killed at the end of the measurement."""
+"""Measured processes: pinned to a core, read line by line, killed at the end of the measurement."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -8,16 +7,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 900  # timeout for output of a process, in seconds
-
-FIRST_CORE: tuple[int, ...] = (0,)
-SECOND_CORE: tuple[int, ...] = (1,)
-BOTH_CORES = FIRST_CORE + SECOND_CORE
+PATIENCE_S = 900
 
 
 class MeasurementError(Exception):
@@ -32,21 +27,18 @@ class Line(NamedTuple):
 
 
 class Process:
-    """`python ARGUMENTS` on some cores; its output is one JSON object per line."""
+    """`python ARGUMENTS` on one core; its output is one JSON object per line."""
 
-    def __init__(
-        self, arguments: Sequence[str], cores: Sequence[int], environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, arguments: Sequence[str], core: int, environment: Mapping[str, str]) -> None:
         self._lines: list[Line] = []
         self._ended = False
         self._changed = threading.Condition()
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `kill`
-        self._command = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, *arguments]
-        self.started = time.perf_counter()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `__exit__`
+        self._command = ["taskset", "-c", str(core), sys.executable, *arguments]
         self._process = subprocess.Popen(
             self._command,
             cwd=ROOT,
-            env=_environment(environment or {}),
+            env=_environment(environment),
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
@@ -54,29 +46,33 @@ class Process:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def lines(self, event: str | None = None) -> list[Line]:
-        return [line for line in list(self._lines) if event is None or line.event.get("event") == event]
+    def __enter__(self) -> Self:
+        return self
 
-    def wait_for(self, enough: Callable[[], object]) -> None:
-        """Wait until its output satisfies a condition.
-
-        Raises:
-            MeasurementError: it ended before, or the timeout expired.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or enough(), PATIENCE)
-        if not enough():
-            raise MeasurementError(f"The process ended or timed out: {self._command}\n{self._tail()}")
-
-    def wait_for_event(self, event: str) -> Line:
-        self.wait_for(lambda: self.lines(event))
-        return self.lines(event)[0]
-
-    def kill(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         self._reader.join()
         self._stderr.close()
+
+    @property
+    def lines(self) -> list[Line]:
+        return list(self._lines)
+
+    @property
+    def progress(self) -> list[Line]:
+        """The trainer's lines that say how far it is."""
+        return [line for line in self.lines if line.event.get("event") == "progress"]
+
+    def wait_for_steps(self, steps: int) -> None:
+        self.wait_for(lambda: any(line.event["step"] >= steps for line in self.progress))
+
+    def wait_for(self, enough: Callable[[], object]) -> None:
+        """Wait until its output satisfies a condition. Raises MeasurementError if it ended before."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or enough(), PATIENCE_S)
+        if not enough():
+            raise MeasurementError(f"The process ended or timed out: {self._command}\n{self._tail()}")
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -93,19 +89,6 @@ class Process:
     def _tail(self) -> str:
         self._stderr.seek(0)
         return self._stderr.read()[-2000:].decode(errors="replace")
-
-
-@contextlib.contextmanager
-def running(*commands: tuple[Sequence[str], Sequence[int], Mapping[str, str]]) -> Iterator[list[Process]]:
-    """Start processes of (arguments, cores, environment); they are killed at the end."""
-    processes: list[Process] = []
-    try:
-        for arguments, cores, environment in commands:
-            processes.append(Process(arguments, cores, environment))
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:

@@ -2,20 +2,19 @@
 
 import os
 import shutil
-import sys
 import tempfile
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.rows import LeftOut, Row, Samples, interleaved
+from benchmarks.training import trainers
+from benchmarks.training.trainers import Case
 
-if TYPE_CHECKING:
-    from benchmarks.training.cases import Case
-
+_DIGITS, _SYNTHETIC = 1437, 896  # examples to train on
+_SEQUENCES = ("--data", "synthetic", "--input-shape", "64", "--classes", "256")
 _STEPS = {16: 1500, 64: 500, 256: 150}  # measured ones, by batch size: one to two seconds
 _ROUNDS, _QUICK_ROUNDS = 4, 2
-_TEMPLATE = Path(__file__).resolve().parents[2] / "trainer_template"
 
 
 class _Scaling(NamedTuple):
@@ -26,47 +25,34 @@ class _Scaling(NamedTuple):
     alone: list[float]
 
 
-def _case(model: str, shape: tuple[int, ...] | None, classes: int, batch_size: int, steps: int) -> "Case":
-    if (
-        not hasattr(os, "sched_getaffinity")
-        or len(os.sched_getaffinity(0)) < 2
-        or not shutil.which("taskset")
-    ):
+def _need_two_cores() -> None:
+    affinity = getattr(os, "sched_getaffinity", lambda _: ())(0)
+    if len(affinity) < 2 or not shutil.which("taskset"):
         raise LeftOut("It needs Linux with taskset and two cores.")
-    if str(_TEMPLATE) not in sys.path:  # it is not installed
-        sys.path.insert(0, str(_TEMPLATE))
-    from benchmarks.training.cases import Case
-
-    return Case(model, shape, classes, batch_size, steps)
 
 
 def _steps(batch_size: int, quick: bool) -> Samples:
-    case = _case("cnn", None, 10, batch_size, _STEPS[batch_size])
-    from benchmarks.training import against_handwritten
-
+    _need_two_cores()
     with tempfile.TemporaryDirectory() as folder:
-        return interleaved(
-            lambda: against_handwritten.rate_of_template(case, 1, Path(folder)),
-            lambda: against_handwritten.rate_by_hand(case, 1, Path(folder)),
-            _QUICK_ROUNDS if quick else _ROUNDS,
-            "examples/s",
-            warm_up=0,
+        case = Case("cnn", _DIGITS, batch_size, _STEPS[batch_size], Path(folder))
+        template, plain_loop = (
+            partial(rate, case) for rate in (trainers.rate_of_one, trainers.rate_of_plain_loop)
         )
+        rounds = _QUICK_ROUNDS if quick else _ROUNDS
+        return interleaved(template, plain_loop, rounds, "examples/s", warm_up=0)
 
 
 @cache
 def _scaling(quick: bool) -> _Scaling:
-    case = _case("transformer", (64,), 256, 32, 8)
-    from benchmarks.training import scaling
-
+    _need_two_cores()
     measured = _Scaling([], [], [])
-    turns = list(
-        zip(measured, (scaling.rate_of_one, scaling.rate_of_two, scaling.rate_without_exchange), strict=True)
-    )
+    rates = (trainers.rate_of_one, trainers.rate_of_two, trainers.rate_without_exchange)
+    turns = list(zip(measured, rates, strict=True))
     with tempfile.TemporaryDirectory() as folder:
+        case = Case("transformer", _SYNTHETIC, 32, 8, Path(folder), _SEQUENCES)
         for _ in range(1 if quick else _ROUNDS):
-            for rates, run in turns:
-                rates.append(run(case, Path(folder)))
+            for values, rate in turns:
+                values.append(rate(case))
             turns.reverse()
     return measured
 

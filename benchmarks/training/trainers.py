@@ -1,69 +1,109 @@
-"""Jobs of the template with one or more processes, and their training rate by their progress lines."""
+"""Examples/s of trainings of the template, and of the same step in a plain loop."""
 
-import contextlib
 import json
-import socket
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.training.cases import Case
-from benchmarks.training.processes import MeasurementError, Process, running
+from benchmarks.jobs.service import free_ports
+from benchmarks.training.processes import MeasurementError, Process
 
-LOG_EVERY = 10  # the template's own default
-
-
-@contextlib.contextmanager
-def job(
-    case: Case,
-    cores_of: Sequence[Sequence[int]],
-    folder: Path,
-    environment: Mapping[str, str] | None = None,
-    job_dir: Path | None = None,
-    log_every: int | None = None,
-    checkpoint_every: int | None = None,
-) -> Iterator[list[Process]]:
-    """Run a training with one process for each element of `cores_of`, the chief first; it is killed at the end.
-
-    Args:
-        folder: parent of the job directory, unless job_dir is given.
-    """
-    url = str(job_dir or tempfile.mkdtemp(dir=folder))
-    # At least four lines during the measurement.
-    every = log_every or max(1, min(LOG_EVERY, case.steps // 4))
-    arguments = case.trainer(url, every, checkpoint_every)
-    configs = tf_configs(len(cores_of))
-    commands = [
-        (arguments, cores, {**(environment or {}), **config})
-        for cores, config in zip(cores_of, configs, strict=True)
-    ]
-    with running(*commands) as processes:
-        yield processes
+_EPOCHS = "1000000"  # never reached: measurements end the process
+_LOG_EVERY = 10  # the template's own default
 
 
-def wait_for_steps(process: Process, steps: int) -> None:
-    process.wait_for(lambda: any(line.event["step"] >= steps for line in process.lines("progress")))
+@dataclass(frozen=True)
+class Case:
+    """A training. `examples`: their number in an epoch; `data`: flags of synthetic ones; `steps`: measured ones."""
+
+    model: str
+    examples: int
+    batch_size: int
+    steps: int
+    folder: Path
+    data: tuple[str, ...] = ()
+
+    def template(self) -> list[str]:
+        """Arguments of Python for the template, with at least four progress lines."""
+        log_every = max(1, min(_LOG_EVERY, self.steps // 4))
+        return [
+            *("-m", "trainer.task", "--model", self.model, *self.data, "--batch-size", str(self.batch_size)),
+            *("--epochs", _EPOCHS, "--evaluate-every", "0", "--checkpoint-every", _EPOCHS),
+            *("--log-every", str(log_every), "--job-dir", tempfile.mkdtemp(dir=self.folder)),
+        ]
+
+    def plain_loop(self) -> list[str]:
+        """Arguments of Python for the same step in a plain loop, on the digits."""
+        return [
+            *("-m", "benchmarks.training.handwritten", "--model", self.model),
+            *("--batch-size", str(self.batch_size), "--steps", str(self.steps)),
+        ]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The compilation cache, which the first round fills."""
+        return {"JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled")}
 
 
-def rate(
+def rate_of_plain_loop(case: Case) -> float:
+    with Process(case.plain_loop(), 0, case.environment) as process:
+        process.wait_for(lambda: process.lines)
+        return float(process.lines[0].event["examples_per_second"])
+
+
+def rate_of_one(case: Case) -> float:
+    with _training(case, cores=[0]) as (process,):
+        process.wait_for_steps(case.steps)
+        return _rate(process, case, 1)
+
+
+def rate_of_two(case: Case) -> float:
+    """Two processes, on a core each, that train together."""
+    with _training(case, cores=[0, 1]) as (chief, _):
+        chief.wait_for_steps(case.steps)
+        return _rate(chief, case, 2)
+
+
+def rate_without_exchange(case: Case) -> float:
+    """The sum of two trainings, on a core each, while both train."""
+    with _training(case, cores=[0]) as (first,), _training(case, cores=[1]) as (second,):
+        both = (first, second)
+        for process in both:
+            process.wait_for_steps(1)
+        since = max(process.progress[0].at for process in both)
+        for process in both:  # as many steps each, concurrently
+            process.wait_for_steps(process.progress[-1].event["step"] + case.steps)
+        until = min(process.progress[-1].at for process in both)
+        return sum(_rate(process, case, 1, since, until) for process in both)
+
+
+@contextmanager
+def _training(case: Case, cores: list[int]) -> Iterator[list[Process]]:
+    """A training of the template with a process on each core, the chief first."""
+    with ExitStack() as stack:
+        arguments = case.template()
+        yield [
+            stack.enter_context(Process(arguments, core, {**case.environment, **config}))
+            for core, config in zip(cores, _tf_configs(len(cores)), strict=True)
+        ]
+
+
+def _rate(
     process: Process, case: Case, replicas: int, since: float = 0.0, until: float = float("inf")
 ) -> float:
-    """Examples/s of all steps after the first, by a trainer's progress lines.
-
-    The padded last batch of an epoch is counted as a full one, since it takes as long.
-
-    Args:
-        since, until: use only lines whose interval is within these times.
-    """
-    batch_size, train_examples = replicas * case.batch_size, case.train_examples
+    """Examples/s of all steps after the first, by the progress lines whose interval is within these times. The padded
+    last batch of an epoch is counted as a full one, since it takes as long."""
+    batch_size = replicas * case.batch_size
     examples, seconds = 0, 0.0
     before, before_at = 1, 0.0  # the rate of the first line excludes the first step
-    for at, event in process.lines("progress"):
+    for at, event in process.progress:
         step, line_rate = event["step"], event["examples_per_second"]
         if line_rate and before_at >= since and at <= until:
             steps_per_epoch = event["steps"] // event["epochs"]
             ends_epoch = step % steps_per_epoch == 0
-            padding = steps_per_epoch * batch_size - train_examples if ends_epoch else 0
+            padding = steps_per_epoch * batch_size - case.examples if ends_epoch else 0
             computed = (step - before) * batch_size
             examples += computed
             seconds += (computed - padding) / line_rate
@@ -73,20 +113,14 @@ def rate(
     return examples / seconds
 
 
-def tf_configs(number: int) -> list[dict[str, str]]:
+def _tf_configs(number: int) -> list[dict[str, str]]:
     """TF_CONFIG of a chief and workers on this machine; empty for a single process."""
     if number == 1:
         return [{}]
-    addresses = [f"127.0.0.1:{port}" for port in _free_ports(number)]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(number)]
     cluster = {"chief": addresses[:1], "worker": addresses[1:]}
     tasks = [("chief", 0), *(("worker", index) for index in range(number - 1))]
     return [
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
         for kind, index in tasks
     ]
-
-
-def _free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
-        return [server.getsockname()[1] for server in sockets]

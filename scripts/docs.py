@@ -1,5 +1,5 @@
-"""Generates `docs/cli.md`, `docs/states.md` and the tables of `docs/access.md` and `docs/audit.md` from the code, for
-`make docs`. A test compares them."""
+"""Generates `docs/cli.md`, `docs/states.md` and the tables of `docs/access.md`, `docs/audit.md` and `docs/operating.md`
+from the code, for `make docs`. A test compares them."""
 
 import inspect
 import re
@@ -12,17 +12,25 @@ import click
 
 from trainyard_cli.commands.tree import trainyard
 from trainyard_protocol import states
+from trainyard_protocol.settings import declared
+from trainyard_server.config.network import NetworkSettings
+from trainyard_server.config.oidc_options import OidcOptions
+from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.route_access import ROUTES
 
 DOCS = Path(__file__).parents[1] / "docs"
 _ACTION_TABLE = re.compile(r"\| action \| call \|\n(\|.*\n)+")
+_OPTION_TABLE = re.compile(r"\| option of the server \| default \| meaning \|\n(\|.*\n)+")
+_CONSTANT_TABLE = re.compile(r"\| setting \| value \| meaning \|\n(\|.*\n)+")
 _ACCESS_TABLE = re.compile(r"\| call \| role \| what \|\n(\|.*\n)+")
 
 
 def pages() -> dict[Path, str]:
     """The text of every generated page by path."""
-    access, audit = DOCS / "access.md", DOCS / "audit.md"
+    access, audit, operating = DOCS / "access.md", DOCS / "audit.md", DOCS / "operating.md"
+    settings = _OPTION_TABLE.sub(lambda _: option_table(), operating.read_text(encoding="utf-8"), count=1)
     return {
+        operating: _CONSTANT_TABLE.sub(lambda _: constant_table(), settings, count=1),
         DOCS / "cli.md": command_line(),
         DOCS / "states.md": state_tables(),
         access: _ACCESS_TABLE.sub(lambda _: access_table(), access.read_text(encoding="utf-8"), count=1),
@@ -38,6 +46,20 @@ def access_table() -> str:
 def action_table() -> str:
     rows = [f"| `{row.action}` | `{row.method} {row.path}` |\n" for row in ROUTES if row.action]
     return "".join(["| action | call |\n", "|---|---|\n", *rows])
+
+
+def option_table() -> str:
+    options = [
+        one for kind in (Settings, NetworkSettings, OidcOptions) for one in declared(kind) if one.option.flag
+    ]
+    rows = [f"| `{one.option.flag}` | {one.default} | {one.option.meaning} |\n" for one in options]
+    return "".join(["| option of the server | default | meaning |\n", "|---|---|---|\n", *rows])
+
+
+def constant_table() -> str:
+    constants = [one for one in declared(Settings) if not one.option.flag]
+    rows = [f"| `{one.field.name}` | {one.default} | {one.option.meaning} |\n" for one in constants]
+    return "".join(["| setting | value | meaning |\n", "|---|---|---|\n", *rows])
 
 
 def command_line() -> str:

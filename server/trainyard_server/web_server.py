@@ -21,7 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from trainyard_server.config.network import BACKLOG, NetworkOptions
+from trainyard_server.config.network import BACKLOG, NetworkSettings
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.events.notifier import Notifier
 
@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 class ServerConfig(uvicorn.Config):
     """uvicorn's settings, and ours of the network."""
 
-    reached: NetworkOptions = NetworkOptions()
+    reached: NetworkSettings = NetworkSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class GoogleFront:
 def serve(
     app: FastAPI,
     listeners: Sequence[socket.socket],
-    reached: NetworkOptions,
+    reached: NetworkSettings,
     front: GoogleFront | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT."""

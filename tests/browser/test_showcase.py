@@ -47,7 +47,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory, network: QuietNetwork) -
         "silent_after_s": 36_000.0,
         "stall_action": StallAction.REPORT,
     }
-    changes |= {"job_dir_roots": (directory,), "one_user": True}
+    changes |= {"job_dir_roots": (str(directory),), "one_user": True}
     with (
         server(directory / "server", clock, **changes) as api,  # type: ignore[arg-type]
         serving(api.app) as url,

@@ -45,7 +45,7 @@ def job_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def api(tmp_path: Path, emulator: str) -> Iterator[Server]:
-    roots = (tmp_path / "jobs",)
+    roots = (str(tmp_path / "jobs"),)
     given = {"job_dir_roots": roots, "storage_emulator": emulator, "one_user": True}
     with server(tmp_path / "server", Clock(), **given) as running:
         yield running
@@ -117,7 +117,7 @@ def test_local_job_dir_is_listed_and_its_files_downloaded(api: Server, job_dir: 
 
 
 def test_job_without_job_dir_has_one_that_is_no_argument_of_its_program(tmp_path: Path) -> None:
-    roots = (tmp_path / "jobs",)
+    roots = (str(tmp_path / "jobs"),)
     settings = {"default_job_dir": f"{tmp_path}/jobs/", "job_dir_roots": roots}
     with server(tmp_path / "server", Clock(), **settings) as api:
         agent = running_agent(api)
@@ -144,7 +144,7 @@ def test_job_dir_that_an_earlier_release_chose_moves_with_the_state_directory(tm
     elsewhere = tmp_path / "own" / "jobs" / "waits"
 
     def serve(state: Path) -> AbstractContextManager[Server]:
-        settings: dict[str, Any] = {"default_job_dir": f"{state}/jobs", "job_dir_roots": (Path("/"),)}
+        settings: dict[str, Any] = {"default_job_dir": f"{state}/jobs", "job_dir_roots": ("/",)}
         return server(state / "server", Clock(), one_user=True, **settings)
 
     with serve(before) as api:
@@ -193,7 +193,7 @@ def test_paths_out_of_the_job_dir_are_refused(
 @pytest.mark.parametrize("owner", ["p/bob", "q/admin", "p", "."])
 def test_files_of_another_owner_are_neither_shown_nor_known_to_exist(tmp_path: Path, owner: str) -> None:
     (tmp_path / "jobs" / owner / "model").mkdir(parents=True)
-    with server(tmp_path / "server", Clock(), job_dir_roots=(tmp_path / "jobs",)) as api:
+    with server(tmp_path / "server", Clock(), job_dir_roots=(str(tmp_path / "jobs"),)) as api:
         for job_id, directory in (("there", f"{owner}/model"), ("not_there", f"{owner}/none")):
             submit(api, f"{tmp_path}/jobs/{directory}", job_id)
         there, not_there = (refusal(ask(api, job_id=job_id)) for job_id in ("there", "not_there"))
@@ -335,7 +335,7 @@ def test_own_credentials_are_used_for_allowed_buckets_only(
 
     monkeypatch.setattr(CloudStorage, "client", without_any)
 
-    with server(tmp_path, Clock(), job_dir_buckets=(root,), one_user=one_user) as api:
+    with server(tmp_path, Clock(), job_dir_roots=(root,), one_user=one_user) as api:
         submit(api, "gs://models/p/admin/digits")
         code, message = refusal(ask(api))
         assert (code, bool(asked), "its --job-dir-root gs://BUCKET" in message) == (400, shown, not shown)

@@ -89,7 +89,7 @@ def test_no_port_is_open_to_the_world() -> None:
     for name, service in SERVICES.items():
         for port in service.get("ports", []):
             assert re.match(r"(127\.0\.0\.1|172\.17\.0\.1):", port), name
-    assert options_of_server()["host"] == "127.0.0.1"
+    assert options_of_server()["host"] == ["127.0.0.1"]
     assert SERVICES["postgres"]["network_mode"] == "none"
 
 
@@ -112,13 +112,13 @@ def test_volumes_are_declared() -> None:
 
 def options_of_server(**variables: str) -> dict[str, Any]:
     words = shlex.split(compose(**variables)["services"]["server"]["command"])
-    return vars(server_main._parser().parse_args(words))
+    return vars(server_main.READER.parser().parse_args(words))
 
 
 def test_command_of_the_server_is_one_that_it_takes() -> None:
     given = options_of_server(SERVER_PORT="9000")
-    assert given["port"] == 9000
-    assert given["data_dir"] == Path("/data")
+    assert given["port"] == ["9000"]
+    assert given["data_dir"] == ["/data"]
     assert given["token_file"] == ["admin=/tokens/admin", "agent=/tokens/agent"]
     more = options_of_server(TOKEN_OPTIONS="--token-file submitter:alice=/tokens/alice")
     assert more["token_file"] == [*given["token_file"], "submitter:alice=/tokens/alice"]
@@ -127,11 +127,11 @@ def test_command_of_the_server_is_one_that_it_takes() -> None:
 
 def test_database_is_the_one_that_is_started_unless_another_is_named() -> None:
     own = "postgresql+psycopg://trainyard@/trainyard?host=/run/postgresql"
-    assert options_of_server()["database"] == own
+    assert options_of_server()["database"] == [own]
     assert dict(dependencies("server"))["postgres"] == {"condition": "service_healthy"}
-    assert (
-        options_of_server(DATABASE="postgresql+psycopg://u@h/d")["database"] == "postgresql+psycopg://u@h/d"
-    )
+    assert options_of_server(DATABASE="postgresql+psycopg://u@h/d")["database"] == [
+        "postgresql+psycopg://u@h/d"
+    ]
 
 
 def test_command_of_the_agent_is_one_that_it_takes() -> None:

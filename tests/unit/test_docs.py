@@ -1,6 +1,5 @@
 """The documentation against the code: generated pages, tables, links, and the paths that pages name."""
 
-import dataclasses
 import re
 import runpy
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 import yaml
 
 from trainyard_protocol.errors import TrainyardError
-from trainyard_server.config.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGES: dict[Path, str] = runpy.run_path(str(ROOT / "scripts" / "docs.py"))["pages"]()
@@ -18,13 +16,6 @@ PAGES: dict[Path, str] = runpy.run_path(str(ROOT / "scripts" / "docs.py"))["page
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_generated_page_is_what_the_code_says(page: Path) -> None:
     assert page.read_text(encoding="utf-8") == PAGES[page], "run: make docs"
-
-
-def test_every_setting_of_the_server_is_documented() -> None:
-    documented = set(
-        re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "operating.md").read_text(), re.MULTILINE)
-    )
-    assert {field.name for field in dataclasses.fields(Settings)} <= documented
 
 
 def test_every_error_stands_in_the_tree_at_the_top_of_its_file() -> None:

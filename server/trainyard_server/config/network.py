@@ -1,12 +1,14 @@
 """Where the server listens, with which certificate, and which proxies it believes."""
 
-import argparse
 import ipaddress
+import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.net.loopback import IPV4
+from trainyard_protocol.settings import setting
 from trainyard_protocol.views.google import DEFAULT_DOMAIN
 from trainyard_server.config.certificate import Certificate
 
@@ -14,25 +16,126 @@ BACKLOG = 2048
 """Connections that wait in the kernel until they are accepted."""
 
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
+_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII | re.IGNORECASE)
+_LONGEST_NAME = 253
 
 Block = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkOptions:
-    """`certificate`: None for plain HTTP. `proxies`: the addresses that may connect, besides this machine; none: all.
+def read_host_name(text: str) -> str:
+    """A host name, without scheme, port and wildcards. Raises InvalidArgument."""
+    if len(text) > _LONGEST_NAME or not _NAME.fullmatch(text):
+        raise InvalidArgument(
+            f"takes a name without scheme and port, such as trainyard.example.com; this is {text!r}."
+        )
+    return text
 
-    `X-Forwarded-Proto` and `X-Forwarded-For` are believed of `proxies` and this machine alone.
-    """
 
-    host: str = IPV4
-    certificate: Certificate | None = None
-    proxies: tuple[Block, ...] = ()
+def _host(text: str) -> str:
+    host = IPV4 if text == "localhost" else text
+    try:
+        ipaddress.ip_address(host)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"takes an address of this machine, such as 0.0.0.0 for every one; this is {text!r}."
+        ) from error
+    return host
+
+
+def _block(text: str) -> Block:
+    try:
+        block = ipaddress.ip_network(text, strict=False)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"takes an address, or a network such as 172.18.0.0/16; this is {text!r}."
+        ) from error
+    if block.prefixlen == 0:
+        raise InvalidArgument(
+            f"{text} is every address: anybody could connect without TLS and claim any address. Give that of the proxy."
+        )
+    return block
+
+
+def _domain(text: str) -> str:
+    return read_host_name(text).lower()
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """Settings of the network. `X-Forwarded-Proto` and `X-Forwarded-For` are believed of `proxies` and this machine
+    alone."""
+
+    host: str = setting(
+        IPV4,
+        "the address to listen on, `0.0.0.0` for every one (IPv4) of this machine; of loopback's `127.0.0.1` and `::1` "
+        "always both, since `localhost` is either",
+        "--host",
+        metavar="ADDRESS",
+        read=_host,
+    )
+    port: int = setting(8470, "the port to listen on", "--port", metavar="PORT")
+    tls_cert: Path | None = setting(
+        None,
+        "the server's certificate with those of its authorities (PEM): the server then speaks HTTPS, and answers to "
+        "the names in it. It is read again when the file changes",
+        "--tls-cert",
+        metavar="FILE",
+    )
+    tls_key: Path | None = setting(
+        None, "the key of `--tls-cert` (PEM), which nobody else can read", "--tls-key", metavar="FILE"
+    )
+    google_port: int = setting(
+        0,
+        "serve HTTPS there, too, for Google's clients: by the names ml, logging, storage, oauth2, ... below "
+        "`--google-domain`, with a certificate of an authority of the server's own "
+        "([clients](migrating.md#clients-without-an-edit))",
+        "--google-port",
+        metavar="PORT",
+        default_text="none",
+    )
+    google_domain: str = setting(
+        DEFAULT_DOMAIN,
+        "the universe domain of these clients, without the port",
+        "--google-domain",
+        metavar="NAME",
+        read=_domain,
+    )
+    proxies: tuple[Block, ...] = setting(
+        (),
+        "the address of a TLS proxy on another host or in a container, or its network such as `172.18.0.0/16`. Only "
+        "these and this machine may connect, and are believed in `X-Forwarded-Proto` and `X-Forwarded-For`",
+        "--behind-proxy",
+        metavar="ADDRESS",
+        read=_block,
+    )
+
+    def check(self) -> None:
+        """Raises InvalidArgument for settings that do not go together, and for a certificate that cannot be used."""
+        if (self.tls_cert is None) is not (self.tls_key is None):
+            raise InvalidArgument("--tls-cert and --tls-key are needed together.")
+        if self.certificate is None and not self.proxies and not ipaddress.ip_address(self.host).is_loopback:
+            raise InvalidArgument(
+                f"--host {self.host} is not a loopback address, and tokens must not cross a network in plain HTTP. "
+                "Give --tls-cert and --tls-key for HTTPS, or --behind-proxy ADDRESS with the address of a TLS proxy; "
+                "or listen on 127.0.0.1, with a tunnel or a proxy on this machine."
+            )
+
+    @cached_property
+    def certificate(self) -> Certificate | None:
+        """The certificate; None for plain HTTP. Raises InvalidArgument."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        return Certificate(self.tls_cert, self.tls_key)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The host names in the certificate."""
         return self.certificate.names if self.certificate is not None else ()
+
+    @property
+    def universe_domain(self) -> str:
+        """The universe domain of Google's clients, with the port; "" without one."""
+        return f"{self.google_domain}:{self.google_port}" if self.google_port else ""
 
     @property
     def believed(self) -> tuple[str, ...]:
@@ -44,86 +147,3 @@ class NetworkOptions:
             return True
         peer = ipaddress.ip_address(address.partition("%")[0])
         return any(peer in block for block in (*_LOOPBACK, *self.proxies))
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "network", "An address other than loopback needs a certificate, or a TLS proxy in front of it."
-    )
-    group.add_argument(
-        "--host",
-        default=IPV4,
-        metavar="ADDRESS",
-        help="the address to listen on, 0.0.0.0 for every one (IPv4) of this machine; of loopback's 127.0.0.1 and ::1 "
-        "always both, since localhost is either; default: %(default)s",
-    )
-    group.add_argument("--port", type=int, default=8470, help="default: %(default)s")
-    group.add_argument(
-        "--tls-cert",
-        type=Path,
-        metavar="FILE",
-        help="the server's certificate with those of its authorities (PEM): the server then speaks HTTPS, and answers "
-        "to the names in it. It is read again when the file changes",
-    )
-    group.add_argument(
-        "--tls-key", type=Path, metavar="FILE", help="the key of --tls-cert (PEM), which nobody else can read"
-    )
-    group.add_argument(
-        "--google-port",
-        type=int,
-        metavar="PORT",
-        help="serve HTTPS there, too, for Google's clients: by the names ml, logging, storage, oauth2, ... below "
-        "--google-domain, with a certificate of an authority of the server's own; default: none",
-    )
-    group.add_argument(
-        "--google-domain",
-        default=DEFAULT_DOMAIN,
-        metavar="NAME",
-        help="the universe domain of these clients, without the port; default: %(default)s",
-    )
-    group.add_argument(
-        "--behind-proxy",
-        action="append",
-        default=[],
-        metavar="ADDRESS",
-        help="the address of a TLS proxy on another host or in a container, or its network such as 172.18.0.0/16; may "
-        "be given several times. Only these and this machine may connect, and are believed in X-Forwarded-Proto and "
-        "X-Forwarded-For",
-    )
-
-
-def checked_network(options: argparse.Namespace) -> NetworkOptions:
-    """The options of the network. Raises InvalidArgument."""
-    if (options.tls_cert is None) is not (options.tls_key is None):
-        raise InvalidArgument("--tls-cert and --tls-key are needed together.")
-    proxies = tuple(map(_block, options.behind_proxy))
-    host = IPV4 if options.host == "localhost" else options.host
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError as error:
-        raise InvalidArgument(
-            f"--host takes an address of this machine, such as 0.0.0.0 for every one; this is {host!r}."
-        ) from error
-    if not loopback and options.tls_cert is None and not proxies:
-        raise InvalidArgument(
-            f"--host {host} is not a loopback address, and tokens must not cross a network in plain HTTP. Give "
-            "--tls-cert and --tls-key for HTTPS, or --behind-proxy ADDRESS with the address of a TLS proxy; or listen "
-            "on 127.0.0.1, with a tunnel or a proxy on this machine."
-        )
-    certificate = Certificate(options.tls_cert, options.tls_key) if options.tls_cert is not None else None
-    return NetworkOptions(host, certificate, proxies)
-
-
-def _block(text: str) -> Block:
-    try:
-        block = ipaddress.ip_network(text, strict=False)
-    except ValueError as error:
-        raise InvalidArgument(
-            f"--behind-proxy takes an address, or a network such as 172.18.0.0/16; this is {text!r}."
-        ) from error
-    if block.prefixlen == 0:
-        raise InvalidArgument(
-            f"--behind-proxy {text} is every address: anybody could connect without TLS and claim any address. Give "
-            "that of the proxy."
-        )
-    return block

@@ -1,10 +1,15 @@
-"""Settings of the server."""
+"""Settings of the server, apart from those of its network and of single sign-on."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.lines.time_parsing import parse_duration
+from trainyard_protocol.settings import number, required, setting
 from trainyard_protocol.wire.sync import StallPolicy
+from trainyard_server.config.network import read_host_name
 from trainyard_server.config.oidc_options import OidcOptions
+from trainyard_server.config.token_files import read_token
 from trainyard_server.domain.access.permissions import Token
 from trainyard_server.domain.lifecycle.stalls import StallAction
 
@@ -13,163 +18,314 @@ GRACE_S = 30.0
 LEAST_LEASE_S = 4 * GRACE_S
 """An agent stops its replicas their grace before the end of its lease, and must not do so at every hiccup."""
 
+_GOOGLE = "https://storage.googleapis.com"
+
+_GS = "gs://"
+_DAY_S = 86_400.0
+_LONGEST_AUDIT_DAYS = 36_500
+_UNLIMITED = "0 (no limit) or more"
+
+
+def _storage(text: str) -> str:
+    scheme, _, host = text.partition("://")
+    if scheme not in ("http", "https") or not host.strip("/"):
+        raise InvalidArgument(f"is http://HOST:PORT or {_GOOGLE}; this is {text!r}.")
+    return text
+
+
+def _job_dir_root(text: str) -> str:
+    return text if text.startswith(_GS) else str(Path(text).absolute())
+
+
+def _keep_jobs(text: str) -> float | None:
+    if text == "all":
+        return None
+    try:
+        seconds = parse_duration(text).total_seconds()
+    except ValueError as error:
+        raise InvalidArgument(f"is `all`, or {error}.") from error
+    if not seconds:
+        raise InvalidArgument("must be above 0: a job that ends must be there to be read.")
+    return seconds
+
+
+def _keep_audit(text: str) -> float | None:
+    days = number(int, 0, _LONGEST_AUDIT_DAYS, f"0 (for ever) to {_LONGEST_AUDIT_DAYS} days")(text)
+    return days * _DAY_S or None
+
+
+def _keep_logs(text: str) -> int | None:
+    return round(number(float, 0, rule=_UNLIMITED)(text) * 10**9) or None
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of one server. Times are seconds, sizes are bytes."""
+    """Settings of one server. Times are seconds, sizes are bytes. Those without a flag are for tests."""
 
-    data_dir: Path
-    """The directory of the database (unless `database` is set), the logs and the uploaded packages."""
+    data_dir: Path = required(
+        "the directory of the database, the logs and the uploaded packages. It is closed to others at the start (mode "
+        "0700, with a line in the log); one of another user that is open is refused",
+        "--data-dir",
+        metavar="DIRECTORY",
+    )
+    database: str = setting(
+        "",
+        "a PostgreSQL database, `postgresql+psycopg://user:password@host/database` (the extra "
+        "`trainyard[postgresql]`), which several servers with the same data directory may share",
+        "--database",
+        metavar="URL",
+        default_text="SQLite in the data directory",
+        is_secret=True,
+    )
+    tokens: tuple[Token, ...] = setting(
+        (),
+        "a file with the token of a viewer, submitter, admin or agent, and its owner, as in `submitter:alice=FILE`; "
+        "once for each token ([access](access.md)). Without tokens all calls are refused",
+        "--token-file",
+        metavar="ROLE[:NAME]=FILE",
+        read=read_token,
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        "a host name that a proxy in front of the server passes on, such as `trainyard.example.com`. Requests to other "
+        "names are refused, except addresses, `localhost` and names below it, and the names in `--tls-cert` "
+        "([access](access.md#sessions-of-browsers))",
+        "--allowed-host",
+        metavar="NAME",
+        read=read_host_name,
+    )
+    google_domain: str = setting("", "the universe domain of Google's clients, with the port")
+    google_ca: str = setting(
+        "",
+        "the certificate of the authority for these names, which the server makes in `keys/` of its data directory",
+        is_secret=True,
+    )
+    oidc: OidcOptions | None = setting(None, "the issuer of [single sign-on](access.md#single-sign-on)")
+    machine_types: Path | None = setting(
+        None,
+        "the site's own machine types and scale tiers (YAML; [machines](machines.md))",
+        "--machine-types",
+        metavar="FILE",
+    )
+    quotas: Path | None = setting(
+        None,
+        "what each project may use at the same time, and which images (YAML; [quotas](scheduling.md#quotas))",
+        "--quotas",
+        metavar="FILE",
+    )
+    regions: tuple[str, ...] = setting(
+        (),
+        "a region that jobs may name, such as `us-central1`. Without it every region is accepted",
+        "--region",
+        metavar="NAME",
+    )
+    check_packages: bool = setting(
+        False,
+        "refuse a job with a package on `gs://` that this server cannot read, with its own credentials or at its "
+        "`--storage`, as AI Platform did; at most 20 s. For sites where the server may read what the agents may: "
+        "whoever may submit learns which objects exist there",
+        "--check-packages",
+    )
+    job_dir_roots: tuple[str, ...] = setting(
+        (),
+        "job-dirs below PROJECT/OWNER of this directory of the server's machine, or of this `gs://BUCKET` with the "
+        "server's own credentials, may be shown ([files](access.md#files)); with `--one-user` all below it, and "
+        "`gs://` is every bucket. Those of an emulator are always shown",
+        "--job-dir-root",
+        metavar="DIRECTORY",
+        read=_job_dir_root,
+    )
+    default_job_dir: str = setting(
+        "",
+        "a job without jobDir gets the directory PROJECT/OWNER/JOB below this path or `gs://` URL, named in its "
+        "environment",
+        "--default-job-dir",
+        metavar="DIRECTORY",
+    )
+    one_user: bool = setting(
+        False,
+        "all jobs are one person's: job-dirs may lie anywhere below `--job-dir-root` instead of below its "
+        "PROJECT/OWNER, and `--default-job-dir` gives PROJECT/JOB. `trainyard up` gives it",
+        "--one-user",
+    )
+    storage_emulator: str = setting(
+        "",
+        "the emulator of `gs://` for the files of a job: the variable `STORAGE_EMULATOR_HOST`",
+        default_text="the one that the job's agent reports, else Google Cloud Storage",
+    )
+    storage: str = setting(
+        "",
+        "the storage behind `/storage/v1` ([gs:// with tokens](#gs-with-tokens)), with the API of Google Cloud "
+        f"Storage: `http://HOST:PORT`, or {_GOOGLE} with the credentials of the server's environment",
+        "--storage",
+        metavar="URL",
+        read=_storage,
+        default_text="$STORAGE_EMULATOR_HOST",
+    )
+    retries: int = setting(
+        3,
+        "new runs in a row that a job gets after infrastructure failures before it fails; counted anew whenever a run "
+        "has reached a newer checkpoint or step than those before it "
+        "([the verdict](reliability.md#the-verdict-is-right))",
+        "--retries",
+        metavar="N",
+        read=number(int, 0),
+    )
+    backoff_first_s: float = setting(1.0, "the pause before the first new run; each further one doubles it")
+    backoff_max_s: float = setting(60.0, "the longest pause before a new run")
+    lease_s: float = setting(
+        600.0,
+        f"how long an agent may be silent before its replicas count as lost, at least {LEAST_LEASE_S:g}; only where "
+        "there are several agents ([what an outage costs](#when-the-server-is-away))",
+        "--lease-seconds",
+        metavar="SECONDS",
+        read=number(
+            float,
+            LEAST_LEASE_S,
+            rule=f"at least {LEAST_LEASE_S:g}, four times the grace period of {GRACE_S:g} s: agents stop their "
+            "replicas before their lease ends",
+        ),
+    )
+    silent_after_s: float = setting(
+        30.0, "how long an agent may be silent before its replicas are shown as UNKNOWN"
+    )
+    grace_s: float = setting(GRACE_S, "between SIGTERM and SIGKILL of a replica")
+    stall_action: StallAction = setting(
+        StallAction.RESTART,
+        "what to do when a run stalls ([reliability of training](reliability-of-training.md)): `restart` stops it and "
+        "starts a new one, `report` only reports it. The label `trainyard_stall_action` of a job overrides it",
+    )
+    stall_least_s: float = setting(
+        300.0,
+        "a replica is not stalled earlier than this after its last step, unless `stall_limit_s` is set. As long may a "
+        "run print nothing and use no CPU before that is reported",
+    )
+    stall_factor: float = setting(
+        10.0, "a replica is stalled after this many times the longest recent time between two steps"
+    )
+    stall_limit_s: float | None = setting(
+        None,
+        "a replica is stalled after this long, whatever its history. The label `trainyard_stall_limit` of a job "
+        "overrides it",
+    )
+    sync_wait_max_s: float = setting(20.0, "how long an agent's sync is held while nothing changes")
+    tick_s: float = setting(
+        1.0, "how often time limits, silent agents and the queue are checked without another event"
+    )
+    scheduler_lease_s: float = setting(
+        15.0,
+        "of several servers on one database one runs the scheduler; another starts it after this long without its "
+        "heartbeat",
+    )
+    ping_s: float = setting(15.0, "how often an idle event stream sends a keep-alive comment")
+    upload_limit: int = setting(
+        512 * 2**20, "the largest package that may be uploaded", default_text="512 MiB"
+    )
+    disk_reserve: int = setting(
+        256 * 2**20,
+        "kept free on the disk of `data_dir` for running jobs: with less, no job and no package is accepted, and a "
+        "package that is being received is dropped (503)",
+        default_text="256 MiB",
+    )
+    body_limit: int = setting(
+        4 * 2**20,
+        "the largest body of a report of an agent; bodies of people's requests are smaller "
+        "([limits](#limits-of-requests))",
+        default_text="4 MiB",
+    )
+    requests_per_s: float = setting(
+        100.0,
+        "requests of one person, on each server process, 0 for no limit ([limits by caller](#limits-by-caller)). Ten "
+        "seconds' worth of them may come at once",
+        "--requests-per-second",
+        metavar="N",
+        read=number(float, 0, rule=_UNLIMITED),
+    )
+    storage_requests_per_s: float = setting(
+        1000.0,
+        "calls of one person to the storage (`/storage/v1`), which do not count for `--requests-per-second`, 0 for no "
+        "limit",
+        "--storage-requests-per-second",
+        metavar="N",
+        read=number(float, 0, rule=_UNLIMITED),
+    )
+    event_streams: int = setting(
+        100,
+        "live pages and followed logs that one person may have open, on each server process, 0 for no limit",
+        "--event-streams",
+        metavar="N",
+        read=number(int, 0, rule=_UNLIMITED),
+    )
+    queued_jobs: int = setting(
+        1000,
+        "queued jobs that one owner may have in one project, 0 for no limit",
+        "--queued-jobs",
+        metavar="N",
+        read=number(int, 0, rule=_UNLIMITED),
+        default_text="1000, with `--one-user` 0",
+    )
+    log_quota: int = setting(
+        2**30,
+        "maximum size of the log of a job, 0 for no limit; what exceeds it is dropped, with a notice "
+        "([logs](logs.md))",
+        "--log-quota",
+        metavar="BYTES",
+        read=number(int, 0, rule="0 (no quota) or more bytes"),
+        default_text="1 GiB",
+    )
+    keep_jobs_s: float | None = setting(
+        None,
+        "delete jobs so long after their end, such as `90d`, with their logs ([retention](#retention))",
+        "--keep-jobs",
+        metavar="DURATION",
+        read=_keep_jobs,
+        default_text="all",
+    )
+    keep_log_bytes: int | None = setting(
+        None,
+        "maximum size of all logs together: beyond it those of ended jobs are removed, the oldest first, and the jobs "
+        "stay; 0 for no limit ([retention](#retention))",
+        "--keep-logs-gb",
+        metavar="GB",
+        read=_keep_logs,
+        default_text="0",
+    )
+    keep_audit_s: float | None = setting(
+        365 * _DAY_S,
+        "keep rows of the audit so long, 0 for ever ([audit](audit.md))",
+        "--keep-audit",
+        metavar="DAYS",
+        read=_keep_audit,
+        default_text="365",
+    )
+    audit_file: Path | None = setting(
+        None,
+        "append each row of the audit to this file, as a line of JSON ([audit](audit.md#to-another-system))",
+        "--audit-file",
+        metavar="FILE",
+    )
+    usage_points: int = setting(
+        2000, "points stored of one replica's resource usage; beyond that, neighbours are merged"
+    )
+    last_lines: int = setting(10, "how many of the failed replica's last log lines a verdict quotes")
+    durable: bool = setting(
+        True,
+        "whether writes wait for the disk (fsync), so that they survive a power failure; a killed process loses "
+        "nothing either way. Tests switch it off",
+    )
+    run_loops: bool = setting(
+        True, "whether the background loops run; tests switch them off and call `tick` themselves"
+    )
 
-    database: str = field(default="", repr=False)
-    """The database of jobs, runs and events, as `postgresql+psycopg://user:password@host/database`; "": SQLite in
-    `data_dir`. Several server processes may share it if they also share `data_dir`."""
+    @property
+    def job_dir_paths(self) -> tuple[Path, ...]:
+        """The directories of `job_dir_roots`."""
+        return tuple(Path(root) for root in self.job_dir_roots if not root.startswith(_GS))
 
-    tokens: tuple[Token, ...] = ()
-    """The tokens of all callers, each with a role and a name. Without tokens, every call is refused."""
-
-    allowed_hosts: tuple[str, ...] = ()
-    """Host names that requests may be sent to, such as that of a proxy, besides addresses, localhost and names below
-    it."""
-
-    google_domain: str = ""
-    """The universe domain of Google's clients, with the port; "": none has a name here."""
-
-    google_ca: str = field(default="", repr=False)
-    """The certificate of the authority that signs for these names (PEM)."""
-
-    oidc: OidcOptions | None = None
-    """The issuer of single sign-on; None: people sign in with tokens only."""
-
-    machine_types: Path | None = None
-    """A file with machine types and scale tiers of the site, which override the built-in ones."""
-
-    quotas: Path | None = None
-    """The quota file. Without one there are no limits."""
-
-    regions: tuple[str, ...] = ()
-    """The regions that jobs may name; without any, all are accepted, and none has a meaning."""
-
-    check_packages: bool = False
-    """Whether a job is refused when the server cannot read one of its packages on gs://."""
-
-    job_dir_roots: tuple[Path, ...] = ()
-    """Job-dirs on the server's file system are shown only below PROJECT/OWNER of these directories."""
-
-    job_dir_buckets: tuple[str, ...] = ()
-    """Job-dirs on gs:// are shown with the server's own credentials only below PROJECT/OWNER of these URLs,
-    `gs://BUCKET/...`; with `one_user` anywhere below them, and `gs://` allows all. Those of an emulator are always
-    shown."""
-
-    default_job_dir: str = ""
-    """A job without jobDir gets the directory `PROJECT/OWNER/JOB` below this path or `gs://` URL; "": it has none."""
-
-    one_user: bool = False
-    """All jobs are one person's: job-dirs may lie anywhere below the roots, and the default is `PROJECT/JOB`."""
-
-    storage_emulator: str = ""
-    """The emulator of gs:// for the files of jobs; "": the one that the job's agent reports, else Google's service."""
-
-    storage: str = ""
-    """The storage behind `/storage/v1`, as `http://HOST:PORT` or `https://storage.googleapis.com`; "":
-    `storage_emulator`, if there is one."""
-
-    retries: int = 3
-    """Maximum number of new runs of a job after infrastructure failures."""
-
-    backoff_first_s: float = 1.0
-    """Backoff before the first new run; doubled for each further run."""
-
-    backoff_max_s: float = 60.0
-    """Maximum backoff before a new run."""
-
-    lease_s: float = 600.0
-    """How long an agent may be silent before its replicas count as lost, if there are several agents: each has a lease.
-    The only agent of an installation is waited for indefinitely."""
-
-    silent_after_s: float = 30.0
-    """How long an agent may be silent before its replicas are shown as UNKNOWN."""
-
-    grace_s: float = GRACE_S
-    """Grace period of replicas between SIGTERM and SIGKILL."""
-
-    stall_action: StallAction = StallAction.RESTART
-    """The action for a stalled run: `restart` stops it and starts a new one, as after other infrastructure failures;
-    `report` only reports it. The label `trainyard_stall_action` of a job overrides it."""
-
-    stall_least_s: float = 300.0
-    """Minimum time without progress before a replica counts as stalled, unless `stall_limit_s` is set. As long may a
-    run print nothing and use no CPU before that is reported."""
-
-    stall_factor: float = 10.0
-    """A replica counts as stalled after this multiple of its longest recent interval between progress reports."""
-
-    stall_limit_s: float | None = None
-    """Fixed time without progress after which a replica counts as stalled; None: by its history. The label
-    `trainyard_stall_limit` of a job overrides it."""
-
-    sync_wait_max_s: float = 20.0
-    """Maximum duration of an agent's long poll."""
-
-    tick_s: float = 1.0
-    """Interval of the scheduler: time limits, silent agents and the queue."""
-
-    scheduler_lease_s: float = 15.0
-    """Lease of the server process that schedules, among several on one database. Another takes over when it expires."""
-
-    ping_s: float = 15.0
-    """Interval of keep-alive comments in idle event streams."""
-
-    upload_limit: int = 512 * 2**20
-    """Maximum size of an uploaded package."""
-
-    disk_reserve: int = 256 * 2**20
-    """Free space on the disk of `data_dir` that is reserved for existing jobs. With less, no job and no package is
-    accepted."""
-
-    body_limit: int = 4 * 2**20
-    """Maximum size of any other request body."""
-
-    requests_per_s: float = 100.0
-    """Requests a second of one person, on each server process; 0: no limit. Ten seconds' worth of them at once."""
-
-    storage_requests_per_s: float = 1000.0
-    """The same for calls of `/storage/v1` and its like, which do not count for `requests_per_s`."""
-
-    event_streams: int = 100
-    """Open event streams of one person, on each server process: live pages and followed logs; 0: no limit."""
-
-    queued_jobs: int = 1000
-    """Queued jobs of one owner in one project; 0: no limit."""
-
-    log_quota: int = 2**30
-    """Maximum size of the log of a job; 0: no limit. Lines beyond it are dropped, with a notice."""
-
-    keep_jobs_s: float | None = None
-    """How long after its end a job is deleted, with its log and its usage; None: never."""
-
-    keep_log_bytes: int | None = None
-    """Maximum size of the logs of all jobs together; None: no limit. Beyond it the logs of ended jobs are removed, the
-    oldest first, and their records stay."""
-
-    keep_audit_s: float | None = 365 * 86400.0
-    """How long rows of the audit are kept; None: for ever."""
-
-    audit_file: Path | None = None
-    """A file that gets each row of the audit as a line of JSON."""
-
-    usage_points: int = 2000
-    """Maximum number of usage points of a replica; beyond it they are downsampled."""
-
-    last_lines: int = 10
-    """Number of last log lines of the failed replica in a verdict."""
-
-    durable: bool = True
-    """Whether writes wait for the disk (fsync), so that they survive a power failure. A killed process loses nothing
-    either way; tests disable it."""
-
-    run_loops: bool = True
-    """Whether the background loops run. Tests disable them and call `tick` themselves."""
+    @property
+    def job_dir_buckets(self) -> tuple[str, ...]:
+        """The `gs://` URLs of `job_dir_roots`."""
+        return tuple(root for root in self.job_dir_roots if root.startswith(_GS))
 
     @property
     def secrets_key(self) -> Path:

@@ -28,7 +28,7 @@ def job_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server_settings(tmp_path: Path) -> dict[str, Any]:
-    return {"job_dir_roots": (tmp_path / "jobs",), "one_user": True}
+    return {"job_dir_roots": (str(tmp_path / "jobs"),), "one_user": True}
 
 
 @pytest.mark.parametrize("viewport", Viewport)

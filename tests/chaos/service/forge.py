@@ -101,14 +101,10 @@ def _become(order: dict[str, Any]) -> NoReturn:
 
 
 def _server(arguments: list[str], clock: ShiftedClock, knobs: dict[str, Any]) -> int:
-    settings = trainyard_server.main._settings
-    trainyard_server.main._settings = lambda options, names=(): dataclasses.replace(
-        settings(options, names), **knobs
-    )
-    setattr(  # noqa: B010 - what main took from elsewhere
+    setattr(  # noqa: B010 - what main imports from elsewhere
         trainyard_server.main,
         "create_app",
-        lambda settings: trainyard_server.app.create_app(settings, clock.now),
+        lambda settings: trainyard_server.app.create_app(dataclasses.replace(settings, **knobs), clock.now),
     )
     return trainyard_server.main.main(arguments)
 

@@ -44,7 +44,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.chdir(tmp_path)
     clock: Any = RealClock()
     changes: dict[str, Any] = {"run_loops": True, "tick_s": 0.02}
-    changes |= {"job_dir_roots": (tmp_path,), "one_user": True}
+    changes |= {"job_dir_roots": (str(tmp_path),), "one_user": True}
     with server(tmp_path / "server", clock, **changes) as api, serving(api.app) as url, training(api):
         monkeypatch.setenv("TRAINYARD_SERVER", url)
         monkeypatch.setenv("TRAINYARD_TOKEN", ALICE["Authorization"].split()[1])

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from beds.certificates import Authority
 from beds.token_files import long_token, write_token
-from trainyard_server.config.network import NetworkOptions, checked_network
+from trainyard_server.config.network import NetworkSettings
 from trainyard_server.domain.access.permissions import Role, Token
-from trainyard_server.main import _parser, _settings, main
+from trainyard_server.main import main, read_settings
 
 
 @pytest.fixture
@@ -85,17 +85,9 @@ def test_network_that_is_not_safe_is_refused_before_anything_is_opened(
 
 
 def test_proxy_elsewhere_is_the_only_one_that_connects_and_is_believed() -> None:
-    words = [
-        "--data-dir",
-        "d",
-        "--host",
-        "0.0.0.0",
-        "--behind-proxy",
-        "172.18.0.0/16",
-        "--behind-proxy",
-        "10.0.0.5",
-    ]
-    network = checked_network(_parser().parse_args(words))
+    proxies = ["--behind-proxy", "172.18.0.0/16", "--behind-proxy", "10.0.0.5"]
+    words = ["--data-dir", "d", "--host", "0.0.0.0", *proxies]
+    _, network = read_settings(words)
     assert network.believed == ("127.0.0.0/8", "::1/128", "172.18.0.0/16", "10.0.0.5/32")
     admitted = {
         "172.18.3.4": True,
@@ -105,7 +97,7 @@ def test_proxy_elsewhere_is_the_only_one_that_connects_and_is_believed() -> None
         "fe80::1%eth0": False,
     }
     assert {address: network.admits(address) for address in admitted} == admitted
-    assert NetworkOptions().admits("192.0.2.1"), "it listens on loopback, or has TLS"
+    assert NetworkSettings().admits("192.0.2.1"), "it listens on loopback, or has TLS"
 
 
 @pytest.mark.parametrize(("address", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
@@ -221,7 +213,7 @@ def test_token_files_name_who_has_them(tmp_path: Path) -> None:
     for option in ("admin=admin", "submitter:alice@example.com=alice", "viewer:v=old", "viewer:v=new"):
         who, _, file = option.partition("=")
         words += ["--token-file", f"{who}={tmp_path / file}"]
-    settings = _settings(_parser().parse_args(words))
+    settings, _ = read_settings(words)
     assert settings.tokens == (
         Token(Role.ADMIN, "admin", long_token("admin")),
         Token(Role.SUBMITTER, "alice@example.com", long_token("alice")),
@@ -246,6 +238,16 @@ def test_token_files_name_who_has_them(tmp_path: Path) -> None:
         ("--keep-audit", -1),
         ("--audit-file", "/"),
         ("--allowed-host", "https://trainyard.example.com"),
+        *(("--allowed-host", name) for name in ("", "*.example.com", "a:80", "a..b", "a" * 254)),
+        ("--google-domain", "*"),
+        ("--storage", "gs://bucket"),
+        ("--oidc-name-claim", "na\nme"),
+        ("--oidc-issuer", "http://accounts.example.com"),
+        ("--oidc-issuer", "https://a:b@accounts.example.com"),
+        ("--oidc-issuer", "https://["),
+        ("--oidc-issuer", "https://accounts.example.com"),  # it needs more
+        ("--public-url", "http://t.example.com"),
+        ("--public-url", "https://t.example.com/trainyard"),
     ],
 )
 def test_value_out_of_its_range_is_refused(
@@ -256,7 +258,7 @@ def test_value_out_of_its_range_is_refused(
 
 def test_retention_keeps_everything_unless_it_is_limited(tmp_path: Path) -> None:
     def limits(*options: str) -> tuple[float | None, int | None, float | None]:
-        settings = _settings(_parser().parse_args(["--data-dir", str(tmp_path), *options]))
+        settings, _ = read_settings(["--data-dir", str(tmp_path), *options])
         return settings.keep_jobs_s, settings.keep_log_bytes, settings.keep_audit_s
 
     year_s = 365 * 86400.0

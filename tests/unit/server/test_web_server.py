@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from trainyard_protocol.net.loopback import IPV4, listen
 from trainyard_protocol.views.health import CheckStatus
 from trainyard_server import web_server
-from trainyard_server.config.network import BACKLOG, NetworkOptions
+from trainyard_server.config.network import BACKLOG, NetworkSettings
 from trainyard_server.services.health.health import descriptors_check
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.events.notifier import Notifier
@@ -79,7 +79,7 @@ def test_many_connections_are_accepted_a_few_at_a_time_and_the_others_wait(
         listener, other = (stack.enter_context(held) for held in listen(IPV4, 0, BACKLOG))
         address = listener.getsockname()
         clients = [stack.enter_context(socket.create_connection(address, 10)) for _ in range(connections)]
-        thread = threading.Thread(target=web_server.serve, args=(app, [listener, other], NetworkOptions()))
+        thread = threading.Thread(target=web_server.serve, args=(app, [listener, other], NetworkSettings()))
         thread.start()
         for client in clients:
             client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -18,8 +18,6 @@ from trainyard_server.api.errors import error_json
 from trainyard_server.domain.access.route_access import wants_page
 
 _HEADER = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:]+))(?::\d{0,5})?", re.ASCII)
-_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII | re.IGNORECASE)
-_LONGEST_NAME = 253
 _LOOPBACK = (
     "localhost"  # browsers resolve it and every name below it to loopback, whatever a name server says
 )
@@ -28,11 +26,6 @@ _LOOPBACK = (
 class UnknownHost(TrainyardError):
     http_status = 421
     status = "INVALID_ARGUMENT"
-
-
-def is_host_name(text: str) -> bool:
-    """Whether the text is a host name, without a port and without wildcards."""
-    return len(text) <= _LONGEST_NAME and _NAME.fullmatch(text) is not None
 
 
 def answers_to(header: str, names: Iterable[str]) -> bool:

@@ -155,12 +155,12 @@ class JobFiles:
         another's files by naming them."""
         settings = self._backend.settings
         if settings.one_user:
-            return settings.job_dir_roots, settings.job_dir_buckets
+            return settings.job_dir_paths, settings.job_dir_buckets
         if not owner:
             return (), ()
         parts = owner_parts(project, owner)
         return (
-            tuple(root.joinpath(*parts) for root in settings.job_dir_roots),
+            tuple(root.joinpath(*parts) for root in settings.job_dir_paths),
             tuple(_directory(root) + "/".join(parts) for root in settings.job_dir_buckets),
         )
 

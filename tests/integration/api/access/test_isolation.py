@@ -254,7 +254,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     )
     settings: dict[str, Any] = {
         "quotas": quotas,
-        "job_dir_roots": (dirs,),
+        "job_dir_roots": (str(dirs),),
         "default_job_dir": str(dirs),
         "requests_per_s": 0,
         "event_streams": 0,

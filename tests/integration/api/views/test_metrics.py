@@ -222,7 +222,7 @@ def test_event_files_in_the_job_dir_are_curves_unless_their_metrics_are_printed(
 
     job_dir = tmp_path / "job"
     (job_dir / "logs").mkdir(parents=True)
-    with server(tmp_path / "server", Clock(), job_dir_roots=(tmp_path,), one_user=True) as api:
+    with server(tmp_path / "server", Clock(), job_dir_roots=(str(tmp_path),), one_user=True) as api:
         agent = ScriptedAgent(api)
         agent.sync()
         api.create("job", jobDir=str(job_dir))

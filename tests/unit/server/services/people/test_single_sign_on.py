@@ -9,7 +9,7 @@ import pytest
 from anyio import to_thread
 
 from trainyard_protocol.errors import TooManyRequests, Unauthenticated
-from trainyard_server.config.oidc_options import checked_oidc
+from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.domain.access.oidc import Attempt, Attempts
 from trainyard_server.services.people import single_sign_on
 from trainyard_server.services.people.single_sign_on import CONCURRENT, WAITING, SingleSignOn
@@ -38,7 +38,7 @@ async def test_sign_ins_of_nobody_hold_few_threads_and_the_rest_is_refused_at_on
 ) -> None:
     monkeypatch.setattr(single_sign_on, "_WAIT_S", 60.0)
     issuer, attempts = BusyIssuer(), Attempts(b"key")
-    options = checked_oidc("https://accounts.example.com", "client", "https://t.example.com")
+    options = OidcOptions("https://accounts.example.com", "client", "https://t.example.com")
     signing = SingleSignOn(options, cast("Any", issuer), attempts, cast("Any", None), lambda: NOW)
     attempt = attempts.begin("/", NOW)
     finish = [

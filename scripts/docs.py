@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from trainyard_cli.commands.shared.suggestions import LazyCommand
 from trainyard_cli.commands.tree import trainyard
 from trainyard_protocol import states
 from trainyard_protocol.settings import declared
@@ -106,7 +107,7 @@ def state_tables() -> str:
 
 
 def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-    yield path, command
+    yield path, command.load() if isinstance(command, LazyCommand) else command
     if isinstance(command, click.Group):
         for name in sorted(command.commands):
             yield from _commands(command.commands[name], f"{path} {name}")

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from trainyard import metrics, notebook
 from trainyard.metrics import Metric, Metrics
 from trainyard_cli import client as http
-from trainyard_cli.commands.jobs.jobs import log_query, task_name
+from trainyard_cli.commands.jobs.logs import log_query, task_name
 from trainyard_cli.local.connect import connect
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.jobs.studies import best_first

@@ -1,46 +1,96 @@
-"""Root of the command tree. The modules `*_tree` have its commands with their flags, and the function that runs each.
-
-Shell completion imports them at each TAB, so a command imports what it needs when it runs. A command returns
-None or its exit code.
-"""
+"""The command tree: each group and command, where it stands, and its first sentence. A command is imported from its
+module, where its flags are, when it is called. It returns None or its exit code."""
 
 import click
 
-from trainyard_cli.commands.images.images_tree import build_image, runtimes_group
-from trainyard_cli.commands.jobs.jobs_tree import jobs_group
-from trainyard_cli.commands.jobs.local_tree import local_group
-from trainyard_cli.commands.people.audit_tree import audit_group
-from trainyard_cli.commands.people.people_tree import login, logout, projects_group, tokens_group
-from trainyard_cli.commands.people.secrets_tree import secrets_group
-from trainyard_cli.commands.service.agents_tree import agent_group, agents_group
-from trainyard_cli.commands.service.connect_tree import connect_group, disconnect_group
-from trainyard_cli.commands.service.service_tree import dashboard, doctor, down, status, up
-from trainyard_cli.commands.shared.suggestions import CommandGroup
-from trainyard_cli.output.text.safe import echo
+from trainyard_cli.commands.shared.suggestions import CommandGroup, LazyCommand
 
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+_TREE = """
+jobs                   |                                   | Submit and manage training jobs.
+jobs cancel            | jobs.delete.cancel                | Cancel a job.
+jobs delete            | jobs.delete.delete                | Delete jobs that have ended: record, log, curves, resource usage.
+jobs describe          | jobs.jobs.describe                | Show a job.
+jobs explain           | jobs.jobs.explain                 | Show a replica's environment and the command to run it by hand.
+jobs list              | jobs.listing.list_jobs            | List jobs.
+jobs metrics           | jobs.jobs.metrics                 | Show the metrics of a job: the last value of each, its minimum and its maximum.
+jobs stream-logs       | jobs.logs.stream_logs             | Show a job's log until the job ends, and exit with the job's exit code.
+jobs submit            |                                   | Submit a job.
+jobs submit prediction | jobs.submit.submit_prediction     | Refused.
+jobs submit training   | jobs.submit.submit_training       | Submit a training job.
+jobs tensorboard       | jobs.jobs.tensorboard             | Run TensorBoard on this machine for a job, until Ctrl-C.
+jobs top               | jobs.top.top                      | Show all active jobs and what they do, live; q quits.
+jobs trials            | jobs.trials.trials                | Show the trials of a study, best first: state, metric, hyperparameters and times.
+jobs update            | jobs.jobs.update                  | Change a job's labels.
+jobs validate          | jobs.submit.validate              | Check a job and show its replicas, without submitting it.
+jobs wait              | jobs.logs.wait                    | Wait for jobs to end, without their logs.
+jobs why               | jobs.jobs.why                     | Show why a job is queued and what would start it.
+agent                  |                                   | Make this machine, or a Kubernetes cluster, a worker of a server.
+agent doctor           | service.agents.examine            | Check what a joined agent stands on: its engine, its permissions, orphans of runs.
+agent join             | service.agents.join               | Run jobs of a server on this machine, until Ctrl-C.
+agent manifest         | service.agents.manifest           | Print the objects of an agent in a Kubernetes cluster, for `kubectl apply -f -`.
+agent storage          | service.agents.serve_storage      | Serve the server's storage to this machine's jobs, as gs://, until Ctrl-C.
+agents                 |                                   | Add machines, list them, and take them out of service.
+agents add             | service.agents.add                | Make a token for the agent of a new machine, and print the command to run there.
+agents drain           | service.agents.drain              | Start no new run on an agent, by name or id.
+agents list            | service.agents.list_all           | List the agents: state, runtimes, capacity and last contact.
+agents remove          | service.agents.remove             | Forget an agent without unfinished runs, by name or id, and revoke its tokens.
+audit                  |                                   | See who did what, from where.
+audit list             | people.audit.list_audit           | List changes, sign-ins and refused calls, the newest first.
+build                  | images.build.build                | Build the image of a Dockerfile, for jobs with a custom image.
+connect                |                                   | Let clients of AI Platform on this machine use your server.
+connect google         | service.connect.connect_google    | Make names, certificates, a key and a gcloud configuration for Google's clients.
+dashboard              | service.dashboard.dashboard       | Open the dashboard in a browser, signed in.
+disconnect             |                                   | Undo what `connect` has changed on this machine.
+disconnect google      | service.connect.disconnect_google | Remove names, certificates, key and gcloud configuration, and revoke the key.
+doctor                 | service.doctor.doctor             | Check this machine, the service and its jobs for problems.
+down                   | service.service.down              | Stop the service on this machine and all its replicas.
+local                  |                                   | Run a trainer on this machine without the service.
+local train            | jobs.local_train.train_locally    | Run a training program, alone or as a chief with workers and other replicas.
+login                  | people.people.login               | Save the token of a server.
+logout                 | people.people.logout              | Forget the saved token of a server.
+projects               |                                   | List projects, and decide who may do what in them.
+projects add-member    | people.people.add_member          | Give a person a role in --project, in place of an earlier one.
+projects list          | people.people.list_projects       | List the projects that you may see, with your role.
+projects members       | people.people.list_members        | List who has a role in a project.
+projects remove-member | people.people.remove_member       | Take a person's role in --project away.
+runtimes               |                                   | List and build the container images of package jobs.
+runtimes build         | images.runtimes.build             | Build runtime images on this machine's container engine, or the one in DOCKER_HOST.
+runtimes list          | images.runtimes.list_runtimes     | List the image of each runtime version, and whether this machine has it.
+secrets                |                                   | Set, list and delete the secrets of a project, which its jobs may get.
+secrets delete         | people.secrets.delete_secrets     | Delete secrets of --project.
+secrets list           | people.secrets.list_secrets       | List the secrets of --project: who set them, and the last job that got each.
+secrets set            | people.secrets.set_secret         | Set a secret of --project, in place of an earlier value.
+shell-init             | service.shell_init.shell_init     | Print shell code that defines `jobs`.
+status                 | service.service.status            | Show processes, health checks, agents and job counts.
+tokens                 |                                   | Make, list and revoke tokens.
+tokens create          | people.people.create_token        | Make a token with your own roles.
+tokens list            | people.people.list_tokens         | List your tokens, without their secrets.
+tokens revoke          | people.people.revoke_tokens       | Revoke tokens.
+up                     | service.service.up                | Start the service on this machine, in the background.
+"""  # noqa: E501 - a table
+"""`jobs` comes first: a verb alone is most likely one of its."""
+
+_HIDDEN = "jobs submit prediction"
 
 
-@click.group(cls=CommandGroup, context_settings=_CONTEXT)
-@click.version_option(package_name="trainyard", message="trainyard %(version)s")
-def trainyard() -> None:
-    """Run AI Platform Training jobs on your own machines."""
+def _root() -> CommandGroup:
+    root = CommandGroup(
+        "trainyard",
+        help="Run AI Platform Training jobs on your own machines.",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+    groups = {"": root}
+    for line in _TREE.strip().splitlines():
+        path, place, sentence = map(str.strip, line.split("|"))
+        parent, _, name = path.rpartition(" ")
+        command: click.Command
+        if place:
+            command = LazyCommand(name, place, help=sentence, hidden=path == _HIDDEN)
+        else:
+            command = groups[path] = CommandGroup(name, help=sentence)
+        groups[parent].add_command(command)
+    return root
 
 
-@trainyard.command("shell-init")
-@click.argument("shell", required=False, type=click.Choice(["bash", "zsh", "fish", "dash", "sh"]))
-def shell_init(shell: str | None) -> None:
-    """Print shell code that defines `jobs`. Usage: eval "$(trainyard shell-init)"."""
-    from trainyard_cli.commands.service.shell_init import guess_shell, script, this_program
-    from trainyard_cli.settings import COMPLETION_VARIABLE
-
-    verbs = [name for name, command in jobs_group.commands.items() if not command.hidden]
-    echo(script(shell or guess_shell(), this_program(), verbs, COMPLETION_VARIABLE), nl=False)
-
-
-for command in (
-    *(jobs_group, up, down, status, doctor, dashboard, runtimes_group, build_image, local_group),
-    *(login, logout, tokens_group, projects_group, secrets_group, audit_group),
-    *(agents_group, agent_group, connect_group, disconnect_group),
-):
-    trainyard.add_command(command)
+trainyard = _root()
+click.version_option(package_name="trainyard", message="trainyard %(version)s")(trainyard)

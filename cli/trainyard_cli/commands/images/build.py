@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from trainyard_cli.commands.images.runtimes import gigabytes, progress_on
 from trainyard_cli.local.connect import notify
 from trainyard_cli.output.text.safe import echo
@@ -14,8 +16,19 @@ from trainyard_cli.runtimes import images
 from trainyard_cli.runtimes.images import DOCKERFILE, Project
 
 
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path), default=".", metavar="[DIR]")
+@click.option(
+    "--tag",
+    default="",
+    metavar="NAME[:TAG]",
+    help="Name of the image.  [default: DIR and a hash of its files]",
+)
 def build(directory: Path, tag: str) -> None:
-    """Build the image of a directory. Its name is on stdout, all else on stderr."""
+    """Build the image of a Dockerfile, for jobs with a custom image.
+
+    Uses this machine's container engine, or the one in DOCKER_HOST. Prints the name of the image.
+    """
     project = images.project(directory, tag)
     ensure_built(project, again=bool(tag))
     command = shlex.join(["trainyard", "jobs", "submit", "training", "--master-image-uri", project.image])

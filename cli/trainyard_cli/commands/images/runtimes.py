@@ -1,14 +1,17 @@
-"""Output of `trainyard runtimes list` and `build`."""
+"""`trainyard runtimes list` and `build`."""
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+import click
+
+from trainyard_cli.commands.shared.options import output_options, runtimes_option
 from trainyard_cli.local.connect import notify
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
@@ -22,9 +25,12 @@ from trainyard_protocol.job.runtimes import Runtimes, load_runtimes
 _DEVICES = {None: "any", False: "CPU", True: "GPU"}
 
 
-def list_runtimes(site_file: Path | None, output: Output) -> None:
-    """Print the table and which images the engine has. Without an engine, the reason goes to stderr."""
-    table = load_runtimes(site_file)
+@click.command()
+@runtimes_option
+@output_options
+def list_runtimes(runtimes: Path | None, output: Output) -> None:
+    """List the image of each runtime version, and whether this machine has it."""
+    table = load_runtimes(runtimes)
     listed, engine_answers = images.lines(table), True
     try:
         with images.engine() as client:
@@ -32,7 +38,7 @@ def list_runtimes(site_file: Path | None, output: Output) -> None:
     except TrainyardError as error:
         engine_answers = False
         notify(f"Cannot tell which images this machine has: {error.message}")
-    if output.for_people:
+    if not formats.printed(output, [_data(line, engine_answers) for line in listed]):
         headers = ["VERSION", "DEVICES", "NAME", "IMAGE", "HERE"]
         rows = [
             [
@@ -45,19 +51,42 @@ def list_runtimes(site_file: Path | None, output: Output) -> None:
             for line in _grouped(listed)
         ]
         echo(formats.table(headers, rows))
-    else:
-        echo(formats.render(output, [_data(line, engine_answers) for line in listed]))
 
 
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--base-image",
+    default="",
+    metavar="IMAGE",
+    help="Base image, with Python 3.11 or later.  [default: the runtime's baseImage]",
+)
+@runtimes_option
+@click.option(
+    "--build-arg",
+    "build_args",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda _context, _option, words: dict(map(_assignment, words)),
+    help="Build argument, such as PIP_INDEX_URL=... for a mirror. Proxies come from the environment.",
+)
+@click.option(
+    "--ca-bundle",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificates (PEM) that the build trusts, such as a proxy's. They are not stored in the image.",
+)
 def build(
-    names: Sequence[str],
-    site_file: Path | None,
+    names: tuple[str, ...],
     base_image: str,
-    build_args: Mapping[str, str],
+    runtimes: Path | None,
+    build_args: dict[str, str],
     ca_bundle: Path | None,
 ) -> None:
-    """Build the images one after the other and print each result. Stops at the first failure."""
-    table = load_runtimes(site_file)
+    """Build runtime images on this machine's container engine, or the one in DOCKER_HOST.
+
+    Without a NAME, builds the images of replicas without GPUs.
+    """
+    table = load_runtimes(runtimes)
     recipes = [
         images.recipe(name, table.images[name], base_image, build_args, ca_bundle)
         for name in images.images_to_build(table, names)
@@ -122,6 +151,13 @@ class _LiveProgress:
 
     def line(self, text: str) -> None:
         self._status.update(self._text(text[: self._console.width - 4], style="dim"))
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name.isidentifier() and equals):
+        raise click.BadParameter(f"must look like NAME=VALUE, not {text!r}.")
+    return name, value
 
 
 def _heading(name: str, number: int, of: int, instruction: str) -> str:

@@ -1,26 +1,65 @@
-"""`jobs delete`: what it removes, the question at a terminal, and the removal."""
+"""`jobs cancel` and `jobs delete`: what the latter removes, the question at a terminal, and the removal."""
 
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from trainyard_cli.client import Client
-from trainyard_cli.local.connect import notify
+from trainyard_cli.commands.service.completion import job_names
+from trainyard_cli.commands.shared.gcloud_flags import gcloud_wide_flags
+from trainyard_cli.commands.shared.options import JobName, connected, job_argument, server_options
+from trainyard_cli.local.connect import connect, notify
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.jobs.formats import count
 from trainyard_cli.output.text.safe import echo
+from trainyard_cli.settings import Target
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.views import JobDetail
+
+if TYPE_CHECKING:
+    from trainyard_cli.client import Client
+    from trainyard_protocol.views.views import JobDetail
 
 _SHOWN = 20
 """Jobs that the question names."""
 
 
-def ended_jobs(client: Client, filter_: str) -> list[str]:
+@click.command()
+@job_argument
+@gcloud_wide_flags
+@connected
+def cancel(client: "Client", job: str) -> None:
+    """Cancel a job. Prints nothing on success."""
+    client.cancel_job(job)
+
+
+@click.command()
+@click.argument("names", type=JobName(), shell_complete=job_names, nargs=-1, metavar="[JOB...]")
+@click.option(
+    "--filter",
+    "filter_",
+    default="",
+    help="The jobs that match and have ended, as in jobs list: createTime<2026-01-01 AND labels.team=vision",
+)
+@click.option("--yes", "--quiet", "confirmed", is_flag=True, help="Do not ask.")
+@server_options
+def delete(target: Target, names: tuple[str, ...], filter_: str, confirmed: bool) -> None:
+    """Delete jobs that have ended: record, log, curves, resource usage. Asks before.
+
+    The local service's own directory of a job goes with it; a --job-dir, also on gs://, stays. A name is never used
+    again.
+    """
+    if bool(names) == bool(filter_.strip()):
+        raise click.UsageError("Name jobs, or give --filter: exactly one of JOB... | --filter must be given.")
+    with connect(target) as client:
+        if chosen := names or _ended_jobs(client, filter_):
+            _delete(client, chosen, LocalState(target.state_dir), confirmed=confirmed)
+
+
+def _ended_jobs(client: "Client", filter_: str) -> list[str]:
     """The names of the jobs that match and have ended; says how many of those that match have not."""
     jobs = list(client.list_jobs(filter_))
     ended = [job["jobId"] for job in jobs if job["state"] in FINAL_JOB_STATES]
@@ -32,7 +71,7 @@ def ended_jobs(client: Client, filter_: str) -> list[str]:
     return ended
 
 
-def delete(client: Client, names: Sequence[str], state: LocalState, *, confirmed: bool) -> None:
+def _delete(client: "Client", names: Sequence[str], state: LocalState, *, confirmed: bool) -> None:
     """Delete jobs that have ended: all of them, or none if one is unknown or has not ended.
 
     Raises NotFound, FailedPrecondition; a usage error without a terminal to ask at, unless `confirmed`.
@@ -57,7 +96,7 @@ def delete(client: Client, names: Sequence[str], state: LocalState, *, confirmed
         notify(f"Deleted the job [{name}]" + (f" and {directory}." if directory is not None else "."))
 
 
-def own_directory(detail: JobDetail, root: Path | None, name: str) -> Path | None:
+def own_directory(detail: "JobDetail", root: Path | None, name: str) -> Path | None:
     """The default directory of a job in the local state; None for a job with a jobDir, and where there is none."""
     if root is None or detail.job.get("trainingInput", {}).get("jobDir"):
         return None
@@ -65,7 +104,7 @@ def own_directory(detail: JobDetail, root: Path | None, name: str) -> Path | Non
     return directory if directory.is_dir() and not directory.is_symlink() else None
 
 
-def consequences(jobs: Mapping[str, JobDetail], directories: Mapping[str, Path | None]) -> str:
+def consequences(jobs: "Mapping[str, JobDetail]", directories: Mapping[str, Path | None]) -> str:
     """The text of the question: what is removed, and what stays. Pure."""
     lines = [f"This deletes {count(len(jobs), 'job')} with record, log, curves and resource usage:"]
     for name, detail in list(jobs.items())[:_SHOWN]:

@@ -1,29 +1,35 @@
-"""Commands on existing jobs: describe, list, update labels, explain; and the output of `validate`.
-
-Each returns text for stdout; `notify` prints to stderr.
-"""
+"""Commands on existing jobs: describe, update, metrics, why, explain, tensorboard."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from trainyard_cli.client import Client, LogQuery
-from trainyard_cli.commands.shared.listing import check_keys
-from trainyard_cli.local.connect import notify
-from trainyard_cli.output.jobs import formats, study_status
+import click
+
+from trainyard_cli.client import Client
+from trainyard_cli.commands.jobs.listing import check_keys
+from trainyard_cli.commands.jobs.logs import task_name
+from trainyard_cli.commands.service.completion import task_names
+from trainyard_cli.commands.shared.gcloud_flags import gcloud_wide_flags
+from trainyard_cli.commands.shared.options import (
+    as_wrong_usage,
+    connected,
+    job_argument,
+    output_options,
+    server_options,
+)
+from trainyard_cli.local.connect import connect, notify
+from trainyard_cli.local.state import LocalState
+from trainyard_cli.output.jobs import formats, queue_explanation, study_status
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.log import progress
 from trainyard_cli.output.log.log_screen import elapsed, without_control
-from trainyard_protocol.errors import Aborted, InvalidArgument, Violation
-from trainyard_protocol.fields import rfc3339
-from trainyard_protocol.job.cluster import TASK_TYPES
-from trainyard_protocol.job.machines import GIGABYTE, Catalog, gang, replicas_of
-from trainyard_protocol.job.training_input import TrainingInput
-from trainyard_protocol.lines.severity import SEVERITIES
-from trainyard_protocol.lines.time_parsing import parse_time
+from trainyard_cli.output.text.safe import echo
+from trainyard_cli.settings import Target
+from trainyard_cli.submission.flags import CommaSeparated, KeyValues
+from trainyard_protocol.errors import Aborted
 from trainyard_protocol.net.gcs import EMULATOR, HIDDEN
 from trainyard_protocol.states import JobState, ReplicaState
 from trainyard_protocol.views.health import sized
@@ -37,27 +43,146 @@ from trainyard_protocol.views.views import (
     number,
 )
 
-FEWEST_POINTS = 10
-"""Points of a curve that may be asked for."""
+_FEWEST_POINTS = 10
 
 _LABEL_ATTEMPTS = 5
-_COUNTS = ("worker_count", "parameter_server_count", "evaluator_count")
 
 
-def describe(
-    client: Client, job: str, output: Output, *, everything: bool, summary_only: bool = False
-) -> str:
-    """Describe the v1 job; with `everything` also runs, replicas, events and verdict."""
-    detail = client.detail(job)
+@click.command()
+@job_argument
+@click.option("--all", "everything", is_flag=True, help="Show runs, replicas and events, too.")
+@click.option("--summarize", is_flag=True, help="Show the summary alone, without the job as YAML.")
+@gcloud_wide_flags
+@server_options
+@output_options
+def describe(target: Target, output: Output, job: str, everything: bool, summarize: bool) -> None:
+    """Show a job."""
+    if summarize and not output.for_people:
+        raise click.UsageError("argument --summarize: It has a form of its own, without --format.")
+    with connect(target) as client:
+        detail = client.detail(job)
     lines = summary(detail, datetime.now(UTC), client.flags)
-    if summary_only:
-        return "\n".join([f"{detail.job['jobId']}: {detail.state}", *lines])
+    if summarize:
+        echo("\n".join([f"{detail.job['jobId']}: {detail.state}", *lines]))
+        return
     if everything:
-        return formats.render(output, detail.model_dump(mode="json", exclude_none=True))
+        echo(formats.render(output, detail.model_dump(mode="json", exclude_none=True)))
+        return
     check_keys("--format", [column.key for column in output.columns], [detail.job])
     if output.for_people:
         notify("\n" + "\n".join(lines))
-    return formats.render(output, detail.job)
+    echo(formats.render(output, detail.job))
+
+
+@click.command()
+@job_argument
+@click.option("--update-labels", type=KeyValues(), multiple=True, help="Set these labels.")
+@click.option(
+    "--remove-labels", type=CommaSeparated(), multiple=True, metavar="KEY,...", help="Remove these labels."
+)
+@click.option("--clear-labels", is_flag=True, help="Remove all labels, before --update-labels.")
+@gcloud_wide_flags
+@server_options
+@output_options
+def update(target: Target, output: Output, job: str, **parameters: Any) -> None:
+    """Change a job's labels."""
+    changes = {key: value for pairs in parameters["update_labels"] for key, value in pairs.items()}
+    remove = [key for words in parameters["remove_labels"] for key in words]
+    clear = parameters["clear_labels"]
+    if clear and remove:
+        raise click.UsageError(
+            "argument --clear-labels: At most one of --clear-labels | --remove-labels can be specified."
+        )
+    if not (changes or remove or clear):
+        raise click.UsageError(
+            "At least one of --clear-labels | --remove-labels | --update-labels must be specified."
+        )
+    with connect(target) as client:
+        updated = _update_labels(client, job, update=changes, remove=remove, clear=clear)
+    if not formats.printed(output, updated):
+        echo(f"Updated job [{job}].", err=True)
+
+
+@click.command()
+@job_argument
+@click.option(
+    "--name", "names", multiple=True, metavar="METRIC", help="Only this metric. May be given several times."
+)
+@click.option("--task", "--task-name", default="", shell_complete=task_names, help="Only of this replica.")
+@click.option("--curves", is_flag=True, help="With -o json: also every curve as steps, values and times.")
+@click.option(
+    "--points",
+    type=click.IntRange(_FEWEST_POINTS, 10_000),
+    default=1000,
+    help="Points of each curve.  [default: 1000]",
+)
+@server_options
+@output_options
+def metrics(target: Target, output: Output, job: str, **parameters: Any) -> None:
+    """Show the metrics of a job: the last value of each, its minimum and its maximum."""
+    with as_wrong_usage():
+        task = task_name(parameters["task"]) if parameters["task"] else ""
+    with connect(target) as client:
+        view = client.metrics(job, names=parameters["names"], task=task, points=parameters["points"])
+        if output.for_people and not view.metrics:
+            notify(_no_metrics(client.metrics(job, points=_FEWEST_POINTS)))
+    rows = _metrics_rows(view, curves=parameters["curves"])
+    if not formats.printed(output, rows) and rows:
+        echo(_metrics_text(rows))
+
+
+@click.command()
+@job_argument
+@connected
+@output_options
+def why(client: Client, output: Output, job: str) -> None:
+    """Show why a job is queued and what would start it.
+
+    Lists the jobs that hold what it needs, and the smallest changes that would start it now.
+    """
+    view = client.why(job)
+    if not formats.printed(output, view.model_dump(mode="json", exclude_none=True)):
+        echo(queue_explanation.text(view, client.project, datetime.now(UTC)))
+
+
+@click.command()
+@job_argument
+@click.argument("replica", default="master-replica-0", shell_complete=task_names)
+@click.option("--run", type=click.IntRange(1), help="Number of the run.  [default: the latest]")
+@server_options
+@output_options
+def explain(target: Target, output: Output, job: str, replica: str, run: int | None) -> None:
+    """Show a replica's environment and the command to run it by hand."""
+    with as_wrong_usage():
+        task = task_name(replica)
+    with connect(target) as client:
+        explanation = client.explain(job, task, run)
+        if client.server.local:
+            explanation = with_storage(explanation, LocalState(target.state_dir).storage_url())
+    if not formats.printed(output, explanation):
+        echo(_explanation_text(explanation))
+
+
+@click.command()
+@job_argument
+@click.option(
+    "--host", default="127.0.0.1", help="Address that TensorBoard listens on.  [default: 127.0.0.1]"
+)
+@click.option(
+    "--port", type=click.IntRange(1, 2**16 - 1), help="[default: the first free port from 6006 upwards]"
+)
+@server_options
+def tensorboard(target: Target, job: str, host: str, port: int | None) -> int:
+    """Run TensorBoard on this machine for a job, until Ctrl-C.
+
+    Shows the event files in the job's jobDir, while the job runs and after it.
+    """
+    from trainyard_cli.tensorboard import server as curves
+
+    with connect(target) as client:
+        detail = client.detail(job)
+        emulator = LocalState(target.state_dir).storage_url() if client.server.local else ""
+    return curves.show(detail, emulator, host=host, port=port)
 
 
 def summary(detail: JobDetail, now: datetime, flags: str = "") -> list[str]:
@@ -147,7 +272,7 @@ def _used(replica: ReplicaView) -> str:
     return f"{cpu}{sized(replica.memory_used_bytes)}{of_memory}{gpus}"
 
 
-def update_labels(
+def _update_labels(
     client: Client, job: str, *, update: Mapping[str, str], remove: Sequence[str], clear: bool
 ) -> dict[str, Any]:
     """Change some labels and keep the others, with retries if they are changed concurrently."""
@@ -179,7 +304,7 @@ def with_storage(explanation: Explanation, storage_url: str) -> Explanation:
     )
 
 
-def explanation_text(explanation: Explanation) -> str:
+def _explanation_text(explanation: Explanation) -> str:
     """Environment and command of one replica, to be read and pasted."""
     variables = [f"{name}={value}" for name, value in explanation.environment.items()]
     place = describe_runtime(explanation.runtime, explanation.runtime_reason)
@@ -190,7 +315,7 @@ def explanation_text(explanation: Explanation) -> str:
     return "\n".join([*lines, f"# Command to run it by hand{needs}", explanation.reproduce])
 
 
-def metrics_rows(view: MetricsView, *, curves: bool) -> list[dict[str, Any]]:
+def _metrics_rows(view: MetricsView, *, curves: bool) -> list[dict[str, Any]]:
     """One row for each metric, replica and run: its last value and its extremes; with `curves` also its points. Pure.
 
     Values that are no numbers of JSON are strings, as in the API. NaN is no extreme.
@@ -216,7 +341,7 @@ def metrics_rows(view: MetricsView, *, curves: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def no_metrics(every: MetricsView) -> str:
+def _no_metrics(every: MetricsView) -> str:
     """The message where no metric is as requested: those that the job has. Pure."""
     if not every.metrics:
         return "The job has reported no metrics. One is a line of its output such as `step: 100, loss: 0.31`."
@@ -225,7 +350,7 @@ def no_metrics(every: MetricsView) -> str:
     return f"The job has no such metrics. It has {formats.shortened(names)} of {formats.shortened(tasks)}."
 
 
-def metrics_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def _metrics_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a table."""
     shown = [
         [
@@ -241,76 +366,3 @@ def metrics_text(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     ]
     return formats.table(["METRIC", "REPLICA", "RUN", "STEP", "LAST", "MIN", "MAX"], shown)
-
-
-def gang_of(training_input: TrainingInput, catalog: Catalog) -> list[dict[str, Any]]:
-    """The replicas of a training input, one entry per task type.
-
-    Empty if a machine type is only in another server's catalog.
-    """
-    names = {replicas_of(training_input, task_type, catalog)[0] for task_type in TASK_TYPES} - {""}
-    if not names <= catalog.machine_types.keys():
-        return []
-    counts = {name: min(getattr(training_input, name), 1) for name in _COUNTS}
-    one_of_each = training_input.model_copy(update=counts)
-    return [
-        {
-            "taskType": request.task.type,
-            "count": replicas_of(training_input, request.task.type, catalog)[1],
-            "machineType": request.machine_type,
-            "vcpus": request.resources.vcpus,
-            "memoryGb": request.resources.memory_bytes / GIGABYTE,
-            "acceleratorType": request.resources.accelerator_type,
-            "acceleratorCount": request.resources.accelerator_count,
-        }
-        for request in gang(one_of_each, catalog)
-        if request.task.index == 0
-    ]
-
-
-def gang_text(groups: Sequence[Mapping[str, Any]]) -> str:
-    """The gang as a table, with totals."""
-    rows = [
-        [
-            str(group["taskType"]),
-            str(group["count"]),
-            str(group["machineType"]),
-            str(group["vcpus"]),
-            f"{group['memoryGb']:g} GB",
-            f"{group['acceleratorCount']} x {group['acceleratorType']}" if group["acceleratorCount"] else "-",
-        ]
-        for group in groups
-    ]
-    vcpus = sum(group["count"] * group["vcpus"] for group in groups)
-    memory = sum(group["count"] * group["memoryGb"] for group in groups)
-    replicas = sum(group["count"] for group in groups)
-    total = f"{formats.count(replicas, 'replica')}, {formats.count(vcpus, 'vCPU')}, {memory:g} GB in total"
-    return f"{formats.table(['TASK', 'COUNT', 'MACHINE_TYPE', 'VCPUS', 'MEMORY', 'ACCELERATORS'], rows)}\n{total}"
-
-
-def log_query(task: str, severity: str, since: str, search: str) -> LogQuery:
-    """Build the filter of stream-logs. Relative times are resolved once, so that reconnections do not move them.
-
-    Raises InvalidArgument with every violation."""
-    violations = []
-    if severity and severity.upper() not in SEVERITIES:
-        violations.append(
-            Violation("", f"--severity must be one of {', '.join(SEVERITIES)}, not {severity!r}.")
-        )
-    start = ""
-    try:
-        start = rfc3339(parse_time(since, datetime.now(UTC))) if since else ""
-    except ValueError as error:
-        violations.append(Violation("", f"--since {error}."))
-    if violations:
-        raise InvalidArgument(violations)
-    return LogQuery(task_name(task) if task else "", severity.upper(), start, search)
-
-
-def task_name(replica: str) -> str:
-    """`worker-replica-0`, also from `worker 0`, `worker-0` or `chief`. Raises InvalidArgument."""
-    match = re.fullmatch(r"(chief|master|worker|ps|evaluator)(?:-replica)?(?:[- ](\d+))?", replica.strip())
-    if match is None:
-        raise InvalidArgument(f"{replica!r} is not a replica name such as worker-replica-0.")
-    kind = "master" if match[1] == "chief" else match[1]
-    return f"{kind}-replica-{match[2] or 0}"

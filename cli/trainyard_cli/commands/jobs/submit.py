@@ -1,381 +1,134 @@
-"""`jobs submit training` and `jobs validate`, from flags to exit code."""
+"""`jobs submit training` and `jobs validate`: their flags. `submitting`, which takes ten times as long to import as the
+flags, is imported when a command runs: not for its help, nor for a flag that the shell completes."""
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainyard_cli.client import Client
-from trainyard_cli.commands.images.build import command_with_build, ensure_built
-from trainyard_cli.commands.jobs import jobs
-from trainyard_cli.local.connect import client_of, connect, find_server, notify, running_server
-from trainyard_cli.local.service import ensure_up
-from trainyard_cli.local.state import LocalState
-from trainyard_cli.output.jobs import formats, study_plan
-from trainyard_cli.output.jobs.formats import Output
-from trainyard_cli.output.log.follow import stream
-from trainyard_cli.output.log.screens import screen_for
-from trainyard_cli.output.text.activity import Activity
-from trainyard_cli.output.text.bottom_line import is_live
-from trainyard_cli.output.text.safe import echo
-from trainyard_cli.runtimes import images
-from trainyard_cli.runtimes.images import Project
-from trainyard_cli.settings import Server, Target
-from trainyard_cli.submission import config_file
-from trainyard_cli.submission import submit as submission
-from trainyard_cli.submission.config_file import STDIN, ConfigFile
-from trainyard_cli.submission.existing import check_same
-from trainyard_cli.submission.flags import JobFlags, get
-from trainyard_cli.submission.from_trial import trial_config
-from trainyard_cli.submission.packaging import Archive
-from trainyard_cli.submission.submit import Uploader
-from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
-from trainyard_cli.v1_client import NO_RETRIES
-from trainyard_protocol.errors import (
-    AlreadyExists,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    TrainyardError,
-    Unavailable,
+from trainyard_cli.commands.service.completion import job_names
+from trainyard_cli.commands.shared.gcloud_flags import gcloud_wide_flags, kms_flags
+from trainyard_cli.commands.shared.options import (
+    TrialName,
+    WithUserArgs,
+    follow_options,
+    output_options,
+    server_options,
 )
-from trainyard_protocol.job.machines import Catalog, load_catalog
-from trainyard_protocol.job.runtimes import load_runtimes
-from trainyard_protocol.job.training_input import Job
-from trainyard_protocol.views.health import sized
+from trainyard_cli.settings import Target
+from trainyard_cli.submission.flags import JobFlags, job_flags, pop_flags
 
-_SUBMITTING = "submitting the job"
-_PUSH = (
-    "trainyard build DIR --tag REGISTRY/NAME:TAG, docker push, and --master-image-uri in place of --build."
+if TYPE_CHECKING:
+    from trainyard_cli.output.jobs.formats import Output
+
+from_trial_option = click.option(
+    "--from-trial",
+    type=TrialName(),
+    shell_complete=job_names,
+    help="Take the config and the hyperparameters of this trial of a study, or of its best one. Arguments after -- "
+    "follow them.",
+)
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="The job's YAML or JSON file, or - for standard input. Flags override it.",
 )
 
 
-def submit(
-    target: Target,
-    output: Output,
-    flags: JobFlags,
-    *,
-    name: str,
-    config: Path | None,
-    from_trial: str,
-    user_args: tuple[str, ...],
-    words: tuple[str, ...],
-    stream_logs: bool,
-    if_not_exists: bool = False,
-    raw: bool = False,
-    cancel_on_interrupt: bool = False,
-) -> int:
-    """Submit one job; with `stream_logs` follow it and return its exit code.
+@click.command(cls=WithUserArgs)
+@click.argument("job", required=False)
+@config_option
+@from_trial_option
+@job_flags
+@click.option("--async", "asynchronous", is_flag=True, help="Return once the job is queued (the default).")
+@click.option(
+    "--stream-logs", is_flag=True, help="Show the log until the job ends, and exit with the job's exit code."
+)
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="Accept a job of this name that exists with the same content; with another one, show the differences.",
+)
+@follow_options
+@kms_flags
+@gcloud_wide_flags
+@server_options
+@output_options
+def submit_training(target: Target, output: "Output", **parameters: Any) -> int | None:
+    """Submit a training job. Arguments after -- go to the training program.
 
-    With `if_not_exists` a job of that name with the same content counts as the submitted one; with another content it
-    is an AlreadyExists with the differences.
+    The default JOB is made from the name of the config and the time.
     """
-    source, user_args, flags = _source(target, config, from_trial, user_args, flags)
-    draft, project = _draft(source, flags, name, user_args)
-    if if_not_exists and not draft.name:
-        raise click.UsageError(
-            "argument --if-not-exists: give the job a name, as JOB or as the config's jobId. The default name has the "
-            "time in it, so that no such job ever exists."
-        )
-    state = LocalState(target.state_dir)
-    server = find_server(target)
-    if server is None or server.local:
-        draft = submission.with_default_machine(draft, notify)
-    with _proposing_build(draft, words, user_args):
-        checked = _check(draft, target, server, _catalog(server, state))
-    _notify_substitution(checked, server, state)
-    if checked.training_input.hyperparameters is not None:
-        notify(study_plan.headline(checked.training_input.hyperparameters))
-    if project is not None:
-        ensure_built(project)
-        if server is not None and not server.local:
-            notify(f"The image is on this machine. Agents elsewhere need it in a registry: {_PUSH}")
-    server = _ready(target, server, state)
-    with client_of(server, target) as client:
-        bucket = flags.text("staging_bucket")
-        storage = state.storage_url() if server.local else ""
-        job_dir = str(get(draft.data, "trainingInput.jobDir") or "")
+    if parameters["asynchronous"] and parameters["stream_logs"]:
+        raise click.UsageError("argument --async: At most one of --async | --stream-logs can be specified.")
+    for flag in ("raw", "cancel_on_interrupt"):
+        if parameters[flag] and not parameters["stream_logs"]:
+            raise click.UsageError(f"argument --{flag.replace('_', '-')}: It needs --stream-logs.")
+    flags = _checked(pop_flags(parameters))
+    from trainyard_cli.commands.jobs import submitting
 
-        if storage and job_dir.startswith("gs://"):
-            ensure_bucket(job_dir, storage, notify)
-        existing: list[dict[str, Any]] = []
-
-        def same(requested: Mapping[str, Any]) -> dict[str, Any]:
-            existing.append(existing_job(client, draft.name, requested))
-            return existing[0]
-
-        activity = Activity()
-        upload = to_bucket(bucket, storage, activity.notify) if bucket else to_server(client)
-        with activity, _proposing_build(draft, words, user_args), _naming_again(if_not_exists):
-            activity.report("packaging" if draft.program is not None else _SUBMITTING)
-            job = submission.submit(
-                draft,
-                client,
-                upload=_reported(upload, activity),
-                notify=activity.notify,
-                if_exists=same if if_not_exists else None,
-            )
-        _announce(job, output, target.flags, stream_logs=stream_logs, is_new=not existing)
-        if not stream_logs:
-            return 0
-        screen = screen_for(sys.stderr, sys.stderr, raw=raw)
-        return stream(client, job["jobId"], screen, cancel_on_interrupt=cancel_on_interrupt)
+    return submitting.submit(
+        target,
+        output,
+        flags,
+        **_job(parameters),
+        stream_logs=parameters["stream_logs"],
+        if_not_exists=parameters["if_not_exists"],
+        raw=parameters["raw"],
+        cancel_on_interrupt=parameters["cancel_on_interrupt"],
+    )
 
 
-def existing_job(client: Client, name: str, requested: Mapping[str, Any]) -> dict[str, Any]:
-    """The job of that name. Raises AlreadyExists if its content is another one, or if it was deleted."""
-    try:
-        job = client.get_job(name)
-    except NotFound as error:
-        raise AlreadyExists(
-            f"A job {name} existed and was deleted. A name is never used again: give the job another one."
-        ) from error
-    check_same(job, requested)
-    return job
+@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def submit_prediction() -> None:
+    """Refused: batch prediction is not offered."""
+    raise click.ClickException(
+        "Batch prediction is not offered here: jobs are training jobs. A training job with an image or a script "
+        "of your own can read a model and write predictions."
+    )
 
 
-def validate(
-    target: Target,
-    output: Output,
-    flags: JobFlags,
-    *,
-    name: str,
-    config: Path | None,
-    from_trial: str,
-    user_args: tuple[str, ...],
-    words: tuple[str, ...],
-    fix: bool = False,
-) -> None:
-    """Run the checks of submit, locally and at a running server, and print the gang.
+@click.command(cls=WithUserArgs)
+@click.argument("job", required=False)
+@config_option
+@from_trial_option
+@job_flags
+@click.option("--fix", is_flag=True, help="First restore the indentation that the config has lost.")
+@server_options
+@output_options
+def validate(target: Target, output: "Output", fix: bool, **parameters: Any) -> None:
+    """Check a job and show its replicas, without submitting it.
 
-    With `fix` restore the indentation of the config first; that of standard input goes to stdout, unchecked.
+    With --fix, a config from standard input is printed with its indentation, and not checked.
     """
-    if fix and _fix(config):
-        return
-    source, user_args, flags = _source(target, config, from_trial, user_args, flags)
-    draft, project = _draft(source, flags, name, user_args)
-    state = LocalState(target.state_dir)
-    found = find_server(target)
-    if found is None or found.local:
-        draft = submission.with_default_machine(draft, notify)
-    catalog = _catalog(found, state)
-    server = running_server(target)
-    with _proposing_build(draft, [word for word in words if word != "--fix"], user_args):
-        job = _check(draft, target, found, catalog)
-        if server is not None:
-            with client_of(server, target) as client, submission.in_users_terms(draft):
-                client.validate_job(draft.named(draft.name or next(submission.job_names(draft))))
-    _notify_substitution(job, found, state)
-    groups = jobs.gang_of(job.training_input, catalog or _shown_catalog(server, state))
-    study = job.training_input.hyperparameters
-    if not output.for_people:
-        plan = {} if study is None else {"study": study_plan.data(study)}
-        checked_input = job.canonical()["trainingInput"]
-        echo(formats.render(output, {"trainingInput": checked_input, **plan, "replicas": groups}))
-        return
-    checked = (
-        f"accepted by the server at {server.url}" if server else "checked locally only: no server is running"
+    flags = _checked(pop_flags(parameters))
+    from trainyard_cli.commands.jobs import submitting
+
+    submitting.validate(
+        target,
+        output,
+        flags,
+        **_job(parameters),
+        fix=fix,
     )
-    echo(f"The job is valid ({checked}). Nothing was submitted.")
-    if draft.program is not None:
-        echo(f"It would package {draft.program.shown} and run {draft.program.module}.")
-    if project is not None:
-        echo(f"It would build {project.name} as {project.image}.")
-    if study is not None:
-        echo("\n" + "\n".join(study_plan.lines(study)))
-    if groups:
-        echo("\n" + ("Of each trial:\n" if study is not None else "") + jobs.gang_text(groups))
 
 
-def _source(
-    target: Target, config: Path | None, from_trial: str, user_args: tuple[str, ...], flags: JobFlags
-) -> tuple[Path | ConfigFile | None, tuple[str, ...], JobFlags]:
-    """The config of the job, the arguments of its program and its flags: of the config's file, or of a trial."""
-    if not from_trial:
-        return config, user_args, flags
-    if config is not None:
-        raise click.UsageError(
-            "argument --from-trial: At most one of --config | --from-trial can be specified."
-        )
-    with connect(target) as client:
-        source, flags = trial_config(client, from_trial, user_args, notify, flags)
-    return source, (), flags
+def _job(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the commands that make a job, besides its flags."""
+    return {
+        "name": parameters["job"] or "",
+        "config": parameters["config"],
+        "from_trial": parameters["from_trial"] or "",
+        "user_args": parameters["user_args"],
+        "words": parameters["words"],
+    }
 
 
-def _draft(
-    config: Path | ConfigFile | None, flags: JobFlags, name: str, user_args: tuple[str, ...]
-) -> tuple[submission.JobDraft, Project | None]:
-    """The job, and the project of --build, whose image it has."""
-    draft = submission.draft(config, flags, current_dir=_current_dir(), name=name, user_args=user_args)
-    if not flags.text("build"):
-        return draft, None
-    project = images.project(Path(flags.text("build")).expanduser())
-    return submission.with_image(draft, project.image), project
-
-
-@contextmanager
-def _proposing_build(
-    draft: submission.JobDraft, words: Sequence[str], user_args: Sequence[str]
-) -> Iterator[None]:
-    """Add the command line with --build to the errors of a job whose image is still to be built."""
-    try:
-        yield
-    except InvalidArgument as error:
-        if not submission.lacks_program(draft):
-            raise
-        beside = [draft.config.path.absolute().parent] if draft.config and draft.config.path != STDIN else []
-        command = command_with_build(words, user_args, [*beside, _current_dir()])
-        if command:
-            hint = f"A Dockerfile is beside it. To build its image and submit the job:  {command}"
-        else:
-            hint = (
-                "To run a program of yours, name it with --package-path: a script, a directory or a package. With a "
-                "Dockerfile, --build DIR builds its image and uses it."
-            )
-        raise InvalidArgument(f"{error.message}\n{hint}") from error
-
-
-@contextmanager
-def _naming_again(if_not_exists: bool) -> Iterator[None]:
-    """Add to the refusal of a name that is in use what to do about it."""
-    try:
-        yield
-    except AlreadyExists as error:
-        if if_not_exists:
-            raise
-        raise AlreadyExists(
-            f"{error.message}\nGive the job another name. With --if-not-exists a job of this name that has the same "
-            "content counts as the submitted one."
-        ) from error
-
-
-def _fix(config: Path | None) -> bool:
-    """Restore the indentation of a config. True if it was printed, and there is nothing to check."""
-    if config is None:
-        raise click.UsageError("argument --fix: needs --config.")
-    fixed = config_file.fixed(config)
-    if config == STDIN:
-        if fixed is None:
-            raise InvalidArgument(
-                "There is nothing to fix: no indentation is lost, or it cannot be restored."
-            )
-        echo(fixed, nl=False)
-        return True
-    if fixed is None:
-        notify(f"Nothing to fix in {config}: no indentation is lost, or it cannot be restored.")
-    else:
-        config_file.write(config, fixed)
-        notify(f"Restored the indentation of {config}; keys and values are unchanged.")
-    return False
-
-
-def _notify_substitution(job: Job, server: Server | None, state: LocalState) -> None:
-    """Say what stands in for the framework of the job's runtime version, by the shipped file: those of agents elsewhere
-    are not known here."""
-    site_file = state.options().runtimes if server is None or server.local else ""
-    text = load_runtimes(Path(site_file) if site_file else None).substitution(
-        job.training_input.runtime_version
-    )
-    if text:
-        notify(text)
-
-
-def _announce(
-    job: dict[str, Any], output: Output, flags: str, *, stream_logs: bool, is_new: bool = True
-) -> None:
-    job_id = job["jobId"]
-    if is_new:
-        notify(f"Job [{job_id}] submitted successfully.")
-    else:
-        notify(f"Job [{job_id}] exists with the same content: it is {job['state']}. Nothing was submitted.")
-    if is_new and not stream_logs:
-        notify(
-            "Your job is still active. You may view the status of your job with the command\n\n"
-            f"  $ jobs describe {job_id}{flags}\n\n"
-            "or continue streaming the logs with the command\n\n"
-            f"  $ jobs stream-logs {job_id}{flags}\n"
-        )
-    if output.for_people:
-        # The live view follows, and says the same.
-        if not (stream_logs and is_live(sys.stdout) and is_live(sys.stderr)):
-            echo(f"jobId: {job_id}\nstate: {job.get('state', 'QUEUED')}")
-    else:
-        echo(formats.render(output, job))
-    sys.stdout.flush()
-
-
-def _check(draft: submission.JobDraft, target: Target, server: Server | None, catalog: Catalog | None) -> Job:
-    """Check locally. Raises InvalidArgument with every violation, also those that only a running server knows."""
-    try:
-        return submission.check_locally(draft, catalog)
-    except InvalidArgument as error:
-        if catalog is None and server is not None:
-            raise _refusal(draft, target, server) or error from None
-        raise
-
-
-def _refusal(draft: submission.JobDraft, target: Target, server: Server) -> InvalidArgument | None:
-    """The server's refusal of the job; None if it does not answer, or refuses for another reason."""
-    try:
-        with (
-            Client(server, target.project, retry_delays=NO_RETRIES) as client,
-            submission.in_users_terms(draft),
-        ):
-            client.validate_job(draft.named(draft.name or "job"))
-    except InvalidArgument as error:
-        return error
-    except TrainyardError:
-        return None
-    return None
-
-
-def _catalog(server: Server | None, state: LocalState) -> Catalog | None:
-    """The catalog that the local server will start with; None for a running server, which validates itself."""
-    if server is not None and (not server.local or state.process("server")):
-        return None
-    site_file = state.options().machine_types
-    return load_catalog(Path(site_file) if site_file else None)
-
-
-def _shown_catalog(server: Server | None, state: LocalState) -> Catalog:
-    """The probable catalog of a running server, for display only."""
-    process = state.process("server") if server is not None and server.local else None
-    command = process.command if process else ()
-    if "--machine-types" in command[:-1]:
-        with suppress(InvalidArgument):
-            return load_catalog(Path(command[command.index("--machine-types") + 1]))
-    return load_catalog()
-
-
-def _current_dir() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise FailedPrecondition("The current directory was deleted. Change to another one.") from None
-
-
-def _ready(target: Target, server: Server | None, state: LocalState) -> Server:
-    """The configured server, or the local one, started if necessary."""
-    if server is not None and not server.local:
-        return server
-    with Activity() as activity:
-        ensure_up(state, activity.notify, activity.report)
-    started = state.server()
-    if started is None:
-        raise Unavailable(f"The state directory {target.state_dir} was removed.")
-    return started
-
-
-def _reported(upload: Uploader, activity: Activity) -> Uploader:
-    """The uploader, with its steps shown."""
-
-    def reported(job_id: str, archive: Archive) -> str:
-        activity.report(f"uploading {archive.path.name} ({sized(archive.size)})")
-        address = upload(job_id, archive)
-        activity.report(_SUBMITTING)
-        return address
-
-    return reported
+def _checked(flags: JobFlags) -> JobFlags:
+    """Validate --staging-bucket. Raises a usage error."""
+    bucket = flags.text("staging_bucket")
+    name = bucket.removeprefix("gs://").rstrip("/")
+    if bucket and (not name or "/" in name or not bucket.startswith("gs://")):
+        raise click.UsageError(f"argument --staging-bucket: Must be of form gs://BUCKET; this is {bucket!r}.")
+    return flags

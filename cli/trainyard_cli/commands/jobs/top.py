@@ -11,9 +11,12 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
 
+import click
+
 from trainyard_cli.client import Client
+from trainyard_cli.commands.shared.options import connected, output_options
 from trainyard_cli.output.jobs import formats
-from trainyard_cli.output.jobs.active_jobs import ActiveJobs, as_data, headline, page, wide_rows
+from trainyard_cli.output.jobs.active_jobs import ActiveJobs, headline, page, wide_rows
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.log.log_screen import STATE_STYLES
 from trainyard_cli.output.text.bottom_line import is_live
@@ -32,12 +35,20 @@ _ENTER_PAGE, _LEAVE_PAGE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _TOP, _END_OF_ROW, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-def top(client: Client, output: Output, *, once: bool) -> None:
-    """Show the page until q or Ctrl-C. With `once`, and where it cannot be drawn in place, print the table."""
+@click.command()
+@click.option("--once", is_flag=True, help="Print the table once, as into a pipe.")
+@connected
+@output_options
+def top(client: Client, output: Output, once: bool) -> None:
+    """Show all active jobs and what they do, live; q quits.
+
+    Jobs of all projects that you have a role in: step, main metric, speed, time left, CPU and memory in use; for a
+    queued one why it waits.
+    """
     view = client.active_jobs()
-    if not output.for_people:
-        echo(formats.render(output, as_data(view)))
-    elif once or not is_live(sys.stdout):
+    if formats.printed(output, [job.model_dump(mode="json", exclude_none=True) for job in view.jobs]):
+        return
+    if once or not is_live(sys.stdout):
         rows = wide_rows(ActiveJobs(client.project).lines(view))
         echo("\n".join([headline(view), *([""] if rows else []), *rows]))
     else:

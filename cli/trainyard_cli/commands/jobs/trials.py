@@ -1,18 +1,39 @@
-"""`jobs trials`: the trials of a study."""
+"""`jobs trials`: the trials of a study, best first."""
 
 from datetime import UTC, datetime
 
+import click
+
 from trainyard_cli.client import Client
+from trainyard_cli.commands.shared.options import connected, job_argument, output_options
 from trainyard_cli.local.connect import notify
 from trainyard_cli.output.jobs import formats, studies
 from trainyard_cli.output.jobs.formats import Output
+from trainyard_cli.output.text.safe import echo
 
 
-def trials(client: Client, job: str, output: Output, metric: str, goal: str) -> str:
-    """The trials, best first; for people with a line about all of them."""
-    view = client.trials(job, metric, goal)
-    if not output.for_people:
-        rows = [trial.model_dump(mode="json", exclude_none=True) for trial in studies.best_first(view)]
-        return formats.render(output, rows)
+@click.command()
+@job_argument
+@click.option(
+    "--metric", default="", help="Rank them by this metric that they reported.  [default: the study's]"
+)
+@click.option(
+    "--goal",
+    type=click.Choice(("maximize", "minimize"), case_sensitive=False),
+    default=None,
+    help="Whether that metric is to be large or small.  [default: as its name says]",
+)
+@connected
+@output_options
+def trials(client: Client, output: Output, job: str, metric: str, goal: str | None) -> None:
+    """Show the trials of a study, best first: state, metric, hyperparameters and times.
+
+    Everything about one of them: jobs describe JOB/7, jobs stream-logs JOB/7.
+    """
+    view = client.trials(job, metric, goal or "")
+    rows = [trial.model_dump(mode="json", exclude_none=True) for trial in studies.best_first(view)]
+    if formats.printed(output, rows):
+        return
     notify(" ".join(filter(None, (studies.totals(view), view.message, studies.unranked(view)))))
-    return studies.trials_text(view, datetime.now(UTC)) if view.trials else ""
+    if view.trials:
+        echo(studies.trials_text(view, datetime.now(UTC)))

@@ -1,15 +1,21 @@
-"""`trainyard login`, `tokens` and `projects`: what they ask, save and print."""
+"""`trainyard login`, `logout`, `tokens` and `projects`."""
 
 import math
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
-from trainyard_cli.client import Client
+from trainyard_cli.commands.shared.options import (
+    ca_file_option,
+    connected,
+    expires_option,
+    output_options,
+    server_options,
+)
 from trainyard_cli.local.connect import connect, notify
 from trainyard_cli.logins import read_logins, save_logins
 from trainyard_cli.output.jobs import formats
@@ -18,6 +24,7 @@ from trainyard_cli.output.jobs.formats import timestamp as _time
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import (
     DEFAULT_PROJECT,
+    PERSON_ROLES,
     Server,
     Target,
     checked_token,
@@ -26,19 +33,39 @@ from trainyard_cli.settings import (
     read_token,
     server_url,
 )
-from trainyard_cli.v1_client import RETRY_DELAYS
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
-from trainyard_protocol.views.people import LONGEST_EXPIRY_S, PersonRole, TokenRequest, TokenView
-from trainyard_protocol.views.views import Me
+
+if TYPE_CHECKING:
+    from trainyard_cli.client import Client
+    from trainyard_protocol.views.people import NewToken, PersonRole, TokenView
+    from trainyard_protocol.views.views import Me
 
 _ALL = "*"
+_all_projects = click.option("--all-projects", is_flag=True, help="A role in all projects, also future ones.")
 
 
+@click.command()
+@click.argument("url", metavar="URL")
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help="File with the token, or - for standard input.  [default: ask for it]",
+)
+@ca_file_option
 def login(url: str, token_file: Path | None, ca_file: Path | None) -> None:
-    """Check the token with the server, and save both. Raises InvalidArgument, FailedPrecondition, Unauthenticated,
-    Unavailable."""
+    """Save the token of a server. Later commands use that server.
+
+    The token is one that `trainyard tokens create` printed, or that an operator gave you.
+    """
+    from trainyard_cli.client import Client
+    from trainyard_cli.v1_client import RETRY_DELAYS
+
     address = encrypted_url(url, "your")
-    token = _asked_token(address) if token_file is None else given_token(token_file)
+    if token_file is None:
+        where = f"make one on the page {address}/tokens, or ask the server's operator."
+        token = asked_token(f"Token for {address}", hint=f"If you have none: {where}")
+    else:
+        token = given_token(token_file)
     authorities = chosen_ca_file(ca_file)
     server = Server(address, token, ca_file=authorities)
     with Client(server, DEFAULT_PROJECT, retry_delays=RETRY_DELAYS, notify=notify) as client:
@@ -48,8 +75,13 @@ def login(url: str, token_file: Path | None, ca_file: Path | None) -> None:
     notify(f"The token is in {path}. `trainyard logout` removes it.")
 
 
+@click.command()
+@click.argument("url", metavar="[URL]", required=False, default="")
 def logout(url: str) -> None:
-    """Forget a saved token. Raises NotFound for a server without one."""
+    """Forget the saved token of a server.
+
+    The default URL is the one that commands use now. Without a saved login they use this machine's own service.
+    """
     logins = read_logins()
     address = server_url(url) or logins.current
     if address not in logins.tokens:
@@ -59,67 +91,72 @@ def logout(url: str) -> None:
     echo(f"Logged out of {address}. The token is still valid: `trainyard tokens revoke` ends one.")
 
 
+@click.command()
+@click.option("--description", default="", help="What it is for, such as the name of a machine.")
+@expires_option
+@click.option("--for", "owner", default="", metavar="NAME", help="Another person. Operators only.")
+@click.option("--agent", default="", metavar="NAME", help="A worker agent. Operators only.")
+@server_options
+@output_options
 def create_token(
-    target: Target, output: Output, owner: str, description: str, expires_s: float | None, *, for_agent: bool
+    target: Target, output: Output, description: str, expires: float | None, owner: str, agent: str
 ) -> None:
-    """Make a token. Its secret alone goes to stdout, for scripts."""
-    if expires_s is not None and not 0 < expires_s <= LONGEST_EXPIRY_S:
-        raise InvalidArgument(Violation("expires", f"is above 0 and at most {LONGEST_EXPIRY_S // 86400}d."))
-    request = TokenRequest(
-        owner=owner,
-        for_agent=for_agent,
-        description=description,
-        expires_in_s=math.ceil(expires_s) if expires_s else None,
-    )
+    """Make a token with your own roles. It is printed this once."""
+    if owner and agent:
+        raise click.UsageError("argument --agent: At most one of --agent | --for can be specified.")
     with connect(target) as client:
-        made = client.create_token(request)
-    if not output.for_people:
-        echo(formats.render(output, made.model_dump(mode="json")))
+        created = new_token(client, owner or agent, description, expires, for_agent=bool(agent))
+    if formats.printed(output, created):
         return
-    token = made.token
+    token = created.token
     whose = f"the agent {token.owner}" if token.for_agent else token.owner
     until = f"expires {_time(token.expires_at)}" if token.expires_at else "does not expire"
     notify(f"The token {token.token_id} of {whose} {until}. It is shown this once:")
-    echo(made.secret)
+    echo(created.secret)
 
 
-def list_tokens(target: Target, output: Output, *, everybody: bool) -> None:
-    with connect(target) as client:
-        tokens = client.tokens(everybody=everybody).tokens
-    if not output.for_people:
-        echo(formats.render(output, [token.model_dump(mode="json") for token in tokens]))
+@click.command()
+@click.option("--all", "everybody", is_flag=True, help="Those of everybody. Operators only.")
+@connected
+@output_options
+def list_tokens(client: "Client", output: Output, everybody: bool) -> None:
+    """List your tokens, without their secrets."""
+    tokens = client.tokens(everybody=everybody).tokens
+    if formats.printed(output, tokens):
         return
     now = datetime.now(UTC)
     headers = ["ID", "OWNER", "STATE", "CREATED", "EXPIRES", "LAST USED", "DESCRIPTION"]
     echo(formats.table(headers, [_token_row(token, now) for token in tokens]))
 
 
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option(
+    "--owner", default="", metavar="NAME", help="All tokens of a person or an agent. Operators only."
+)
+@server_options
 def revoke_tokens(target: Target, ids: Sequence[str], owner: str) -> None:
-    """Revoke the tokens of these ids, or all valid ones of an owner. Raises NotFound for an owner without any."""
+    """Revoke tokens. Their sessions and followed logs end at once."""
+    if bool(ids) == bool(owner):
+        raise click.UsageError("Exactly one of ID... | --owner must be specified.")
     with connect(target) as client:
-        if owner:
-            now = datetime.now(UTC)
-            theirs = [token for token in client.tokens(everybody=True).tokens if token.owner == owner]
-            ids = [token.token_id for token in theirs if not token.ended(now)]
-            if not ids:
-                raise NotFound(
-                    f"{owner} has no valid token. `trainyard tokens list --all` shows everybody's."
-                )
-        for token_id in dict.fromkeys(ids):
+        for token_id in dict.fromkeys(ids or _valid_tokens(client, owner)):
             revoked = client.revoke_token(token_id)
             notify(f"Revoked the token [{revoked.token_id}] of {revoked.owner}.")
 
 
-def list_projects(target: Target, output: Output) -> None:
-    with connect(target) as client:
-        view = client.projects()
-    if not output.for_people:
-        echo(formats.render(output, [project.model_dump(mode="json") for project in view.projects]))
+@click.command()
+@connected
+@output_options
+def list_projects(client: "Client", output: Output) -> None:
+    """List the projects that you may see, with your role."""
+    view = client.projects()
+    if formats.printed(output, view.projects):
         return
     if view.role:
         notify(f"Your role in all projects: {view.role}.")
     if view.projects:
-        echo(formats.table(["PROJECT", "ROLE"], [[one.project, one.role] for one in view.projects]))
+        echo(formats.table(["PROJECT", "ROLE"], [[row.project, row.role] for row in view.projects]))
     elif view.role:
         notify("There is no project yet: the first job in one, or its first member, makes it.")
     else:
@@ -128,40 +165,84 @@ def list_projects(target: Target, output: Output) -> None:
         )
 
 
-def list_members(target: Target, output: Output, project: str) -> None:
+@click.command()
+@click.argument("name", metavar="[PROJECT]", required=False, default="")
+@_all_projects
+@server_options
+@output_options
+def list_members(target: Target, output: Output, name: str, all_projects: bool) -> None:
+    """List who has a role in a project.  [default: --project]"""
+    if name and all_projects:
+        raise click.UsageError(
+            "argument --all-projects: At most one of PROJECT | --all-projects can be specified."
+        )
+    project = _ALL if all_projects else name or target.project
     with connect(target) as client:
         members = client.members(project).members
-    if not output.for_people:
-        echo(formats.render(output, [member.model_dump(mode="json") for member in members]))
+    if formats.printed(output, members):
         return
     if not members:
-        notify(f"{_where(project)} has no members. People with a role in all projects may use it.")
+        where = "The list of all projects" if project == _ALL else f"The project {project}"
+        notify(f"{where} has no members. People with a role in all projects may use it.")
         return
-    rows = [[one.name, one.role, _time(one.since), one.given_by] for one in members]
+    rows = [[member.name, member.role, _time(member.since), member.given_by] for member in members]
     echo(formats.table(["NAME", "ROLE", "SINCE", "GIVEN BY"], rows))
 
 
-def add_member(target: Target, project: str, person: str, role: str) -> None:
-    with connect(target) as client:
-        member = client.set_role(project, person, cast("PersonRole", role))
-    where = "all projects" if project == _ALL else f"the project {project}"
+@click.command()
+@click.argument("person", metavar="NAME")
+@click.option("--role", type=click.Choice(PERSON_ROLES), required=True, help="What the person may do there.")
+@_all_projects
+@connected
+def add_member(client: "Client", person: str, role: str, all_projects: bool) -> None:
+    """Give a person a role in --project, in place of an earlier one.
+
+    The project need not exist yet, nor need the person be known: the role waits for its first token or sign-in.
+    """
+    project = _ALL if all_projects else client.project
+    member = client.set_role(project, person, cast("PersonRole", role))
+    where = "all projects" if all_projects else f"the project {project}"
     notify(f"{member.name} is {'an' if role == 'admin' else 'a'} {role} of {where}.")
 
 
-def remove_member(target: Target, project: str, person: str) -> None:
-    with connect(target) as client:
-        client.remove_role(project, person)
-    where = "all projects" if project == _ALL else f"the project {project}"
+@click.command()
+@click.argument("person", metavar="NAME")
+@_all_projects
+@connected
+def remove_member(client: "Client", person: str, all_projects: bool) -> None:
+    """Take a person's role in --project away. What it follows ends at once; its jobs go on."""
+    client.remove_role(_ALL if all_projects else client.project, person)
+    where = "all projects" if all_projects else f"the project {client.project}"
     notify(f"{person} has no role of its own in {where} any more.")
 
 
-def _asked_token(url: str) -> str:
+def new_token(
+    client: "Client", owner: str, description: str, expires_s: float | None, *, for_agent: bool
+) -> "NewToken":
+    """Make a token. Raises InvalidArgument."""
+    from trainyard_protocol.views.people import LONGEST_EXPIRY_S, TokenRequest
+
+    if expires_s is not None and not 0 < expires_s <= LONGEST_EXPIRY_S:
+        raise InvalidArgument(Violation("expires", f"is above 0 and at most {LONGEST_EXPIRY_S // 86400}d."))
+    return client.create_token(
+        TokenRequest(
+            owner=owner,
+            for_agent=for_agent,
+            description=description,
+            expires_in_s=math.ceil(expires_s) if expires_s else None,
+        )
+    )
+
+
+def asked_token(prompt: str, *, hint: str = "") -> str:
+    """The token that a person types. Raises a usage error without a terminal."""
     if not sys.stdin.isatty():
         raise click.UsageError(
             "There is no terminal to ask for the token at: give --token-file FILE, or - for stdin."
         )
-    notify(f"If you have none: make one on the page {url}/tokens, or ask the server's operator.")
-    return checked_token(click.prompt(f"Token for {url}", hide_input=True, err=True), "what was typed")
+    if hint:
+        notify(hint)
+    return checked_token(click.prompt(prompt, hide_input=True, err=True), "what was typed")
 
 
 def given_token(path: Path) -> str:
@@ -170,7 +251,16 @@ def given_token(path: Path) -> str:
     return checked_token(sys.stdin.readline(), "standard input")
 
 
-def _who(me: Me) -> str:
+def _valid_tokens(client: "Client", owner: str) -> list[str]:
+    """The ids of an owner's valid tokens. Raises NotFound for an owner without any."""
+    now = datetime.now(UTC)
+    theirs = [token for token in client.tokens(everybody=True).tokens if token.owner == owner]
+    if ids := [token.token_id for token in theirs if not token.ended(now)]:
+        return ids
+    raise NotFound(f"{owner} has no valid token. `trainyard tokens list --all` shows everybody's.")
+
+
+def _who(me: "Me") -> str:
     roles = ", ".join(
         f"{role} of {'all projects' if project == _ALL else project}"
         for project, role in sorted(me.projects.items())
@@ -178,11 +268,7 @@ def _who(me: Me) -> str:
     return f"{me.name} ({roles or 'without a role in any project yet'})"
 
 
-def _where(project: str) -> str:
-    return "The list of all projects" if project == _ALL else f"The project {project}"
-
-
-def _token_row(token: TokenView, now: datetime) -> list[str]:
+def _token_row(token: "TokenView", now: datetime) -> list[str]:
     state = token.ended(now) or ("in a file" if token.source == "file" else "valid")
     owner = f"{token.owner} (agent)" if token.for_agent else token.owner
     expires = _time(token.expires_at) or ("never" if token.source == "made" else "")

@@ -5,62 +5,89 @@ A value is never an argument of a command: everybody on a machine may read those
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from trainyard_cli.commands.shared.options import connected, output_options, server_options
 from trainyard_cli.local.connect import connect, notify
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Target
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.views.secrets import MAX_VALUE_BYTES
+
+if TYPE_CHECKING:
+    from trainyard_cli.client import Client
 
 
-def set_secret(target: Target, name: str, file: Path | None) -> None:
-    """Set the value that the file, standard input or the person at the terminal gives. Raises InvalidArgument."""
-    value = _asked(name) if file is None and sys.stdin.isatty() else _read(file)
+@click.command()
+@click.argument("name")
+@click.argument("value", nargs=-1, metavar="")
+@click.option(
+    "--from-file",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help="File with the value, or - for standard input.  [default: ask for it, or standard input]",
+)
+@server_options
+def set_secret(target: Target, name: str, value: tuple[str, ...], file: Path | None) -> None:
+    """Set a secret of --project, in place of an earlier value. Admins of the project only.
+
+    Nobody can read the value again, but whoever may submit jobs can run a program that gets it.
+    """
+    if value:
+        raise click.UsageError(
+            "A value is no argument, which everybody on this machine can read: type it where it is asked for, or give "
+            "it by standard input or --from-file."
+        )
+    if file is None and sys.stdin.isatty():
+        secret = click.prompt(f"Value of {name}", hide_input=True, err=True)
+    else:
+        secret = _read(file)
     with connect(target) as client:
-        client.set_secret(name, value)
+        client.set_secret(name, secret)
     notify(f"Set the secret {name} of the project {target.project}. Jobs that start from now on get it.")
 
 
-def list_secrets(target: Target, output: Output) -> None:
-    with connect(target) as client:
-        secrets = client.secrets().secrets
-    if not output.for_people:
-        echo(formats.render(output, [secret.model_dump(mode="json") for secret in secrets]))
+@click.command()
+@connected
+@output_options
+def list_secrets(client: "Client", output: Output) -> None:
+    """List the secrets of --project: who set them, and the last job that got each."""
+    secrets = client.secrets().secrets
+    if formats.printed(output, secrets):
         return
     if not secrets:
-        notify(f"The project {target.project} has no secrets. An admin adds one: trainyard secrets set NAME")
+        notify(f"The project {client.project} has no secrets. An admin adds one: trainyard secrets set NAME")
         return
     rows = [
         [
-            one.name,
-            one.set_by,
-            formats.timestamp(one.set_at),
-            formats.timestamp(one.last_used_at),
-            one.last_used_by,
+            secret.name,
+            secret.set_by,
+            formats.timestamp(secret.set_at),
+            formats.timestamp(secret.last_used_at),
+            secret.last_used_by,
         ]
-        for one in secrets
+        for secret in secrets
     ]
     echo(formats.table(["NAME", "SET BY", "SET AT", "LAST USED", "BY JOB"], rows))
 
 
-def delete_secrets(target: Target, names: tuple[str, ...]) -> None:
-    with connect(target) as client:
-        for name in dict.fromkeys(names):
-            client.delete_secret(name)
-            notify(f"Deleted the secret {name} of the project {target.project}. Jobs that run keep it.")
-
-
-def _asked(name: str) -> str:
-    value: str = click.prompt(f"Value of {name}", hide_input=True, err=True)
-    return value
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@connected
+def delete_secrets(client: "Client", names: tuple[str, ...]) -> None:
+    """Delete secrets of --project. Jobs that refer to them fail when they start. Admins of the project only."""
+    for name in dict.fromkeys(names):
+        client.delete_secret(name)
+        notify(f"Deleted the secret {name} of the project {client.project}. Jobs that run keep it.")
 
 
 def _read(file: Path | None) -> str:
     """The content as it is: a newline at its end is a part of it."""
+    from trainyard_protocol.views.secrets import MAX_VALUE_BYTES
+
     try:
         if file is None or str(file) == "-":
             source, data = "Standard input", sys.stdin.buffer.read(MAX_VALUE_BYTES + 1)

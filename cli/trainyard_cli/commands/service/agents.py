@@ -1,56 +1,43 @@
-"""`trainyard agents` and `trainyard agent join`: what they ask, run and print."""
+"""`trainyard agents add|list|drain|remove` and `trainyard agent join|storage|doctor|manifest`."""
 
-import math
 import shlex
-import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from trainyard_cli.commands.people.people import given_token
-from trainyard_cli.commands.service import doctor
-from trainyard_cli.local import joined_agent
-from trainyard_cli.local.agent_manifest import AgentManifest
-from trainyard_cli.local.connect import connect, notify
+from trainyard_cli.commands.people.people import asked_token, given_token, new_token
+from trainyard_cli.commands.shared.options import (
+    ca_file_option,
+    connected,
+    expires_option,
+    output_options,
+)
+from trainyard_cli.local.connect import notify
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo
-from trainyard_cli.settings import (
-    Server,
-    Target,
-    checked_token,
-    chosen_ca_file,
-    default_state_dir,
-    encrypted_url,
-)
+from trainyard_cli.settings import Server, chosen_ca_file, default_state_dir, encrypted_url
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.job.machines import GIGABYTE
-from trainyard_protocol.views.agents import AgentsView
-from trainyard_protocol.views.health import sized
-from trainyard_protocol.views.people import TokenRequest
-from trainyard_protocol.views.views import AgentView
 
 if TYPE_CHECKING:
+    from trainyard_cli.client import Client
+    from trainyard_protocol.views.views import AgentView
     from trainyard_storage.tensorflow_front import Reach
 
 
-def add(target: Target, output: Output, name: str, expires_s: float | None) -> None:
-    """Make the token of an agent. The token alone goes to stdout, for scripts."""
-    request = TokenRequest(
-        owner=name,
-        for_agent=True,
-        description=f"agent {name}",
-        expires_in_s=math.ceil(expires_s) if expires_s else None,
-    )
-    with connect(target) as client:
-        server = client.server
-        made = client.create_token(request)
+@click.command()
+@click.argument("name", metavar="NAME")
+@expires_option
+@connected
+@output_options
+def add(client: "Client", output: Output, name: str, expires: float | None) -> None:
+    """Make a token for the agent of a new machine, and print the command to run there. Operators only."""
+    server = client.server
+    created = new_token(client, name, f"agent {name}", expires, for_agent=True)
     line = _join_line(server)
-    if not output.for_people:
-        echo(formats.render(output, {**made.model_dump(mode="json"), "command": line}))
+    if formats.printed(output, {**created.model_dump(mode="json"), "command": line}):
         return
     notify(
         f"On the new machine, with `pip install 'trainyard[agent]'`, run this; it asks for the token:\n\n  {line}\n"
@@ -63,15 +50,16 @@ def add(target: Target, output: Output, name: str, expires_s: float | None) -> N
             "(docs/machines-more.md)."
         )
     notify(f"The token of {name}, shown this once:")
-    echo(made.secret)
+    echo(created.secret)
 
 
-def list_all(target: Target, output: Output) -> None:
-    with connect(target) as client:
-        agents = client.status().agents
-    if not output.for_people:
-        rows = [agent.model_dump(mode="json") | {"state": agent.state} for agent in agents]
-        echo(formats.render(output, rows))
+@click.command()
+@connected
+@output_options
+def list_all(client: "Client", output: Output) -> None:
+    """List the agents: state, runtimes, capacity and last contact."""
+    agents = client.status().agents
+    if formats.printed(output, [agent.model_dump(mode="json") | {"state": agent.state} for agent in agents]):
         return
     if not agents:
         notify("No agent has joined yet: `trainyard agents add NAME` says how.")
@@ -87,11 +75,14 @@ def list_all(target: Target, output: Output) -> None:
             notify(f"{agent.name} starts nothing: {agent.no_room}.")
 
 
-def drain(target: Target, name: str, *, draining: bool) -> None:
-    with connect(target) as client:
-        changed = client.drain_agent(name, draining=draining)
-    for agent in changed.agents:
-        if not draining:
+@click.command()
+@click.argument("name", metavar="NAME")
+@click.option("--undo", is_flag=True, help="Let it start runs again.")
+@connected
+def drain(client: "Client", name: str, undo: bool) -> None:
+    """Start no new run on an agent, by name or id. Its runs go on. Operators only."""
+    for agent in client.drain_agent(name, draining=not undo).agents:
+        if undo:
             notify(f"{agent.name} starts runs again.")
         elif agent.runs:
             notify(f"{agent.name} starts no new run. {formats.count(agent.runs, 'run')} of it go on.")
@@ -99,47 +90,58 @@ def drain(target: Target, name: str, *, draining: bool) -> None:
             notify(f"{agent.name} starts no new run, and has none.")
 
 
-def remove(target: Target, name: str) -> None:
-    with connect(target) as client:
-        removed: AgentsView = client.remove_agent(name)
-    for agent in removed.agents:
+@click.command()
+@click.argument("name", metavar="NAME")
+@connected
+def remove(client: "Client", name: str) -> None:
+    """Forget an agent without unfinished runs, by name or id, and revoke its tokens. Operators only."""
+    for agent in client.remove_agent(name).agents:
         notify(f"Removed {agent.name} ({agent.agent_id}). If its agent still runs there, stop it.")
 
 
-def serve_storage(
-    url: str, ca_file: Path | None, port: int, containers: bool, reach: "Reach", state_dir: Path | None
-) -> int:
-    """Raises InvalidArgument, FailedPrecondition."""
-    from trainyard_storage import storage_front
-
-    address, authorities = encrypted_url(url, "the server's"), chosen_ca_file(ca_file)
-    directory = (state_dir or storage_front.default_directory(default_state_dir())).absolute()
-    return storage_front.run(address, authorities, directory, port, containers=containers, reach=reach)
-
-
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog="AGENT_OPTIONS are those of `python -m trainyard_agent`, such as --cpus 0-7, --runtime docker or "
+    "--job-dir-root /mnt/jobs.",
+)
+@click.argument("url", metavar="URL")
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help="File with the agent's token, or - for standard input.  [default: the one of the last time, else ask for it]",
+)
+@ca_file_option
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The agent's directory.  [default: joined in ~/.local/state/trainyard, for root /var/lib/trainyard-agent]",
+)
+@click.option("--install", is_flag=True, help="Write a systemd unit that does this, instead of doing it now.")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[AGENT_OPTIONS]...")
 def join(
     url: str,
     token_file: Path | None,
     ca_file: Path | None,
     state_dir: Path | None,
-    options: Sequence[str],
-    *,
     install: bool,
+    options: tuple[str, ...],
 ) -> int:
-    """Check that this machine may join, then become its agent, or write its systemd unit. Returns an exit code.
+    """Run jobs of a server on this machine, until Ctrl-C.
 
-    Raises InvalidArgument, FailedPrecondition.
+    Checks the address, the certificate, the token and the versions first. `trainyard agents add` makes the token.
     """
+    from trainyard_cli.local import joined_agent
+
     address = encrypted_url(url, "the agent's")
     joined = joined_agent.JoinedAgent(
-        address, state_dir or joined_agent.default_directory(), chosen_ca_file(ca_file), tuple(options)
+        address, state_dir or joined_agent.default_directory(), chosen_ca_file(ca_file), options
     )
     if token_file is not None and str(token_file) != "-":
         joined = joined.with_token_file(token_file)
     elif token_file is not None:
         joined.save_token(given_token(token_file))
     elif not joined.has_token:
-        joined.save_token(_asked_token(address))
+        joined.save_token(asked_token(f"Agent's token for {address}"))
     if code := joined.check():
         return code
     if not install:
@@ -150,12 +152,87 @@ def join(
     return 0
 
 
-def examine(state_dir: Path | None, options: Sequence[str], output: Output) -> bool:
-    """Print the findings of an agent's doctor. Returns whether there is no problem. Raises FailedPrecondition."""
-    agent = joined_agent.JoinedAgent("", state_dir or joined_agent.default_directory(), None, tuple(options))
-    return doctor.show(agent.examine(), output)
+@click.command()
+@click.argument("url", metavar="URL")
+@ca_file_option
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8479, show_default=True, help="The port on loopback."
+)
+@click.option("--containers", is_flag=True, help="Listen on the address of Docker's bridge too.")
+@click.option(
+    "--reach",
+    type=click.Choice(["all", "public", "none"]),
+    default="none",
+    show_default=True,
+    help="What else containers reach through it, as their HTTPS proxy, where they use TensorFlow's gs://: what this "
+    "machine reaches, public addresses alone, or nothing.",
+)
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Its directory.  [default: storage-front in ~/.local/state/trainyard, for root /var/lib/trainyard-storage]",
+)
+def serve_storage(
+    url: str, ca_file: Path | None, port: int, containers: bool, reach: "Reach", state_dir: Path | None
+) -> int:
+    """Serve the server's storage to this machine's jobs, as gs://, until Ctrl-C.
+
+    The agent gives jobs its address: --replica-env STORAGE_EMULATOR_HOST=http://127.0.0.1:8479/{job}
+    """
+    from trainyard_storage import storage_front
+
+    address, authorities = encrypted_url(url, "the server's"), chosen_ca_file(ca_file)
+    directory = (state_dir or storage_front.default_directory(default_state_dir())).absolute()
+    return storage_front.run(address, authorities, directory, port, containers=containers, reach=reach)
 
 
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog="AGENT_OPTIONS are those that the agent runs with, such as --runtime kubernetes --kubeconfig FILE.",
+)
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The agent's directory.  [default: as for join]",
+)
+@output_options
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[AGENT_OPTIONS]...")
+def examine(state_dir: Path | None, output: Output, options: tuple[str, ...]) -> int:
+    """Check what a joined agent stands on: its engine, its permissions, orphans of runs.
+
+    Exits with 1 if something is wrong.
+    """
+    from trainyard_cli.commands.service import doctor
+    from trainyard_cli.local import joined_agent
+
+    agent = joined_agent.JoinedAgent("", state_dir or joined_agent.default_directory(), None, options)
+    return 0 if doctor.show(agent.examine(), output) else 1
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog="AGENT_OPTIONS are those of `python -m trainyard_agent`, such as --pool 4x16x64. No image is published: "
+    "docs/kubernetes.md says how to build it.",
+)
+@click.option("--server", required=True, metavar="URL", help="The server's address, as pods reach it.")
+@click.option(
+    "--image", required=True, metavar="IMAGE", help="The agent's image, where the nodes can pull it."
+)
+@click.option(
+    "--namespace", default="trainyard", show_default=True, help="The agent's, which has nothing else in it."
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help="File with the agent's token, or - for standard input.  [default: the Secret is made by hand]",
+)
+@ca_file_option
+@click.option(
+    "--runtimes",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Runtimes file for package jobs, whose images nodes pull. It is printed as a ConfigMap.",
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[AGENT_OPTIONS]...")
 def manifest(
     server: str,
     image: str,
@@ -163,18 +240,21 @@ def manifest(
     token_file: Path | None,
     ca_file: Path | None,
     runtimes: Path | None,
-    options: Sequence[str],
+    options: tuple[str, ...],
 ) -> None:
-    """Print the objects of an agent in a cluster. Raises InvalidArgument."""
+    """Print the objects of an agent in a Kubernetes cluster, for `kubectl apply -f -`.
+
+    A namespace, an account with the permissions that the agent needs in it, the token as a Secret, and a Deployment.
+    """
+    from trainyard_cli.local.agent_manifest import AgentManifest
+
     address = encrypted_url(server, "the agent's")
     if Server(address, "").is_loopback:
         raise InvalidArgument(
             f"{address} is this machine alone, which pods do not reach: give its address for them."
         )
     token = given_token(token_file) if token_file is not None else ""
-    wanted = AgentManifest(
-        address, image, namespace, token, chosen_ca_file(ca_file), runtimes, tuple(options)
-    )
+    wanted = AgentManifest(address, image, namespace, token, chosen_ca_file(ca_file), runtimes, options)
     text = wanted.text()
     if not token:
         notify(
@@ -183,22 +263,15 @@ def manifest(
     echo(text.rstrip())
 
 
-def _asked_token(url: str) -> str:
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            "There is no terminal to ask for the token at: give --token-file FILE, or - for stdin."
-        )
-    return checked_token(
-        click.prompt(f"Agent's token for {url}", hide_input=True, err=True), "what was typed"
-    )
-
-
 def _join_line(server: Server) -> str:
     ca_file = ["--ca-file", server.ca_file.name] if server.ca_file is not None else []
     return shlex.join(["trainyard", "agent", "join", server.url, *ca_file])
 
 
-def _row(agent: AgentView, now: datetime) -> list[str]:
+def _row(agent: "AgentView", now: datetime) -> list[str]:
+    from trainyard_protocol.job.machines import GIGABYTE
+    from trainyard_protocol.views.health import sized
+
     capacity, devices = agent.capacity, agent.capacity.accelerators.total()
     return [
         agent.name,

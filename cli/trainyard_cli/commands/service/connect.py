@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from trainyard_cli.client import Client
+from trainyard_cli.commands.shared.options import server_options
 from trainyard_cli.local import host_names, service
 from trainyard_cli.local.connect import notify
 from trainyard_cli.local.state import LocalState
@@ -21,9 +22,20 @@ from trainyard_protocol.views.google import names_of
 from trainyard_storage.google_files import CONFIGURATION, GoogleFiles, GoogleRecord
 
 
-def connect_google(target: Target, *, print_env: bool, hosts: bool) -> None:
-    """Let Google's clients on this machine use the selected server. Again: the same with a new key; programs that run
-    keep theirs."""
+@click.command()
+@click.option("--print-env", is_flag=True, help="Print the variables for eval, and nothing else, to stdout.")
+@click.option(
+    "--hosts/--no-hosts",
+    default=True,
+    help="Whether names that do not resolve are added to /etc/hosts, which needs root. At a terminal it asks.  "
+    "[default: hosts]",
+)
+@server_options
+def connect_google(target: Target, print_env: bool, hosts: bool) -> None:
+    """Make names, certificates, a key and a gcloud configuration for Google's clients.
+
+    They then need no edit: eval "$(trainyard connect google --print-env)"
+    """
     state = LocalState(target.state_dir)
     files = GoogleFiles(state.root / "google")
     server = remote_server(target) or _local_server(state)
@@ -54,8 +66,10 @@ def connect_google(target: Target, *, print_env: bool, hosts: bool) -> None:
     echo("Undo:              trainyard disconnect google")
 
 
+@click.command()
+@server_options
 def disconnect_google(target: Target) -> None:
-    """Undo all that `connect google` has changed."""
+    """Remove names, certificates, key and gcloud configuration, and revoke the key."""
     state = LocalState(target.state_dir)
     files = GoogleFiles(state.root / "google")
     record = files.record()

@@ -10,6 +10,9 @@ import webbrowser
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import click
+
+from trainyard_cli.commands.shared.options import server_options
 from trainyard_cli.local.connect import connect, notify
 from trainyard_cli.local.host_names import dashboard_url
 from trainyard_cli.local.state import detach
@@ -26,6 +29,14 @@ _PAGE = """<!doctype html>
 <title>Trainyard</title>
 <p><a href="{link}">Open the dashboard</a></p>
 """
+
+
+@click.command()
+@server_options
+@click.option("--no-open", is_flag=True, help="Print the sign-in link instead of opening a browser.")
+def dashboard(target: Target, no_open: bool) -> None:
+    """Open the dashboard in a browser, signed in. Prints the link if there is no browser."""
+    show(target, open_it=not no_open)
 
 
 def show(target: Target, *, open_it: bool, launch: Callable[[str], bool] = webbrowser.open) -> None:

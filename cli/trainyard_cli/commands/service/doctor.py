@@ -9,8 +9,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+import click
+
 import trainyard_protocol
 from trainyard_cli.client import Client
+from trainyard_cli.commands.service.service import NOT_HEALTHY
+from trainyard_cli.commands.shared.options import output_options, server_options
 from trainyard_cli.local import checks
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.jobs import formats
@@ -45,9 +49,13 @@ _ADVICE = {
 }
 
 
-def run(target: Target, output: Output, fix: bool) -> bool:
-    """Print the findings and return whether there is no problem."""
-    return show(tuple(examine(target, fix)), output)
+@click.command()
+@click.option("--fix", is_flag=True, help="Fix the problems that can be fixed safely.")
+@server_options
+@output_options
+def doctor(target: Target, output: Output, fix: bool) -> int:
+    """Check this machine, the service and its jobs for problems. Exit code 3 if there are any."""
+    return 0 if show(tuple(examine(target, fix)), output) else NOT_HEALTHY
 
 
 def show(findings: Sequence[Finding], output: Output) -> bool:

@@ -11,6 +11,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import click
+
+from trainyard_cli.output.text.safe import echo
+from trainyard_cli.settings import COMPLETION_VARIABLE
+
 SHELLS = ("bash", "zsh", "fish", "dash", "sh")
 
 _POSIX = """\
@@ -127,6 +132,19 @@ complete --no-files --command jobs --arguments '(_trainyard_completion)'
 """
 
 _TEMPLATES = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH, "dash": _POSIX, "sh": _POSIX}
+
+
+@click.command()
+@click.argument("shell", required=False, type=click.Choice(SHELLS))
+@click.pass_context
+def shell_init(context: click.Context, shell: str | None) -> None:
+    """Print shell code that defines `jobs`. Usage: eval "$(trainyard shell-init)"."""
+    root = context.find_root().command
+    assert isinstance(root, click.Group)
+    jobs = root.commands["jobs"]
+    assert isinstance(jobs, click.Group)
+    verbs = [name for name, command in jobs.commands.items() if not command.hidden]
+    echo(script(shell or guess_shell(), this_program(), verbs, COMPLETION_VARIABLE), nl=False)
 
 
 def script(shell: str, program: Sequence[str], verbs: Sequence[str], variable: str) -> str:

@@ -2,12 +2,14 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from trainyard_cli.commands.service.completion import job_names
 from trainyard_cli.commands.shared.suggestions import unknown_option
 from trainyard_cli.settings import (
     DEFAULT_PROJECT,
@@ -16,24 +18,9 @@ from trainyard_cli.settings import (
     default_project,
     default_state_dir,
 )
+from trainyard_protocol.errors import InvalidArgument
 
 Command = Callable[..., Any]
-
-ca_file_option = click.option(
-    "--ca-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="CA certificates (PEM) for --server.  [default: $TRAINYARD_CA_FILE, else the operating system's]",
-)
-runtimes_option = click.option(
-    "--runtimes",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with your own runtime versions and their images.",
-)
-_state_dir = click.option(
-    "--state-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The local service's directory.  [default: $TRAINYARD_STATE_DIR or ~/.local/state/trainyard]",
-)
 
 
 class JobName(click.ParamType[str]):
@@ -99,6 +86,33 @@ class ContainerUser(click.ParamType[str]):
         return text
 
 
+job_argument = click.argument("job", type=JobName(), shell_complete=job_names)
+jobs_argument = click.argument(
+    "names", type=JobName(), shell_complete=job_names, nargs=-1, required=True, metavar="JOB..."
+)
+ca_file_option = click.option(
+    "--ca-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="CA certificates (PEM) for --server.  [default: $TRAINYARD_CA_FILE, else the operating system's]",
+)
+runtimes_option = click.option(
+    "--runtimes",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with your own runtime versions and their images.",
+)
+expires_option = click.option(
+    "--expires",
+    type=Duration(),
+    metavar="DURATION",
+    help="Life of the token, such as 90d, at most 366d.  [default: it does not expire]",
+)
+_state_dir = click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The local service's directory.  [default: $TRAINYARD_STATE_DIR or ~/.local/state/trainyard]",
+)
+
+
 def state_options(function: Command) -> Command:
     """--state-dir; the command receives `state_dir: Path`."""
 
@@ -147,6 +161,28 @@ def server_options(
     ):
         wrapped = option(wrapped)
     return wrapped
+
+
+def connected(function: Command) -> Command:
+    """The flags of `server_options`; the command receives `client: Client`, which is open until it returns."""
+
+    @functools.wraps(function)
+    def wrapped(*, target: Target, **parameters: Any) -> Any:
+        from trainyard_cli.local.connect import connect
+
+        with connect(target) as client:
+            return function(client=client, **parameters)
+
+    return server_options(wrapped)
+
+
+@contextmanager
+def as_wrong_usage() -> Iterator[None]:
+    """The refusal of a flag's value is a usage error, whoever checks it."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise click.UsageError(error.message) from error
 
 
 def follow_options(function: Command) -> Command:

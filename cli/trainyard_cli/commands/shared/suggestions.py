@@ -1,8 +1,10 @@
-"""Suggestions for mistyped words: the command line that was probably meant. Pure, but for the two click classes."""
+"""Groups of commands: each is imported when it is called for, and a mistyped word gets the line that was meant."""
 
 import difflib
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from importlib import import_module
+from typing import Any
 
 import click
 
@@ -21,6 +23,20 @@ _SYNONYMS = {
     "stop": ("cancel", "down"),
 }
 """Words that other programs use for our commands."""
+
+
+class LazyCommand(click.Command):
+    """Place of a command in a group: what lists and suggestions show of it. The command itself is a function of a
+    module below `trainyard_cli.commands`, such as `jobs.top.top`, imported when somebody calls it."""
+
+    def __init__(self, name: str, place: str, **shown: Any) -> None:
+        super().__init__(name, **shown)
+        self._module, _, self._function = place.rpartition(".")
+
+    def load(self) -> click.Command:
+        command = getattr(import_module(f"trainyard_cli.commands.{self._module}"), self._function)
+        assert isinstance(command, click.Command)
+        return command
 
 
 class CommandGroup(click.Group):
@@ -47,7 +63,8 @@ class CommandGroup(click.Group):
             line = corrected(self, args)
             hint = f" Did you mean:\n  {ctx.command_path} {shlex.join(line)}" if line != args else ""
             raise click.UsageError(f"No such command {word!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, LazyCommand) else command, rest
 
 
 def corrected(group: click.Group, words: Sequence[str]) -> list[str]:

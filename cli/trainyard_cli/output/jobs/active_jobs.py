@@ -3,7 +3,7 @@
 What a job does is in the server's list; its speed follows from the steps of one list after the other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainyard_cli.output.jobs.formats import count, table
@@ -181,8 +181,3 @@ def _shortened(name: str, width: int) -> str:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def as_data(view: ActiveJobsView) -> list[Mapping[str, object]]:
-    """The jobs for `-o json` and the like."""
-    return [job.model_dump(mode="json", exclude_none=True) for job in view.jobs]

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from trainyard_cli.output.jobs import flat_formats
-from trainyard_cli.output.text.safe import printable_json
+from trainyard_cli.output.text.safe import echo, printable_json
 
 _WHOLE = ("json", "yaml", "flattened", "config", "list")
 """The kinds that print a resource without being told its keys."""
@@ -149,6 +149,21 @@ def render(output: Output, data: Any) -> str:
             return text.getvalue().rstrip("\n")
         case _:
             return table([header.upper() for header in headers] if output.heading else [], rows)
+
+
+def printed(output: Output, data: Any) -> bool:
+    """Print models, or what JSON has, in the form for scripts. False if a person is to read it: nothing is printed."""
+    if not output.for_people:
+        echo(
+            render(
+                output, [_as_json(one) for one in data] if isinstance(data, list | tuple) else _as_json(data)
+            )
+        )
+    return not output.for_people
+
+
+def _as_json(data: Any) -> Any:
+    return data.model_dump(mode="json") if hasattr(data, "model_dump") else data
 
 
 def _lines(output: Output, data: Any) -> str:

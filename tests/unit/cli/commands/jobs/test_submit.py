@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_cli.commands.jobs.submit import _check
+from trainyard_cli.commands.jobs.submitting import _check
 from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission.flags import JobFlags
 from trainyard_cli.submission.submit import draft

@@ -1,9 +1,12 @@
 """Mistyped words: the line that was meant, in the error."""
 
+from collections.abc import Iterator
+
+import click
 import pytest
 
 from trainyard_cli.commands import tree
-from trainyard_cli.commands.shared.suggestions import separated
+from trainyard_cli.commands.shared.suggestions import LazyCommand, separated
 from trainyard_cli.main import run
 
 AFTER_DASHES = "Arguments of the training program go after --:\n  "
@@ -49,6 +52,20 @@ def test_mistyped_line_is_refused_with_the_one_that_was_meant(capsys: pytest.Cap
         if code != 2 or printed.out or expected not in printed.err:
             wrong.append(f"{words}: {code}\n{printed.err}")
     assert not wrong, "\n".join(wrong)
+
+
+def commands(group: click.Group) -> Iterator[click.Command]:
+    for command in group.commands.values():
+        yield from commands(command) if isinstance(command, click.Group) else (command,)
+
+
+def test_group_shows_of_a_command_what_the_command_says_of_itself() -> None:
+    places = [command for command in commands(tree.trainyard) if isinstance(command, LazyCommand)]
+    wrong = [
+        place.name for place in places if not str(place.load().help).startswith(str(place.help).rstrip("."))
+    ]
+    assert len(places) > 40
+    assert not wrong
 
 
 def test_separated_words_are_all_there_and_known_flags_keep_their_values() -> None:

@@ -1,4 +1,4 @@
-"""List of jobs. It loads no models: see `v1_client`."""
+"""`jobs list`. It loads no models: see `v1_client`."""
 
 import difflib
 import re
@@ -8,10 +8,13 @@ from typing import Any
 
 import click
 
-from trainyard_cli.local.connect import notify
+from trainyard_cli.commands.shared.gcloud_flags import gcloud_wide_flags, list_flags
+from trainyard_cli.commands.shared.options import output_options, server_options
+from trainyard_cli.local.connect import connect_v1, notify
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
-from trainyard_cli.output.text.safe import printable
+from trainyard_cli.output.text.safe import echo, printable
+from trainyard_cli.settings import Target
 from trainyard_cli.v1_client import V1Client
 from trainyard_protocol.states import JobState
 
@@ -21,7 +24,26 @@ _EXITED = re.compile(
 _CAUSE_WIDTH = 100
 
 
+@click.command()
+@click.option("--filter", "filter_", default="", help="Filter, such as: jobId:census* AND state:FAILED")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of jobs.")
+@click.option("--sort-by", default="", metavar="KEY,~KEY", help="Sort by these keys; ~ means descending.")
+@click.option("--uri", is_flag=True, help="Print only the jobs' URIs.")
+@list_flags
+@gcloud_wide_flags
+@server_options
+@output_options
 def list_jobs(
+    target: Target, output: Output, filter_: str, limit: int | None, sort_by: str, uri: bool
+) -> None:
+    """List jobs."""
+    with connect_v1(target) as client:
+        text = _listed(client, output, filter_=filter_, limit=limit, sort_by=sort_by, uri=uri)
+    if text:
+        echo(text)
+
+
+def _listed(
     client: V1Client,
     output: Output,
     *,

@@ -50,10 +50,10 @@ class JobLife:
         texts = [f"epoch 1 step {n} loss 0.{n:04} examples/s 4711" for n in range(self._lines)]
         time = rfc3339(self._started_at)
         lines = tuple(LogLine(time=time, stream="stdout", text=text) for text in texts)
-        self._ship(order, LogChunk(start=0, lines=lines))
+        self._ship(order, LogChunk.of(0, lines))
         self._report(order, ReplicaState.EXITED)
         end = LogEnd(count=len(lines), sha256=digest(lines))
-        self._ship(order, LogChunk(start=len(lines), lines=(), end=end))
+        self._ship(order, LogChunk(start=len(lines), end=end))
         self._seen = self._server.sync(self._number, seen=self._seen).version
         self._server.sync(self._number, seen=self._seen)
 

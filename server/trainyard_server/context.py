@@ -1,11 +1,10 @@
 """Shared dependencies of the use cases, built once by the composition root."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from trainyard_protocol.job.job_dirs import default_job_dir, moved_job_dir
+from trainyard_protocol.job.job_dirs import default_job_dir
 from trainyard_protocol.job.machines import Catalog
 from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
@@ -56,18 +55,11 @@ class Backend:
 
     def job_dir(self, project: str, owner: str, job_id: str, given: str) -> str:
         """A job's directory: the jobDir that was given, or else the default of this server, of a trial below that of
-        its study; "" without either. One that an earlier release chose has moved with the state directory."""
+        its study; "" without either."""
         settings = self.settings
-        if not settings.default_job_dir:
+        if given or not settings.default_job_dir:
             return given
-        if given:
-            moved = settings.one_user and moved_job_dir(given, settings.default_job_dir, project, job_id)
-            return moved[0] if moved and _has_moved(*moved) else given
         directory = "/".join(job_id.split("."))
         return default_job_dir(
             settings.default_job_dir, project, "" if settings.one_user else owner, directory
         )
-
-
-def _has_moved(directory: str, from_state: str) -> bool:
-    return os.path.isdir(directory) and not os.path.isdir(from_state)  # noqa: PTH112 - of many jobs

@@ -158,7 +158,7 @@ def lies(run: str, random: random.Random) -> list[tuple[str, object]]:
         "exit": ended | {"after_stop": False},
         "address": "x:1",
     }
-    line = {"time": "2026-11-20T12:00:00Z", "stream": "stdout", "text": "line 1"}
+    line = {"time": "2026-11-20T12:00:00Z", "stream": "stdout", "texts": ["line 1"]}
     log = f"/agent/v1/runs/{run}/replicas/master-replica-0/logs"
     sample = {
         "run_id": run,
@@ -174,10 +174,10 @@ def lies(run: str, random: random.Random) -> list[tuple[str, object]]:
         ),
         ("/agent/v1/sync", {"agent": liar, "runs": [{"run_id": run, "replicas": []}] * 2000}),
         ("/agent/v1/sync", {"agent": liar | {"capacity": None}, "runs": [{}] * 1000}),
-        (log, {"start": 0, "lines": [line], "end": {"count": 1, "sha256": "0" * 64}}),
-        (log, {"start": random.choice((-1, 2**63, 2**70)), "lines": [line] * 2000}),
+        (log, {"start": 0, "blocks": [line], "end": {"count": 1, "sha256": "0" * 64}}),
+        (log, {"start": random.choice((-1, 2**63, 2**70)), "blocks": [line] * 2000}),
         ("/agent/v1/usage", {"agent_id": "liar", "samples": [sample] * 100}),
-        ("/agent/v1/runs/%2e%2e/replicas/..%2f..%2fx/logs", {"start": 0, "lines": [line]}),
+        ("/agent/v1/runs/%2e%2e/replicas/..%2f..%2fx/logs", {"start": 0, "blocks": [line]}),
     ]
 
 

@@ -129,7 +129,7 @@ class Show:
             LogLine.parse({"time": at.isoformat().replace("+00:00", "Z"), "stream": stream, "text": text})
             for at, stream, text in lines
         )
-        agent.shipped[run.run_id, task] = agent.ship(task, LogChunk(start=start, lines=shipped), run).next
+        agent.shipped[run.run_id, task] = agent.ship(task, LogChunk.of(start, shipped), run).next
         self._lines.setdefault((run.run_id, task), []).extend(shipped)
 
     def _exit(
@@ -137,7 +137,7 @@ class Show:
     ) -> None:
         lines = self._lines.get((run.run_id, task), [])
         end = LogEnd(count=len(lines), sha256=digest(lines))
-        agent.ship(task, LogChunk(start=len(lines), lines=(), end=end), run)
+        agent.ship(task, LogChunk(start=len(lines), end=end), run)
         agent.exit(task, run=run, logs=False, **ending)
 
     def _train(

@@ -4,7 +4,6 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -134,38 +133,6 @@ def test_job_without_job_dir_has_one_that_is_no_argument_of_its_program(tmp_path
         directory.mkdir(parents=True)
         (directory / "out.txt").write_text("x")
         assert names(listed(api)) == [("out.txt", "file")]
-
-
-def test_job_dir_that_an_earlier_release_chose_moves_with_the_state_directory(tmp_path: Path) -> None:
-    """Its command line gave each job a jobDir, as an absolute path below the state directory."""
-    before, after = tmp_path / "before", tmp_path / "after"
-    (before / "jobs" / "job").mkdir(parents=True)
-    (before / "jobs" / "job" / "out.txt").write_text("x")
-    elsewhere = tmp_path / "own" / "jobs" / "waits"
-
-    def serve(state: Path) -> AbstractContextManager[Server]:
-        settings: dict[str, Any] = {"default_job_dir": f"{state}/jobs", "job_dir_roots": ("/",)}
-        return server(state / "server", Clock(), one_user=True, **settings)
-
-    with serve(before) as api:
-        submit(api, f"{before}/jobs/job")
-        submit(api, str(elsewhere), "waits")
-        assert api.detail()["job_dir"] == f"{before}/jobs/job"
-    before.rename(after)
-    with serve(after) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        api.tick()
-        agent.sync()
-        directories = {order.job_id: order.directory for order in agent.runs.values()}
-        assert directories == {"job": f"{after}/jobs/job", "waits": str(elsewhere)}
-        assert api.detail()["job_dir"] == f"{after}/jobs/job"
-        assert names(listed(api)) == [("out.txt", "file")]
-        (tmp_path / "own").mkdir()
-        (after / "jobs" / "waits").mkdir()
-        assert api.detail("waits")["job_dir"] == str(elsewhere), (
-            "the directory of another place, which is there"
-        )
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_full_disk_refuses_and_all_goes_on_once_there_is_room(api: Server, disk:
     assert_unavailable(api.client.post("/v1/projects/p/jobs/before:cancel", headers=ADMIN), "full")
     request = {
         "start": 0,
-        "lines": [{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "text": "x" * 9999}],
+        "blocks": [{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "texts": ["x" * 9999]}],
     }
     logs = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs"
     assert_unavailable(api.client.post(logs, json=request, headers=AGENT), "full")

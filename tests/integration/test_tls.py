@@ -109,7 +109,7 @@ async def test_agent_says_what_is_wrong_with_the_certificate(served: TlsServer) 
     async def refusal(url: str, ca_file: Path | None) -> str:
         async with ServerClient(url, "token", "key", ca_file) as client:
             with pytest.raises(Unavailable) as caught:
-                await client.send_log("run", "master-replica-0", LogChunk(start=0, lines=()))
+                await client.send_log("run", "master-replica-0", LogChunk(start=0))
             return caught.value.message
 
     assert "no authority that this machine trusts" in await refusal(served.url, None)

@@ -63,7 +63,7 @@ class ServerClient:
 
     async def about(self) -> ServerAbout:
         """The server's version, and the name that the token gives this agent. Raises Unauthenticated,
-        PermissionDenied, Unavailable; NotFound where no Trainyard server answers, or an older one."""
+        PermissionDenied, Unavailable; NotFound where no Trainyard server answers."""
         return await self._call("GET", "/agent/v1/server", ServerAbout)
 
     async def sync(self, request: SyncRequest) -> SyncResponse:
@@ -76,7 +76,7 @@ class ServerClient:
         return await self._post(f"/agent/v1/runs/{run_id}/replicas/{task}/logs", chunk, LogReceipt)
 
     async def send_usage(self, batch: UsageBatch) -> UsageReceipt:
-        """Send usage measurements. Raises NotFound if the server does not accept them."""
+        """Send usage measurements."""
         return await self._post("/agent/v1/usage", batch, UsageReceipt)
 
     async def secrets(self, run_id: str) -> RunSecrets:

@@ -16,20 +16,6 @@ def default_job_dir(root: str, project: str, owner: str, job_id: str) -> str:
     return "/".join((root.rstrip("/"), *names, job_id))
 
 
-def moved_job_dir(given: str, root: str, project: str, job_id: str) -> tuple[str, str] | None:
-    """Where a jobDir is now that earlier releases chose themselves, as ROOT/JOB or ROOT/PROJECT/JOB, if the state
-    directory with that root was moved since: below `root`, and the state directory that must be gone then; None for
-    any other jobDir. Pure: may not exist."""
-    path, now = PurePosixPath(given), PurePosixPath(root)
-    if not (path.is_absolute() and now.is_absolute()) or path.is_relative_to(now):
-        return None
-    study, *trial = job_id.split(".")
-    for names in ((project, study, *trial), (study, *trial), (project, study), (study,)):
-        if path.parts[-len(names) - 1 :] == (now.name, *names):
-            return str(now.joinpath(*names)), str(path.parents[len(names)])
-    return None
-
-
 def is_owners(relative: PurePosixPath, project: str, owner: str) -> bool:
     """Whether a path relative to a root lies below the directory of that owner. Pure: says nothing about links."""
     parts = relative.parts

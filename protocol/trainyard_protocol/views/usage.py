@@ -1,7 +1,7 @@
 """Resource usage of replicas, as measured by their agents.
 
 `POST /agent/v1/usage` accepts a `UsageBatch` and returns a `UsageReceipt`. Scheduling does not depend on usage: a lost
-batch is not sent again, and an agent stops sending to a server without this path.
+batch is not sent again.
 """
 
 from typing import Annotated

@@ -131,7 +131,7 @@ class MetricsView(Wire):
 class ReplicaView(Wire):
     """`cpu_used` (cores), `memory_used_bytes` and `gpus_used` are the newest sample of a running replica, of `used_at`;
     None without one. `waits` is why its engine has not started it yet, or "". `cpus` and `gpus` are numbers and ids on
-    a machine; `vcpus` and the accelerators are amounts, which older servers leave out."""
+    a machine; `vcpus` and the accelerators are amounts."""
 
     task: str
     state: ReplicaState
@@ -225,7 +225,7 @@ class RunView(Wire):
 
 class EventView(Wire):
     """An event of a job's history. `before` and `after` are set for a move. `actor` caused it: a person, `agent NAME`
-    or `trainyard`, the service; "" in older histories."""
+    or `trainyard`, the service."""
 
     number: int
     time: datetime

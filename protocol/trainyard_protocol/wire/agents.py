@@ -68,10 +68,10 @@ class AgentInfo(Wire):
 
     `capacity_mode`: `strict` places a gang only where it fits as asked; `fit` scales one down that is larger
     than the whole machine. `runtimes` has every runtime of the agent, all on the one `capacity`. `runtime` is that of
-    package jobs, with its `replica_environment`; `runs_images`: a job with an image can start now. Agents before
-    `runtimes` have `runtime` alone. `host` is the machine's host name. `in_flight`: its engine has a queue of its own,
-    which decides what starts, and gets so many runs to choose from; 0: the server decides, by what is free. `disks`:
-    the directories that it writes to; while one has no room, nothing is started there.
+    package jobs, with its `replica_environment`; `runs_images`: a job with an image can start now. `host` is the
+    machine's host name. `in_flight`: its engine has a queue of its own, which decides what starts, and gets so many
+    runs to choose from; 0: the server decides, by what is free. `disks`: the directories that it writes to; while one
+    has no room, nothing is started there.
     """
 
     agent_id: str

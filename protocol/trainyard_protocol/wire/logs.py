@@ -2,14 +2,9 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
-from typing import Annotated, Literal, NamedTuple
-
-from pydantic import (
-    PlainSerializer,
-    PlainValidator,
-)
+from typing import Any, Literal, NamedTuple, Self
 
 from trainyard_protocol.message import Many, Wire
 
@@ -36,17 +31,13 @@ class LogLine(NamedTuple):
 
 
 class _LineFields(Wire):
-    """The fields of a LogLine in a message."""
+    """The fields of a LogLine in a file."""
 
     time: str
     stream: Stream
     text: str
     partial: bool = False
     overwritten: bool = False
-
-
-def _log_line(value: object) -> LogLine:
-    return value if isinstance(value, LogLine) else LogLine.parse(value)
 
 
 class LogBlock(Wire):
@@ -80,8 +71,8 @@ class LogBlock(Wire):
 
 class LogEnd(Wire):
     """The end of a replica's log: the number of lines, and their digest: `sha256` of them all, "" where the agent has
-    not read them all; `chain` as of LogDigest, "" of older agents. `cut`: the program wrote more, but the log quota was
-    used up; these are the lines that its machine stored. `missing`: lines that its machine lost; None: any number
+    not read them all; `chain` as of LogDigest, or "". `cut`: the program wrote more, but the log quota was used
+    up; these are the lines that its machine stored. `missing`: lines that its machine lost; None: any number
     of the last ones, since what stored them was killed or removed."""
 
     count: int
@@ -109,26 +100,38 @@ class LogPosition(Wire):
 
 
 class LogChunk(Wire):
-    """Lines `start`, `start + 1`, ... of one replica, as `lines` or as `blocks`; `end` once there can be no more.
-    `gap`: lines may be missing before the first of these. `resume` asks for the position."""
+    """Lines `start`, `start + 1`, ... of one replica; `end` once there can be no more. `gap`: lines may be missing
+    before the first of these. `resume` asks for the position."""
 
     start: int
-    lines: Many[Annotated[LogLine, PlainValidator(_log_line), PlainSerializer(LogLine._asdict)]] = ()
     blocks: Many[LogBlock] = ()
     end: LogEnd | None = None
     gap: LogGap | None = None
     resume: bool = False
 
+    @classmethod
+    def of(cls, start: int, lines: Iterable[LogLine], **more: Any) -> Self:
+        """The chunk of these lines, from number `start` on."""
+        return cls(start=start, blocks=LogBlock.of(lines), **more)
+
+    @property
+    def lines(self) -> tuple[LogLine, ...]:
+        return tuple(chain.from_iterable(block.lines for block in self.blocks))
+
+    @property
+    def count(self) -> int:
+        """The number of its lines."""
+        return sum(len(block.texts) for block in self.blocks)
+
 
 class LogReceipt(Wire):
     """`next` is the number of lines that the server has, which is the number of the next one. `position` is for a chunk
-    that asks for it; older servers leave it out. `accepts_blocks`: chunks may have
-    blocks, unlike those for older servers."""
+    that asks for it. `accepts_blocks` is for agents that were started before an upgrade: they send no lines without."""
 
     next: int
     complete: bool
     position: LogPosition | None = None
-    accepts_blocks: bool = False
+    accepts_blocks: Literal[True] = True
 
 
 class LogDigest:

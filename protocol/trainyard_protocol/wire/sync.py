@@ -11,10 +11,9 @@ appends only lines that continue the stored ones, and returns their number; the 
 import json
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
-    BeforeValidator,
     Field,
     field_serializer,
     model_validator,
@@ -33,12 +32,8 @@ NO_ROOM_AT_END = "When it ended, "
 """The beginning of the sentence about a full disk in the message of an exit: it may be why the program failed."""
 
 
-def _known_reason(value: object) -> object:
-    return Reason.VANISHED if isinstance(value, str) and value not in Reason.__members__ else value
-
-
 class ExitReport(Wire):
-    """The end of a replica. A reason that this side does not know, of a newer agent, is VANISHED: a new run.
+    """The end of a replica.
 
     `code` is the shell's exit code (128 + n for signal n); None if the program never ran or the code is unknown.
     `after_stop`: a stop had been requested before. `message` is a sentence for the user; of a program that failed, what
@@ -47,7 +42,7 @@ class ExitReport(Wire):
     """
 
     code: int | None
-    reason: Annotated[Reason, BeforeValidator(_known_reason)]
+    reason: Reason
     message: str
     finished_at: datetime
     after_stop: bool = False
@@ -102,8 +97,8 @@ MAX_OTHERS = 20
 
 class RunReport(Wire):
     """`activity` is the present step of the preparation of a run ("installing trainer-0.0.0.tar.gz"). `runtime` is the
-    runtime that the agent chose for it, None before (and from older agents); `runtime_reason` is why, where there was a
-    choice ("the job brings its image"). `measurements`: of a trial, the last MAX_REPORTED in its metric file;
+    runtime that the agent chose for it, None before; `runtime_reason` is why, where there was a choice ("the job
+    brings its image"). `measurements`: of a trial, the last MAX_REPORTED in its metric file;
     `other_metrics`: the newest values of others in it by name, where it has none with the study's tag."""
 
     run_id: str
@@ -136,7 +131,7 @@ class SyncRequest(Wire):
 
 class ReplicaOrder(Wire):
     """The resources of one replica: amounts, and on a machine CPU numbers and device ids. CPUs are shared only within a
-    run. Servers of before amounts send 0 vCPU and no accelerators. `pod` is for clusters alone."""
+    run. `pod` is for clusters alone."""
 
     task: str
     machine_type: str

@@ -7,7 +7,6 @@ with its runs. Only a report that is no agent's is refused: too many of anything
 import math
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from itertools import chain
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -56,12 +55,9 @@ def bounded_sync(request: SyncRequest, now: datetime) -> SyncRequest:
 
 
 def checked_chunk(chunk: LogChunk) -> LogChunk:
-    """The chunk with its blocks as lines. Raises InvalidArgument for more than an agent sends at once."""
-    _check_count("lines", len(chunk.lines) + sum(len(block.texts) for block in chunk.blocks))
-    if chunk.blocks:
-        blocks = chain.from_iterable(block.lines for block in chunk.blocks)
-        chunk = chunk.model_copy(update={"lines": (*chunk.lines, *blocks), "blocks": ()})
-    size = sum(len(line.text) for line in chunk.lines)
+    """The chunk within its limits. Raises InvalidArgument for more than an agent sends at once."""
+    _check_count("lines", chunk.count)
+    size = sum(len(text) for block in chunk.blocks for text in block.texts)
     if size > MAX_CHUNK_TEXT:
         text = f"may have {MAX_CHUNK_TEXT} characters in all; these have {size}."
         raise InvalidArgument(Violation("lines", text))

@@ -34,7 +34,7 @@ def ship(
 ) -> None:
     """Lines with times and streams of their own."""
     start = agent.shipped.get((run.run_id, task), 0)
-    agent.shipped[run.run_id, task] = agent.ship(task, LogChunk(start=start, lines=lines), run).next
+    agent.shipped[run.run_id, task] = agent.ship(task, LogChunk.of(start, lines), run).next
 
 
 def training(dashboard: DashboardServer, agent: ScriptedAgent, run: RunOrder, steps: int = 40) -> None:

@@ -82,7 +82,7 @@ class Lab:
             LogLine(time=(T0 + timedelta(seconds=number * every_s)).isoformat(), stream="stdout", text=text)
             for number, text in enumerate(texts, start)
         )
-        self.agent.ship(task, LogChunk(start=start, lines=lines), run)
+        self.agent.ship(task, LogChunk.of(start, lines), run)
         self._lines[run.run_id, task] = start + len(lines)
 
     def trains(self) -> None:

@@ -313,7 +313,7 @@ class ScriptedAgent:
         for first in range(0, max(1, len(texts)), 1000):
             start = self.shipped.get((run.run_id, task), 0)
             part = tuple(map(line, texts[first : first + 1000]))
-            receipt = self.ship(task, LogChunk(start=start, lines=part), run)
+            receipt = self.ship(task, LogChunk.of(start, part), run)
             self.shipped[run.run_id, task] = receipt.next
         return receipt
 
@@ -326,7 +326,7 @@ class ScriptedAgent:
         known = have.tail(run.project, run.job_id, Stream(run.number, task), 10_000)
         lines = [line(text) for text in (*known, *texts)]
         end = LogEnd(count=len(lines), sha256=digest(lines))
-        return self.ship(task, LogChunk(start=len(known), lines=tuple(lines[len(known) :]), end=end), run)
+        return self.ship(task, LogChunk.of(len(known), tuple(lines[len(known) :]), end=end), run)
 
     def ship(self, task: str, chunk: LogChunk, run: RunOrder) -> LogReceipt:
         answer = self.server.client.post(

@@ -49,7 +49,6 @@ class StubServer:
         """None: it cannot give them now."""
         self.samples: list[UsageSample] = []
         self.batches = 0
-        self.knows_usage = True
         self.calls = 0
         self.down = False
         self.foreign: set[str] = set()
@@ -72,7 +71,7 @@ class StubServer:
         if match := _LOGS.fullmatch(path):
             chunk = LogChunk.model_validate_json(body)
             return self._log((match[1], match[2]), chunk).model_dump_json().encode()
-        if path == "/agent/v1/usage" and self.knows_usage:
+        if path == "/agent/v1/usage":
             return self._usage(UsageBatch.model_validate_json(body)).model_dump_json().encode()
         if match := _SECRETS.fullmatch(path):
             return self._secrets(match[1]).model_dump_json().encode()

@@ -43,7 +43,7 @@ async def test_every_failure_is_one_of_the_error_tree(
 ) -> None:
     async with answering(respond) as client:
         with pytest.raises(expected):
-            await client.send_log("r", "t", LogChunk(start=0, lines=()))
+            await client.send_log("r", "t", LogChunk(start=0))
 
 
 async def test_server_that_does_not_answer_is_said_with_the_reason() -> None:
@@ -74,7 +74,7 @@ async def test_server_that_does_not_answer_is_said_with_the_reason() -> None:
 
         async with answering(fail) as client:
             with pytest.raises(Unavailable) as failed:
-                await client.send_log("r", "t", LogChunk(start=0, lines=()))
+                await client.send_log("r", "t", LogChunk(start=0))
         if failed.value.message != message:
             wrong[repr(error)] = failed.value.message
     assert not wrong
@@ -115,5 +115,5 @@ async def test_token_is_sent_and_proxies_are_not_asked(monkeypatch: pytest.Monke
         return httpx.Response(200, text=json.dumps({"next": 0, "complete": False}))
 
     async with answering(respond) as client:
-        await client.send_log("r", "t", LogChunk(start=0, lines=()))
+        await client.send_log("r", "t", LogChunk(start=0))
     assert seen == ["Bearer t"]

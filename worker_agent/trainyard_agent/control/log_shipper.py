@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from trainyard_agent.runtimes.base import LogSlice, Runtime
 from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.errors import NotFound, TrainyardError
-from trainyard_protocol.wire.logs import LogBlock, LogChunk, LogDigest, LogEnd, LogLine, LogPosition
+from trainyard_protocol.wire.logs import LogChunk, LogDigest, LogEnd, LogLine, LogPosition
 
 MAX_LINES = 4000
 MAX_BYTES = 1 << 19
@@ -41,7 +41,6 @@ class _Progress:
     next: int | None = None
     """The number of lines that the server has; None before it was asked."""
     complete: bool = False
-    accepts_blocks: bool = False
     quiet_rounds: int = 0
     """Rounds in a row that found nothing new."""
     digest: LogDigest = field(default_factory=lambda: LogDigest(chain=None))
@@ -138,10 +137,9 @@ class LogShipper:
         """Send one chunk. True if there may be more that is better sent at once: lines of a small chunk have just been
         written, and the next ones are sent together."""
         if progress.next is None:
-            question = LogChunk(start=0, lines=(), resume=not self._runtime.traits.keeps_logs)
+            question = LogChunk(start=0, resume=not self._runtime.traits.keeps_logs)
             receipt = await self._control_plane.send_log(*key, question)
             progress.next, progress.complete = receipt.next, receipt.complete
-            progress.accepts_blocks = receipt.accepts_blocks
             if question.resume:
                 position = receipt.position or LogPosition(next=receipt.next)
                 progress.digest = LogDigest(position.next, position.chain)
@@ -159,11 +157,7 @@ class LogShipper:
         if log.complete:
             is_whole = digest.count == start + len(log.lines) or not self._runtime.traits.keeps_logs
             end = _end(digest, log) if is_whole else await asyncio.to_thread(self._log_end, key, log)
-        chunk = (
-            LogChunk(start=start, blocks=LogBlock.of(log.lines), end=end, gap=log.gap)
-            if progress.accepts_blocks
-            else LogChunk(start=start, lines=log.lines, end=end, gap=log.gap)
-        )
+        chunk = LogChunk.of(start, log.lines, end=end, gap=log.gap)
         receipt = await self._control_plane.send_log(*key, chunk)
         progress.next, progress.complete, progress.digest = receipt.next, receipt.complete, digest
         if not (self._runtime.traits.keeps_logs or receipt.next == digest.count or receipt.complete):

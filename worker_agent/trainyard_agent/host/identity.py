@@ -7,7 +7,7 @@ import logging
 import secrets
 import stat
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from trainyard_agent.host.files import read_json, write_json
@@ -35,12 +35,11 @@ def saved_identity(state_dir: Path) -> Identity | None:
 
 
 def identity(state_dir: Path) -> Identity:
-    """The identity of this state directory's agent. What is missing is made: both at first use, the key after an update
-    from a version without keys. Raises OSError."""
+    """The identity of this state directory's agent, made at its first use. Raises OSError."""
     path = state_dir / _NAME
-    saved = read_json(path) or {"agent_id": uuid.uuid4().hex}
-    if "key" not in saved:
-        saved["key"] = secrets.token_hex(_KEY_BYTES)
+    saved = read_json(path)
+    if saved is None:
+        saved = asdict(new_identity())
         write_json(path, saved, _PRIVATE)
     elif stat.S_IMODE(path.stat().st_mode) != _PRIVATE:
         path.chmod(_PRIVATE)

@@ -13,7 +13,7 @@ from trainyard_agent.monitoring.nvidia_smi import NotMeasured
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.runtimes.use import ReplicaUse, UseMeter
 from trainyard_agent.server_client import ServerClient
-from trainyard_protocol.errors import NotFound, TrainyardError
+from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
@@ -21,7 +21,6 @@ from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 USAGE_S = 5.0
 """Seconds between two measurements, unless --usage-every is given."""
 
-_UNSUPPORTED_RETRY_S = 600.0  # for a server that does not know the path: it may have been updated by then
 _log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
@@ -54,14 +53,11 @@ class UsageReporter:
         self._meter = UseMeter()
         self._measured_at: dict[Key, float] = {}
         self._warned: set[str] = set()
-        self._retry_at = float("-inf")
 
     async def report(
         self, orders: Iterable[RunOrder], observed: Mapping[str, Sequence[ReplicaReport]]
     ) -> None:
         """Measure all running replicas once. `observed` are their states."""
-        if self._clock.monotonic() < self._retry_at:
-            return
         devices = {
             (order.run_id, replica.task): replica.gpus
             for order in orders
@@ -80,9 +76,6 @@ class UsageReporter:
             return
         try:
             await self._control_plane.send_usage(UsageBatch(samples=tuple(samples)))
-        except NotFound:
-            self._retry_at = self._clock.monotonic() + _UNSUPPORTED_RETRY_S
-            self._warn_once("the server does not accept usage measurements")
         except TrainyardError as error:  # the sync reports that the server does not answer
             _log.debug("measurements are lost: %s", error.message)
 

@@ -234,9 +234,7 @@ class AgentSync:
             agent = reader.agent(run.agent_id)
         logs, stream = backend.logs, Stream(run.number, task)
         if not replica.is_log_open or job.state in FINAL_JOB_STATES:
-            return LogReceipt(
-                next=logs.count(job.project, job.job_id, stream), complete=True, accepts_blocks=True
-            )
+            return LogReceipt(next=logs.count(job.project, job.job_id, stream), complete=True)
         if chunk.gap is not None and chunk.start == logs.count(job.project, job.job_id, stream):
             self._note_gap(run, task, chunk.gap)
         quota = backend.settings.log_quota
@@ -283,7 +281,7 @@ class AgentSync:
             self._controller.advance(job.key)
             self._controller.schedule()  # what this run held may be free now
         position = logs.position(job.project, job.job_id, stream) if chunk.resume else None
-        return LogReceipt(next=appended.next, complete=complete, position=position, accepts_blocks=True)
+        return LogReceipt(next=appended.next, complete=complete, position=position)
 
     def _check_kept(self, job: JobRow, run_id: str, key: AgentKey) -> None:
         """Remove a log that was empty before these lines, if its job was deleted meanwhile. Raises NotFound then."""

@@ -86,7 +86,7 @@ def test_no_report_breaks_a_page(api: Server) -> None:
             LogLine(time="\0", stream="stderr", text="\0"),
         )
         start = agent.shipped.get((run, "master-replica-0"), 0)
-        receipt = agent.ship("master-replica-0", LogChunk(start=start, lines=lines), agent.run)
+        receipt = agent.ship("master-replica-0", LogChunk.of(start, lines), agent.run)
         agent.shipped[run, "master-replica-0"] = receipt.next
     assert not broken(api)
 
@@ -128,7 +128,7 @@ def test_no_row_of_before_breaks_a_page(api: Server) -> None:
         ("usage", b" " * (4 * 2**20 + 1), 413),
         (
             LOGS,
-            b'{"start": 0, "lines": [' + b'{"time":"","stream":"stdout","text":""},' * 20_000 + b"{}]}",
+            b'{"start": 0, "blocks": [' + b'{"time":"","stream":"stdout","texts":[""]},' * 20_000 + b"{}]}",
             400,
         ),
         (LOGS, b" " * (13 * 2**19 + 1), 413),
@@ -164,19 +164,19 @@ def test_no_lines_leave_a_traceback_in_the_servers_log(
     """Lines of a run that is unknown, another agent's, ended, or deleted while they are stored; with
     places and ends that there cannot be, and texts that are none. Nothing of a deleted job stays."""
     backend = api.use_cases.backend
-    message: dict[str, Any] = {"time": "2026-11-20T12:00:00Z", "stream": "stdout", "text": "message"}
+    message: dict[str, Any] = {"time": "2026-11-20T12:00:00Z", "stream": "stdout", "texts": ["message"]}
     wrong = {"count": 1, "sha256": "0" * 64}
     texts: tuple[Any, ...] = ("\0\x1b", "x" * 10**6, None)
     bodies: list[Any] = [
-        *({"start": start, "lines": [message]} for start in (0, 7, -1, 2**63, 2**70, "x", None)),
-        {"start": 0, "lines": [message, message], "end": wrong},
-        *({"start": 0, "lines": [], "end": {"count": count, "sha256": "x"}} for count in (-1, 2**70)),
-        {"start": 0, "lines": [message], "gap": {"after": "\0", "before": "x" * 999}, "resume": True},
-        *({"start": 0, "lines": [message | {"text": text}]} for text in texts),
-        b'{"start": 0, "lines": [{"time": "", "stream": "stdout", "text": "\\ud800"}]}',
-        b'{"start": 0, "lines": [{"time": "", "stream": "stdout", "text": "\xff"}]}',
+        *({"start": start, "blocks": [message]} for start in (0, 7, -1, 2**63, 2**70, "x", None)),
+        {"start": 0, "blocks": [message, message], "end": wrong},
+        *({"start": 0, "end": {"count": count, "sha256": "x"}} for count in (-1, 2**70)),
+        {"start": 0, "blocks": [message], "gap": {"after": "\0", "before": "x" * 999}, "resume": True},
+        *({"start": 0, "blocks": [message | {"texts": [text]}]} for text in texts),
+        b'{"start": 0, "blocks": [{"time": "", "stream": "stdout", "texts": ["\\ud800"]}]}',
+        b'{"start": 0, "blocks": [{"time": "", "stream": "stdout", "texts": ["\xff"]}]}',
         b"[]",
-        {"start": 0, "lines": [message], "end": wrong},
+        {"start": 0, "blocks": [message], "end": wrong},
     ]
 
     def send(run: str, body: Any, task: str = "master-replica-0", headers: Any = AGENT) -> int:
@@ -224,12 +224,7 @@ def test_no_lines_leave_a_traceback_in_the_servers_log(
     for number, body in enumerate(bodies):
         if isinstance(body, dict) and body["start"] == 0 and "gap" in body:
             deleted_at(number, "count")
-        if (
-            isinstance(body, dict)
-            and body["start"] in (0, 7)
-            and body["lines"]
-            and body["lines"][0] == message
-        ):
+        if isinstance(body, dict) and body["start"] in (0, 7) and body.get("blocks", ())[:1] == [message]:
             deleted_at(number, "append")
             if "end" in body:
                 deleted_at(number, "verify")
@@ -252,7 +247,7 @@ def test_run_is_open_to_the_key_of_its_agent_alone(api: Server) -> None:
     sample = UsageSample(run_id=run, task="master-replica-0", time=api.clock()).model_dump(mode="json")
     sync = "/agent/v1/sync", {"agent": info, "runs": [report]}
     usage = "/agent/v1/usage", {"samples": [sample]}
-    logs = f"/agent/v1/runs/{run}/replicas/master-replica-0/logs", {"start": 0, "lines": []}
+    logs = f"/agent/v1/runs/{run}/replicas/master-replica-0/logs", {"start": 0}
     package = f"/agent/v1/staging/{staged['sha256']}/trainer.whl", None
     links = f"/agent/v1/runs/{run}/packages", None
 
@@ -284,7 +279,7 @@ def test_agent_of_the_version_before_gets_the_first_key_that_it_sends(api: Serve
     with api.use_cases.backend.store.write() as writer:
         writer.session.execute(update(AgentRow).values(key_sha256=""))
     sync = SyncRequest(agent=agent.info, runs=()).model_dump(mode="json")
-    logs = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs", {"start": 0, "lines": []}
+    logs = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs", {"start": 0}
     statuses = [
         api.client.post(path, json=body, headers=AGENT | {AGENT_KEY: key * 64}).status_code
         for key, (path, body) in zip("1122", (logs, ("/agent/v1/sync", sync)) * 2, strict=True)

@@ -247,7 +247,7 @@ def test_lost_agent_among_two_gives_its_job_to_the_other_after_the_lease(api: Se
     second.exit()
     assert api.job()["state"] == "SUCCEEDED"
     assert "The log of master-replica-0 may lack its end: its host was lost." in api.events()
-    late = first.ship("master-replica-0", LogChunk(start=0, lines=(line("late"),)), run)
+    late = first.ship("master-replica-0", LogChunk.of(0, (line("late"),)), run)
     assert (late.next, late.complete) == (0, True), "the log of a job that has ended stays as it is"
     assert first.sync().runs == ()
 
@@ -326,7 +326,7 @@ def test_log_that_differs_from_the_agents_is_closed_and_said(api: Server, agent:
     started(api, agent)
     agent.log("one")
     agent.exit(logs=False)
-    chunk = LogChunk(start=1, lines=(), end=LogEnd(count=1, sha256="0" * 64))
+    chunk = LogChunk(start=1, end=LogEnd(count=1, sha256="0" * 64))
     receipt = agent.ship("master-replica-0", chunk, agent.run)
     assert (receipt.next, receipt.complete) == (1, True)
     assert api.job()["state"] == "SUCCEEDED"
@@ -348,7 +348,7 @@ def test_log_that_lacks_lines_is_complete_and_says_how_many(api: Server, agent: 
         job_id = f"job_{number}"
         started(api, agent, job_id)
         end = LogEnd(count=1, sha256=digest([line("one")]), missing=missing)
-        agent.ship("master-replica-0", LogChunk(start=0, lines=(line("one"),), end=end), agent.run)
+        agent.ship("master-replica-0", LogChunk.of(0, (line("one"),), end=end), agent.run)
         agent.exit(logs=False)
         events = [e["message"] for e in api.detail(job_id)["events"] if e["kind"] == "log-damaged"]
         assert (api.job(job_id)["state"], events) == ("SUCCEEDED", messages)
@@ -362,7 +362,7 @@ def test_log_with_a_gap_says_where_lines_may_be_missing(
     api: Server, agent: ScriptedAgent, after: str, before: str, lack: str
 ) -> None:
     started(api, agent)
-    chunk = LogChunk(start=0, lines=(), gap=LogGap(after=after, before=before))
+    chunk = LogChunk(start=0, gap=LogGap(after=after, before=before))
     for _ in range(2):
         agent.ship("master-replica-0", chunk, agent.run)
     (damaged,) = (e["message"] for e in api.detail()["events"] if e["kind"] == "log-damaged")
@@ -372,7 +372,7 @@ def test_log_with_a_gap_says_where_lines_may_be_missing(
 def test_log_of_an_unknown_run_is_not_found(api: Server) -> None:
     answer = api.client.post(
         "/agent/v1/runs/nope/replicas/master-replica-0/logs",
-        content=LogChunk(start=0, lines=(line("x"),)).model_dump_json(),
+        content=LogChunk.of(0, (line("x"),)).model_dump_json(),
         headers=AGENT,
     )
     assert answer.status_code == 404

@@ -158,7 +158,7 @@ def test_followers_at_all_places_get_what_each_would_get_alone_while_lines_come(
         total = 6 + len(texts)
 
         def ship(start: int, end: int) -> None:
-            chunk = LogChunk(start=start, lines=tuple(map(line, texts[start:end])))
+            chunk = LogChunk.of(start, tuple(map(line, texts[start:end])))
             cases.agent_sync.append_logs(run_id, "master-replica-0", chunk, KEY)
 
         async def reader(after: int, log_filter: LogFilter, slow: bool, late_s: float) -> list[list[Any]]:

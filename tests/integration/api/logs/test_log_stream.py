@@ -207,7 +207,7 @@ def test_lines_that_say_anything_come_as_they_were_sent(api: Server, agent: Scri
     partial = [line("x" * 2**20)._replace(partial=True), line("the rest")]
     lines = (*map(line, texts_sent), *partial)
     end = LogEnd(count=len(lines), sha256=digest(lines))
-    receipt = agent.ship("master-replica-0", LogChunk(start=0, lines=lines, end=end), agent.run)
+    receipt = agent.ship("master-replica-0", LogChunk.of(0, lines, end=end), agent.run)
     assert (receipt.next, receipt.complete) == (len(lines), True)
     got = [data for kind, data, _ in api.stream(task="master-replica-0") if kind == "log"]
     assert [(data["text"], data["partial"]) for data in got] == [(one.text, one.partial) for one in lines]
@@ -216,10 +216,7 @@ def test_lines_that_say_anything_come_as_they_were_sent(api: Server, agent: Scri
 def test_line_with_half_a_surrogate_pair_is_refused_and_nothing_of_its_chunk_counts(
     api: Server, agent: ScriptedAgent
 ) -> None:
-    body = (
-        '{"start": 0, "lines": [{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "text": "a"}, '
-        '{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "text": "\\ud800"}]}'
-    )
+    body = '{"start": 0, "blocks": [{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "texts": ["a", "\\ud800"]}]}'
     path = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs"
     assert api.client.post(path, content=body, headers=AGENT).status_code == 400
     assert agent.log("one").next == 1
@@ -238,9 +235,7 @@ def test_burst_of_lines_reaches_readers_alike_and_costs_a_slow_one_nothing(
             before = 0
             for start in range(0, count, 2000):
                 lines = tuple(line(f"line {n}") for n in range(start, start + 2000))
-                cases.agent_sync.append_logs(
-                    run_id, "master-replica-0", LogChunk(start=start, lines=lines), KEY
-                )
+                cases.agent_sync.append_logs(run_id, "master-replica-0", LogChunk.of(start, lines), KEY)
                 if start == 2000:
                     tracemalloc.start()
                     before = tracemalloc.get_traced_memory()[0]
@@ -305,7 +300,7 @@ def test_log_that_its_agent_cut_is_verified_and_noticed_the_same_way(
 ) -> None:
     lines = (line("one"), line("two"))
     end = LogEnd(count=2, sha256=digest(lines), cut=True)
-    assert agent.ship("master-replica-0", LogChunk(start=0, lines=lines, end=end), agent.run).complete
+    assert agent.ship("master-replica-0", LogChunk.of(0, lines, end=end), agent.run).complete
     assert "its lines from number 2 on are not kept." in api.events()[-1]
     summary = api.stream()[-1][1]
     assert (summary["kept"], summary["sha256"]) == (
@@ -328,7 +323,7 @@ def test_line_that_the_disk_damaged_says_so_and_the_log_says_what_is_missing(
         assert [data["text"] for data in damaged][-3:] == ["one", DAMAGED, "three"]
         assert [data["cursor"] for data in damaged] == [data["cursor"] for data in whole]
         lines = tuple(map(line, ("one", "two", "three")))
-        end = LogChunk(start=3, lines=(), end=LogEnd(count=3, sha256=digest(lines)))
+        end = LogChunk(start=3, end=LogEnd(count=3, sha256=digest(lines)))
         agent.server = api
         assert agent.ship("master-replica-0", end, agent.run).complete
         assert "1 of its 3 lines were damaged on the disk of the server" in api.events()[-1]

@@ -21,7 +21,7 @@ def overview(api: Server) -> str:
 def report(api: Server, agent: ScriptedAgent, *events: dict[str, Any]) -> None:
     time = api.clock().isoformat()
     lines = tuple(LogLine(time=time, stream="stdout", text=json.dumps(event)) for event in events)
-    agent.ship("master-replica-0", LogChunk(start=0, lines=lines), agent.run)
+    agent.ship("master-replica-0", LogChunk.of(0, lines), agent.run)
     api.use_cases.backend.progress.flush()
 
 

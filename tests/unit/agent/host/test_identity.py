@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.host.files import write_json
 from trainyard_agent.host.identity import identity
 
 
@@ -20,12 +19,6 @@ def test_identity_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) ->
     second = identity(tmp_path)
     assert second.agent_id != first.agent_id
     assert second.key != first.key
-
-
-def test_agent_of_the_version_before_keeps_its_id_and_gets_a_key(tmp_path: Path) -> None:
-    write_json(tmp_path / "agent.json", {"agent_id": "a"})
-    mine = identity(tmp_path)
-    assert (mine.agent_id, len(mine.key), mode(tmp_path / "agent.json")) == ("a", 64, 0o600)
 
 
 def test_key_that_is_open_to_others_is_closed_with_a_warning(

@@ -281,17 +281,6 @@ async def test_what_a_server_that_is_away_has_missed_is_not_sent_later(lab: Lab)
     assert sample.cpu == 1.5
 
 
-async def test_server_that_knows_no_measurements_is_left_alone_for_a_while(lab: Lab) -> None:
-    lab.start(RUN, master=())
-    lab.server.knows_usage = False
-    asked = lab.server.calls
-    for _ in range(20):
-        await lab.measure()
-    assert lab.server.calls == asked + 1
-    lab.server.knows_usage = True
-    assert [s.run_id for s in await lab.measure(700)] == [RUN]
-
-
 async def test_slow_round_ends_and_who_was_left_out_comes_first_in_the_next(lab: Lab) -> None:
     class Slow(FakeRuntime):
         def usage(self, run_id: str, task: str) -> ReplicaUse | None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.views.usage import UsageBatch
-from trainyard_protocol.wire.logs import LogChunk, LogEnd
+from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine
 from trainyard_protocol.wire.sync import SyncRequest
 from trainyard_server.domain import reports
 
@@ -148,17 +148,15 @@ def test_report_with_too_many_of_anything_is_refused() -> None:
     many = SyncRequest.model_validate(SYNC | {"runs": [RUN] * 10_001})
     with pytest.raises(InvalidArgument, match="may have 10000 elements; this has 10001"):
         reports.bounded_sync(many, NOW)
-    line = {"time": "", "stream": "stdout", "text": ""}
+    line = LogLine(time="", stream="stdout", text="")
     with pytest.raises(InvalidArgument, match="may have 10000 elements"):
-        reports.checked_chunk(LogChunk.model_validate({"start": 0, "lines": [line] * 10_001}))
-    long = line | {"text": "x" * 2**20}
+        reports.checked_chunk(LogChunk.of(0, [line] * 10_001))
+    long = line._replace(text="x" * 2**20)
     with pytest.raises(InvalidArgument, match="may have 2097152 characters in all; these have 3145728"):
-        reports.checked_chunk(LogChunk.model_validate({"start": 0, "lines": [long] * 3}))
+        reports.checked_chunk(LogChunk.of(0, [long] * 3))
     environment = {f"V{n}": "x" * 1000 for n in range(300)}
     large = SyncRequest.model_validate(SYNC | {"agent": AGENT | {"replica_environment": environment}})
     with pytest.raises(InvalidArgument, match="may take 262144 bytes of JSON"):
         reports.bounded_sync(large, NOW)
     end = LogEnd(count=2**80, sha256="\0" + "x" * 500)
-    assert reports.checked_chunk(LogChunk(start=0, lines=(), end=end)).end == LogEnd(
-        count=2**31 - 1, sha256="x" * 64
-    )
+    assert reports.checked_chunk(LogChunk(start=0, end=end)).end == LogEnd(count=2**31 - 1, sha256="x" * 64)

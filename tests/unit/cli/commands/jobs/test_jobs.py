@@ -562,7 +562,7 @@ def test_log_that_a_quota_cut_is_reported_by_describe_and_stream_logs(typed: Typ
     agent.start()
     lines = (line("one"),)
     end = LogEnd(count=1, sha256=digest(lines), cut=True)
-    agent.ship("master-replica-0", LogChunk(start=0, lines=lines, end=end), agent.run)
+    agent.ship("master-replica-0", LogChunk.of(0, lines, end=end), agent.run)
     assert "1 line, cut by the log quota" in typed("jobs describe j").err
     agent.exit(logs=False)
     printed = typed("jobs stream-logs j")

@@ -21,8 +21,7 @@ class AgentKey:
         """Raises Unauthenticated for anything but a key."""
         if not self.secret:
             raise Unauthenticated(
-                f"This call has no {AGENT_KEY}. Worker agents of this server's version make a key and send it "
-                "by themselves: update the agent."
+                f"This call has no {AGENT_KEY}: each worker agent makes a key and sends it by itself."
             )
         if not _KEY.fullmatch(self.secret):
             raise Unauthenticated(f"{AGENT_KEY} must be 64 hex digits, in lower case.")
@@ -32,5 +31,5 @@ class AgentKey:
         return sha256(self.secret.encode()).hexdigest()
 
     def opens(self, digest: str) -> bool:
-        """Whether this is the key with that digest. "" is no key's: that of an agent which has sent none yet."""
+        """Whether this is the key with that digest."""
         return compare_digest(self.digest, digest)

@@ -9,9 +9,8 @@ from trainyard_server.storage.db.tables import people
 
 
 def check_key(reader: Reader, agent: AgentRow | None, key: AgentKey) -> None:
-    """Raises PermissionDenied where the agent has another key, or was removed and not added again since. One without a
-    key gets the first that comes."""
-    if agent is not None and agent.key_sha256 and not key.opens(agent.key_sha256):
+    """Raise PermissionDenied where the agent has another key, or was removed and not added again since."""
+    if agent is not None and not key.opens(agent.key_sha256):
         raise PermissionDenied(
             f"The agent id {agent.agent_id} belongs to an agent with another key. Id and key are together in "
             "agent.json of the agent's state directory: restore that file; or stop this agent and remove the file, "

@@ -12,25 +12,37 @@ from trainyard_protocol.views.health import Finding, sized
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import live_runs
-from trainyard_server.services.people.secrets import RESTORE_KEY
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.base.probes import DatabaseFacts, DatabaseProbe, Unwritable
 from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.tables import secrets
 from trainyard_server.storage.failures import RESTORE_DATABASE, Failure, failure_of, failure_reason
 from trainyard_server.storage.uploads import SCHEME
 
 STOPPING_SLACK_S = 300.0
-"""How long a run may be STOPPING beyond its grace period."""
+"""The longest time that a run may be STOPPING beyond its grace period."""
 
 PREPARING_S = 1800.0
-"""How long a run may be PREPARING: time to download packages and images of some gigabytes."""
+"""The longest time that a run may be PREPARING: time to download packages and images of some gigabytes."""
 
 UPLOAD_KEPT_S = 30 * 86400.0
-"""How long an uploaded package that no unfinished job uses is kept after its last upload, at least."""
+"""The time after its last upload for which a package that no unfinished job uses is kept, at least."""
 
-_STUCK = ("never", "no-engine", "no-disk")  # kinds of waiting that do not end by themselves
-_SLOW_S = 0.25
+_STUCK = {
+    "never": (
+        "It waits forever, unless an agent with more resources connects.",
+        "Request less (`jobs cancel`, then submit again), or add such an agent.",
+    ),
+    "no-engine": (
+        "It starts as soon as the engine answers.",
+        "Start Docker on that machine, or mend what its agent reports; or cancel the job.",
+    ),
+    "no-disk": (
+        "It starts as soon as there is room.",
+        "Free some space there: `trainyard agents list` has each agent's disks.",
+    ),
+}
+"""Kinds of waiting that do not end by themselves, with their meaning and what to do."""
+
 _TOP = 5
 
 
@@ -51,7 +63,7 @@ class Diagnosis:
     def findings(self) -> tuple[Finding, ...]:
         """All findings; may take seconds. Without the database they are `unknown`."""
         findings: list[Finding] = []
-        for part in (self._database, self._jobs, self._secrets, self._disk):
+        for part in (self._database, self._jobs, self._disk):
             try:
                 findings += part()
             except Exception as error:
@@ -71,35 +83,14 @@ class Diagnosis:
         found = f"Removed {_count(len(unused), 'uploaded package')} that no unfinished job uses."
         return (Finding(check="uploads", status="fixed", found=found),)
 
-    # The database.
-
     def _database(self) -> Iterator[Finding]:
         with closing(DatabaseProbe(self._backend.store.url)) as probe:
             try:
-                facts = probe.facts()
+                yield of_database(probe.facts())
             except Unwritable as error:
                 yield _problem(
                     "database", f"It answers, but {error}.", "No job can be accepted or continued."
                 )
-                return
-        yield from of_database(facts)
-        holders = ", ".join(f"{name}: {holder}" for name, holder in facts.leases)
-        if holders:
-            yield Finding(check="leases", status="ok", found=f"Held by server processes: {holders}.")
-
-    def _secrets(self) -> Iterator[Finding]:
-        key = self._backend.settings.secrets_key
-        with self._backend.store.read() as reader:
-            is_needed = secrets.any_exists(reader)
-        if is_needed and not key.exists():
-            yield _problem(
-                "secrets",
-                f"{key} is missing, the key of all secrets.",
-                "No secret can be set, and jobs that refer to one fail.",
-                RESTORE_KEY,
-            )
-
-    # Runs and jobs.
 
     def _jobs(self) -> Iterator[Finding]:
         now = self._backend.clock()
@@ -110,7 +101,7 @@ class Diagnosis:
                 for run, gang in live_runs(reader)
                 for problem in self._of_run(reader, run, gang, names.get(run.agent_id, run.agent_id), now)
             ]
-            problems += list(map(_of_queued, (job for job in reader.queued() if job.waiting_kind in _STUCK)))
+            problems += [_of_queued(job) for job in reader.queued() if job.waiting_kind in _STUCK]
             counts = reader.job_counts(visible=None)
         yield from problems
         if not problems:
@@ -122,32 +113,7 @@ class Diagnosis:
     def _of_run(
         self, reader: Reader, run: RunRow, gang: list[ReplicaRow], agent: str, now: datetime
     ) -> Iterator[Finding]:
-        job = reader.job_by_key(run.job_key)
-        name = f"Run {run.number} of {_name(job)}"
-        grace_s = self._backend.settings.grace_s
-        if run.state is RunState.STOPPING:
-            for_s = (now - _since_stopping(reader, run)).total_seconds()
-            if for_s > grace_s + STOPPING_SLACK_S:
-                alive = [replica.task for replica in gang if replica.state is not ReplicaState.EXITED]
-                left = f": {', '.join(alive)} did not end" if alive else ": the end of its logs is missing"
-                yield _problem(
-                    "runs",
-                    f"{name} has been stopping for {_for(for_s)}{left}.",
-                    f"Its resources on the agent {agent} stay allocated, and the job does not end.",
-                    f"Check the agent {agent} (`trainyard status`, its log). Processes that survive SIGKILL hang in "
-                    "the kernel: only a restart of that machine helps.",
-                )
-        elif run.state is RunState.PREPARING:
-            for_s = (now - run.created_at).total_seconds()
-            if for_s > PREPARING_S:
-                doing = f", now: {run.activity}" if run.activity else "; its agent has not reported on it"
-                yield _problem(
-                    "runs",
-                    f"{name} has been prepared for {_for(for_s)}{doing}.",
-                    "Its resources are allocated, and nothing is computed.",
-                    "A large image or a slow package index may need the time; else `jobs cancel`, and read the "
-                    f"log of the agent {agent}.",
-                )
+        name = f"Run {run.number} of {_name(reader.job_by_key(run.job_key))}"
         unknown = [replica.task for replica in gang if replica.state is ReplicaState.UNKNOWN]
         if unknown:
             yield _problem(
@@ -156,12 +122,31 @@ class Diagnosis:
                 "They may still run. The job continues or ends when the agent is back, or its lease expires.",
                 f"Start the agent {agent} again, or its machine.",
             )
-
-    # The disk.
+        if run.state is RunState.STOPPING:
+            for_s = (now - _since_stopping(reader, run)).total_seconds()
+            if for_s <= self._backend.settings.grace_s + STOPPING_SLACK_S:
+                return
+            alive = [replica.task for replica in gang if replica.state is not ReplicaState.EXITED]
+            left = f": {', '.join(alive)} did not end" if alive else ": the end of its logs is missing"
+            yield _problem(
+                "runs",
+                f"{name} has been stopping for {_for(for_s)}{left}.",
+                f"Its resources on the agent {agent} stay allocated, and the job does not end.",
+                f"Check the agent {agent} (`trainyard status`, its log). Processes that survive SIGKILL hang in "
+                "the kernel: only a restart of that machine helps.",
+            )
+        elif run.state is RunState.PREPARING and (now - run.created_at).total_seconds() > PREPARING_S:
+            doing = f", now: {run.activity}" if run.activity else "; its agent has not reported on it"
+            yield _problem(
+                "runs",
+                f"{name} has been prepared for {_for((now - run.created_at).total_seconds())}{doing}.",
+                "Its resources are allocated, and nothing is computed.",
+                "A large image or a slow package index may need the time; else `jobs cancel`, and read the "
+                f"log of the agent {agent}.",
+            )
 
     def _disk(self) -> Iterator[Finding]:
-        settings = self._backend.settings
-        logs = _largest(settings.data_dir / "logs")
+        logs = _largest(self._backend.settings.data_dir / "logs")
         if logs:
             top = ", ".join(f"{name} {sized(size)}" for name, size in logs.most_common(_TOP))
             found = f"All jobs together have {sized(logs.total())} of log lines; most have: {top}."
@@ -192,6 +177,20 @@ class Diagnosis:
         return [path for path in old if path.name not in used]
 
 
+def of_database(facts: DatabaseFacts) -> Finding:
+    """The finding about a database that answers."""
+    if facts.damage:
+        return _problem(
+            "database",
+            f"SQLite finds its file damaged: {'; '.join(facts.damage)}.",
+            "The data in the damaged part is lost; some jobs may be unreadable.",
+            RESTORE_DATABASE,
+        )
+    what = f"{facts.kind}, {sized(facts.size_bytes)}, answers in {facts.latency_s * 1000:.1f} ms"
+    whole = ", whole" if facts.kind == "SQLite" else ""
+    return Finding(check="database", status="ok", found=f"{what}{whole}, schema {facts.schema}.")
+
+
 def _of_failure(failure: Failure) -> Finding:
     """The finding in place of those that need the database. Damage is one of its own: all else passes."""
     found = f"Runs, jobs and the database could not be checked: {failure.reason}."
@@ -202,57 +201,8 @@ def _of_failure(failure: Failure) -> Finding:
     )
 
 
-def of_database(facts: DatabaseFacts) -> Iterator[Finding]:
-    """The findings about a database that answers."""
-    what = f"{facts.kind}, {sized(facts.size_bytes)}, answers in {facts.latency_s * 1000:.1f} ms"
-    problems = []
-    if facts.damage:
-        problems.append(
-            _problem(
-                "database",
-                f"SQLite finds its file damaged: {'; '.join(facts.damage)}.",
-                "The data in the damaged part is lost; some jobs may be unreadable.",
-                RESTORE_DATABASE,
-            )
-        )
-    if facts.schema != facts.newest:
-        problems.append(
-            _problem(
-                "database",
-                f"Its schema is {facts.schema}; this server needs {facts.newest}.",
-                "Another version of the server has changed it since this one started.",
-                "Restart all server processes in the same version.",
-            )
-        )
-    if facts.latency_s > _SLOW_S:
-        problems.append(
-            _problem(
-                "database",
-                f"It takes {facts.latency_s * 1000:.0f} ms for the smallest query.",
-                "All operations of the server wait for it.",
-                "Check what else uses its disk, its machine, or the network to it.",
-            )
-        )
-    yield from problems
-    if not problems:
-        whole = ", whole" if facts.kind == "SQLite" else ""
-        yield Finding(check="database", status="ok", found=f"{what}{whole}, schema {facts.schema}.")
-
-
 def _of_queued(job: JobRow) -> Finding:
-    found = f"{_name(job)} is QUEUED and {job.waiting}."
-    if job.waiting_kind == "no-engine":
-        advice = "Start Docker on that machine, or mend what its agent reports; or cancel the job."
-        return _problem("jobs", found, "It starts as soon as the engine answers.", advice)
-    if job.waiting_kind == "no-disk":
-        advice = "Free some space there: `trainyard agents list` has each agent's disks."
-        return _problem("jobs", found, "It starts as soon as there is room.", advice)
-    return _problem(
-        "jobs",
-        found,
-        "It waits forever, unless an agent with more resources connects.",
-        "Request less (`jobs cancel`, then submit again), or add such an agent.",
-    )
+    return _problem("jobs", f"{_name(job)} is QUEUED and {job.waiting}.", *_STUCK[job.waiting_kind])
 
 
 def _since_stopping(reader: Reader, run: RunRow) -> datetime:

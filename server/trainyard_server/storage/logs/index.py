@@ -41,8 +41,7 @@ class IndexDamaged(OSError):
 
 class IndexEntry(NamedTuple):
     """`time`: microseconds since 1970. `offset`, `length`: of the record in the segment. `key`: of the stream.
-    `severity`: its number in SEVERITIES. `may_report`: whether the text may report progress; in entries
-    of older versions, whether it begins with a brace."""
+    `severity`: its number in SEVERITIES. `may_report`: whether the text may report progress."""
 
     time: int
     offset: int

@@ -17,7 +17,7 @@ from trainyard_protocol.lines.severity import SEVERITIES, SeverityReader
 from trainyard_protocol.views.views import LogEntry
 from trainyard_protocol.wire.logs import LogDigest, LogEnd, LogLine
 from trainyard_server.storage.files import LOCK, size_of, truncate, write_at
-from trainyard_server.storage.logs import index, legacy
+from trainyard_server.storage.logs import index
 from trainyard_server.storage.logs.encoding import Position, encode_lines
 from trainyard_server.storage.logs.filter import LogFilter
 from trainyard_server.storage.logs.index import IndexDamaged, IndexEntry
@@ -98,7 +98,7 @@ class JobLog:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.segment = directory / legacy.SEGMENT
+        self.segment = directory / "segment"
         self.view = RLock()
         self.writing = Lock()
         self.checked = False
@@ -145,8 +145,6 @@ class JobLog:
         if not self.checked and not self.total and [path.name for path in self.directory.iterdir()] == [LOCK]:
             self.checked = True
             return  # a new log
-        if not self.checked:
-            legacy.convert(self.directory)
         is_intact = self.refresh()
         if is_intact and self.checked and size_of(self.segment) == self._end:
             return

@@ -11,10 +11,7 @@ from typing import IO, Any
 from zlib import crc32
 
 from trainyard_protocol.fields import rfc3339
-from trainyard_protocol.lines.severity import SeverityReader
 from trainyard_protocol.views.views import LogEntry
-from trainyard_protocol.wire.logs import LogLine
-from trainyard_server.storage.streams import SERVICE, Stream
 
 DAMAGED = "(this line was damaged on the disk of the server)"
 """Text of a line whose record cannot be read."""
@@ -50,21 +47,6 @@ def elements_of(entry: LogEntry) -> list[Any]:
     return [getattr(entry, name) for name in _ELEMENTS[:-1]] + [part] * bool(part)
 
 
-def log_entry(
-    cursor: int, stream: Stream, number: int, line: LogLine, severities: SeverityReader
-) -> LogEntry:
-    """A line of a stream as readers get it. `severities` has read the lines before it."""
-    time = UNKNOWN_TIME if microseconds(line.time) == NO_TIME else line.time
-    level = "INFO" if stream == SERVICE else severities.read(line.stream, line.text)
-    part = PARTIAL if line.partial else OVERWRITTEN if line.overwritten else 0
-    return entry_of(cursor, stream.run, stream.task, number, time, line.stream, level, line.text, part)
-
-
-def encode(entry: LogEntry) -> bytes:
-    """The record of a line, with its newline."""
-    return checked(_to_json(elements_of(entry)))
-
-
 def checked(elements: str) -> bytes:
     """The record of a line with these elements, in JSON of ASCII alone."""
     data = elements.encode("ascii") + b"\n"
@@ -87,7 +69,7 @@ def array_of(raw: bytes, cursor: int) -> bytes:
 
 
 def array_of_entry(entry: LogEntry) -> bytes:
-    return encode(entry)[_CRC_LENGTH:-1]
+    return _to_json(elements_of(entry)).encode("ascii")
 
 
 class RecordReader:

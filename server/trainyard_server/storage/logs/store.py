@@ -17,7 +17,6 @@ from typing import TypeVar
 from trainyard_protocol.views.views import LogEntry
 from trainyard_protocol.wire.logs import LogDigest, LogEnd, LogLine, LogPosition
 from trainyard_server.storage.files import LockTimeout, job_directory, locked, remove_directory, sync
-from trainyard_server.storage.logs import legacy
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter
 from trainyard_server.storage.logs.index import IndexDamaged
 from trainyard_server.storage.logs.job_log import (
@@ -235,8 +234,6 @@ class LogStore:
         except FileNotFoundError:
             log.reset()  # another process has removed it
         except OSError as error:
-            if legacy.is_old(log.directory):
-                raise
             logger.warning("Cannot check the log in %s: %s", log.directory, error)
         return log
 

@@ -15,7 +15,7 @@ from trainyard_protocol.wire.logs import LogChunk, LogLine
 from trainyard_protocol.wire.sync import ReplicaReport, RunReport, Stall, SyncRequest
 from trainyard_server.control.removal import remove_job
 from trainyard_server.services.jobs.jobs import known_job
-from trainyard_server.storage.db.base.models import AgentRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.streams import Stream
 from trainyard_server.storage.usage.records import UsagePoint
 
@@ -272,16 +272,3 @@ def test_run_is_open_to_the_key_of_its_agent_alone(api: Server) -> None:
     agent.exit()
     assert [call(AGENT, *each)[0] for each in (package, links)] == [404, 404]
     assert api.job()["state"] == "SUCCEEDED"
-
-
-def test_agent_of_the_version_before_gets_the_first_key_that_it_sends(api: Server) -> None:
-    agent = running_agent(api)
-    with api.use_cases.backend.store.write() as writer:
-        writer.session.execute(update(AgentRow).values(key_sha256=""))
-    sync = SyncRequest(agent=agent.info, runs=()).model_dump(mode="json")
-    logs = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs", {"start": 0}
-    statuses = [
-        api.client.post(path, json=body, headers=AGENT | {AGENT_KEY: key * 64}).status_code
-        for key, (path, body) in zip("1122", (logs, ("/agent/v1/sync", sync)) * 2, strict=True)
-    ]
-    assert statuses == [403, 200, 403, 403]

@@ -325,7 +325,7 @@ class AgentRow(Table):
 
     agent_id: Mapped[str] = mapped_column(String(128), primary_key=True)
     info: Mapped[dict[str, Any]]
-    key_sha256: Mapped[str] = mapped_column(String(64), default="")  # of its key; "" before the first
+    key_sha256: Mapped[str] = mapped_column(String(64), default="")  # of its key
     first_seen: Mapped[datetime]
     last_seen: Mapped[datetime]
     lease_s: Mapped[float | None]  # how long it may be silent; None: no limit

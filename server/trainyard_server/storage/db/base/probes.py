@@ -10,8 +10,7 @@ from sqlalchemy import Connection, create_engine, event, func, select, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from trainyard_server.storage.db.base.engine import ACQUIRE_WRITE_LOCK, newest_schema
-from trainyard_server.storage.db.base.models import LeaseRow
+from trainyard_server.storage.db.base.engine import ACQUIRE_WRITE_LOCK
 
 PATIENCE_S = 2.0
 """Timeout of one query, in seconds."""
@@ -25,16 +24,14 @@ class Unwritable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFacts:
-    """`latency_s` is the median of some queries. `schema` and `newest` are the schema revisions of the database and of
-    this program. `damage` has a line for each defect that SQLite finds; it is empty for PostgreSQL."""
+    """`latency_s` is the median of some queries. `schema` is the schema revision of the database. `damage` has a line
+    for each defect that SQLite finds; it is empty for PostgreSQL."""
 
     kind: str
     latency_s: float
     size_bytes: int
     schema: str
-    newest: str
     damage: tuple[str, ...]
-    leases: tuple[tuple[str, str], ...]
 
 
 class DatabaseProbe:
@@ -81,15 +78,12 @@ class DatabaseProbe:
         """Read all of a SQLite database: it may take seconds."""
         latency_s = sorted(self.ask() for _ in range(_SAMPLES))[_SAMPLES // 2]
         with self._engine.connect() as connection:
-            leases = connection.execute(select(LeaseRow.name, LeaseRow.holder).order_by(LeaseRow.name))
             return DatabaseFacts(
                 kind="SQLite" if self._sqlite else "PostgreSQL",
                 latency_s=latency_s,
                 size_bytes=self._size(connection),
                 schema=str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()),
-                newest=newest_schema(),
                 damage=_damage(connection) if self._sqlite else (),
-                leases=tuple((name, holder) for name, holder in leases),
             )
 
     def _size(self, connection: Connection) -> int:

@@ -60,7 +60,7 @@ class StudyController:
             tag = taken or study.tag
             new = []
             for trial, summaries in studies.with_curves(reader, key, ended=bool(taken)):
-                stored = tuple(studies.measurements_of(trial))
+                stored = studies.measurements_of(trial)
                 curve = of_curves(summaries, tag)
                 # What a program reports to its file counts before what it prints.
                 values = merged(curve, stored) if trial.from_file else merged(stored, curve)
@@ -77,7 +77,7 @@ class StudyController:
                 studies.choose_metric(writer, key, taken, message, self._backend.clock())
             for trial, values in new:
                 current = studies.stored_measurements(writer, trial.job_key)
-                if current is not None and tuple(current[1]) == tuple(studies.measurements_of(trial)):
+                if current is not None and current[1] == studies.measurements_of(trial):
                     studies.record_measurements(writer, current[0], values)
         return True
 

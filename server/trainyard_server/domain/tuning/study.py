@@ -7,6 +7,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
@@ -43,14 +44,19 @@ class TrialPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrialSnapshot:
-    """A trial. `job_state` is that of its job, whose key is `key`; `has_started`: its program has run. `final` is its
-    last measurement. `measurements` are read for studies that stop trials early. `error`: why its job failed."""
+    """A trial, with what lists and charts show of its job: its state, key, id and times, what it waits for, and why it
+    failed. `final` is its last measurement; the others are read where they are asked for."""
 
     number: int
     key: int
+    job_id: str
     job_state: JobState
     parameters: Mapping[str, str]
-    has_started: bool = False
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    waiting: str = ""
+    retries_used: int = 0
     logged: TrialPhase = TrialPhase.CREATED
     stopped_early: bool = False
     final: Measurement | None = None
@@ -69,7 +75,7 @@ class TrialSnapshot:
     @property
     def has_begun(self) -> bool:
         """A short program may end before it was ever seen running."""
-        return self.has_started or self.job_state in (JobState.SUCCEEDED, JobState.FAILED)
+        return self.started_at is not None or self.job_state in (JobState.SUCCEEDED, JobState.FAILED)
 
     @property
     def value(self) -> float | None:
@@ -192,7 +198,12 @@ def trial_state(job_state: JobState, stopped_early: bool) -> JobState:
 
 def best_of(trials: Iterable[TrialSnapshot], *, maximize: bool) -> TrialSnapshot | None:
     """The trial with the best value; the first of equal ones."""
-    return next((trial for trial in ranked(trials, maximize=maximize) if trial.value is not None), None)
+    return next(iter(best_first(trials, maximize=maximize)), None)
+
+
+def best_first(trials: Iterable[TrialSnapshot], *, maximize: bool) -> list[TrialSnapshot]:
+    """The trials that have a value, the best first."""
+    return ranked((trial for trial in trials if trial.value is not None), maximize=maximize)
 
 
 def ranked(trials: Iterable[TrialSnapshot], *, maximize: bool) -> list[TrialSnapshot]:
@@ -299,7 +310,7 @@ def _moved(study: StudySnapshot) -> MoveStudy | None:
     """PREPARING once a trial has left the queue, RUNNING once one has run or ended."""
     if study.state is JobState.QUEUED and any(t.job_state is not JobState.QUEUED for t in study.trials):
         return MoveStudy(JobState.PREPARING)
-    if study.state is JobState.PREPARING and any(t.has_started or t.has_ended for t in study.trials):
+    if study.state is JobState.PREPARING and any(t.started_at or t.has_ended for t in study.trials):
         return MoveStudy(JobState.RUNNING)
     return None
 

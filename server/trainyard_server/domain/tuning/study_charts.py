@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+
+from trainyard_server.domain.tuning.study import TrialSnapshot, best_first
 
 MOST_TRIALS = 1000
 """A page has so many trials at most."""
@@ -10,24 +11,7 @@ MOST_TRIALS = 1000
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
-class TrialValue(NamedTuple):
-    """A trial with the metric that counts, None where it has none."""
-
-    number: int
-    value: float | None
-    has_ended: bool
-
-
-def best_first(trials: Iterable[TrialValue], *, maximize: bool) -> list[TrialValue]:
-    """The trials that have a value."""
-    valued = [(trial.value, trial) for trial in trials if trial.value is not None]
-    return [
-        trial
-        for value, trial in sorted(valued, key=lambda one: (-one[0] if maximize else one[0], one[1].number))
-    ]
-
-
-def sample(trials: Sequence[TrialValue], *, maximize: bool, most: int = MOST_TRIALS) -> set[int]:
+def sample(trials: Sequence[TrialSnapshot], *, maximize: bool, most: int = MOST_TRIALS) -> set[int]:
     """The numbers of the trials to show: all, else the better half of them by metric and the newest."""
     if len(trials) <= most:
         return {trial.number for trial in trials}
@@ -39,7 +23,7 @@ def sample(trials: Sequence[TrialValue], *, maximize: bool, most: int = MOST_TRI
     return shown
 
 
-def records(trials: Sequence[TrialValue], *, maximize: bool) -> list[tuple[int, float]]:
+def records(trials: Sequence[TrialSnapshot], *, maximize: bool) -> list[tuple[int, float]]:
     """The trials, by number, that were better than all before them."""
     found: list[tuple[int, float]] = []
     for trial in trials:
@@ -50,7 +34,7 @@ def records(trials: Sequence[TrialValue], *, maximize: bool) -> list[tuple[int, 
     return found
 
 
-def best_quarter(trials: Sequence[TrialValue], *, maximize: bool) -> list[int]:
+def best_quarter(trials: Sequence[TrialSnapshot], *, maximize: bool) -> list[int]:
     """The numbers of the best quarter of the trials that have ended with a value; none of fewer than four."""
     ranked = best_first([trial for trial in trials if trial.has_ended], maximize=maximize)
     return [trial.number for trial in ranked[: len(ranked) // 4]] if len(ranked) >= 4 else []

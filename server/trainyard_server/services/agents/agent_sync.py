@@ -432,7 +432,7 @@ def _record_measurements(writer: Writer, job_key: int, report: RunReport) -> boo
         return False
     trial, stored = found
     values, newest = merged(stored, reported), merged((), reported)[-1]
-    if trial.from_file and (trial.step, trial.value) == newest and values == tuple(stored):
+    if trial.from_file and (trial.step, trial.value) == newest and values == stored:
         return False
     if studies.metric_of(writer, trial.study_key):
         return False  # the study took another metric before this was reported

@@ -17,7 +17,6 @@ from trainyard_server.domain.tuning.suggester import PastTrial
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import studies
-from trainyard_server.storage.db.tables.studies import TrialJob
 
 _VCPUS_OF_A_UNIT = 4  # an n1-standard-4, the machine of BASIC
 _RESUMED = "hyperparameters.resume_previous_job_id"
@@ -49,9 +48,8 @@ def training_output(reader: Reader, job: JobRow) -> dict[str, Any]:
     study = studies.snapshot(reader, job.key, measurements=True) if _may_be_study(job) else None
     if study is None:
         return _units(job, [job])
-    jobs = {one.key: one for _, one in studies.trials(reader, job.key, measurements=False)}
-    trials = [_trial_output(one, jobs[one.key]) for one in ranked(study.trials, maximize=study.maximizes)]
-    output = _output(study.tag, study.counts) | _units(job, jobs.values())
+    trials = [_trial_output(trial) for trial in ranked(study.trials, maximize=study.maximizes)]
+    output = _output(study.tag, study.counts) | _units(job, study.trials)
     return output | ({"trials": trials} if trials else {})
 
 
@@ -79,7 +77,7 @@ def whole_second(time: datetime) -> str:
 
 
 def _spec_of(reader: Reader, job: JobRow) -> HyperparameterSpec | None:
-    """Of a study. Other rows are not parsed."""
+    """The hyperparameters of a study. Other rows are not parsed."""
     return reader.job_input(job)[0].hyperparameters if _may_be_study(job) else None
 
 
@@ -87,7 +85,7 @@ def _may_be_study(job: JobRow) -> bool:
     return "hyperparameters" in job.training_input
 
 
-def _units(job: JobRow, ran: Iterable[JobRow | TrialJob]) -> dict[str, Any]:
+def _units(job: JobRow, ran: Iterable[JobRow | TrialSnapshot]) -> dict[str, Any]:
     """`consumedMLUnits` of a job, or of the trials of one, that have run: hours of its gang, where 4 vCPU are one
     unit."""
     times = [
@@ -119,17 +117,17 @@ def _output(tag: str, counts: Mapping[JobState, int]) -> dict[str, Any]:
     }
 
 
-def _trial_output(trial: TrialSnapshot, job: TrialJob) -> dict[str, Any]:
+def _trial_output(trial: TrialSnapshot) -> dict[str, Any]:
     """A `HyperparameterOutput` of the API."""
     output: dict[str, Any] = {
         "trialId": str(trial.number),
         "hyperparameters": dict(trial.parameters),
         "state": trial.state.value,
     }
-    if job.started_at is not None:
-        output["startTime"] = whole_second(job.started_at)
-    if job.ended_at is not None:
-        output["endTime"] = whole_second(job.ended_at)
+    if trial.started_at is not None:
+        output["startTime"] = whole_second(trial.started_at)
+    if trial.ended_at is not None:
+        output["endTime"] = whole_second(trial.ended_at)
     if trial.final is not None:
         output["finalMetric"] = _metric(trial.final)
         output["allMetrics"] = [_metric(one) for one in trial.measurements]

@@ -44,11 +44,9 @@ from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.scheduler import Placement, Planner, in_order
 from trainyard_server.domain.snapshots import JobSnapshot
 from trainyard_server.domain.tuning.narrowing import narrowed
-from trainyard_server.domain.tuning.study import maximizes
 from trainyard_server.domain.tuning.study_charts import best_quarter, chosen_numbers
 from trainyard_server.services.jobs.jobs import Jobs, known_job
 from trainyard_server.services.views.job_details import JobDetails
-from trainyard_server.services.views.studies import trial_value
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import studies
 
@@ -57,7 +55,7 @@ MAX_BYTES = 64 * 2**10
 
 _CONCURRENT = 4
 _TIMEOUT_S = 2.0
-"""How many texts are parsed at the same time, and how long another request waits for its turn."""
+"""Texts that are parsed at the same time, and the longest that another request waits for its turn."""
 
 _MAX_QUEUE = 500
 """The longest queue that is planned to predict whether another job would start now."""
@@ -165,18 +163,16 @@ class Configs:
         with self._backend.store.read() as reader:
             row = known_job(reader, project, job_id)
             training_input, _ = reader.job_input(row)
-            spec = training_input.hyperparameters
-            if spec is None:
+            study = studies.snapshot(reader, row.key, measurements=False)
+            if study is None:
                 raise InvalidArgument(Violation("trials", f"are those of a study; {job_id} is none."))
-            lines = studies.trial_lines(reader, row.key)
-            maximize = maximizes(spec, studies.metric_of(reader, row.key))
             new_id = _clone_id(reader, project, job_id)
             labels = dict(row.labels)
         try:
             if trials == "best":
-                chosen = best_quarter([trial_value(line) for line in lines], maximize=maximize)
+                chosen = best_quarter(study.trials, maximize=study.maximizes)
             else:
-                chosen = chosen_numbers(trials, [line.number for line in lines])
+                chosen = chosen_numbers(trials, [trial.number for trial in study.trials])
         except ValueError:
             message = f"looks like best or 1-5,7, with trials that {job_id} has; this is {trials[:100]!r}."
             raise InvalidArgument(Violation("trials", message)) from None
@@ -185,8 +181,8 @@ class Configs:
                 Violation("trials", f"{job_id} has fewer than 4 trials that ended with a metric.")
             )
         sent = resolving.as_sent(training_input)
-        parameters = [line.parameters for line in lines if line.number in set(chosen)]
-        sent["hyperparameters"] = narrowed(spec, sent["hyperparameters"], parameters)
+        parameters = [trial.parameters for trial in study.trials if trial.number in set(chosen)]
+        sent["hyperparameters"] = narrowed(study.spec, sent["hyperparameters"], parameters)
         return clone.clone(job_id, new_id, sent, labels), len(chosen)
 
     def _reproduce(self, project: str, job_id: str) -> Iterator[CommandView]:

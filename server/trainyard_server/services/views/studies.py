@@ -1,17 +1,15 @@
 """Use cases of studies: a study with its trials."""
 
-import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Violation, quoted
 from trainyard_protocol.job.config.tuning_rules import direction_unknown
 from trainyard_protocol.job.hyperparameters import Goal, HyperparameterSpec
 from trainyard_protocol.lines.progress import MAX_NAME, lower_is_better
-from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_protocol.states import JobState
 from trainyard_protocol.views.tuning import (
     FinalMetric,
     ParameterAxis,
@@ -24,19 +22,18 @@ from trainyard_server.context import Backend
 from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.importance import importances
 from trainyard_server.domain.tuning.measurements import listed, merged, names_in, of_curves
-from trainyard_server.domain.tuning.study import StudySnapshot, TrialSnapshot, best_of, maximizes, tag_of
-from trainyard_server.domain.tuning.study_charts import TrialValue, best_first, best_quarter, records, sample
+from trainyard_server.domain.tuning.study import StudySnapshot, TrialSnapshot, best_of
+from trainyard_server.domain.tuning.study_charts import best_quarter, records, sample
 from trainyard_server.services.jobs.jobs import known_job
-from trainyard_server.storage.db.base.models import StudyRow, TrialRow
+from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import studies
-from trainyard_server.storage.db.tables.studies import TrialJob
 
 _EXAMPLES = 10
 
 
 class TrialOrigin(NamedTuple):
-    """Of the job of a trial: its study, number and parameters."""
+    """A trial of a study: the study's job, its number and parameters."""
 
     study: str
     number: int
@@ -69,11 +66,8 @@ class Studies:
         none, NotFound; InvalidArgument for a ranking that is not possible."""
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
-            study = studies.snapshot(reader, job.key, measurements=True)
-            if study is None:
-                raise _no_study(job_id)
-            rows = studies.trials(reader, job.key, measurements=True)
-            activities = reader.activities([trial_job.key for _, trial_job in rows])
+            study = known_study(reader, job, measurements=True)
+            activities = reader.activities([trial.key for trial in study.trials])
             tag, maximize = study.tag, study.maximizes
             if ranking is not None and (ranking.metric or ranking.goal):
                 study, tag, maximize = _ranked_by(reader, study, ranking)
@@ -97,10 +91,7 @@ class Studies:
             best=best.number if best is not None else None,
             resumed=len(study.past),
             message=study.failure,
-            trials=tuple(
-                _trial_view(trial, row, trial_job, activities.get(trial_job.key, ""))
-                for trial, (row, trial_job) in zip(study.trials, rows, strict=True)
-            ),
+            trials=tuple(_trial_view(trial, activities.get(trial.key, "")) for trial in study.trials),
         )
 
     def is_study(self, project: str, job_id: str) -> bool:
@@ -121,44 +112,39 @@ class Studies:
         """The study with a bounded number of its trials. Raises FailedPrecondition for a job that is none, NotFound."""
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
-            row = reader.session.get(StudyRow, job.key)
-            spec = reader.job_input(job)[0].hyperparameters
-            if row is None or spec is None:
-                raise _no_study(job_id)
-            lines = studies.trial_lines(reader, job.key)
-            values, maximize = [trial_value(line) for line in lines], maximizes(spec, row.metric)
-            shown = sample(values, maximize=maximize)
-            live = [
-                line.job_key for line in lines if line.state is JobState.PREPARING and line.number in shown
-            ]
+            study = known_study(reader, job, measurements=False)
+            maximize = study.maximizes
+            shown = sample(study.trials, maximize=maximize)
+            trials = [trial for trial in study.trials if trial.number in shown]
+            live = [trial.key for trial in trials if trial.state is JobState.PREPARING]
             activities = reader.activities(live)
-            ranked = best_first(values, maximize=maximize)
-            return StudyCharts(
-                job_id=job_id,
-                state=job.state,
-                goal="MAXIMIZE" if maximize else "MINIMIZE",
-                metric_tag=tag_of(spec, row.metric),
-                algorithm=spec.algorithm,
-                max_trials=spec.max_trials,
-                planned_trials=spec.planned_trials,
-                max_parallel_trials=spec.max_parallel_trials,
-                message=row.failure,
-                counts=dict(Counter(line.state for line in lines)),
-                count=len(lines),
-                best=ranked[0].number if ranked else None,
-                best_quarter=len(best_quarter(values, maximize=maximize)),
-                records=tuple(records(values, maximize=maximize)),
-                parameters=tuple(_axes(spec, lines)),
-                trials=tuple(
-                    _point(line, activities.get(line.job_key, "")) for line in lines if line.number in shown
-                ),
-            )
+        spec, best = study.spec, best_of(study.trials, maximize=maximize)
+        return StudyCharts(
+            job_id=job_id,
+            state=job.state,
+            goal="MAXIMIZE" if maximize else "MINIMIZE",
+            metric_tag=study.tag,
+            algorithm=spec.algorithm,
+            max_trials=spec.max_trials,
+            planned_trials=spec.planned_trials,
+            max_parallel_trials=spec.max_parallel_trials,
+            message=study.failure,
+            counts=dict(study.counts),
+            count=len(study.trials),
+            best=best.number if best is not None else None,
+            best_quarter=len(best_quarter(study.trials, maximize=maximize)),
+            records=tuple(records(study.trials, maximize=maximize)),
+            parameters=tuple(_axes(spec, study.trials)),
+            trials=tuple(_point(trial, activities.get(trial.key, "")) for trial in trials),
+        )
 
 
-def trial_value(line: studies.TrialLine) -> TrialValue:
-    """The trial with the metric that counts."""
-    counts = line.value is not None and math.isfinite(line.value) and line.state is not JobState.FAILED
-    return TrialValue(line.number, line.value if counts else None, line.job_state in FINAL_JOB_STATES)
+def known_study(reader: Reader, job: JobRow, *, measurements: bool) -> StudySnapshot:
+    """The study with its trials. Raises FailedPrecondition for another job."""
+    study = studies.snapshot(reader, job.key, measurements=measurements)
+    if study is None:
+        raise FailedPrecondition(f"The job {job.job_id} has no trials: it has no hyperparameters.")
+    return study
 
 
 def _ranked_by(reader: Reader, study: StudySnapshot, ranking: Ranking) -> tuple[StudySnapshot, str, bool]:
@@ -194,16 +180,12 @@ def _examples(study: StudySnapshot) -> list[int]:
     return [trial.key for trial in study.trials if trial.state is JobState.SUCCEEDED][:_EXAMPLES]
 
 
-def _no_study(job_id: str) -> FailedPrecondition:
-    return FailedPrecondition(f"The job {job_id} has no trials: it has no hyperparameters.")
-
-
-def _axes(spec: HyperparameterSpec, lines: Sequence[studies.TrialLine]) -> list[ParameterAxis]:
+def _axes(spec: HyperparameterSpec, trials: Sequence[TrialSnapshot]) -> list[ParameterAxis]:
     """The parameters, each before its children."""
     ended = [
-        (line.parameters, line.value)
-        for line in lines
-        if line.value is not None and line.state is JobState.SUCCEEDED
+        (trial.parameters, trial.value)
+        for trial in trials
+        if trial.value is not None and trial.state is JobState.SUCCEEDED
     ]
     importance = importances(spec, ended)
     axes = []
@@ -225,43 +207,42 @@ def _axes(spec: HyperparameterSpec, lines: Sequence[studies.TrialLine]) -> list[
     return axes
 
 
-def _point(line: studies.TrialLine, activity: str) -> TrialPoint:
-    state = line.state
-    note = line.error.partition("\n")[0]
-    if state is JobState.QUEUED:
-        note = line.waiting
-    elif state is JobState.PREPARING:
+def _point(trial: TrialSnapshot, activity: str) -> TrialPoint:
+    note = trial.error.partition("\n")[0]
+    if trial.state is JobState.QUEUED:
+        note = trial.waiting
+    elif trial.state is JobState.PREPARING:
         note = activity
-    finite = line.value is not None and math.isfinite(line.value)
+    step, value = trial.final or (None, None)
     return TrialPoint(
-        number=line.number,
-        job_id=line.job_id,
-        state=state,
-        stopped_early=line.stopped_early,
-        parameters=dict(line.parameters),
-        step=line.step,
-        value=line.value if finite else None,
-        note="" if line.stopped_early else note,
-        created_at=line.created_at,
-        started_at=line.started_at,
-        ended_at=line.ended_at,
+        **_common(trial),
+        step=step,
+        value=value,
+        note="" if trial.stopped_early else note,
     )
 
 
-def _trial_view(trial: TrialSnapshot, row: TrialRow, job: TrialJob, activity: str) -> TrialView:
+def _trial_view(trial: TrialSnapshot, activity: str) -> TrialView:
     return TrialView(
-        number=trial.number,
-        job_id=job.job_id,
-        state=trial.state,
-        stopped_early=trial.stopped_early,
-        parameters=dict(row.parameters),
+        **_common(trial),
         measurements=trial.measurements,
         final=FinalMetric(step=trial.final[0], value=trial.final[1]) if trial.final else None,
-        activity=activity if job.state is JobState.PREPARING else "",
-        waiting=job.waiting if job.state is JobState.QUEUED else "",
+        activity=activity if trial.job_state is JobState.PREPARING else "",
+        waiting=trial.waiting if trial.job_state is JobState.QUEUED else "",
         error=trial.error.partition("\n")[0],
-        created_at=job.created_at,
-        started_at=job.started_at,
-        ended_at=job.ended_at,
-        retries=job.retries_used,
+        retries=trial.retries_used,
     )
+
+
+def _common(trial: TrialSnapshot) -> dict[str, Any]:
+    """The fields that both answers have."""
+    return {
+        "number": trial.number,
+        "job_id": trial.job_id,
+        "state": trial.state,
+        "stopped_early": trial.stopped_early,
+        "parameters": dict(trial.parameters),
+        "created_at": trial.created_at,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+    }

@@ -31,23 +31,25 @@ class JobKind(NamedTuple):
     study_key: int | None
 
 
-class TrialJob(NamedTuple):
-    """The columns of a trial's job that its study looks at. A study may have thousands."""
-
-    key: int
-    job_id: str
-    state: JobState
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    error_message: str
-    waiting: str
-    retries_used: int
-
-
 _FAR = datetime(9999, 1, 1, tzinfo=UTC)
 
-_COLUMNS = [getattr(JobRow, name) for name in TrialJob._fields]
+_TRIAL_COLUMNS = (
+    TrialRow.number,
+    TrialRow.job_key.label("key"),
+    JobRow.job_id,
+    JobRow.state.label("job_state"),
+    TrialRow.parameters,
+    JobRow.created_at,
+    JobRow.started_at,
+    JobRow.ended_at,
+    JobRow.waiting,
+    JobRow.retries_used,
+    TrialRow.logged,
+    TrialRow.stopped_early,
+    TrialRow.step,
+    TrialRow.value,
+    JobRow.error_message.label("error"),
+)
 
 
 def kind_of(reader: Reader, key: int) -> JobKind:
@@ -86,25 +88,13 @@ def snapshot(reader: Reader, key: int, *, measurements: bool | None = None) -> S
         state=job.state,
         spec=spec,
         seed=study.seed,
-        trials=tuple(
-            _snapshot_of(trial, trial_job, with_measurements)
-            for trial, trial_job in trials(reader, key, measurements=with_measurements)
-        ),
+        trials=_trials(reader, key, with_measurements),
         past=tuple((dict(parameters), float(value)) for parameters, value in study.past),
         metric=study.metric,
         failure=study.failure,
         exhausted=study.exhausted,
         stop_message=job.stop_message,
     )
-
-
-def trials(reader: Reader, key: int, *, measurements: bool) -> list[tuple[TrialRow, TrialJob]]:
-    """The trials of a study with their jobs, by number."""
-    query = select(TrialRow, *_COLUMNS).join(JobRow, JobRow.key == TrialRow.job_key)
-    if measurements:
-        query = query.options(undefer(TrialRow.measurements))
-    rows = reader.session.execute(query.where(TrialRow.study_key == key).order_by(TrialRow.number))
-    return [(trial, TrialJob(*job)) for trial, *job in rows]
 
 
 def is_study(reader: Reader, key: int) -> bool:
@@ -117,53 +107,6 @@ def among(reader: Reader, keys: Iterable[int]) -> dict[int, dict[JobState, int]]
     found = reader.session.scalars(query).all()
     trials_of = counts(reader, found) if found else {}
     return {key: trials_of.get(key, {}) for key in found}
-
-
-class TrialLine(NamedTuple):
-    """A trial with what lists and charts show of it and of its job. Without ORM objects: a study may have 10,000."""
-
-    number: int
-    parameters: Mapping[str, str]
-    stopped_early: bool
-    step: int | None
-    value: float | None
-    job_key: int
-    job_id: str
-    job_state: JobState
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    waiting: str
-    error: str
-
-    @property
-    def state(self) -> JobState:
-        return trial_state(self.job_state, self.stopped_early)
-
-
-def trial_lines(reader: Reader, key: int) -> list[TrialLine]:
-    """The trials of a study, by number."""
-    query = (
-        select(
-            TrialRow.number,
-            TrialRow.parameters,
-            and_(TrialRow.stopped_early, JobRow.state.not_in(ENDED_BY_ITSELF)),
-            TrialRow.step,
-            TrialRow.value,
-            JobRow.key,
-            JobRow.job_id,
-            JobRow.state,
-            JobRow.created_at,
-            JobRow.started_at,
-            JobRow.ended_at,
-            JobRow.waiting,
-            JobRow.error_message,
-        )
-        .join(JobRow, JobRow.key == TrialRow.job_key)
-        .where(TrialRow.study_key == key)
-        .order_by(TrialRow.number)
-    )
-    return [TrialLine._make(row) for row in reader.session.execute(query)]
 
 
 class LoggedJob(NamedTuple):
@@ -299,16 +242,16 @@ def with_curves(reader: Reader, key: int, *, ended: bool) -> list[tuple[TrialRow
     return [(rows[job_key], of_job) for job_key, of_job in summaries(reader, rows).items()]
 
 
-def stored_measurements(reader: Reader, job_key: int) -> tuple[TrialRow, list[Measurement]] | None:
+def stored_measurements(reader: Reader, job_key: int) -> tuple[TrialRow, tuple[Measurement, ...]] | None:
     """The trial with that job, and its measurements; None for a job that is no trial."""
     query = select(TrialRow).options(undefer(TrialRow.measurements)).filter_by(job_key=job_key)
     trial = reader.session.scalar(query)
     return None if trial is None else (trial, measurements_of(trial))
 
 
-def measurements_of(trial: TrialRow) -> list[Measurement]:
-    """Of a row that was read with its measurements."""
-    return [(int(step), float(value)) for step, value in trial.measurements]
+def measurements_of(trial: TrialRow) -> tuple[Measurement, ...]:
+    """The measurements of a row that was read with them."""
+    return _measurements(trial.measurements)
 
 
 def add(writer: Writer, job: JobRow, seed: int, past: Sequence[tuple[Mapping[str, str], float]]) -> None:
@@ -423,17 +366,31 @@ def delete_with_trials(writer: Writer, key: int, now: datetime, by: str) -> None
         writer.delete_job(job, now, by)
 
 
-def _snapshot_of(trial: TrialRow, job: TrialJob, with_measurements: bool) -> TrialSnapshot:
-    final = None if trial.step is None or trial.value is None else (trial.step, trial.value)
+def _trials(reader: Reader, key: int, with_measurements: bool) -> tuple[TrialSnapshot, ...]:
+    """The trials of a study, by number. Without ORM objects: there may be 10,000."""
+    columns = (*_TRIAL_COLUMNS, *([TrialRow.measurements] if with_measurements else ()))
+    query = select(*columns).join(JobRow, JobRow.key == TrialRow.job_key)
+    rows = reader.session.execute(query.where(TrialRow.study_key == key).order_by(TrialRow.number))
+    return tuple(_snapshot_of(**row._mapping) for row in rows)
+
+
+def _snapshot_of(
+    *,
+    step: int | None,
+    value: float | None,
+    stopped_early: bool,
+    job_state: JobState,
+    measurements: Sequence[Any] = (),
+    **fields: Any,
+) -> TrialSnapshot:
     return TrialSnapshot(
-        number=trial.number,
-        key=trial.job_key,
-        job_state=job.state,
-        parameters=trial.parameters,
-        has_started=job.started_at is not None,
-        logged=trial.logged,
-        stopped_early=trial.stopped_early and job.state not in ENDED_BY_ITSELF,
-        final=final,
-        measurements=tuple(measurements_of(trial)) if with_measurements else (),
-        error=job.error_message,
+        **fields,
+        job_state=job_state,
+        stopped_early=stopped_early and job_state not in ENDED_BY_ITSELF,
+        final=None if step is None or value is None else (step, value),
+        measurements=_measurements(measurements),
     )
+
+
+def _measurements(stored: Iterable[Any]) -> tuple[Measurement, ...]:
+    return tuple((int(step), float(value)) for step, value in stored)

@@ -1,6 +1,7 @@
 """Decisions about studies: when one fails, when a trial is stopped early, what counts."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from trainyard_server.domain.tuning.study import (
 from trainyard_server.domain.tuning.trial_input import trial_input
 
 PARAMS = [{"parameterName": "x", "type": "INTEGER", "minValue": 1, "maxValue": 9}]
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 DONE, FAILED, RUNNING = JobState.SUCCEEDED, JobState.FAILED, JobState.RUNNING
 
 
@@ -41,9 +43,11 @@ def study(
         TrialSnapshot(
             number,
             10 + number,
+            f"s.{number}",
             one,
             {"x": "1"},
-            has_started=True,
+            NOW,
+            started_at=NOW,
             logged=TrialPhase.ENDED,
             final=(1, 0.5) if measured and one is DONE else None,
         )
@@ -158,10 +162,7 @@ def test_curve_of_the_tags_name_counts_in_any_case() -> None:
 
 def test_failed_trial_has_no_value_for_suggestions() -> None:
     snapshot = study(DONE, FAILED, RUNNING)
-    trials = tuple(
-        TrialSnapshot(one.number, one.key, one.job_state, one.parameters, final=(1, 0.5))
-        for one in snapshot.trials
-    )
+    trials = tuple(replace(trial, final=(1, 0.5)) for trial in snapshot.trials)
     resumed = StudySnapshot(1, "p", "s", RUNNING, snapshot.spec, 0, trials, past=(({"x": "2"}, 0.25),))
     past = [(one.number, one.value, one.ended) for one in past_trials(resumed)]
     assert past == [(0, 0.25, True), (1, 0.5, True), (2, None, True), (3, None, False)]

@@ -1,18 +1,35 @@
 """The trials that a study's page shows."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
 
+from trainyard_protocol.states import JobState
+from trainyard_server.domain.tuning.study import TrialSnapshot
 from trainyard_server.domain.tuning.study_charts import (
-    TrialValue,
     best_quarter,
     chosen_numbers,
     records,
     sample,
 )
 
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
-def trials(*values: float | None) -> list[TrialValue]:
-    return [TrialValue(number, value, True) for number, value in enumerate(values, 1)]
+
+def trials(*values: float | None) -> list[TrialSnapshot]:
+    return [
+        TrialSnapshot(
+            number,
+            number,
+            f"s.{number}",
+            JobState.SUCCEEDED,
+            {},
+            NOW,
+            final=None if value is None else (1, value),
+        )
+        for number, value in enumerate(values, 1)
+    ]
 
 
 def test_of_many_trials_the_best_and_the_newest_are_shown() -> None:
@@ -32,7 +49,8 @@ def test_best_quarter_takes_four_trials_that_have_ended() -> None:
     some = trials(0.1, 0.9, 0.3, 0.2, None, 0.4)
     assert best_quarter(some, maximize=True) == [2]
     assert best_quarter(some, maximize=False) == [1]
-    assert best_quarter([*trials(0.1, 0.2, 0.3), TrialValue(4, 0.9, False)], maximize=True) == []
+    *most, last = trials(0.1, 0.2, 0.3, 0.9)
+    assert best_quarter([*most, replace(last, job_state=JobState.RUNNING)], maximize=True) == []
 
 
 def test_numbers_are_read_from_ranges() -> None:

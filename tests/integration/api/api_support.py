@@ -342,11 +342,13 @@ class ScriptedAgent:
         self.replicas[run.run_id, task] = before.model_copy(update=changes)
 
 
-def running_agent(server: Server, job_id: str = "job") -> ScriptedAgent:
+def running_agent(
+    server: Server, job_id: str = "job", *, agent: ScriptedAgent | None = None, **training_input: Any
+) -> ScriptedAgent:
     """An agent that runs this job, which it alone has."""
-    agent = ScriptedAgent(server)
+    agent = agent or ScriptedAgent(server)
     agent.sync()
-    server.create(job_id)
+    server.create(job_id, **training_input)
     server.tick()
     agent.sync()
     agent.start()

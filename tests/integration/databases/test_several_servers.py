@@ -21,6 +21,7 @@ from integration.api.api_support import (
     ScriptedAgent,
     Server,
     eventually,
+    running_agent,
     server,
     serving,
     settings,
@@ -88,12 +89,7 @@ def test_news_of_one_server_wakes_those_who_wait_at_the_other(tmp_path: Path) ->
         )
         stack.enter_context(here)
         stack.enter_context(there)
-        agent = ScriptedAgent(one)
-        one.create()
-        agent.sync()
-        one.tick()
-        agent.sync()
-        agent.start()
+        agent = running_agent(one)
         seen = agent.sync()
 
         def held() -> SyncResponse:

@@ -10,7 +10,17 @@ import httpx
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, ALICE, Clock, ScriptedAgent, Server, server, serving
+from integration.api.api_support import (
+    ADMIN,
+    AGENT,
+    ALICE,
+    Clock,
+    ScriptedAgent,
+    Server,
+    running_agent,
+    server,
+    serving,
+)
 from trainyard_cli.commands.tree import trainyard
 from trainyard_cli.main import run
 from trainyard_protocol.views.people import TokenRequest
@@ -34,12 +44,7 @@ def change(one: Server, method: str, name: str, **body: bool) -> httpx.Response:
 
 @on_every_database
 def test_draining_agent_finishes_what_it_has_and_gets_nothing_new(one: Server) -> None:
-    agent = ScriptedAgent(one)
-    agent.sync()
-    one.create("first")
-    one.tick()
-    agent.sync()
-    agent.start()
+    agent = running_agent(one, "first")
     drained = change(one, "PATCH", "laptop", draining=True)
     assert drained.json() == {"agents": [{"agent_id": "id-of-laptop", "name": "laptop", "runs": 1}]}
     one.create("second")

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import update
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, START, ScriptedAgent, Server, running_agent
+from integration.api.api_support import ADMIN, AGENT, START, Server, running_agent
 from trainyard_protocol.states import JobState, RunState
 from trainyard_protocol.views.usage import UsageBatch, UsageSample
 from trainyard_protocol.wire.agents import AGENT_KEY
@@ -235,12 +235,7 @@ def test_run_is_open_to_the_key_of_its_agent_alone(api: Server) -> None:
     """Another agent's key, a false one or none: each call is refused, changes nothing and ends no call of the agent."""
     path = "/upload/trainyard/v1/projects/p/packages/trainer.whl"
     staged = api.client.post(path, content=b"package", headers=ADMIN).json()
-    agent = ScriptedAgent(api)
-    agent.sync()
-    api.create(packageUris=[staged["uri"]])
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent = running_agent(api, packageUris=[staged["uri"]])
     before = api.detail()
     info, run = agent.info.model_dump(mode="json"), agent.run.run_id
     report = {"run_id": run, "replicas": [{"task": "master-replica-0", "state": "EXITED"}]}

@@ -1,17 +1,12 @@
 """Links to packages, by which replicas get them from the server without a token."""
 
-from integration.api.api_support import ADMIN, AGENT, ScriptedAgent, Server
+from integration.api.api_support import ADMIN, AGENT, Server, running_agent
 
 
 def test_link_gives_a_package_to_whoever_has_it_until_its_run_ends(api: Server) -> None:
     path = "/upload/trainyard/v1/projects/p/packages/trainer-0+local.tar.gz"
     staged = api.client.post(path, content=b"package", headers=ADMIN).json()
-    agent = ScriptedAgent(api)
-    agent.sync()
-    api.create(packageUris=[staged["uri"], "gs://bucket/other.whl"])
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent = running_agent(api, packageUris=[staged["uri"], "gs://bucket/other.whl"])
     links = api.client.get(f"/agent/v1/runs/{agent.run.run_id}/packages", headers=AGENT).json()["paths"]
     assert list(links) == [staged["uri"]]
     link = links[staged["uri"]]

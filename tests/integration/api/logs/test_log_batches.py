@@ -45,13 +45,7 @@ TEXTS = (
 @pytest.fixture
 def agent(api: Server) -> ScriptedAgent:
     """An agent with a running job of two replicas."""
-    agent = ScriptedAgent(api, cpus=4)
-    agent.sync()
-    api.create(workerType="local-1", workerCount=1)
-    api.tick()
-    agent.sync()
-    agent.start()
-    return agent
+    return running_agent(api, workerType="local-1", workerCount=1, agent=ScriptedAgent(api, cpus=4))
 
 
 @pytest.fixture

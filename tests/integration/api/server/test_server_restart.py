@@ -17,12 +17,7 @@ def reconnected(agent: ScriptedAgent, api: Server) -> ScriptedAgent:
 
 def test_job_goes_on_under_a_new_server(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        api.create(workerType="local-1", workerCount=1)
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent = running_agent(api, workerType="local-1", workerCount=1)
         agent.log("one")
         before = api.stream()
     with server(tmp_path, clock) as api:

@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, GB, KEY, START, Clock, ScriptedAgent, Server, server
+from integration.api.api_support import (
+    ADMIN,
+    AGENT,
+    GB,
+    KEY,
+    START,
+    Clock,
+    ScriptedAgent,
+    Server,
+    running_agent,
+    server,
+)
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.usage import UsageBatch, UsageSample
 from trainyard_protocol.views.views import ActiveJobsView
@@ -59,12 +70,7 @@ def test_queue_has_pages_and_one_beyond_the_last_is_the_last(api: Server) -> Non
 
 @on_every_database
 def test_job_that_starts_moves_from_the_queue_to_its_agent(api: Server) -> None:
-    agent = ScriptedAgent(api)
-    api.create(workerType="local-1", workerCount="1")
-    agent.sync()
-    api.tick()
-    agent.sync()
-    agent.start()
+    running_agent(api, workerType="local-1", workerCount="1")
     cluster = page_of(api)
     assert cluster.queue == []
     (line,) = cluster.agents
@@ -77,12 +83,7 @@ def test_job_that_starts_moves_from_the_queue_to_its_agent(api: Server) -> None:
 @on_every_database
 def test_what_is_left_of_a_run_that_is_over_is_told(api: Server) -> None:
     """Its agent still has it: its CPUs are not free."""
-    agent = ScriptedAgent(api)
-    api.create()
-    agent.sync()
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent = running_agent(api)
     run, before = agent.run, agent.reports()
     agent.exit()
     api.tick()
@@ -130,12 +131,7 @@ def test_page_is_for_people_alone(api: Server) -> None:
 
 @on_every_database
 def test_active_jobs_have_what_they_do_and_then_comes_the_queue(api: Server) -> None:
-    agent = ScriptedAgent(api)
-    api.create("first")
-    agent.sync()
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent = running_agent(api, "first")
     agent.log('{"event": "progress", "step": 3, "steps": 9, "epoch": 1, "loss": 0.5}')
     api.use_cases.backend.progress.flush()
     sample = UsageSample(

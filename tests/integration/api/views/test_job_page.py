@@ -47,12 +47,7 @@ def test_job_that_succeeded_shows_its_result_on_top(tmp_path: Path) -> None:
     job_dir = tmp_path / "job"
     (job_dir / "model").mkdir(parents=True)
     with server(tmp_path / "server", Clock(), job_dir_roots=(str(tmp_path),), one_user=True) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        api.create("job", args=["--note", "two words"], jobDir=str(job_dir))
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent = running_agent(api, "job", args=["--note", "two words"], jobDir=str(job_dir))
         report(
             api,
             agent,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
+from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_protocol.states import Reason
 from trainyard_server.api.dependencies import UseCases
 from trainyard_server.domain.metrics.summary import CurveSummary
@@ -24,13 +24,7 @@ def progress(step: int, **values: object) -> str:
 
 @pytest.fixture
 def agent(api: Server) -> ScriptedAgent:
-    api.create()
-    agent = ScriptedAgent(api)
-    agent.sync()
-    api.tick()
-    agent.sync()
-    agent.start()
-    return agent
+    return running_agent(api)
 
 
 def metrics(api: Server, **params: Any) -> dict[str, Any]:
@@ -223,12 +217,7 @@ def test_event_files_in_the_job_dir_are_curves_unless_their_metrics_are_printed(
     job_dir = tmp_path / "job"
     (job_dir / "logs").mkdir(parents=True)
     with server(tmp_path / "server", Clock(), job_dir_roots=(str(tmp_path),), one_user=True) as api:
-        agent = ScriptedAgent(api)
-        agent.sync()
-        api.create("job", jobDir=str(job_dir))
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent = running_agent(api, "job", jobDir=str(job_dir))
         begin = api.clock.now.timestamp()
         with (job_dir / "logs" / "events.out.tfevents.1.host").open("wb") as file:
             # The first is of an earlier job.

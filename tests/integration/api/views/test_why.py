@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
+from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_protocol.job.resources import Capacity, Pool
 from trainyard_protocol.states import Reason
 from trainyard_protocol.views.views import QueueExplanationView
@@ -25,12 +25,9 @@ def why(one: Server, job_id: str = "job") -> QueueExplanationView:
 
 @on_every_database
 def test_waiting_job_is_told_who_holds_what_it_needs_and_what_would_help(one: Server) -> None:
-    agent = ScriptedAgent(one, cpus=2)
-    agent.sync()
-    one.create("first", scheduling={"maxRunningTime": "3600s", "priority": 9})
-    one.tick()
-    agent.sync()
-    agent.start()
+    agent = running_agent(
+        one, "first", scheduling={"maxRunningTime": "3600s", "priority": 9}, agent=ScriptedAgent(one, cpus=2)
+    )
     started = one.clock()
     one.create("large", workerType="local-1", workerCount="1")
     one.create("small", scheduling={"priority": 0})

@@ -306,12 +306,7 @@ def test_list_filters_limits_sorts_and_formats(typed: Type, app: Server) -> None
 
 
 def test_list_for_programs_has_owner_duration_and_metrics(typed: Type, app: Server) -> None:
-    agent = ScriptedAgent(app)
-    agent.sync()
-    app.create("trained")
-    app.tick()
-    agent.sync()
-    agent.start()
+    agent = running_agent(app, "trained")
     agent.log('{"event": "progress", "step": 7, "loss": 0.25, "val_loss": NaN}')
     app.clock.advance(90)
     agent.exit()
@@ -386,12 +381,7 @@ def test_describe_prints_the_v1_job_as_yaml_and_a_summary_on_stderr(typed: Type,
 
 
 def test_describe_shows_what_each_replica_uses_of_its_resources(typed: Type, app: Server) -> None:
-    agent = ScriptedAgent(app)
-    app.create("j")
-    agent.sync()
-    app.tick()
-    agent.sync()
-    agent.start()
+    agent = running_agent(app, "j")
     assert "cores" not in typed("jobs describe j").err
     sample = {"run_id": agent.run.run_id, "task": "master-replica-0", "time": "2026-11-20T12:00:00Z"}
     used = sample | {"cpu": 0.87, "memory_bytes": 1_500_000_000}
@@ -520,12 +510,7 @@ def test_stream_logs_of_a_job_that_ended_prints_its_log_and_exits_with_its_code(
 
 
 def test_stream_logs_shows_the_lines_that_filters_leave(typed: Type, app: Server) -> None:
-    agent = ScriptedAgent(app)
-    agent.sync()
-    app.create("j")
-    app.tick()
-    agent.sync()
-    agent.start()
+    agent = running_agent(app, "j")
     agent.log("loss 3", "WARNING:root:Loss is high", "bye")
     agent.exit()
     app.tick()
@@ -554,12 +539,7 @@ def test_stream_logs_with_a_bad_filter_lists_what_is_allowed(typed: Type, app: S
 
 
 def test_log_that_a_quota_cut_is_reported_by_describe_and_stream_logs(typed: Type, app: Server) -> None:
-    agent = ScriptedAgent(app)
-    agent.sync()
-    app.create("j")
-    app.tick()
-    agent.sync()
-    agent.start()
+    agent = running_agent(app, "j")
     lines = (line("one"),)
     end = LogEnd(count=1, sha256=digest(lines), cut=True)
     agent.ship("master-replica-0", LogChunk.of(0, lines, end=end), agent.run)

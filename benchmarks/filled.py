@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,20 +15,23 @@ from typing import Any
 import httpx
 from sqlalchemy import insert, text
 
+from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.storage.db.base.models import (
+    AgentRow,
     EventRow,
     JobLabelRow,
     JobRow,
     ReplicaRow,
     RunRow,
 )
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.repository import Store, Writer
 
 TOKEN = "a-token-of-this-benchmark"  # noqa: S105 - of two servers on loopback that live for minutes
 AGENT_TOKEN = "an-agent-of-this-benchmark"  # noqa: S105
+TRAINING_INPUT = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "pythonModule": "trainer.task"}
 _START_S = 60.0
 QUEUED = 20
 """Number of queued jobs, in both."""
@@ -100,6 +103,51 @@ def agent_info(agent_id: str, cpus: int, memory_bytes: int) -> AgentInfo:
     )
 
 
+def add_agents(writer: Writer, infos: Iterable[AgentInfo], key_sha256: str = "") -> None:
+    """Agents that have just called."""
+    now = datetime.now(UTC)
+    called = {"first_seen": now, "last_seen": now, "heartbeats": 1, "sent_version": "", "orphaned_runs": []}
+    rows = [
+        {"agent_id": info.agent_id, "info": info.model_dump(mode="json"), "key_sha256": key_sha256, **called}
+        for info in infos
+    ]
+    if rows:
+        writer.session.execute(insert(AgentRow), rows)
+        writer.changes.agents.update(info.agent_id for info in infos)
+
+
+def add_queue(writer: Writer, count: int, first: int = 0) -> None:
+    """Queued jobs that ask for accelerators: where no agent has any, the queue stays."""
+    now = datetime.now(UTC)
+    rows = [_queued_row(first + number, now) for number in range(count)]
+    if not rows:
+        return
+    writer.session.execute(insert(JobRow), rows)
+    writer.changes.jobs.update(range(first + 1, first + count + 1))
+    if writer.session.get_bind().dialect.name == "postgresql":  # whose own keys go on behind these
+        writer.session.execute(text(f"SELECT setval(pg_get_serial_sequence('jobs', 'key'), {first + count})"))
+
+
+def _queued_row(number: int, now: datetime) -> dict[str, Any]:
+    vcpus = (4, 8, 16)[number % 3]
+    resources = {"vcpus": vcpus, "memory_bytes": vcpus * 3 * GIGABYTE}
+    accelerator = {"accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": 1}
+    master = {"task": "master-replica-0", "machine_type": f"n1-standard-{vcpus}"}
+    return {
+        "key": number + 1,
+        "project": f"p{number % 20}",
+        "job_id": f"queued_{number}",
+        "owner": "admin",
+        "state": JobState.QUEUED,
+        "training_input": TRAINING_INPUT,
+        "priority": 0,
+        "labels": {},
+        "gang": [{**master, **resources, **accelerator}],
+        "created_at": now,
+        "queued_at": now,
+    }
+
+
 def fill(data_dir: Path, count: int, queued: int = QUEUED, database: str = "") -> None:
     """Create `count` jobs with runs, replicas, labels and events: most succeeded, some failed, the last ones queued.
     `database`: the address of a PostgreSQL, else they are in the directory."""
@@ -157,11 +205,7 @@ def _job(
         "job_id": f"job_{number:07}",
         "owner": f"o{number % 12}",
         "state": state,
-        "training_input": {
-            "scaleTier": "CUSTOM",
-            "masterType": "n1-standard-4",
-            "pythonModule": "trainer.task",
-        },
+        "training_input": TRAINING_INPUT,
         "gang": gang,
         "priority": 0,
         "labels": labels,

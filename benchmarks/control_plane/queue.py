@@ -4,66 +4,18 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from sqlalchemy import insert, text
-
 from benchmarks.databases import postgresql
-from benchmarks.filled import agent_info
+from benchmarks.filled import add_agents, add_queue, agent_info
 from benchmarks.rows import Row, Samples, interleaved
 from trainyard_protocol.job.machines import GIGABYTE
-from trainyard_protocol.states import JobState
 from trainyard_server.api.dependencies import UseCases
 from trainyard_server.app import build
 from trainyard_server.config.settings import Settings
-from trainyard_server.storage.db.base.models import JobRow
-from trainyard_server.storage.db.repository import Store
 
 AGENTS = 300
-TRAINING_INPUT = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "pythonModule": "trainer.task"}
-
-
-def _fill(store: Store, agents: int, queued: int) -> None:
-    """Agents with 16 CPUs, and jobs that ask for more than any has."""
-    now = datetime.now(UTC)
-    with store.write() as writer:
-        for number in range(agents):
-            writer.save_agent(agent_info(f"a{number}", 16, 64 * GIGABYTE), "", (), now)
-        rows = [_row(number, now) for number in range(queued)]
-        if rows:
-            writer.session.execute(insert(JobRow), rows)
-            writer.changes.jobs.update(row["key"] for row in rows)  # type: ignore[misc]
-            if writer.session.get_bind().dialect.name == "postgresql":  # whose own keys go on behind these
-                writer.session.execute(
-                    text(f"SELECT setval(pg_get_serial_sequence('jobs', 'key'), {queued})")
-                )
-
-
-def _row(number: int, now: datetime) -> dict[str, object]:
-    # No agent has accelerators: the queue stays.
-    vcpus = (4, 8, 16)[number % 3]
-    replica = {
-        "machine_type": f"n1-standard-{vcpus}",
-        "vcpus": vcpus,
-        "memory_bytes": 60 * GIGABYTE,
-        "accelerator_type": "NVIDIA_TESLA_T4",
-        "accelerator_count": 1,
-    }
-    return {
-        "key": number + 1,
-        "project": "q",
-        "job_id": f"queued_{number}",
-        "owner": "admin",
-        "state": JobState.QUEUED,
-        "training_input": TRAINING_INPUT,
-        "gang": [{"task": "master-replica-0", **replica}],
-        "priority": 0,
-        "labels": {},
-        "created_at": now,
-        "queued_at": now,
-    }
 
 
 @contextmanager
@@ -78,7 +30,9 @@ def queue_in(data_dir: Path, queued: int, database: str = "", agents: int = AGEN
     settings = Settings(data_dir=data_dir, database=database, run_loops=False, durable=False)
     use_cases = build(settings)
     try:
-        _fill(use_cases.backend.store, agents, queued)
+        with use_cases.backend.store.write() as writer:
+            add_agents(writer, [agent_info(f"a{number}", 16, 64 * GIGABYTE) for number in range(agents)])
+            add_queue(writer, queued)
         yield use_cases
     finally:
         use_cases.backend.store.close()

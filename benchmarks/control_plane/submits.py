@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.control_plane.queue import TRAINING_INPUT, queue_in, settle
+from benchmarks.control_plane.queue import queue_in, settle
 from benchmarks.databases import postgresql
-from benchmarks.filled import TOKEN, started
+from benchmarks.filled import TOKEN, TRAINING_INPUT, started
 from benchmarks.jobs.ray_cluster import ray
 from benchmarks.rows import Row, Samples, interleaved
 
@@ -107,13 +107,8 @@ def _server(stack: ExitStack, directory: Path, queued: int, database: str = "") 
     with queue_in(data, queued, database, agents=1) as use_cases:
         if queued:
             settle(use_cases)
-    options = [
-        "--queued-jobs",
-        "0",
-        "--requests-per-second",
-        "0",
-        *(["--database", database] if database else []),
-    ]
+    options = ["--queued-jobs", "0", "--requests-per-second", "0"]
+    options += ["--database", database] if database else []
     url = stack.enter_context(started(data, directory, options=options)).client.base_url
     connections = [http.client.HTTPConnection(url.host, url.port, timeout=60) for _ in range(_CLIENTS)]
     for connection in connections:

@@ -25,6 +25,7 @@ from trainyard_agent.engines.docker import users
 from trainyard_agent.engines.docker.spec import RUN
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.containers,
     pytest.mark.skipif(os.geteuid() != 0, reason="the agent is root"),

@@ -13,7 +13,7 @@ import pytest
 from attacks.attackers import KINDS, attacking
 from attacks.live_service import JOB, live_service
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.e2e]
 
 ATTACK_S = 0.5
 REACHED = {200, 400, 401, 403, 404}

@@ -80,6 +80,7 @@ def _python() -> str:
 
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.e2e,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can give runs users of their own"),

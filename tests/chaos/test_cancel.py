@@ -10,7 +10,7 @@ from chaos.invariants import check
 from chaos.service.artifacts import keep_on_failure
 from trainyard_protocol.states import JobState
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.long, pytest.mark.e2e]
 
 EACH = {"process": 2, "docker": 1, "kubernetes": 1}
 """Jobs for each stage of a life."""

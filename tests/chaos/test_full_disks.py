@@ -8,7 +8,7 @@ from chaos.invariants import check
 from chaos.service.artifacts import keep_on_failure
 from trainyard_protocol.states import JobState, Reason
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.long, pytest.mark.e2e]
 
 MOST_WASTED = 1
 """Runs of a job that a full disk may take: the first, which tells of it."""

@@ -20,7 +20,7 @@ from chaos.service.services import Forge
 from trainyard_protocol.states import JobState, Reason
 from trainyard_protocol.views.views import SERVICE_TASK, JobDetail
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.long, pytest.mark.e2e]
 
 SCRIPT: Script = {
     "master": [["burst", "stdout", 20, 80], ["tail", "stderr"], ["exit", 0]],

@@ -23,7 +23,7 @@ from chaos.service.services import Forge
 from e2e.harness import REPOSITORY, until
 from trainyard_protocol.states import JobState
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.long, pytest.mark.e2e]
 
 KILLS = 4
 VICTIMS = ("master-replica-0", "server", "worker-replica-0", "agent")

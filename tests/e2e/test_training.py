@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 from PIL import Image
 
@@ -104,6 +105,7 @@ def test_quickstart_on_chief_and_worker_succeeds_with_a_model_that_predicts(serv
     assert predict(service, str(job_dir / "model"))
 
 
+@pytest.mark.long
 def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_undisturbed(
     service: Service,
 ) -> None:
@@ -158,6 +160,7 @@ def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_u
     assert json.loads(predicted)["label"] in ("stripes", "waves")
 
 
+@pytest.mark.long
 def test_study_of_the_example_config_has_the_templates_metric_and_a_job_dir_for_each_trial(
     service: Service,
 ) -> None:
@@ -175,6 +178,7 @@ def test_study_of_the_example_config_has_the_templates_metric_and_a_job_dir_for_
         assert (service.job_dir("study") / str(trial["number"]) / "model").is_dir()
 
 
+@pytest.mark.long
 def test_parameter_servers_train_asynchronously_beside_an_evaluator(service: Service) -> None:
     config = yaml.safe_load((REPOSITORY / "configs" / "parameter-servers.yaml").read_text())
     config["trainingInput"]["workerCount"] = 1

@@ -1,7 +1,7 @@
 """Virtual environments with TensorFlow and torch, for programs that need them. Made once, then cached.
 
-They take gigabytes and are in no extra of ours: nothing of ours imports them. `make test` runs this file first, so that
-their installation is not beside tests, which it would slow down.
+They take gigabytes and are in no extra of ours: nothing of ours imports them. `make test-all` runs this file first, so
+that their installation is not beside tests, which it would slow down.
 """
 
 import fcntl

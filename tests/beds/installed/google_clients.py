@@ -1,7 +1,7 @@
 """Directories with clients of AI Platform, for PYTHONPATH: Airflow, tensorflow_cloud and TFX. Made once, then cached.
 
 Their dependencies are pinned in `client_pins/`, all of them, since today's newest releases do not fit these clients.
-`make test` runs this file first, so that their installation is not beside tests.
+`make test-all` runs this file first, so that their installation is not beside tests.
 """
 
 import hashlib

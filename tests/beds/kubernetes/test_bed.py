@@ -123,6 +123,7 @@ def test_pod_ends_while_no_api_server_is_there_and_its_code_is_read(
     assert api.text(f"{path}/log") == "begins\n"
 
 
+@pytest.mark.long
 def test_cut_node_comes_back_with_its_pods_and_a_killed_one_with_their_ends(
     kubernetes: Bed, api: KubeApi, namespace: str
 ) -> None:

@@ -144,6 +144,7 @@ def failures(
         yield failures
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("failures")  # they go on meanwhile
 def test_namespace_that_is_deleted_goes_once_its_pods_are_let_go_of_by_hand(
     kubernetes: Bed, api: KubeApi, tmp_path: Path
@@ -265,6 +266,7 @@ def test_first_of_two_failures_within_a_second_is_the_first_in_order(failures: F
     assert firsts == dict.fromkeys(range(3), 3)
 
 
+@pytest.mark.long
 def test_log_that_is_rotated_is_complete_where_it_was_followed_and_says_its_gap_where_not(
     failures: Failures,
 ) -> None:
@@ -300,6 +302,7 @@ def _slices(driver: Driver, run_id: str) -> tuple[list[str], list[LogGap]]:
             return texts, gaps
 
 
+@pytest.mark.long
 def test_image_that_its_registry_does_not_have_fails_after_the_kubelets_tries(failures: Failures) -> None:
     ended = failures.end_of("no image")
     assert (ended.code, ended.reason) == (None, Reason.IMAGE_FAILED)
@@ -323,6 +326,7 @@ def test_registry_that_does_not_answer_keeps_a_replica_waiting(kubernetes_lab: K
     assert driver.lab.remaining(RUN) == []
 
 
+@pytest.mark.long
 def test_node_that_is_cut_off_leaves_its_pods_as_last_seen_and_tells_their_ends_when_it_is_back(
     kubernetes: Bed, kubernetes_lab: KubernetesLab
 ) -> None:
@@ -348,6 +352,7 @@ def test_node_that_is_cut_off_leaves_its_pods_as_last_seen_and_tells_their_ends_
     assert driver.lab.remaining(RUN) == []
 
 
+@pytest.mark.long
 def test_node_without_power_keeps_its_pods_as_last_seen_until_it_is_back_or_they_are_deleted_by_force(
     kubernetes: Bed, api: KubeApi, kubernetes_lab: KubernetesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,6 +378,7 @@ def test_node_without_power_keeps_its_pods_as_last_seen_until_it_is_back_or_they
     assert driver.lab.remaining(RUN) == []
 
 
+@pytest.mark.long
 def test_log_goes_on_after_a_pause_in_utc_on_nodes_of_any_zone(
     kubernetes: Bed, kubernetes_lab: KubernetesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +415,7 @@ def _only_on(bed: Bed, node: str) -> Iterator[None]:
             bed.cordon(other, False)
 
 
+@pytest.mark.long
 def test_replicas_go_on_while_kubelet_api_server_and_etcd_are_killed(
     kubernetes: Bed, kubernetes_lab: KubernetesLab
 ) -> None:
@@ -434,6 +441,7 @@ def test_replicas_go_on_while_kubelet_api_server_and_etcd_are_killed(
     assert driver.lab.remaining(RUN) == []
 
 
+@pytest.mark.long
 def test_start_in_which_the_api_server_is_killed_is_given_back_with_what_was_made(
     kubernetes: Bed, kubernetes_lab: KubernetesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +465,7 @@ def test_start_in_which_the_api_server_is_killed_is_given_back_with_what_was_mad
     _is_given_back(driver, Reason.GIVEN_BACK, "does not answer")
 
 
+@pytest.mark.long
 def test_run_that_the_cluster_does_not_allow_is_refused_and_one_over_a_quota_given_back(
     kubernetes: Bed, api: KubeApi, kubernetes_lab: KubernetesLab, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_trainer_as_an_image_trains_on_two_containers_and_saves_to_gs(
     assert engine.remaining("trainyard.agent") == []
 
 
+@pytest.mark.long
 def test_quickstart_trains_in_the_image_of_its_runtime(service: Service) -> None:
     """The config is the one used without an engine."""
     config = str(REPOSITORY / "configs" / "quickstart.yaml")

@@ -38,6 +38,7 @@ def config(path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.long
 def test_deleted_pod_of_the_agent_is_replaced_and_its_runs_go_on(kubernetes: Bed, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     operator, namespace = Operator(tmp_path), f"inside-{os.getpid()}"

@@ -213,6 +213,7 @@ def test_package_that_pip_refuses_fails_the_job_with_pips_words(cluster: Cluster
     assert "pyproject.toml" in message
 
 
+@pytest.mark.long
 def test_job_is_cancelled_while_its_package_is_installed(cluster: ClusterService) -> None:
     source = cluster.work / "slow-1.0"
     source.mkdir()

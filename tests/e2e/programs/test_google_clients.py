@@ -23,7 +23,7 @@ from beds.token_files import long_token, write_token
 from e2e.harness import BIN, Service, started
 from trainyard_protocol.views.google import names_of
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.long, pytest.mark.e2e]
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE.parents[1] / "programs" / "clients"

@@ -17,7 +17,7 @@ from trainyard_protocol.settings import declared
 from trainyard_server.config.network import NetworkSettings
 from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.config.settings import Settings
-from trainyard_server.domain.access.route_access import ROUTES
+from trainyard_server.routes import ACCESS
 
 DOCS = Path(__file__).parents[1] / "docs"
 _ACTION_TABLE = re.compile(r"\| action \| call \|\n(\|.*\n)+")
@@ -40,12 +40,12 @@ def pages() -> dict[Path, str]:
 
 
 def access_table() -> str:
-    rows = [f"| `{row.method} {row.path}` | {row.access} | {row.what} |\n" for row in ROUTES]
+    rows = [f"| `{row.method} {row.path}` | {row.access} | {row.what} |\n" for row in ACCESS.rows]
     return "".join(["| call | role | what |\n", "|---|---|---|\n", *rows])
 
 
 def action_table() -> str:
-    rows = [f"| `{row.action}` | `{row.method} {row.path}` |\n" for row in ROUTES if row.action]
+    rows = [f"| `{row.action}` | `{row.method} {row.path}` |\n" for row in ACCESS.rows if row.action]
     return "".join(["| action | call |\n", "|---|---|\n", *rows])
 
 

@@ -5,25 +5,13 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
 from trainyard_protocol.job.machines import load_catalog
-from trainyard_protocol.views.health import CheckStatus, Health
 from trainyard_server.api import errors
-from trainyard_server.api.agents import agent, packages, uploads
 from trainyard_server.api.dependencies import UseCases
-from trainyard_server.api.description import discovery, openapi
-from trainyard_server.api.google import (
-    batch,
-    cloud_logging,
-    google_access,
-    google_resources,
-    object_storage,
-    v1,
-)
-from trainyard_server.api.middleware import audit
 from trainyard_server.api.middleware.audit import AuditMiddleware
 from trainyard_server.api.middleware.authentication import Authentication
 from trainyard_server.api.middleware.google_calls import GoogleCalls
@@ -31,7 +19,6 @@ from trainyard_server.api.middleware.hosts import HostCheck
 from trainyard_server.api.middleware.limits import LimitCheck
 from trainyard_server.api.middleware.security_headers import SecurityHeaders
 from trainyard_server.api.middleware.storage_names import StorageNames
-from trainyard_server.api.own import agents, extensions, files, logs, people, secrets
 from trainyard_server.background import flush_forever, tick_forever
 from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
@@ -39,47 +26,12 @@ from trainyard_server.context import Backend, Clock, system_clock
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.control.retention import Retention
-from trainyard_server.dashboard import static_files
-from trainyard_server.dashboard.pages import (
-    api_reference,
-    sign_in,
-    single_sign_on,
-)
-from trainyard_server.dashboard.pages import (
-    audit as audit_page,
-)
-from trainyard_server.dashboard.pages import (
-    cluster as cluster_page,
-)
-from trainyard_server.dashboard.pages import (
-    config as config_page,
-)
-from trainyard_server.dashboard.pages import (
-    files as files_page,
-)
-from trainyard_server.dashboard.pages import (
-    job as job_page,
-)
-from trainyard_server.dashboard.pages import (
-    jobs as jobs_page,
-)
-from trainyard_server.dashboard.pages import (
-    logs as logs_page,
-)
-from trainyard_server.dashboard.pages import (
-    metrics as metrics_page,
-)
-from trainyard_server.dashboard.pages import (
-    new as new_page,
-)
-from trainyard_server.dashboard.pages import (
-    tokens as tokens_page,
-)
 from trainyard_server.dashboard.views import Dashboard
 from trainyard_server.domain.access.oidc import Attempts
 from trainyard_server.domain.access.permissions import check_tokens
 from trainyard_server.domain.access.run_tokens import RunTokens
 from trainyard_server.domain.access.sessions import Sessions
+from trainyard_server.routes import ACCESS, add_routes
 from trainyard_server.services.agents.agent_sync import AgentSync
 from trainyard_server.services.agents.agents import Agents
 from trainyard_server.services.agents.packages import Packages
@@ -186,75 +138,25 @@ def create_app(
         openapi_url=None,
     )
     app.state.use_cases = use_cases
+    app.state.access = ACCESS
     dashboard = app.state.dashboard = Dashboard(backend.notifier, settings.ping_s)
     app.state.error_page = dashboard.error
     app.add_middleware(LimitCheck, limits=use_cases.limits)
     app.add_middleware(
         Authentication,
+        access=ACCESS,
         sessions=use_cases.sessions,
         principals=use_cases.principals,
         guesses=use_cases.guesses,
         clock=clock,
     )
-    app.add_middleware(AuditMiddleware, audit=use_cases.audit, clock=clock)
+    app.add_middleware(AuditMiddleware, access=ACCESS, audit=use_cases.audit, clock=clock)
     app.add_middleware(GoogleCalls)
     app.add_middleware(StorageNames, domain=settings.google_domain)
     app.add_middleware(HostCheck, names=settings.allowed_hosts)
     app.add_middleware(SecurityHeaders)  # the last one added is the outermost
     errors.install(app)
-    pages = (
-        sign_in,
-        single_sign_on,
-        tokens_page,
-        jobs_page,
-        job_page,
-        logs_page,
-        metrics_page,
-        config_page,
-        files_page,
-        new_page,
-        cluster_page,
-        audit_page,
-        api_reference,
-    )
-    # Routes are tried in this order: those that are called most come early.
-    apis = (
-        agent,
-        google_resources,
-        v1,
-        discovery,
-        openapi,
-        google_access,
-        batch,
-        cloud_logging,
-        extensions,
-        people,
-        secrets,
-        audit,
-        agents,
-        logs,
-        files,
-        object_storage,
-        uploads,
-        packages,
-    )
-    for module in (*apis, static_files, *pages):
-        # Not by `include_router`, which makes each route a second time, with the first request.
-        app.router.routes.extend(module.router.routes)
-
-    @app.get(
-        "/healthz",
-        response_model_exclude_none=True,
-        responses={503: {"model": Health, "description": "Jobs are not accepted or do not run."}},
-    )
-    async def healthz(response: Response) -> Health:
-        """Open to all: 200 while jobs are accepted and run, else 503."""
-        health = await use_cases.health.check()
-        response.headers["Cache-Control"] = "no-store"
-        if health.status is CheckStatus.DOWN:
-            response.status_code = 503
-        return health
-
+    add_routes(app)
     return app
 
 

@@ -5,7 +5,7 @@ safely be repeated.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
@@ -27,7 +27,7 @@ from trainyard_protocol.errors import (
     to_body,
 )
 from trainyard_server.api.middleware import security_headers
-from trainyard_server.domain.access.route_access import methods_of, wants_page
+from trainyard_server.domain.access.route_access import AccessTable, wants_page
 from trainyard_server.services.people.guess_limits import TooManyGuesses
 from trainyard_server.storage.db.repository import ConcurrentUpdate
 from trainyard_server.storage.failures import (
@@ -51,9 +51,9 @@ class MethodNotAllowed(TrainyardError):
     http_status = 405
     status = "UNIMPLEMENTED"
 
-    def __init__(self, method: str, path: str) -> None:
+    def __init__(self, method: str, path: str, allowed: Sequence[str]) -> None:
         super().__init__(f"{method} {path} is not offered.")
-        self.allowed = ", ".join(methods_of(path))
+        self.allowed = ", ".join(allowed)
 
 
 def install(app: FastAPI) -> None:
@@ -122,7 +122,10 @@ async def _http(request: Request, error: Exception) -> Response:
         case HTTPStatus.NOT_FOUND:
             return error_response(request, NotFound(f"There is nothing at {call}."), headers)
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            return error_response(request, MethodNotAllowed(request.method, request.url.path), headers)
+            access: AccessTable = request.app.state.access
+            path = request.url.path
+            refusal = MethodNotAllowed(request.method, path, access.methods_of(path))
+            return error_response(request, refusal, headers)
         case _:
             return error_response(request, InvalidArgument(f"{call}: {error.detail}"), headers)
 

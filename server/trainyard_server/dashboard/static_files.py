@@ -10,19 +10,21 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from trainyard_protocol.errors import NotFound
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import Access
 
 _FOLDER = Path(__file__).parent / "static"
 _VENDOR = {"vendor/plotly.min.js": ("plotly", "package_data/plotly.min.js")}
 _IMMUTABLE = "public, max-age=31536000, immutable"
 _COMPRESSED = ("text/", "image/svg+xml")
 
-router = APIRouter()
+router = Router()
 
 
-@router.get("/static/{version}/{name:path}")
+@router.get("/static/{version}/{name:path}", Access.NOBODY, "scripts and style sheets of the pages")
 def static_file(version: str, name: str, request: Request) -> Response:
     """The current file, also at the path of another version; only that of this version may be cached."""
     content, media_type = _read(name)

@@ -13,15 +13,17 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
 from trainyard_protocol.errors import TrainyardError
 from trainyard_server.api.dependencies import caller_of
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.rendering import rendering
 from trainyard_server.dashboard.static_files import static_version
 from trainyard_server.domain.access.permissions import Caller, Role
+from trainyard_server.domain.access.route_access import Access
 from trainyard_server.services.people.audit import may_read
 from trainyard_server.storage.events.broadcaster import Broadcaster
 from trainyard_server.storage.events.notifier import Notifier
@@ -102,7 +104,7 @@ def dashboard_of(request: Request) -> Dashboard:
 Pages = Annotated[Dashboard, Depends(dashboard_of)]
 
 
-def add_page(router: APIRouter, path: str, describe: Callable[..., View]) -> None:
+def add_page(router: Router, path: str, access: Access, what: str, describe: Callable[..., View]) -> None:
     """Add the routes of a page: `path`, and `/live` + `path` with its changes. `describe` is a dependency with
     parameters of the path and the query; it or the view's first read raises the page's errors."""
 
@@ -118,8 +120,8 @@ def add_page(router: APIRouter, path: str, describe: Callable[..., View]) -> Non
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
-    router.add_api_route(path, page, methods=["GET"], response_class=HTMLResponse)
-    router.add_api_route(f"/live{path}", live, methods=["GET"])
+    router.get(path, access, what, response_class=HTMLResponse)(page)
+    router.add_live(path, live)
 
 
 async def _events(changes: AsyncGenerator[Parts | None, None], csrf: str) -> AsyncGenerator[bytes, None]:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 
 from trainyard_protocol import __version__
 from trainyard_protocol.views.usage import UsageBatch, UsageReceipt
@@ -17,18 +17,20 @@ from trainyard_server.api.dependencies import (
     WireReader,
 )
 from trainyard_server.api.json_answer import JsonAnswer
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import UNRECORDED, Access
 from trainyard_server.services.agents.agents import name_of
 
-router = APIRouter(prefix="/agent/v1")
+router = Router(prefix="/agent/v1")
 
 
-@router.get("/server")
+@router.get("/server", Access.AGENT, "whether an agent may join, and its name")
 def about(caller: AuthenticatedCaller) -> ServerAbout:
     """For an agent that wants to know whether it may join."""
     return ServerAbout(version=__version__, agent=name_of(caller))
 
 
-@router.post("/sync")
+@router.post("/sync", Access.AGENT, "report what runs, get orders", UNRECORDED)
 async def sync(
     body: Annotated[SyncRequest, Depends(WireReader(SyncRequest))],
     request: Request,
@@ -42,7 +44,14 @@ async def sync(
     return await cases.agent_sync.sync(body, key, still_connected, name_of(caller))
 
 
-@router.post("/runs/{run_id}/replicas/{task}/logs", response_model=LogReceipt)
+@router.post(
+    "/runs/{run_id}/replicas/{task}/logs",
+    Access.AGENT,
+    "log lines",
+    UNRECORDED,
+    own=True,
+    response_model=LogReceipt,
+)
 def append_logs(
     run_id: str,
     task: str,
@@ -53,7 +62,7 @@ def append_logs(
     return JsonAnswer(cases.agent_sync.append_logs(run_id, task, body, key))
 
 
-@router.post("/usage", response_model=UsageReceipt)
+@router.post("/usage", Access.AGENT, "what replicas use", UNRECORDED, response_model=UsageReceipt)
 def usage(
     body: Annotated[UsageBatch, Depends(WireReader(UsageBatch))], cases: Cases, key: CallingAgentKey
 ) -> JsonAnswer:

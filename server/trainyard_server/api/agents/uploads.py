@@ -2,15 +2,17 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import TooLarge
 from trainyard_protocol.views.views import Staged
 from trainyard_server.api.dependencies import Cases
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import Access
 from trainyard_server.services.jobs.jobs import check_project
 
-router = APIRouter(prefix="/upload")
+router = Router(prefix="/upload")
 
 _MAX_DIGITS = 18
 _CHECKED = 1 << 22  # bytes from one look at the disk to the next
@@ -18,6 +20,9 @@ _CHECKED = 1 << 22  # bytes from one look at the disk to the next
 
 @router.post(
     "/trainyard/v1/projects/{project}/packages/{filename}",
+    Access.SUBMITTER,
+    "a package for a job",
+    "packages.upload",
     openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
 )
 async def package(

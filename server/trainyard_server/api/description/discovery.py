@@ -13,7 +13,7 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import PlainSerializer
 from pydantic.fields import FieldInfo
 
@@ -23,8 +23,10 @@ from trainyard_protocol.fields import Duration
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.message import Message
 from trainyard_protocol.states import JobState
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import Access
 
-router = APIRouter()
+router = Router()
 
 _PREFIX = "GoogleCloudMlV1__"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -258,12 +260,12 @@ _PARAMETERS = (
 )
 
 
-@router.get("/$discovery/rest")
+@router.get("/$discovery/rest", Access.NOBODY, "the discovery document of `/v1`")
 def of_the_service(request: Request, version: str = "v1") -> dict[str, Any]:
     return _document("ml", version, str(request.base_url))
 
 
-@router.get("/discovery/v1/apis/{api}/{version}/rest")
+@router.get("/discovery/v1/apis/{api}/{version}/rest", Access.NOBODY, "the same, at its older path")
 def of_an_api(request: Request, api: str, version: str) -> dict[str, Any]:
     return _document(api, version, str(request.base_url))
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.encoders import jsonable_encoder
 from fastapi.openapi.models import Schema
@@ -23,9 +23,10 @@ from trainyard_protocol.errors import STATUSES
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.api.dependencies import JsonReader, WireReader, agent_key_of
 from trainyard_server.api.description import discovery
-from trainyard_server.domain.access.route_access import ROUTES, Access, Route, is_described
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import Access, AccessTable, Route, is_described
 
-router = APIRouter()
+router = Router()
 
 _REF = "#/components/schemas/{model}"
 _ERROR = "ErrorAnswer"
@@ -118,7 +119,7 @@ _ERRORS: Mapping[int, str] = {
 }
 
 
-@router.get("/openapi.json")
+@router.get("/openapi.json", Access.NOBODY, "the description of this API, for programs")
 def description(request: Request) -> dict[str, Any]:
     return description_of(request.app)
 
@@ -152,7 +153,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
     google = discovery.described_methods()
     for name, schema in discovery.described_schemas().items():
         _add(schemas, name, _of_discovery(schema))
-    rows = {(row.method, row.path): row for row in ROUTES}
+    access: AccessTable = app.state.access
+    rows = {(row.method, row.path): row for row in access.rows}
     kinds: set[type[BaseModel]] = set()
     for context in contexts:
         for method in context.methods or ():

@@ -15,7 +15,7 @@ from email.parser import BytesParser
 from http import HTTPStatus
 from urllib.parse import unquote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Scope
 from starlette.types import Message as AsgiMessage
@@ -24,6 +24,8 @@ from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge, Train
 from trainyard_server.api.dependencies import RawBody
 from trainyard_server.api.errors import error_json
 from trainyard_server.api.middleware.csrf import replay
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import UNRECORDED, Access
 
 MAX_CALLS = 100
 """Calls of one batch, as in Google's APIs."""
@@ -37,7 +39,7 @@ _REQUEST_LINE = re.compile(r"([A-Z]{1,16}) (\S{1,65536})(?: HTTP/1\.[01])?", re.
 _NEWLINE = re.compile(rb"\A\r?\n")
 _LONGEST_HEAD = 65_536
 
-router = APIRouter()
+router = Router()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,22 @@ _BODY = {
 }
 
 
-@router.post("/batch", response_class=BatchAnswer, openapi_extra=_BODY)
-@router.post("/batch/{api:path}", response_class=BatchAnswer, openapi_extra=_BODY)
+@router.post(
+    "/batch",
+    Access.PERSON,
+    "several calls of `/v1`, each with its own check",
+    UNRECORDED,
+    response_class=BatchAnswer,
+    openapi_extra=_BODY,
+)
+@router.post(
+    "/batch/{api:path}",
+    Access.PERSON,
+    "the same, at its older path",
+    UNRECORDED,
+    response_class=BatchAnswer,
+    openapi_extra=_BODY,
+)
 async def batch(request: Request, body: RawBody) -> Response:
     """Make the calls; 200 with an answer for each, whatever these are."""
     boundary = f"batch_{secrets.token_hex(16)}"

@@ -2,16 +2,23 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonOnly, json_of
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import UNRECORDED, Access
 from trainyard_server.services.logs.entries_list import EntriesPage, EntriesRequest
 
-router = APIRouter(prefix="/v2", dependencies=[JsonOnly])
+router = Router(prefix="/v2", dependencies=[JsonOnly])
 
 
-@router.post("/entries:list", response_model=EntriesPage)
+@router.post(
+    "/entries:list",
+    Access.PERSON,
+    "lines of a job of a project that one may see",
+    UNRECORDED,
+    response_model=EntriesPage,
+)
 async def list_entries(
     body: Annotated[EntriesRequest, json_of(EntriesRequest)], cases: Cases, caller: AuthenticatedCaller
 ) -> Response:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
@@ -10,20 +10,22 @@ from trainyard_protocol.errors import TooManyRequests, Unauthenticated
 from trainyard_protocol.views.google import GoogleKey, GoogleKeyRevoked
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.middleware.csrf import address_of, bearer, form_body, form_fields
+from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.google_grants import GRANT_TYPE, TOKEN_PATHS
+from trainyard_server.domain.access.route_access import UNRECORDED, Access
 
 _NO_STORE = {"Cache-Control": "no-store"}
 _BAD_REQUEST = 400
 
-router = APIRouter()
+router = Router()
 
 
 async def _form(request: Request) -> dict[str, str]:
     return dict(form_fields(await form_body(request.receive)))
 
 
-@router.post(TOKEN_PATHS[0])
-@router.post(TOKEN_PATHS[1])
+@router.post(TOKEN_PATHS[0], Access.NOBODY, "an access token for an assertion signed with a key", UNRECORDED)
+@router.post(TOKEN_PATHS[1], Access.NOBODY, "the same", UNRECORDED)
 async def exchange(
     request: Request, cases: Cases, fields: Annotated[dict[str, str], Depends(_form)]
 ) -> Response:
@@ -44,13 +46,23 @@ async def exchange(
     return JSONResponse(answer, headers=_NO_STORE)
 
 
-@router.post("/trainyard/v1/google-keys")
+@router.post(
+    "/trainyard/v1/google-keys",
+    Access.PERSON,
+    "a key for Google's clients with the rights of one's own token; not by a session",
+    "google-keys.create",
+)
 def issue(request: Request, cases: Cases) -> GoogleKey:
     """A key for the owner of the bearer token. The answer alone has its private half."""
     return cases.google_access.issue(bearer(request))
 
 
-@router.delete("/trainyard/v1/google-keys/{number}")
+@router.delete(
+    "/trainyard/v1/google-keys/{number}",
+    Access.PERSON,
+    "revoke a key of one's own token",
+    "google-keys.revoke",
+)
 def revoke(number: str, request: Request, cases: Cases) -> GoogleKeyRevoked:
     return cases.google_access.revoke(bearer(request), number)
 

@@ -2,106 +2,108 @@
 
 from typing import Any
 
-from fastapi import APIRouter
-
 from trainyard_protocol.errors import NotFound
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonBody, JsonOnly
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import UNRECORDED, Access
 from trainyard_server.services.google.google_resources import no_prediction
 
-router = APIRouter(prefix="/v1/projects/{project}", dependencies=[JsonOnly])
+router = Router(prefix="/v1/projects/{project}", dependencies=[JsonOnly])
 
 _LOCATION = "/locations/{location}"
 
 
-@router.get(":getConfig")
+@router.get(":getConfig", Access.VIEWER, "the project's config, which is empty")
 def get_config(project: str, cases: Cases) -> dict[str, Any]:  # noqa: ARG001 - it is the same for all
     return cases.google_resources.config()
 
 
-@router.post(":predict")
-@router.post(":explain")
+@router.post(":predict", Access.VIEWER, "refused: no prediction here", UNRECORDED)
+@router.post(":explain", Access.VIEWER, "refused: no explanations here", UNRECORDED)
 def predict(project: str) -> dict[str, Any]:  # noqa: ARG001
     raise no_prediction()
 
 
-@router.get("/locations")
+@router.get("/locations", Access.VIEWER, "the regions that jobs may name")
 def list_locations(project: str, cases: Cases) -> dict[str, Any]:
     return cases.google_resources.locations(project)
 
 
-@router.get(_LOCATION)
+@router.get(_LOCATION, Access.VIEWER, "one of these regions")
 def get_location(project: str, location: str, cases: Cases) -> dict[str, Any]:
     return cases.google_resources.location(project, location)
 
 
-@router.get("/operations")
+@router.get("/operations", Access.VIEWER, "none: jobs are no long-running operations")
 def list_operations(project: str) -> dict[str, Any]:  # noqa: ARG001
     """Jobs are not long-running operations, so there are none."""
     return {}
 
 
-@router.get("/operations/{operation}")
-@router.post("/operations/{operation}:cancel")
+@router.get("/operations/{operation}", Access.VIEWER, "not found")
+@router.post("/operations/{operation}:cancel", Access.VIEWER, "not found", UNRECORDED)
 def operation(project: str, operation: str, cases: Cases) -> dict[str, Any]:
     return cases.google_resources.operation(f"projects/{project}/operations/{operation}")
 
 
-@router.get(f"{_LOCATION}/operations/{{operation}}")
-@router.post(f"{_LOCATION}/operations/{{operation}}:cancel")
+@router.get(f"{_LOCATION}/operations/{{operation}}", Access.VIEWER, "not found")
+@router.post(f"{_LOCATION}/operations/{{operation}}:cancel", Access.VIEWER, "not found", UNRECORDED)
 def location_operation(project: str, location: str, operation: str, cases: Cases) -> dict[str, Any]:
     cases.google_resources.check_location(project, location)
     return cases.google_resources.operation(f"projects/{project}/locations/{location}/operations/{operation}")
 
 
-@router.get("/jobs/{job_id}:getIamPolicy")
+@router.get("/jobs/{job_id}:getIamPolicy", Access.VIEWER, "the roles in its project, as a policy")
 def get_policy(project: str, job_id: str, cases: Cases) -> dict[str, Any]:
     return cases.google_resources.policy(project, job_id)
 
 
-@router.post("/jobs/{job_id}:setIamPolicy")
+@router.post("/jobs/{job_id}:setIamPolicy", Access.ADMIN, "refused: roles are a project's", UNRECORDED)
 def set_policy(project: str, job_id: str, cases: Cases) -> dict[str, Any]:
     return cases.google_resources.set_policy(project, job_id)
 
 
-@router.post("/jobs/{job_id}:testIamPermissions")
+@router.post(
+    "/jobs/{job_id}:testIamPermissions", Access.VIEWER, "which of some permissions one has", UNRECORDED
+)
 def test_permissions(
     project: str, job_id: str, body: JsonBody, cases: Cases, caller: AuthenticatedCaller
 ) -> dict[str, Any]:
     return cases.google_resources.granted(caller, project, job_id, body)
 
 
-@router.get("/models")
+@router.get("/models", Access.VIEWER, "none: no prediction here")
 def list_models(project: str) -> dict[str, Any]:  # noqa: ARG001
     return {}
 
 
-@router.get("/models/{rest:path}")
+@router.get("/models/{rest:path}", Access.VIEWER, "not found")
 def get_model(project: str, rest: str) -> dict[str, Any]:
     raise NotFound(f"Field: name Error: The model projects/{project}/models/{rest} was not found.")
 
 
-@router.post("/models")
-@router.post("/models/{rest:path}")
-@router.patch("/models/{rest:path}")
-@router.delete("/models/{rest:path}")
+@router.post("/models", Access.VIEWER, "refused", UNRECORDED)
+@router.post("/models/{rest:path}", Access.VIEWER, "refused", UNRECORDED)
+@router.patch("/models/{rest:path}", Access.VIEWER, "refused", UNRECORDED)
+@router.delete("/models/{rest:path}", Access.VIEWER, "refused", UNRECORDED)
 def change_model(project: str) -> dict[str, Any]:  # noqa: ARG001
     raise no_prediction()
 
 
-@router.get(f"{_LOCATION}/studies")
+@router.get(f"{_LOCATION}/studies", Access.VIEWER, "none: no Vizier here")
 def list_studies(project: str, location: str, cases: Cases) -> dict[str, Any]:
     cases.google_resources.check_location(project, location)
     return {}
 
 
-@router.get(f"{_LOCATION}/studies/{{rest:path}}")
+@router.get(f"{_LOCATION}/studies/{{rest:path}}", Access.VIEWER, "not found")
 def get_study(project: str, location: str, rest: str) -> dict[str, Any]:
     name = f"projects/{project}/locations/{location}/studies/{rest}"
     raise NotFound(f"Field: name Error: The study {name} was not found.")
 
 
-@router.post(f"{_LOCATION}/studies")
-@router.post(f"{_LOCATION}/studies/{{rest:path}}")
-@router.delete(f"{_LOCATION}/studies/{{rest:path}}")
+@router.post(f"{_LOCATION}/studies", Access.VIEWER, "refused", UNRECORDED)
+@router.post(f"{_LOCATION}/studies/{{rest:path}}", Access.VIEWER, "refused", UNRECORDED)
+@router.delete(f"{_LOCATION}/studies/{{rest:path}}", Access.VIEWER, "refused", UNRECORDED)
 def change_study(project: str) -> dict[str, Any]:  # noqa: ARG001
     raise no_prediction()

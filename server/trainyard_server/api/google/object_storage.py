@@ -11,7 +11,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -26,17 +26,17 @@ from trainyard_protocol.net.storage_calls import (
     parse_at_server,
 )
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
-from trainyard_server.api.middleware.audit import Audited
-from trainyard_server.api.middleware.storage_names import METHOD, encoded_path
-from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Role
-from trainyard_server.domain.access.route_access import (
+from trainyard_server.api.google.storage_routes import (
     DELETE_BUCKET,
     DELETE_OBJECT,
-    ROUTES,
-    STORAGE_AREAS,
     UPDATE_BUCKET,
     WRITE_OBJECT,
+    add_routes,
 )
+from trainyard_server.api.middleware.audit import Audited
+from trainyard_server.api.middleware.storage_names import METHOD, encoded_path
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Role
 from trainyard_server.services.google.object_storage import ObjectStorage
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail
 from trainyard_server.storage.remote_objects import RemoteCall
@@ -68,7 +68,7 @@ _SYSTEM = ("$alt", "$fields", "$prettyPrint")
 """Parameters that begin with `$` and mean what they mean without it. Others are more than parameters: Google's service
 takes a method and headers from some."""
 
-router = APIRouter()
+router = Router()
 
 
 async def storage(request: Request, cases: Cases, caller: AuthenticatedCaller, trail: Audited) -> Response:
@@ -101,8 +101,7 @@ async def storage(request: Request, cases: Cases, caller: AuthenticatedCaller, t
     return await _answer(request, call, answer, use_case)
 
 
-for _route in (route for route in ROUTES if route.path.startswith(STORAGE_AREAS)):
-    router.add_api_route(_route.path, storage, methods=[_route.method], response_model=None)
+add_routes(router, storage)
 
 
 def _admit(use_case: ObjectStorage, caller: Caller, call: StorageCall, trail: AuditTrail) -> None:

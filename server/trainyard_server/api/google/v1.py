@@ -2,16 +2,24 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonBody, JsonOnly
 from trainyard_server.api.json_answer import JsonAnswer
 from trainyard_server.api.middleware.audit import Audited
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import Access
 
-router = APIRouter(prefix="/v1/projects/{project}", dependencies=[JsonOnly])
+router = Router(prefix="/v1/projects/{project}", dependencies=[JsonOnly])
 
 
-@router.post("/jobs", response_model=dict[str, Any])
+@router.post(
+    "/jobs",
+    Access.SUBMITTER,
+    "submit a job, which is then the caller's",
+    "jobs.create",
+    response_model=dict[str, Any],
+)
 def create(
     project: str,
     body: JsonBody,
@@ -27,7 +35,7 @@ def create(
     return JsonAnswer(cases.jobs.create(caller, project, body, validate_only))
 
 
-@router.get("/jobs", response_model=dict[str, Any])
+@router.get("/jobs", Access.VIEWER, "list the jobs", response_model=dict[str, Any])
 def list_jobs(
     project: str,
     cases: Cases,
@@ -38,12 +46,19 @@ def list_jobs(
     return JsonAnswer(cases.jobs.list(project, filter_text, page_size, page_token))
 
 
-@router.get("/jobs/{job_id}", response_model=dict[str, Any])
+@router.get("/jobs/{job_id}", Access.VIEWER, "get a job", response_model=dict[str, Any])
 def get(project: str, job_id: str, cases: Cases) -> JsonAnswer:
     return JsonAnswer(cases.jobs.get(project, job_id))
 
 
-@router.patch("/jobs/{job_id}", response_model=dict[str, Any])
+@router.patch(
+    "/jobs/{job_id}",
+    Access.SUBMITTER,
+    "change the labels of one's own job; admins: of any",
+    "jobs.update",
+    own=True,
+    response_model=dict[str, Any],
+)
 def patch(
     project: str,
     job_id: str,
@@ -55,7 +70,14 @@ def patch(
     return JsonAnswer(cases.jobs.patch(caller, project, job_id, body, update_mask))
 
 
-@router.post("/jobs/{job_id}:cancel", response_model=dict[str, Any])
+@router.post(
+    "/jobs/{job_id}:cancel",
+    Access.SUBMITTER,
+    "cancel one's own job; admins: any",
+    "jobs.cancel",
+    own=True,
+    response_model=dict[str, Any],
+)
 def cancel(project: str, job_id: str, cases: Cases, caller: AuthenticatedCaller) -> JsonAnswer:
     """The body is ignored: `{}`, empty or `{"name": ...}`."""
     return JsonAnswer(cases.jobs.cancel(caller, project, job_id))

@@ -7,15 +7,16 @@ the subject of something new, who signs in, and that nothing changes.
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainyard_protocol.views.audit import AuditPage
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
+from trainyard_server.api.routing import Router
 from trainyard_server.context import Clock
-from trainyard_server.domain.access.route_access import Match, find
+from trainyard_server.domain.access.route_access import Access, AccessTable, Match
 from trainyard_server.services.people.audit import Audit, AuditQuestion
 from trainyard_server.storage.db.tables.audit_trail import (
     AuditTrail,
@@ -27,12 +28,13 @@ _REFUSED = (401, 403, 429)
 _INTERNAL = 500
 _UNKNOWN = "unknown"
 
-router = APIRouter(prefix="/trainyard/v1")
+router = Router(prefix="/trainyard/v1")
 
 
 class AuditMiddleware:
-    def __init__(self, app: ASGIApp, audit: Audit, clock: Clock) -> None:
+    def __init__(self, app: ASGIApp, access: AccessTable, audit: Audit, clock: Clock) -> None:
         self._app = app
+        self._access = access
         self._audit = audit
         self._clock = clock
 
@@ -65,7 +67,7 @@ class AuditMiddleware:
 
     async def _record(self, scope: Scope, trail: AuditTrail, status: int) -> None:
         if not trail.is_admitted:
-            match = find(scope["method"], scope["path"])
+            match = self._access.find(scope["method"], scope["path"])
             _describe(trail, match, scope["path"])
             trail.is_change = match is not None and bool(match.route.action)
         if (trail.is_change or status in _REFUSED) and not self._audit.is_recorded(trail, status):
@@ -110,7 +112,9 @@ Audited = Annotated[AuditTrail, Depends(_current)]
 """The audit of the request, for what only its route knows."""
 
 
-@router.get("/audit")
+@router.get(
+    "/audit", Access.PERSON, "who did what: operators see all, admins of projects what was done there"
+)
 def list_audit(
     cases: Cases,
     caller: AuthenticatedCaller,

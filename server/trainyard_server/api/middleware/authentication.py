@@ -33,11 +33,9 @@ from trainyard_server.domain.access.permissions import ALL_PROJECTS, SAFE_METHOD
 from trainyard_server.domain.access.route_access import (
     SIGN_IN,
     SIGN_OUT,
+    AccessTable,
     Match,
-    find,
     is_for_anybody,
-    is_for_runs,
-    methods_of,
     wants_page,
 )
 from trainyard_server.domain.access.sessions import Session, Sessions
@@ -62,12 +60,14 @@ class Authentication:
     def __init__(
         self,
         app: ASGIApp,
+        access: AccessTable,
         sessions: Sessions,
         principals: Principals,
         guesses: GuessLimits,
         clock: Clock,
     ) -> None:
         self._app = app
+        self._access = access
         self._sessions = sessions
         self._identities = principals
         self._guesses = guesses
@@ -85,11 +85,11 @@ class Authentication:
         request = HTTPConnection(scope)
         refusal: Response | None = None
         try:
-            match = find(scope["method"], scope["path"])
+            match = self._access.find(scope["method"], scope["path"])
             credentials = await self._credentials(request, match)
             if credentials.principal is not None:
                 identify(credentials.principal, by_session=credentials.session is not None)
-            match = _checked_match(match, credentials, scope)
+            match = self._checked_match(match, credentials, scope)
             if scope["method"] not in SAFE_METHODS and not credentials.bearer:
                 check_origin(request)
                 if match.need is not None and credentials.session is not None:
@@ -171,6 +171,34 @@ class Authentication:
             until_revoked=partial(self._identities.wait_until_changed, principal, session),
         )
 
+    def _checked_match(self, match: Match | None, credentials: _Credentials, scope: Scope) -> Match:
+        """The row of the request, once it is allowed. Raises Unauthenticated, PermissionDenied, and NotFound or
+        MethodNotAllowed for a request without a row in the access table."""
+        method, path = scope["method"], scope["path"]
+        if match is not None and match.need is None:
+            return match
+        caller = credentials.principal.caller if credentials.principal is not None else None
+        if caller is None:
+            if is_for_anybody(path) and (methods := self._access.methods_of(path)):
+                raise MethodNotAllowed(method, path, methods)
+            raise Unauthenticated(
+                "This call needs a token, Authorization: Bearer TOKEN; in a browser, sign in first."
+            )
+        if match is None:
+            if methods := self._access.methods_of(path):
+                raise MethodNotAllowed(method, path, methods)
+            raise NotFound(f"There is nothing at {method} {path}.")
+        need = match.need
+        assert need is not None
+        if credentials.principal is not None and credentials.principal.of_run and not match.route.is_for_runs:
+            raise PermissionDenied("The token of a run is for the storage alone.")
+        if caller.meets(need):
+            return match
+        if need.project != ALL_PROJECTS:
+            caller.check_sees(need.project)
+        you = f"You are {caller.described_in(need.project)}"
+        raise PermissionDenied(f"{you}. {method} {path} takes the role {match.route.access}.")
+
 
 def _with_cookie(name: str, line: str, send: Send) -> Send:
     """Adds the cookie unless the response sets it itself, as signing out does."""
@@ -183,35 +211,6 @@ def _with_cookie(name: str, line: str, send: Send) -> Send:
         await send(message)
 
     return sending
-
-
-def _checked_match(match: Match | None, credentials: _Credentials, scope: Scope) -> Match:
-    """The row of the request, once it is allowed. Raises Unauthenticated, PermissionDenied, and NotFound or
-    MethodNotAllowed for a request without a row in the access table."""
-    method, path = scope["method"], scope["path"]
-    if match is not None and match.need is None:
-        return match
-    caller = credentials.principal.caller if credentials.principal is not None else None
-    if caller is None:
-        if is_for_anybody(path) and methods_of(path):
-            raise MethodNotAllowed(method, path)
-        raise Unauthenticated(
-            "This call needs a token, Authorization: Bearer TOKEN; in a browser, sign in first."
-        )
-    if match is None:
-        if methods_of(path):
-            raise MethodNotAllowed(method, path)
-        raise NotFound(f"There is nothing at {method} {path}.")
-    need = match.need
-    assert need is not None
-    if credentials.principal is not None and credentials.principal.of_run and not is_for_runs(match):
-        raise PermissionDenied("The token of a run is for the storage alone.")
-    if caller.meets(need):
-        return match
-    if need.project != ALL_PROJECTS:
-        caller.check_sees(need.project)
-    you = f"You are {caller.described_in(need.project)}"
-    raise PermissionDenied(f"{you}. {method} {path} takes the role {match.route.access}.")
 
 
 def _to_sign_in(scope: Scope) -> Response:

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trainyard_protocol.errors import TooManyRequests
 from trainyard_server.api.errors import error_response
 from trainyard_server.domain.access.permissions import Caller
-from trainyard_server.domain.access.route_access import STORAGE_AREAS, Match
+from trainyard_server.domain.access.route_access import Match
 from trainyard_server.services.people.limits import CallerLimits
 
 
@@ -27,8 +27,7 @@ class LimitCheck:
             return
         try:
             match: Match = scope["state"]["match"]
-            is_storage = match.route.path.startswith(STORAGE_AREAS)
-            (self._limits.storage if is_storage else self._limits.rate).check(caller.name)
+            (self._limits.storage if match.route.is_storage else self._limits.rate).check(caller.name)
             with self._slot(caller, match):
                 await self._app(scope, receive, send)
         except TooManyRequests as error:

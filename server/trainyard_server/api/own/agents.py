@@ -2,19 +2,21 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter
-
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import Access
 
-router = APIRouter(prefix="/trainyard/v1")
+router = Router(prefix="/trainyard/v1")
 
 
-@router.patch("/agents/{agent}")
+@router.patch(
+    "/agents/{agent}", Access.OPERATOR, "whether the agent, by name or id, is given new runs", "agents.drain"
+)
 def drain(agent: str, body: Annotated[AgentChange, json_of(AgentChange)], cases: Cases) -> AgentsView:
     return cases.agents.drain(agent, body.draining)
 
 
-@router.delete("/agents/{agent}")
+@router.delete("/agents/{agent}", Access.OPERATOR, "forget it, and its tokens", "agents.remove")
 def remove(agent: str, cases: Cases, caller: AuthenticatedCaller) -> AgentsView:
     return cases.agents.remove(caller, agent)

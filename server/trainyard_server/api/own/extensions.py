@@ -1,21 +1,16 @@
 """Routes beyond the v1 API: status, job details, configs, metrics and usage. Logs are in `api.logs`."""
 
-from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
-import trainyard_protocol
-from trainyard_protocol.errors import PermissionDenied
 from trainyard_protocol.views.configs import (
     ConfigCheck,
     ConfigCheckRequest,
     JobConfig,
     SuggestedId,
 )
-from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.views.tuning import StudyCharts, StudyView
 from trainyard_protocol.views.usage import UsageView
 from trainyard_protocol.views.views import (
@@ -30,9 +25,11 @@ from trainyard_protocol.views.views import (
     ServerStatus,
     SignInCode,
 )
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, UseCases, json_of, within
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of, within
 from trainyard_server.api.json_answer import JsonAnswer
 from trainyard_server.api.middleware.csrf import bearer
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import UNRECORDED, Access
 from trainyard_server.domain.metrics.series import LEAST
 from trainyard_server.services.measurements.metrics import (
     DEFAULT_POINTS,
@@ -46,67 +43,61 @@ from trainyard_server.services.measurements.usage import MOST_POINTS as MOST_USA
 from trainyard_server.services.views.job_search import JobSearchRequest
 from trainyard_server.services.views.studies import Ranking
 
-router = APIRouter(prefix="/trainyard/v1")
+router = Router(prefix="/trainyard/v1")
 
 
 class CsvStream(StreamingResponse):
     media_type = "text/csv; charset=utf-8"
 
 
-@router.get("/me")
+@router.get("/me", Access.PERSON, "the caller's name and roles")
 def me(caller: AuthenticatedCaller) -> Me:
     """The authenticated caller."""
     roles = {project: role.value for project, role in caller.grants.items()}
     return Me(role=str(caller.role or ""), name=caller.name, projects=roles)
 
 
-@router.get("/status")
+@router.get("/status", Access.PERSON, "agents, and how many jobs are in each state")
 def status(cases: Cases, caller: AuthenticatedCaller) -> ServerStatus:
     return cases.job_details.status(caller.visible)
 
 
-@router.get("/health")
-async def health(cases: Cases, caller: AuthenticatedCaller, deep: bool = False) -> ServerHealth:
-    """The checks of `/healthz` with more details; with `deep` also the findings of the doctor, which name jobs of all
-    projects."""
-    if deep and caller.visible is not None:
-        raise PermissionDenied(f"You are {caller}. The doctor's findings take a role in all projects.")
-    find = cases.diagnosis.findings if deep else tuple
-    return await _server_health(cases, find, everything=caller.visible is None)
-
-
-@router.post("/health:mend")
-async def repair(cases: Cases) -> ServerHealth:
-    """Repair the findings that can be repaired safely; the answer has the results."""
-    return await _server_health(cases, cases.diagnosis.repair, everything=True)
-
-
-@router.post("/quotas:reload")
+@router.post("/quotas:reload", Access.OPERATOR, "read the quota file again", "quotas.reload")
 def reload_quotas(cases: Cases) -> QuotasView:
     """Read this server's quota file again. A file with a mistake is refused, and the quotas stay as they were."""
     return cases.cluster.reload_quotas()
 
 
-@router.post("/sign-in-codes")
+@router.post(
+    "/sign-in-codes",
+    Access.PERSON,
+    "a sign-in link for one's own browser; needs a token, not a session",
+    "sign-in-codes.create",
+)
 def sign_in_code(request: Request, cases: Cases) -> SignInCode:
     """A sign-in code for the owner of the bearer token. Sessions cannot create codes."""
     return cases.sign_in.code(bearer(request))
 
 
-@router.get("/jobs")
+@router.get("/jobs", Access.PERSON, "jobs whose name contains a text")
 def find_jobs(cases: Cases, caller: AuthenticatedCaller, q: str = "") -> dict[str, list[dict[str, str]]]:
     """The newest jobs that the caller may see with a text in their name."""
     matches = cases.job_search.find(caller.visible, JobSearchRequest(text=q)).jobs
     return {"jobs": [{"project": job.project, "job_id": job.job_id, "state": job.state} for job in matches]}
 
 
-@router.get("/jobs:active")
+@router.get("/jobs:active", Access.PERSON, "the jobs that have not ended, and what they do")
 def active_jobs(cases: Cases, caller: AuthenticatedCaller) -> ActiveJobsView:
     """The jobs that the caller may see and that have not ended, with what each of them does."""
     return cases.cluster.active(caller.visible)
 
 
-@router.get("/projects/{project}/jobs", response_model=JobsPage)
+@router.get(
+    "/projects/{project}/jobs",
+    Access.VIEWER,
+    "jobs with their owners, durations and metrics",
+    response_model=JobsPage,
+)
 def list_with_results(
     project: str,
     cases: Cases,
@@ -118,24 +109,30 @@ def list_with_results(
     return JsonAnswer(cases.jobs.list(project, filter_text, page_size, page_token, with_results=True))
 
 
-@router.get("/projects/{project}/jobs/{job_id}")
+@router.get("/projects/{project}/jobs/{job_id}", Access.VIEWER, "runs, replicas, events, verdict")
 def detail(project: str, job_id: str, cases: Cases) -> JobDetail:
     return cases.job_details.detail(project, job_id)
 
 
-@router.delete("/projects/{project}/jobs/{job_id}")
+@router.delete(
+    "/projects/{project}/jobs/{job_id}",
+    Access.SUBMITTER,
+    "delete one's own job, once it has ended; admins: any",
+    "jobs.delete",
+    own=True,
+)
 def delete_job(project: str, job_id: str, cases: Cases, caller: AuthenticatedCaller) -> dict[str, str]:
     """Delete a job that has ended: its record, its log and its usage."""
     cases.jobs.delete(caller, project, job_id)
     return {}
 
 
-@router.get("/projects/{project}/jobs/{job_id}/why")
+@router.get("/projects/{project}/jobs/{job_id}/why", Access.VIEWER, "why it waits")
 def why(project: str, job_id: str, cases: Cases, caller: AuthenticatedCaller) -> QueueExplanationView:
     return cases.queue_explanation.explain(caller.visible, project, job_id)
 
 
-@router.get("/projects/{project}/jobs/{job_id}/usage")
+@router.get("/projects/{project}/jobs/{job_id}/usage", Access.VIEWER, "CPU, memory and GPUs over time")
 def usage(
     project: str,
     job_id: str,
@@ -146,7 +143,7 @@ def usage(
     return cases.usage.view(project, job_id, run, points)
 
 
-@router.get("/projects/{project}/jobs/{job_id}/explain")
+@router.get("/projects/{project}/jobs/{job_id}/explain", Access.VIEWER, "a replica's environment and command")
 def explain(
     project: str,
     job_id: str,
@@ -157,25 +154,27 @@ def explain(
     return cases.job_details.explain(project, job_id, task, run)
 
 
-@router.get("/projects/{project}/jobs/{job_id}/trials")
+@router.get("/projects/{project}/jobs/{job_id}/trials", Access.VIEWER, "the trials of a study")
 def trials(project: str, job_id: str, cases: Cases, metric: str = "", goal: str = "") -> StudyView:
     """The trials of a study, by number, with the values of its metric or of another one."""
     return cases.studies.view(project, job_id, Ranking(metric, goal))
 
 
-@router.get("/projects/{project}/jobs/{job_id}/study")
+@router.get("/projects/{project}/jobs/{job_id}/study", Access.VIEWER, "a study as its page shows it")
 def study(project: str, job_id: str, cases: Cases) -> StudyCharts:
     """A study as its page shows it: at most 1,000 trials, and what each parameter explains."""
     return cases.studies.charts(project, job_id)
 
 
-@router.get("/projects/{project}/jobs/{job_id}/config")
+@router.get("/projects/{project}/jobs/{job_id}/config", Access.VIEWER, "its config, as sent and as resolved")
 def config(project: str, job_id: str, cases: Cases) -> JobConfig:
     """The config as submitted and as resolved, and the command that submits it again."""
     return cases.configs.config(project, job_id)
 
 
-@router.post("/projects/{project}/configs:check")
+@router.post(
+    "/projects/{project}/configs:check", Access.VIEWER, "check a config without submitting it", UNRECORDED
+)
 def check_config(
     project: str,
     body: Annotated[ConfigCheckRequest, json_of(ConfigCheckRequest)],
@@ -186,13 +185,15 @@ def check_config(
     return cases.configs.check(caller, project, body)
 
 
-@router.get("/projects/{project}/jobs:suggest")
+@router.get("/projects/{project}/jobs:suggest", Access.VIEWER, "a job id that is free")
 def suggest(project: str, like: str, cases: Cases) -> SuggestedId:
     """A job id that is not used in the project."""
     return cases.configs.suggest(project, like)
 
 
-@router.get("/projects/{project}/jobs/{job_id}/metrics", response_model=MetricsView)
+@router.get(
+    "/projects/{project}/jobs/{job_id}/metrics", Access.VIEWER, "its curves", response_model=MetricsView
+)
 def metrics(
     project: str,
     job_id: str,
@@ -213,7 +214,12 @@ def metrics(
     )
 
 
-@router.get("/projects/{project}/jobs/{job_id}/metrics.csv", response_class=CsvStream)
+@router.get(
+    "/projects/{project}/jobs/{job_id}/metrics.csv",
+    Access.VIEWER,
+    "the same as a table",
+    response_class=CsvStream,
+)
 def metrics_csv(project: str, job_id: str, cases: Cases) -> StreamingResponse:
     """Every point of every run: run, task, name, step, time, value."""
     rows = cases.metrics.rows(project, job_id)
@@ -223,20 +229,4 @@ def metrics_csv(project: str, job_id: str, cases: Cases) -> StreamingResponse:
             "Cache-Control": "no-store",
             "Content-Disposition": f'attachment; filename="{job_id}-metrics.csv"',
         },
-    )
-
-
-async def _server_health(
-    cases: UseCases, find: Callable[[], tuple[Finding, ...]], *, everything: bool
-) -> ServerHealth:
-    health = await cases.health.check()
-    database_ok = health.checks["database"].status is not CheckStatus.DOWN
-    is_damaged = cases.backend.store.damage is not None  # the doctor says how much, as far as it can be read
-    return ServerHealth(
-        status=health.status,
-        checks=health.checks,
-        version=trainyard_protocol.__version__,
-        time=cases.backend.clock(),
-        live_runs=await run_in_threadpool(cases.diagnosis.live_runs) if database_ok and everything else None,
-        findings=await run_in_threadpool(find) if database_ok or is_damaged else (),
     )

@@ -4,14 +4,16 @@ import logging
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from trainyard_protocol.views.views import FileListing
 from trainyard_server.api.dependencies import Cases
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import Access
 
-router = APIRouter(prefix="/trainyard/v1/projects/{project}/jobs/{job_id}/files")
+router = Router(prefix="/trainyard/v1/projects/{project}/jobs/{job_id}/files")
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ class Download(StreamingResponse):
             _log.warning("A download ended early: %s", error)
 
 
-@router.get("")
+@router.get("", Access.VIEWER, "a directory of its job-dir")
 def listing(
     project: str,
     job_id: str,
@@ -39,7 +41,7 @@ def listing(
     return cases.job_files.listing(project, job_id, path, page_token)
 
 
-@router.get("/content", response_class=Download)
+@router.get("/content", Access.VIEWER, "a file of its job-dir", response_class=Download)
 def download(project: str, job_id: str, cases: Cases, path: str) -> Response:
     """A file as a download; browsers never display it."""
     content = cases.job_files.content(project, job_id, path)

@@ -5,19 +5,21 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import Depends, Header, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.views.log_views import LogMatch, LogPageView
 from trainyard_server.api.dependencies import Cases, within
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import Access
 from trainyard_server.services.logs.formats import LogFormat, compact
 from trainyard_server.services.logs.pages import MOST
 from trainyard_server.storage.failures import FailureLog, failure_reason
 from trainyard_server.storage.logs.filter import LogFilter
 
-router = APIRouter(prefix="/trainyard/v1/projects/{project}/jobs/{job_id}")
+router = Router(prefix="/trainyard/v1/projects/{project}/jobs/{job_id}")
 
 _MAX_CURSOR = 2**53  # what JavaScript can count to
 
@@ -64,7 +66,14 @@ Filter = Annotated[LogFilter, Depends(_filter)]
 JobKey = Annotated[int, Depends(_job_key)]  # 404 if there is no such job
 
 
-@router.get("/logs", response_class=EventStream, openapi_extra=_EVENTS)
+@router.get(
+    "/logs",
+    Access.VIEWER,
+    "its log, followed",
+    is_stream=True,
+    response_class=EventStream,
+    openapi_extra=_EVENTS,
+)
 async def logs(
     project: str,
     job_id: str,
@@ -96,7 +105,7 @@ async def logs(
     return EventStream(_until_failure(events), headers=_NO_STORE)
 
 
-@router.get("/logs/page", response_model=LogPageView)
+@router.get("/logs/page", Access.VIEWER, "a page of its log", response_model=LogPageView)
 async def page(
     project: str,
     job_id: str,
@@ -120,7 +129,7 @@ async def page(
     )
 
 
-@router.get("/logs/first")
+@router.get("/logs/first", Access.VIEWER, "the first error, or the first line that matches")
 async def first(
     project: str,
     job_id: str,
@@ -134,7 +143,7 @@ async def first(
     return LogMatch(cursor=result.cursor, looked=result.looked, more=result.more)
 
 
-@router.get("/logs/download", response_class=TextStream)
+@router.get("/logs/download", Access.VIEWER, "its whole log as a file", response_class=TextStream)
 async def download(project: str, job_id: str, cases: Cases, log_filter: Filter, _key: JobKey) -> Response:
     """All lines so far as a file."""
     headers = _NO_STORE | {

@@ -2,8 +2,6 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter
-
 from trainyard_protocol.views.people import (
     MemberRequest,
     MembersView,
@@ -15,17 +13,21 @@ from trainyard_protocol.views.people import (
     TokenView,
 )
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import Access
 
-router = APIRouter(prefix="/trainyard/v1")
+router = Router(prefix="/trainyard/v1")
 
 
-@router.get("/tokens")
+@router.get("/tokens", Access.PERSON, "one's own tokens; operators: with `all=true` everybody's")
 def tokens(cases: Cases, caller: AuthenticatedCaller, all: bool = False) -> TokensView:  # noqa: A002 - the query
     """The caller's tokens; with `all` everybody's."""
     return cases.people.tokens(caller, all)
 
 
-@router.post("/tokens")
+@router.post(
+    "/tokens", Access.PERSON, "a new token of one's own; operators: of anybody or an agent", "tokens.create"
+)
 def create_token(
     body: Annotated[TokenRequest, json_of(TokenRequest)], cases: Cases, caller: AuthenticatedCaller
 ) -> NewToken:
@@ -33,22 +35,24 @@ def create_token(
     return cases.people.create_token(caller, body)
 
 
-@router.delete("/tokens/{token_id}")
+@router.delete("/tokens/{token_id}", Access.PERSON, "revoke one's own token; operators: any", "tokens.revoke")
 def revoke_token(token_id: str, cases: Cases, caller: AuthenticatedCaller) -> TokenView:
     return cases.people.revoke_token(caller, token_id)
 
 
-@router.get("/projects")
+@router.get("/projects", Access.PERSON, "the projects that one may see, and one's role there")
 def projects(cases: Cases, caller: AuthenticatedCaller) -> ProjectsView:
     return cases.people.projects(caller)
 
 
-@router.get("/projects/{project}/members")
+@router.get("/projects/{project}/members", Access.VIEWER, "who may do what in the project")
 def members(project: str, cases: Cases) -> MembersView:
     return cases.people.members(project)
 
 
-@router.put("/projects/{project}/members/{name}")
+@router.put(
+    "/projects/{project}/members/{name}", Access.ADMIN, "give a person a role in the project", "members.set"
+)
 def set_role(
     project: str,
     name: str,
@@ -60,7 +64,12 @@ def set_role(
     return cases.people.set_role(caller, project, name, body.role)
 
 
-@router.delete("/projects/{project}/members/{name}")
+@router.delete(
+    "/projects/{project}/members/{name}",
+    Access.ADMIN,
+    "take a person's role in the project away",
+    "members.remove",
+)
 def remove_role(project: str, name: str, cases: Cases) -> dict[str, str]:
     cases.people.remove_role(project, name)
     return {}

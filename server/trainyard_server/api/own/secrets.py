@@ -2,8 +2,6 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter
-
 from trainyard_protocol.views.secrets import RunSecrets, SecretRequest, SecretsView, SecretView
 from trainyard_server.api.dependencies import (
     AuthenticatedCaller,
@@ -11,19 +9,21 @@ from trainyard_server.api.dependencies import (
     Cases,
     json_of,
 )
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import Access
 
-router = APIRouter()
+router = Router()
 
 _SECRETS = "/trainyard/v1/projects/{project}/secrets"
 
 
-@router.get(_SECRETS)
+@router.get(_SECRETS, Access.SUBMITTER, "the names of the project's secrets, never their values")
 def secrets(project: str, cases: Cases) -> SecretsView:
     """Their names, without values."""
     return cases.secrets.list(project)
 
 
-@router.put(_SECRETS + "/{name}")
+@router.put(_SECRETS + "/{name}", Access.ADMIN, "set a secret of the project", "secrets.set")
 def set_secret(
     project: str,
     name: str,
@@ -34,13 +34,19 @@ def set_secret(
     return cases.secrets.set(caller, project, name, body)
 
 
-@router.delete(_SECRETS + "/{name}")
+@router.delete(_SECRETS + "/{name}", Access.ADMIN, "delete a secret of the project", "secrets.delete")
 def delete_secret(project: str, name: str, cases: Cases) -> dict[str, str]:
     cases.secrets.delete(project, name)
     return {}
 
 
-@router.get("/agent/v1/runs/{run_id}/secrets")
+@router.get(
+    "/agent/v1/runs/{run_id}/secrets",
+    Access.AGENT,
+    "the secrets that a run's job refers to",
+    "secrets.use",
+    own=True,
+)
 def of_run(run_id: str, cases: Cases, key: CallingAgentKey) -> RunSecrets:
     """The values for a run, for its agent."""
     return cases.secrets.of_run(run_id, key)

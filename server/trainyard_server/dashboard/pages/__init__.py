@@ -1,0 +1,36 @@
+"""Pages of the dashboard."""
+
+from collections.abc import Sequence
+
+from trainyard_server.api.routing import Router
+from trainyard_server.dashboard.pages import (
+    api_reference,
+    audit,
+    cluster,
+    config,
+    files,
+    job,
+    jobs,
+    logs,
+    metrics,
+    new,
+    sign_in,
+    single_sign_on,
+    tokens,
+)
+
+ROUTERS: Sequence[Router] = [
+    sign_in.router,
+    single_sign_on.router,
+    tokens.router,
+    jobs.router,
+    job.router,
+    logs.router,
+    metrics.router,
+    config.router,
+    files.router,
+    new.router,
+    cluster.router,
+    audit.router,
+    api_reference.router,
+]

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
 from trainyard_server.api.description.openapi import description_of
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import Pages, View
-from trainyard_server.domain.access.route_access import API_REFERENCE
+from trainyard_server.domain.access.route_access import API_REFERENCE, Access
 
-router = APIRouter()
+router = Router()
 
 _LIMITS = (
     ("minimum", "from"),
@@ -22,7 +23,9 @@ _LIMITS = (
 )
 
 
-@router.get(API_REFERENCE, response_class=HTMLResponse)
+@router.get(
+    API_REFERENCE, Access.NOBODY, "the description of this API as a page", response_class=HTMLResponse
+)
 def api_reference(request: Request, pages: Pages) -> HTMLResponse:
     return HTMLResponse(pages.page(request, View("api_reference.html", lambda: _shown(request))))
 

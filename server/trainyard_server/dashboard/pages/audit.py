@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from trainyard_server.api.dependencies import Cases, caller_of
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import View, add_page
-from trainyard_server.domain.access.route_access import ROUTES
+from trainyard_server.domain.access.route_access import Access
 from trainyard_server.services.people.audit import AuditQuestion
 
-router = APIRouter()
-
-_ACTIONS = sorted({route.action for route in ROUTES if route.action})
+router = Router()
 
 
 def audit_view(
@@ -43,7 +42,7 @@ def audit_view(
             page_token=after,
         )
         return {
-            "actions": _ACTIONS,
+            "actions": request.app.state.access.actions,
             "after": after,
             "filters": filters,
             "is_filtered": any(filters.values()),
@@ -54,4 +53,6 @@ def audit_view(
     return View("audit.html", read)
 
 
-add_page(router, "/audit", audit_view)
+add_page(
+    router, "/audit", Access.PERSON, "the page of the audit, for operators and admins of projects", audit_view
+)

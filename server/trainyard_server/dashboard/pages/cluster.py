@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from trainyard_protocol.states import JobState
 from trainyard_server.api.dependencies import Cases, caller_of
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.domain.access.route_access import Access
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS
 from trainyard_server.services.views.cluster import QUEUE_PAGE, AgentLine, ClusterView
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, JOBS_TOPIC, USAGE_TOPIC
 
-router = APIRouter()
+router = Router()
 
 _SHOWN_RUNS = 25
 _COUNTED = {
@@ -57,4 +59,4 @@ def _gpus(cluster: ClusterView) -> tuple[int, int]:
     return held, sum(view.capacity.accelerators.total() for view in alive)
 
 
-add_page(router, "/cluster", cluster_view)
+add_page(router, "/cluster", Access.PERSON, "the agents and the queue", cluster_view)

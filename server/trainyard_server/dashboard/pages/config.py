@@ -5,16 +5,18 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from trainyard_protocol.errors import FailedPrecondition, NotFound
 from trainyard_protocol.views.configs import JobConfig
 from trainyard_protocol.views.views import Explanation, JobDetail, RunView
 from trainyard_server.api.dependencies import Cases, UseCases
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.pages.job_header import JOB, job_view
 from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.domain.access.route_access import Access
 
-router = APIRouter()
+router = Router()
 
 
 def config_view(
@@ -66,4 +68,4 @@ def _replica(cases: UseCases, project: str, job_id: str, run: RunView | None, ta
     return {"command": command, "explanation": explanation, "tf_config": tf_config, "unknown": unknown}
 
 
-add_page(router, f"{JOB}/config", config_view)
+add_page(router, f"{JOB}/config", Access.VIEWER, "its config", config_view)

@@ -5,17 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views.views import JobDetail
 from trainyard_server.api.dependencies import Cases
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.cached_listing import CachedListing
 from trainyard_server.dashboard.pages.job_header import JOB, job_view
 from trainyard_server.dashboard.rendering import job_path
 from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.domain.access.route_access import Access
 
-router = APIRouter()
+router = Router()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +62,4 @@ def _crumbs(path: str) -> list[Crumb]:
     return [Crumb(word, query("/".join(parts[: number + 1]))) for number, word in enumerate(parts)]
 
 
-add_page(router, f"{JOB}/files", files_view)
+add_page(router, f"{JOB}/files", Access.VIEWER, "its files", files_view)

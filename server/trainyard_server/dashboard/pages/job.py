@@ -5,21 +5,23 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views.views import JobDetail, ReplicaView, RunView
 from trainyard_server.api.dependencies import Cases, UseCases
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.cached_listing import CachedListing
 from trainyard_server.dashboard.pages.job_header import JOB, SHOWN_EVENTS, job_view, shown_events
 from trainyard_server.dashboard.pages.study import study_view
 from trainyard_server.dashboard.result_chart import result_chart
 from trainyard_server.dashboard.usage_charts import UsageCharts, usage_charts
 from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.domain.access.route_access import Access
 from trainyard_server.domain.lifecycle.timeline import bars, spans
 from trainyard_server.storage.events.notifier import usage_topic
 
-router = APIRouter()
+router = Router()
 
 _CHARTED_REPLICAS = 12  # on one page of the usage charts
 _CHART_POINTS = 150  # of each replica
@@ -173,4 +175,4 @@ def _time(detail: JobDetail, name: str) -> datetime | None:
     return datetime.fromisoformat(value) if value else None
 
 
-add_page(router, JOB, overview)
+add_page(router, JOB, Access.VIEWER, "a job's page", overview)

@@ -6,15 +6,17 @@ from functools import cache
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.api.dependencies import Cases, caller_of
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.domain.access.route_access import Access
 from trainyard_server.services.views.job_search import PAGE_SIZE, JobListing, JobSearchRequest
 from trainyard_server.storage.events.notifier import JOBS_TOPIC, PROGRESS_TOPIC
 
-router = APIRouter()
+router = Router()
 
 _UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
 CHIPS: Mapping[str, tuple[JobState, ...]] = {
@@ -126,4 +128,4 @@ class Address:
         return self.but(label=(*labels, label))
 
 
-add_page(router, "/", jobs_view)
+add_page(router, "/", Access.PERSON, "the list of jobs", jobs_view)

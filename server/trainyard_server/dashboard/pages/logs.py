@@ -4,15 +4,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.views.views import JobDetail
 from trainyard_server.api.dependencies import Cases
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.pages.job_header import JOB, job_view
 from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.domain.access.route_access import Access
 
-router = APIRouter()
+router = Router()
 
 
 def logs_view(request: Request, cases: Cases, project: str, job_id: str) -> View:
@@ -29,4 +31,4 @@ def logs_view(request: Request, cases: Cases, project: str, job_id: str) -> View
     return job_view(request, cases, project, job_id, tab="/logs", template="job/logs.html", more=more)
 
 
-add_page(router, f"{JOB}/logs", logs_view)
+add_page(router, f"{JOB}/logs", Access.VIEWER, "its log", logs_view)

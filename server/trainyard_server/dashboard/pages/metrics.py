@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from trainyard_protocol.views.views import JobDetail
 from trainyard_server.api.dependencies import Cases
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.pages.job_header import JOB, job_view
 from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.domain.access.route_access import Access
 from trainyard_server.storage.events.notifier import log_topic
 
-router = APIRouter()
+router = Router()
 
 LINE = '{"event": "progress", "step": 120, "steps": 5000, "loss": 0.31, "accuracy": 0.9}'
 PYTHON = (
@@ -37,4 +39,4 @@ def metrics(request: Request, cases: Cases, project: str, job_id: str) -> View:
     )
 
 
-add_page(router, f"{JOB}/metrics", metrics)
+add_page(router, f"{JOB}/metrics", Access.VIEWER, "its curves", metrics)

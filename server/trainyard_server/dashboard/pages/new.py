@@ -4,15 +4,17 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.machines import configs_dir
 from trainyard_server.api.dependencies import Cases, UseCases, caller_of
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Role
+from trainyard_server.domain.access.route_access import Access
 
-router = APIRouter()
+router = Router()
 
 EXAMPLES = {
     "quickstart": "Two machines, one model",
@@ -102,4 +104,6 @@ def examples() -> dict[str, str]:
     return {name: (configs_dir() / f"{name}.yaml").read_text(encoding="utf-8") for name in EXAMPLES}
 
 
-add_page(router, "/new", new_view)
+add_page(
+    router, "/new", Access.PERSON, "the form for a new job, in a project where one is a submitter", new_view
+)

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
@@ -17,25 +17,26 @@ from trainyard_server.api.middleware.csrf import (
     form_fields,
     session_cookie,
 )
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import Pages, View
-from trainyard_server.domain.access.route_access import SIGN_IN, SIGN_OUT, local_path
+from trainyard_server.domain.access.route_access import SIGN_IN, SIGN_OUT, Access, local_path
 from trainyard_server.services.people.sign_in import OtherAccount
 
-router = APIRouter()
+router = Router()
 
 
 async def _form(request: Request) -> dict[str, str]:
     return dict(form_fields(await form_body(request.receive)))
 
 
-@router.get(SIGN_IN)
+@router.get(SIGN_IN, Access.NOBODY, "the sign-in page")
 def sign_in_page(
     request: Request, pages: Pages, cases: Cases, next_path: Annotated[str, Query(alias="next")] = "/"
 ) -> HTMLResponse:
     return sign_in_answer(request, pages, cases, local_path(next_path))
 
 
-@router.post(SIGN_IN)
+@router.post(SIGN_IN, Access.NOBODY, "sign in with a token or a code", "sign-in")
 async def sign_in(
     request: Request,
     pages: Pages,
@@ -69,7 +70,7 @@ async def sign_in(
     return answer
 
 
-@router.post(SIGN_OUT)
+@router.post(SIGN_OUT, Access.PERSON, "the session ends", "sign-out")
 def sign_out(request: Request, cases: Cases) -> Response:
     """End the session, for all copies of its cookie."""
     if request.state.session is not None:

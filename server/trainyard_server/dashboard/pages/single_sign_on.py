@@ -1,24 +1,25 @@
 """Single sign-on: to the issuer's sign-in page, and back with a session."""
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 
 from trainyard_protocol.errors import NotFound, TrainyardError, Unauthenticated
 from trainyard_server.api.dependencies import Cases, UseCases
 from trainyard_server.api.middleware.csrf import address_of, name_of_cookie, session_cookie
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.pages.sign_in import sign_in_answer
 from trainyard_server.dashboard.views import Pages
 from trainyard_server.domain.access.oidc import ATTEMPT_LIFETIME
-from trainyard_server.domain.access.route_access import OIDC, OIDC_CALLBACK, SIGN_IN, local_path
+from trainyard_server.domain.access.route_access import OIDC, OIDC_CALLBACK, SIGN_IN, Access, local_path
 from trainyard_server.domain.access.sessions import set_cookie
 from trainyard_server.services.people.single_sign_on import SingleSignOn
 
-router = APIRouter()
+router = Router()
 
 _LONGEST_ANSWER = 4096
 
 
-@router.get(OIDC)
+@router.get(OIDC, Access.NOBODY, "go to the issuer of single sign-on")
 async def begin(request: Request, pages: Pages, cases: Cases, next: str = "/") -> Response:  # noqa: A002 - the query
     """Go to the issuer. Another site's link leads to the sign-in page instead: the person decides."""
     single_sign_on = _offered(cases)
@@ -32,7 +33,7 @@ async def begin(request: Request, pages: Pages, cases: Cases, next: str = "/") -
     return _with_attempt(request, RedirectResponse(begun.url, 303), begun.cookie)
 
 
-@router.get(OIDC_CALLBACK)
+@router.get(OIDC_CALLBACK, Access.NOBODY, "come back from it, signed in", "sign-in")
 async def finish(
     request: Request, pages: Pages, cases: Cases, state: str = "", code: str = "", error: str = ""
 ) -> Response:

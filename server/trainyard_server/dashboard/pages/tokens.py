@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from trainyard_protocol.views.people import LONGEST_EXPIRY_S, MAX_DESCRIPTION
 from trainyard_server.api.dependencies import Cases, caller_of
+from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.domain.access.route_access import Access
 
-router = APIRouter()
+router = Router()
 
 _DAYS = (1, 7, 30, 90, LONGEST_EXPIRY_S // 86400)
 
@@ -30,4 +32,4 @@ def tokens_view(request: Request, cases: Cases) -> View:
     return View("tokens.html", read)
 
 
-add_page(router, "/tokens", tokens_view)
+add_page(router, "/tokens", Access.PERSON, "the page of one's own tokens", tokens_view)

@@ -30,10 +30,12 @@ from integration.api.api_support import (
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.api.google import v1
 from trainyard_server.api.middleware.authentication import Authentication
+from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import ALL_PROJECTS, Role, Token
-from trainyard_server.domain.access.route_access import ROUTES, Access, Route
+from trainyard_server.domain.access.route_access import Access, Route
 from trainyard_server.domain.access.sessions import Sessions
+from trainyard_server.routes import ACCESS, add_routes
 from trainyard_server.services.people.guess_limits import GuessLimits
 from trainyard_server.services.people.principals import Principals, RevokedSessions
 from trainyard_server.storage.db.base.models import TokenRow
@@ -98,13 +100,22 @@ def test_table_has_exactly_the_routes(tmp_path: Path) -> None:
             page = (path.removeprefix("/live") or "/") if path.startswith("/live/") else path
             found |= {(method, page) for method in context.methods or ()}
         assert v1.router.routes[0] in api.app.routes, "each route is made once"
-    assert {(route.method, route.path) for route in ROUTES} == found
-    assert len(ROUTES) == len(found)
+    assert sorted((route.method, route.path) for route in ACCESS.rows) == sorted(found)
+
+
+def test_route_that_does_not_say_who_may_call_it_stops_the_start(tmp_path: Path) -> None:
+    with server(tmp_path, Clock()) as api:
+        app = api.app
+    app.add_api_route("/trainyard/v1/open", lambda: None, methods=["GET"])
+    with pytest.raises(ValueError, match="GET /trainyard/v1/open does not say who may call it"):
+        add_routes(app)
+    with pytest.raises(ValueError, match="POST /x needs an action for the audit"):
+        Router().add("POST", "/x", Access.NOBODY, "something", None)
 
 
 def test_docs_have_the_table() -> None:
     rows = ROW.findall(DOCS.read_text(encoding="utf-8"))
-    assert rows == [(route.method, route.path, route.access.value, route.what) for route in ROUTES]
+    assert rows == [(route.method, route.path, route.access.value, route.what) for route in ACCESS.rows]
 
 
 async def _inside(scope: Any, receive: Any, send: Any) -> None:
@@ -137,7 +148,7 @@ class Gate:
         """Every route that these headers open although they must not, or do not open although they must. Without
         `changes` only routes that change nothing, and those for all, are to open."""
         wrong = []
-        for route in ROUTES:
+        for route in ACCESS.rows:
             answer = await self.status(route, headers)
             right = route.access in may and (
                 changes or route.method == "GET" or route.access is Access.NOBODY
@@ -157,7 +168,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     principals = Principals(store, TOKENS, revoked, Notifier(), lambda: NOW)
     sessions = Sessions(b"key")
     guesses = GuessLimits(itertools.count(step=60.0).__next__)  # none is one too many
-    yield Gate(Authentication(_inside, sessions, principals, guesses, lambda: NOW), sessions)
+    yield Gate(Authentication(_inside, ACCESS, sessions, principals, guesses, lambda: NOW), sessions)
     store.close()
 
 
@@ -232,7 +243,7 @@ def test_what_is_anothers_is_refused(api: Server) -> None:
     another = AGENT | {AGENT_KEY: AgentKey("1" * 64).secret}
     bodies = {"PATCH": {"labels": {}}, "POST": {"start": 0}}
     answers = {}
-    for route in (route for route in ROUTES if route.own):
+    for route in (route for route in ACCESS.rows if route.own):
         people = (ALICE, BOB, OPERATOR) if route.access is Access.SUBMITTER else (AGENT, another)
         path = route.path.format_map(names)
         body = bodies.get(route.method) if not path.endswith(":cancel") else None

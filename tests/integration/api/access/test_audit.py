@@ -29,11 +29,11 @@ from trainyard_protocol.views.audit import AuditEntry
 from trainyard_protocol.wire.sync import SyncRequest
 from trainyard_server.domain.access.route_access import (
     OIDC_CALLBACK,
-    ROUTES,
     STORAGE_AREAS,
     Access,
     Route,
 )
+from trainyard_server.routes import ACCESS
 from trainyard_server.services.people.refusal_counts import MOST_ROWS, ROWS
 from trainyard_server.storage.db.tables import audit
 
@@ -46,7 +46,7 @@ ELSEWHERE = (OIDC_CALLBACK, "/agent/v1/runs/{run_id}/secrets", *STORAGE_AREAS)
 """The beginnings of routes with an action whose rows are tested in test_single_sign_on, test_secrets,
 test_object_storage and tests/property/test_storage_calls."""
 
-CHANGES = [route for route in ROUTES if route.action and not route.path.startswith(ELSEWHERE)]
+CHANGES = [route for route in ACCESS.rows if route.action and not route.path.startswith(ELSEWHERE)]
 
 
 def rows(api: Server) -> list[AuditEntry]:

@@ -19,7 +19,8 @@ from integration.api.api_support import (
     server,
     serving,
 )
-from trainyard_server.domain.access.route_access import ROUTES, Access, find
+from trainyard_server.domain.access.route_access import Access
+from trainyard_server.routes import ACCESS
 
 PARAMETERS = {"project": "p", "job_id": "job"}
 QUERY = {"follow": "true", "like": "job", "path": "x"}
@@ -53,17 +54,17 @@ def test_every_event_stream_is_a_row_that_says_so_and_returns_its_slot(api: Serv
     running_agent(api)
     paths = [
         re.sub(r"\{(\w+)\}", lambda name: PARAMETERS.get(name[1], "x"), route.path)
-        for route in ROUTES
+        for route in ACCESS.rows
         if route.method == "GET" and route.access not in (Access.NOBODY, Access.AGENT)
     ]
-    paths += [f"/live{path}" for path in paths if find("GET", f"/live{path}")]
+    paths += [f"/live{path}" for path in paths if ACCESS.find("GET", f"/live{path}")]
     found, named = set(), set()
     with (
         serving(api.app) as url,
         httpx.Client(base_url=url, headers=ADMIN, trust_env=False, timeout=60) as client,
     ):
         for path in paths:
-            match = find("GET", path)
+            match = ACCESS.find("GET", path)
             assert match is not None
             named |= {path} if match.is_stream else set()
             with client.stream("GET", path, params=QUERY) as answer:

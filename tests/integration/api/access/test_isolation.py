@@ -18,7 +18,8 @@ from integration.api.api_support import ADMIN, AGENT, GB, Clock, ScriptedAgent, 
 from trainyard_protocol.job.resources import Capacity, Gpu
 from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_protocol.wire.sync import RunOrder
-from trainyard_server.domain.access.route_access import ROUTES, Access, Route
+from trainyard_server.domain.access.route_access import Access, Route
+from trainyard_server.routes import ACCESS
 
 WORDS = ("narwhal", "leopard")
 GHOST = "unicorn"
@@ -348,7 +349,7 @@ def _submit(world: World, word: str, state: str, **changes: Any) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def calls(names: Names, routes: Sequence[Route] = ROUTES) -> Iterator[Call]:
+def calls(names: Names, routes: Sequence[Route] = ACCESS.rows) -> Iterator[Call]:
     """Every call of the routes about things with those names, and for a page without a query also the one for its
     changes."""
     for route in routes:
@@ -370,15 +371,17 @@ def calls_in_all_states(world: World, word: str, routes: Sequence[Route]) -> Ite
     yield from dict.fromkeys((*first, *further))
 
 
-READS = [route for route in ROUTES if route.method == "GET"]
-OTHERS = [route for route in ROUTES if route.method != "GET"]
+READS = [route for route in ACCESS.rows if route.method == "GET"]
+OTHERS = [route for route in ACCESS.rows if route.method != "GET"]
 
 
 def test_every_route_is_called() -> None:
     """A new route for people gets a row in CALLS, with the queries and bodies that could name things of another
     project; those for operators and agents alone need none."""
     closed = (Access.OPERATOR, Access.AGENT)
-    assert CALLS.keys() == {f"{route.method} {route.path}" for route in ROUTES if route.access not in closed}
+    assert CALLS.keys() == {
+        f"{route.method} {route.path}" for route in ACCESS.rows if route.access not in closed
+    }
 
 
 def test_operator_sees_both_projects(world: World) -> None:

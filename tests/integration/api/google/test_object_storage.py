@@ -21,7 +21,8 @@ from integration.api.api_support import ADMIN, AGENT, ALICE, Clock, Server, pack
 from trainyard_protocol.net import gcs
 from trainyard_server.api.google import batch
 from trainyard_server.api.middleware.storage_names import is_storage_host
-from trainyard_server.domain.access.route_access import ROUTES, STORAGE_AREAS
+from trainyard_server.domain.access.route_access import STORAGE_AREAS
+from trainyard_server.routes import ACCESS
 from trainyard_server.storage import remote_objects
 from trainyard_storage.storage_api import StorageApi
 from trainyard_storage.storage_front import RemoteApi
@@ -578,7 +579,7 @@ def test_no_call_is_an_error_of_the_server_or_waits(front: Front) -> None:
     )
     bodies = (b"", b"{}", b"alt=media", b"\xff\x00", b'{"sourceObjects": [{"name": "x"}]}')
     batched = {"Content-Type": "multipart/mixed; boundary=x"}
-    paths = {(route.method, route.path) for route in ROUTES if route.path.startswith(STORAGE_AREAS)}
+    paths = {(route.method, route.path) for route in ACCESS.rows if route.path.startswith(STORAGE_AREAS)}
     found = []
     for number, (method, path) in enumerate(sorted(paths) * 6):
         path = path.replace("{bucket}", "any").replace("{rest:path}", "o/x").replace("{name:path}", "x")

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message
 
 from trainyard_server.api.middleware.limits import LimitCheck
 from trainyard_server.domain.access.permissions import Caller, Role
-from trainyard_server.domain.access.route_access import find
+from trainyard_server.routes import ACCESS
 from trainyard_server.services.people.limits import CallerLimits, RateLimit, StreamLimit
 
 LIVE = "/live/"
@@ -31,7 +31,7 @@ async def call(app: ASGIApp, path: str = LIVE, role: Role = Role.VIEWER) -> Mess
         raise AssertionError
 
     caller = Caller.everywhere(role, "somebody")
-    state = {"caller": caller, "match": find("GET", path)}
+    state = {"caller": caller, "match": ACCESS.find("GET", path)}
     scope = {
         "type": "http",
         "method": "GET",

@@ -3,7 +3,8 @@
 import pytest
 
 from trainyard_server.domain.access.permissions import Need, Role
-from trainyard_server.domain.access.route_access import find, local_path, methods_of
+from trainyard_server.domain.access.route_access import local_path
+from trainyard_server.routes import ACCESS
 
 PERSON, OPERATOR, AGENT = Need(None), Need(Role.ADMIN), Need(Role.AGENT)
 
@@ -31,7 +32,7 @@ PERSON, OPERATOR, AGENT = Need(None), Need(Role.ADMIN), Need(Role.AGENT)
     ],
 )
 def test_call_needs_a_role(method: str, path: str, need: Need | None) -> None:
-    match = find(method, path)
+    match = ACCESS.find(method, path)
     assert match is not None
     assert match.need == need
 
@@ -52,13 +53,13 @@ def test_call_needs_a_role(method: str, path: str, need: Need | None) -> None:
     ],
 )
 def test_call_without_a_row_is_none(method: str, path: str, known: bool) -> None:
-    assert find(method, path) is None
-    assert bool(methods_of(path)) is known
+    assert ACCESS.find(method, path) is None
+    assert bool(ACCESS.methods_of(path)) is known
 
 
 def test_path_with_a_verb_has_the_methods_of_that_verb_alone() -> None:
-    assert methods_of("/v1/projects/p/jobs/job:cancel") == ["POST"]
-    assert methods_of("/v1/projects/p/jobs/job") == ["GET", "PATCH"]
+    assert ACCESS.methods_of("/v1/projects/p/jobs/job:cancel") == ["POST"]
+    assert ACCESS.methods_of("/v1/projects/p/jobs/job") == ["GET", "PATCH"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,106 @@
+"""Routes with who may call them, declared in one place.
+
+    @router.get("/jobs/{job_id}", Access.VIEWER, "get a job")
+    def get(project: str, job_id: str, cases: Cases) -> JobDetail: ...
+
+`AccessTable` has what they declare: the authentication, the limits, the audit and the descriptions of the API look
+there.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
+
+from fastapi import APIRouter
+from fastapi.params import Depends
+from fastapi.responses import Response
+from starlette.routing import BaseRoute
+
+from trainyard_server.domain.access.route_access import Access, Route
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _Decorator(Protocol):
+    def __call__(self, function: _Function, /) -> _Function: ...
+
+
+class _RouteOptions(TypedDict, total=False):
+    """Options of FastAPI's routes."""
+
+    response_model: Any
+    response_model_exclude_none: bool
+    response_class: type[Response]
+    responses: dict[int | str, dict[str, Any]]
+    openapi_extra: dict[str, Any]
+
+
+class _Options(_RouteOptions, total=False):
+    """The same, and those of a row of the access table."""
+
+    own: bool
+    is_stream: bool
+
+
+class Router:
+    """Routes of one module. `rows` has their declarations."""
+
+    def __init__(self, prefix: str = "", dependencies: Sequence[Depends] = ()) -> None:
+        self._prefix = prefix
+        self._router = APIRouter(prefix=prefix, dependencies=dependencies)
+        self.rows: list[Route] = []
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        return self._router.routes
+
+    def get(
+        self, path: str, access: Access, what: str, action: str | None = None, **options: Unpack[_Options]
+    ) -> _Decorator:
+        """A route that changes nothing, unless it has an action."""
+        return self.add("GET", path, access, what, action, **options)
+
+    def post(
+        self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]
+    ) -> _Decorator:
+        return self.add("POST", path, access, what, action, **options)
+
+    def put(
+        self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]
+    ) -> _Decorator:
+        return self.add("PUT", path, access, what, action, **options)
+
+    def patch(
+        self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]
+    ) -> _Decorator:
+        return self.add("PATCH", path, access, what, action, **options)
+
+    def delete(
+        self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]
+    ) -> _Decorator:
+        return self.add("DELETE", path, access, what, action, **options)
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        access: Access,
+        what: str,
+        action: str | None,
+        *,
+        own: bool = False,
+        is_stream: bool = False,
+        **options: Unpack[_RouteOptions],
+    ) -> _Decorator:
+        """`what` it is for, in words; `action` is its name in the audit, or UNRECORDED."""
+        row = Route(method, self._prefix + path, access, what, action, is_stream, own)
+
+        def adding(function: _Function) -> _Function:
+            self._router.add_api_route(path, function, methods=[method], **options)
+            self.rows.append(row)
+            return function
+
+        return adding
+
+    def add_live(self, path: str, function: Callable[..., Any]) -> None:
+        """Add the changes of the page at `path`, for its callers."""
+        self._router.add_api_route(f"/live{path}", function, methods=["GET"])

@@ -27,7 +27,7 @@ _UNKNOWN = re.compile(
     r'Invalid JSON payload received\. Unknown name "(.*?)".*?: Cannot find field\. ?(.*)', re.S
 )
 MAX_VIOLATIONS = 20
-"""Of one error. Beyond that, a job is not mistyped but something else."""
+"""Violations of one error. Beyond that, a job is not mistyped but something else."""
 
 MORE_VIOLATIONS = f"There are more; these are the first {MAX_VIOLATIONS}."
 _MAX_NAME = 100
@@ -181,11 +181,7 @@ class Unavailable(TrainyardError):
 
 def to_body(error: TrainyardError) -> dict[str, Any]:
     """The envelope: `{"error": {"code", "message", "status", "details"?}}`."""
-    body: dict[str, Any] = {
-        "code": error.http_status,
-        "message": error.message,
-        "status": error.status,
-    }
+    body: dict[str, Any] = {"code": error.http_status, "message": error.message, "status": error.status}
     fields = [
         {"field": v.field, "description": v.description if v.unknown is None else v.message}
         for v in error.violations

@@ -1,16 +1,10 @@
 """The bases of messages: of the v1 API, and of what agents, servers and clients send each other."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    FailFast,
-    model_validator,
-)
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, model_validator
+from pydantic.alias_generators import to_camel, to_snake
 
 from trainyard_protocol.errors import shown
 from trainyard_protocol.fields import kind_of, validation_error
@@ -48,6 +42,27 @@ class Message(BaseModel):
     def snake_case(self) -> dict[str, Any]:
         """The fields that were sent, with snake_case keys: the form in TF_CONFIG and CLOUD_ML_JOB."""
         return self.model_dump(mode="json", by_alias=False, exclude_unset=True)
+
+
+def parts_of(annotation: Any) -> Iterator[Any]:
+    """An annotation and everything that it is made of."""
+    yield annotation
+    for inner in get_args(annotation):
+        yield from parts_of(inner)
+
+
+def message_in(annotation: Any) -> type[Message] | None:
+    """The message that a field of this annotation holds, alone or in a list; None for a value."""
+    return next((p for p in parts_of(annotation) if isinstance(p, type) and issubclass(p, Message)), None)
+
+
+def message_at(kind: type[Message], steps: Sequence[str | int]) -> type[Message] | None:
+    """The message at the end of a path of fields and indices; None if a value, or nothing, is there."""
+    message: type[Message] | None = kind
+    for name in (step for step in steps if isinstance(step, str)):
+        field = message.model_fields.get(to_snake(name)) if message is not None else None
+        message = message_in(field.annotation) if field is not None else None
+    return message
 
 
 _T = TypeVar("_T")

@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, make_url, text
 from trainyard_server.storage.db.repository import Store
 
 on_every_database = pytest.mark.usefixtures("every_database")
-"""For tests whose SQL could differ between the databases; all others run on SQLite."""
+"""Marks tests whose SQL could differ between the databases; all others run on SQLite."""
 
 _TEMPLATE = "trainyard_template"
 

@@ -128,7 +128,7 @@ class FakeCluster:
             return 200, self._remove(path)
 
     def set_status(self, pod: str, **changes: object) -> None:
-        """As a kubelet or a controller writes it."""
+        """Write it like a kubelet or a controller."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}"
         self.patch(path, {"status": changes})
 
@@ -160,10 +160,7 @@ class FakeCluster:
     def _remove(self, path: str) -> Object:
         self.version += 1
         found = self.objects.pop(path)
-        found = {
-            **found,
-            "metadata": {**found["metadata"], "resourceVersion": str(self.version)},
-        }
+        found = {**found, "metadata": {**found["metadata"], "resourceVersion": str(self.version)}}
         self._record("DELETED", path, found)
         return found
 

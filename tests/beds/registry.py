@@ -35,7 +35,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.held, self.released = threading.Event(), threading.Event()
-        """For those that hang or pause: they do; set by the test, so that they go on."""
+        """Whether those that hang or pause do; set by the test, so that they go on."""
         self._manifests: dict[tuple[str, str], _Content] = {}
         self._blobs: dict[str, _Content] = {}
         self._server = _Server(("127.0.0.1", 0), partial(_Answer, self))

@@ -101,13 +101,7 @@ class Machine:
             self.runtime = RuntimeSet({kind: FakeRuntime(self.host, kind) for kind in kinds}, choices)
             stager = StagerSet({kind: ReadyAtOnce() for kind in kinds}, choices)
         self.agent = Agent(
-            self.runtime,
-            self._client,
-            stager,
-            self.world.clock,
-            self.offered,
-            self.lease,
-            disks=self.disks,
+            self.runtime, self._client, stager, self.world.clock, self.offered, self.lease, disks=self.disks
         )
 
     def offered(self) -> AgentInfo:
@@ -156,7 +150,7 @@ class World:
         return self.machines[name]
 
     def restart_server(self) -> None:
-        """As after `kill -9`: nothing is closed in good order, a new process opens the same directory."""
+        """Restart it like after `kill -9`: nothing is closed in good order, a new process opens the same directory."""
         self.app.state.use_cases.backend.store.close()
         self.app = create_app(self.settings, self.clock.now, self.clock.monotonic)
         for machine in self.machines.values():

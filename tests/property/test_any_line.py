@@ -57,19 +57,7 @@ TIMES = (
 
 # What is long is made from its length: Hypothesis at times writes a strategy out, and warns where that is too long.
 numbers = st.sampled_from(
-    (
-        "0",
-        "-1",
-        "1",
-        "2.5",
-        "1e9999",
-        "-1e9999",
-        "NaN",
-        "Infinity",
-        "9" * 18,
-        "9" * 19,
-        str(2**62),
-    )
+    ("0", "-1", "1", "2.5", "1e9999", "-1e9999", "NaN", "Infinity", "9" * 18, "9" * 19, str(2**62))
 ) | st.sampled_from((400, 5000)).map(lambda digits: "9" * digits)
 texts = (
     st.text(max_size=12)

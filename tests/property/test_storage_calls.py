@@ -102,7 +102,7 @@ WHOLE: tuple[tuple[str, str, str, dict[str, str], bytes], ...] = (
 
 
 SERVER, STORAGE_NAME, AGENTS_FRONT = "server", "storage.googleapis.com", "127.0.0.1"
-"""How a call comes: the Host header of the server and of its storage, and the front on an agent's machine."""
+"""Ways of a call: the Host header of the server and of its storage, and the front on an agent's machine."""
 
 
 @dataclass(frozen=True)

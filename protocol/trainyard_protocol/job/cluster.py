@@ -213,12 +213,7 @@ def _config(job: JobContext, cluster: dict[str, list[str]], task: Task, primary:
     own: dict[str, Any] = {"type": primary if task.type == "master" else task.type, "index": task.index}
     if job.trial:
         own["trial"] = str(job.trial.number)
-    return {
-        "cluster": cluster,
-        "task": own,
-        "job": _json(_described(job)),
-        "environment": "cloud",
-    }
+    return {"cluster": cluster, "task": own, "job": _json(_described(job)), "environment": "cloud"}
 
 
 def _described(job: JobContext) -> dict[str, Any]:

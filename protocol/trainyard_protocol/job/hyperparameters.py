@@ -14,23 +14,15 @@ from typing import Annotated, NamedTuple, Self
 from pydantic import model_validator
 
 from trainyard_protocol.errors import quoted
-from trainyard_protocol.fields import (
-    Boolean,
-    Double,
-    Int32,
-    Int64,
-    Text,
-    enum_of,
-    validation_error,
-)
+from trainyard_protocol.fields import Boolean, Double, Int32, Int64, Text, enum_of, validation_error
 from trainyard_protocol.message import Message
 
 MAX_VALUES = 1000
-"""Of a CATEGORICAL or DISCRETE parameter."""
+"""Values of a CATEGORICAL or DISCRETE parameter."""
 
 
 Value = str | float | int
-"""Of a parameter: text if CATEGORICAL, a whole number if INTEGER, else a float."""
+"""A parameter's value: text if CATEGORICAL, a whole number if INTEGER, else a float."""
 
 
 class Goal(StrEnum):
@@ -96,7 +88,7 @@ class ParameterSpec(Message):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Of a DOUBLE or INTEGER parameter."""
+        """The bounds of a DOUBLE or INTEGER parameter."""
         if self.min_value is None or self.max_value is None:
             raise ValueError(f"{self.parameter_name} has no bounds")
         return self.min_value, self.max_value

@@ -9,32 +9,25 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import Field, ValidationError
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.cluster import TASK_TYPES, Task, TaskType
-from trainyard_protocol.job.config.yaml_file import entry_problem, read_yaml_file
+from trainyard_protocol.job.config.yaml_file import FileEntry, entry_problem, read_yaml_file
 from trainyard_protocol.job.pod_settings import KubernetesPart, PodSettings
 from trainyard_protocol.job.training_input import ReplicaConfig, ScaleTier, TrainingInput
 
 GIGABYTE = 10**9
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
-    )
-
-
-class Accelerator(_Data):
+class Accelerator(FileEntry):
     type: str
     count: int
 
 
-class MachineType(_Data):
+class MachineType(FileEntry):
     """The resources of a replica of this type. `accelerators` maps a type to the counts that may be added. `kubernetes`
     has what its pod gets in a cluster."""
 
@@ -42,18 +35,18 @@ class MachineType(_Data):
     vcpus: int
     memory_gb: float
     accelerator: Accelerator | None = None
-    accelerators: dict[str, list[int]] = {}
+    accelerators: dict[str, list[int]] = Field(default_factory=dict)
     kubernetes: KubernetesPart = KubernetesPart()
 
 
-class TierReplicas(_Data):
+class TierReplicas(FileEntry):
     machine_type: str
     count: int = 1
 
 
-class _CatalogFile(_Data):
-    scale_tiers: dict[str, dict[TaskType, TierReplicas]] = {}
-    machine_types: dict[str, MachineType] = {}
+class _CatalogFile(FileEntry):
+    scale_tiers: dict[str, dict[TaskType, TierReplicas]] = Field(default_factory=dict)
+    machine_types: dict[str, MachineType] = Field(default_factory=dict)
     kubernetes: KubernetesPart = KubernetesPart()
 
 
@@ -115,9 +108,7 @@ def load_catalog(site_file: Path | None = None) -> Catalog:
     if site_file is None:
         return shipped
     site = _read(site_file)
-    merged = _merged(
-        _CatalogFile(machine_types=dict(shipped.machine_types), scale_tiers=_plain(shipped.scale_tiers)), site
-    )
+    merged = _merged(shipped, site)
     for tier, replicas in site.scale_tiers.items():
         for task_type, requested in replicas.items():
             if requested.machine_type not in merged.machine_types:
@@ -190,13 +181,9 @@ def _read(path: Path) -> _CatalogFile:
         raise entry_problem(path, text, _CatalogFile, error) from error
 
 
-def _merged(base: _CatalogFile, extension: _CatalogFile) -> Catalog:
+def _merged(base: Catalog | _CatalogFile, extension: _CatalogFile) -> Catalog:
     return Catalog(
         machine_types=MappingProxyType({**base.machine_types, **extension.machine_types}),
         scale_tiers=MappingProxyType({**base.scale_tiers, **extension.scale_tiers}),
         kubernetes=extension.kubernetes,
     )
-
-
-def _plain(tiers: Mapping[str, Mapping[TaskType, TierReplicas]]) -> dict[str, Any]:
-    return {name: dict(replicas) for name, replicas in tiers.items()}

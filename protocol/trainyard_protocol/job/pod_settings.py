@@ -5,15 +5,9 @@ A job has no say in any of this.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
-from pydantic.alias_generators import to_camel
+from pydantic import Field, StringConstraints, model_validator
 
+from trainyard_protocol.job.config.yaml_file import FileEntry
 from trainyard_protocol.message import Many, Wire
 
 _QUALIFIED = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -50,13 +44,7 @@ class PodSettings(Wire):
     runtime_class: str = ""
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
-    )
-
-
-class TolerationEntry(_Entry):
+class TolerationEntry(FileEntry):
     key: _TaintKey = ""
     operator: Literal["Equal", "Exists"] = "Equal"
     value: _LabelValue = ""
@@ -74,23 +62,23 @@ class TolerationEntry(_Entry):
         return self
 
 
-class AcceleratorNodes(_Entry):
+class AcceleratorNodes(FileEntry):
     """The resource by which a pod asks for an accelerator, and labels of the nodes that have this type."""
 
     resource: _Resource = "nvidia.com/gpu"
-    node_selector: dict[_LabelKey, _LabelValue] = {}
+    node_selector: dict[_LabelKey, _LabelValue] = Field(default_factory=dict)
 
 
-class KubernetesPart(_Entry):
+class KubernetesPart(FileEntry):
     """The entry `kubernetes` of a machine type, or of all. `accelerators` has nodes by accelerator type."""
 
-    node_selector: dict[_LabelKey, _LabelValue] = {}
-    tolerations: list[TolerationEntry] = []
+    node_selector: dict[_LabelKey, _LabelValue] = Field(default_factory=dict)
+    tolerations: list[TolerationEntry] = Field(default_factory=list)
     priority_class_name: _Name | None = None
-    image_pull_secrets: list[_Name] = []
+    image_pull_secrets: list[_Name] = Field(default_factory=list)
     run_as_user: _User | None = None
     runtime_class_name: _Name | None = None
-    accelerators: dict[str, AcceleratorNodes] = {}
+    accelerators: dict[str, AcceleratorNodes] = Field(default_factory=dict)
 
     def overridden_by(self, other: "KubernetesPart") -> "KubernetesPart":
         """These settings, with each that the other one has in its place."""

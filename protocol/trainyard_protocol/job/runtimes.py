@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import Field, ValidationError
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.job.config.yaml_file import read_yaml_file
+from trainyard_protocol.job.config.yaml_file import FileEntry, entry_problem, read_yaml_file
 from trainyard_protocol.job.machines import configs_dir
 
 PackageJobs = Literal["process", "container"]
@@ -21,13 +20,7 @@ ANY_VERSION = "*"
 """Key of the default entry, for versions not in the table and jobs without a version."""
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
-    )
-
-
-class RuntimeImage(_Data):
+class RuntimeImage(FileEntry):
     """Runtime image. `dockerfile`: the absolute path of what `trainyard runtimes build` builds, "" for an image from a
     registry; `base_image`: its default base; `packages`: what it installs, without a framework besides the trainer's
     packages. `framework`: the module that processes find in the agent's Python, or else in an environment with the
@@ -36,12 +29,12 @@ class RuntimeImage(_Data):
     image: str = Field(min_length=1)
     dockerfile: str = ""
     base_image: str = ""
-    packages: list[str] = []
+    packages: list[str] = Field(default_factory=list)
     framework: str = ""
     provides: str = ""
 
 
-class RuntimeVersion(_Data):
+class RuntimeVersion(FileEntry):
     """Names of the images for replicas without and with GPUs. `gpu` defaults to `cpu`. `was` is the framework of
     that version, where something else stands in for it. A key of the file has one version or several."""
 
@@ -50,9 +43,9 @@ class RuntimeVersion(_Data):
     was: str = ""
 
 
-class _RuntimesFile(_Data):
-    images: dict[str, RuntimeImage] = {}
-    versions: dict[str, RuntimeVersion] = {}
+class _RuntimesFile(FileEntry):
+    images: dict[str, RuntimeImage] = Field(default_factory=dict)
+    versions: dict[str, RuntimeVersion] = Field(default_factory=dict)
     package_jobs: PackageJobs | None = None
 
 
@@ -136,18 +129,11 @@ def _checked(path: Path, table: _RuntimesFile) -> Runtimes:
 
 
 def _read(path: Path) -> _RuntimesFile:
-    _, data = read_yaml_file(path)
+    text, data = read_yaml_file(path)
     try:
         table = _RuntimesFile.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"])) or "the file"
-        if key.endswith(".[key]"):  # 1.10 is the number 1.1 in YAML
-            raise InvalidArgument(
-                f"{path}: {key.removesuffix('.[key]')}: a version or name that YAML reads as a number "
-                'needs quotes: "2.10".'
-            ) from error
-        raise InvalidArgument(f"{path}: {key}: {first['msg']}.") from error
+        raise entry_problem(path, text, _RuntimesFile, error) from error
     return table.model_copy(
         update={
             "versions": {

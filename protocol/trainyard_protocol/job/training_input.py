@@ -9,7 +9,7 @@ fields are in `config.validation`.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel, to_snake
@@ -31,7 +31,7 @@ from trainyard_protocol.fields import (
 )
 from trainyard_protocol.job.config import secret_rules
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
-from trainyard_protocol.message import Message
+from trainyard_protocol.message import Message, message_at
 
 _M = TypeVar("_M", bound="Message")
 
@@ -262,7 +262,7 @@ def _violation(kind: type[Message], detail: ErrorDetails, root: str) -> Violatio
     if detail["type"] == "extra_forbidden":
         name = str(detail["loc"][-1])  # a name of the user's own, also an empty one
         steps = list(_named(detail["loc"][:-1]))
-        owner = _model_at(kind, steps)
+        owner = message_at(kind, steps)
         at = root + "".join(f"[{s}]" if isinstance(s, int) else f".{to_snake(s)}" for s in steps)
         allowed = [to_camel(name) for name in owner.model_fields] if owner else []
         hint = did_you_mean(name, allowed) or f"Known here: {', '.join(allowed)}."
@@ -284,22 +284,3 @@ def _named(loc: Sequence[str | int]) -> Iterator[str | int]:
     for step in loc:
         if isinstance(step, int) or step.isidentifier() or "-" in step:
             yield step
-
-
-def _model_at(kind: type[Message], steps: Sequence[str | int]) -> type[Message] | None:
-    message: Any = kind
-    for step in steps:
-        if isinstance(step, int):
-            continue
-        field = message.model_fields.get(to_snake(step))
-        message = next(iter(_messages(field.annotation)), None) if field else None
-        if message is None:
-            return None
-    return message if isinstance(message, type) and issubclass(message, Message) else None
-
-
-def _messages(annotation: Any) -> Iterator[type[Message]]:
-    if isinstance(annotation, type) and issubclass(annotation, Message):
-        yield annotation
-    for inner in getattr(annotation, "__args__", ()):
-        yield from _messages(inner)

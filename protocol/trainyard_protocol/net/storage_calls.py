@@ -17,7 +17,7 @@ AREAS = (f"{JSON_API}/", *(f"{area}{JSON_API}/" for area in (DOWNLOADS, *UPLOADS
 """The beginnings of all paths of the JSON API, except batches."""
 
 PLAIN_OBJECTS = "/storage/plain"
-"""What is in front of `/BUCKET/OBJECT` at a server, beside its own routes."""
+"""The path in front of `/BUCKET/OBJECT` at a server, beside its own routes."""
 
 BATCHES = "/batch"
 
@@ -83,7 +83,7 @@ class StorageCall:
     to_name: str = ""
     detail: str = ""
     area: str = ""
-    """What is in front of `JSON_API` in its path: uploads have several addresses."""
+    """The part of its path in front of `JSON_API`: uploads have several addresses."""
 
     @property
     def is_plain(self) -> bool:
@@ -151,7 +151,7 @@ def parse(method: str, path: str) -> StorageCall | None:
 
 
 def parse_at_server(method: str, path: str) -> StorageCall | None:
-    """As `parse`, for a path of a server: plain paths are below `PLAIN_OBJECTS` there, and batches are its own."""
+    """`parse` for a path of a server: plain paths are below `PLAIN_OBJECTS` there, and batches are its own."""
     if path.startswith(f"{PLAIN_OBJECTS}/"):
         return None if _has_dots(path) else _plain(method, path.removeprefix(PLAIN_OBJECTS))
     call = parse(method, path)

@@ -10,7 +10,7 @@ from trainyard_protocol.message import Wire
 from trainyard_protocol.views.views import CandidateView
 
 Source = Literal["config", "project", "job_id", "args", "job_dir", "labels", "packages"]
-"""Where a value was given: in the config's text or in a field of the request."""
+"""The place where a value was given: in the config's text or in a field of the request."""
 
 
 class ConfigCheckRequest(Wire):

@@ -14,7 +14,7 @@ SERVICES = ("ml", "logging", "storage", "oauth2", "iamcredentials", "www")
 
 
 GOOGLES_DOMAIN = "googleapis.com"
-"""What programs in jobs ask for that know no universe domain, such as TensorFlow for gs://."""
+"""The domain that programs in jobs ask for which know no universe domain, such as TensorFlow for gs://."""
 
 
 def host_of(domain: str) -> str:

@@ -14,7 +14,7 @@ MIN_VALUE = 4
 """Characters of a value, without blanks around it. A shorter one could not be masked in logs."""
 
 MAX_SECRETS = 100
-"""Of one project."""
+"""Secrets of one project."""
 
 
 class SecretRequest(Wire):

@@ -188,7 +188,7 @@ _PLACES = {
 
 
 def describe_runtime(runtime: str, reason: str = "") -> str:
-    """Where the replicas of a run are, and why: `in containers: the job brings its image`; "" if it is not known."""
+    """The place of a run's replicas, and why: `in containers: the job brings its image`; "" if it is not known."""
     if not runtime:
         return ""
     place = _PLACES.get(runtime, f"in {runtime}")
@@ -219,7 +219,7 @@ class RunView(Wire):
 
     @property
     def place(self) -> str:
-        """Where its replicas run: `in containers`."""
+        """The place of its replicas: `in containers`."""
         return describe_runtime(self.runtime)
 
 

@@ -3,10 +3,7 @@
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    StringConstraints,
-)
+from pydantic import Field, StringConstraints
 
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.message import Environment, Many, Wire
@@ -98,7 +95,7 @@ class AgentInfo(Wire):
         return self.replica_environment if offer is None else offer.replica_environment
 
     def reported(self) -> "AgentInfo":
-        """As the server may know it, and may show it: without the secret in the address of gs://."""
+        """The agent as the server may know it, and may show it: without the secret in the address of gs://."""
         return self.model_copy(
             update={
                 "replica_environment": _reported(self.replica_environment),

@@ -6,6 +6,8 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, Self
 
+from pydantic import TypeAdapter
+
 from trainyard_protocol.message import Many, Wire
 
 Stream = Literal["stdout", "stderr"]
@@ -24,20 +26,13 @@ class LogLine(NamedTuple):
     partial: bool = False
     overwritten: bool = False
 
-    @classmethod
-    def parse(cls, value: object) -> "LogLine":
+    @staticmethod
+    def parse(value: object) -> "LogLine":
         """The line in a JSON object. Raises ValidationError."""
-        return cls(**_LineFields.model_validate(value).model_dump())
+        return _LINE.validate_python(value)
 
 
-class _LineFields(Wire):
-    """The fields of a LogLine in a file."""
-
-    time: str
-    stream: Stream
-    text: str
-    partial: bool = False
-    overwritten: bool = False
+_LINE = TypeAdapter(LogLine)
 
 
 class LogBlock(Wire):

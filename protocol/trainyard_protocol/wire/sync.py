@@ -13,11 +13,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal
 
-from pydantic import (
-    Field,
-    field_serializer,
-    model_validator,
-)
+from pydantic import Field, field_serializer, model_validator
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.cluster import TrialOrder

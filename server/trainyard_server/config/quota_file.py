@@ -11,11 +11,10 @@ import logging
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import Field, ValidationError
 
 from trainyard_protocol.errors import FailedPrecondition
-from trainyard_protocol.job.config.yaml_file import entry_problem, read_yaml_file
+from trainyard_protocol.job.config.yaml_file import FileEntry, entry_problem, read_yaml_file
 from trainyard_server.domain.images import AllowedImages
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS, Quotas
 
@@ -25,17 +24,11 @@ _Limit = Annotated[int, Field(ge=0)] | None
 _Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?._:/@\[\]-]+$")]
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
-    )
-
-
-class _Limits(_Data):
+class _Limits(FileEntry):
     running_jobs: _Limit = None
     vcpus: _Limit = None
     gpus: _Limit = None
-    accelerators: dict[str, _Limit] = {}
+    accelerators: dict[str, _Limit] = Field(default_factory=dict)
     images: list[_Pattern] | None = None
 
     def named(self) -> dict[str, int | None]:
@@ -45,9 +38,9 @@ class _Limits(_Data):
         return plain | {kind.upper(): limit for kind, limit in self.accelerators.items()}
 
 
-class _File(_Data):
+class _File(FileEntry):
     default: _Limits = _Limits()
-    projects: dict[str, _Limits] = {}
+    projects: dict[str, _Limits] = Field(default_factory=dict)
 
 
 class QuotaFile:

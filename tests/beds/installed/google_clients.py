@@ -37,7 +37,7 @@ def packages(client: str) -> Path:
 
 
 def _install(pins: Path, target: Path) -> None:
-    """Without resolving: the list is complete."""
+    """Install without resolving: the list is complete."""
     flags = ["--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(target)]
     command = [sys.executable, "-m", "pip", "install", *flags, "--requirement", str(pins)]
     for again in range(_TRIES):

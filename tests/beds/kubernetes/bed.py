@@ -144,7 +144,7 @@ class Bed:
                 node.machine.stop_outside("registry")
 
     def evict(self, namespace: str, pod: str) -> None:
-        """As `kubectl drain` does."""
+        """Drain it like `kubectl drain`."""
         body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": pod}}
         self._api.create(f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction", body)
 

@@ -25,7 +25,7 @@ class Authority:
         self.certificate.write_bytes(self._signed(builder))
 
     def issue(self, file: str, user: str, group: str = "", hosts: tuple[str, ...] = ()) -> None:
-        """For a client, and for a server at `hosts`: names and addresses."""
+        """A certificate for a client, and for a server at `hosts`: names and addresses."""
         key = self.key(file)
         names = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
         if group:

@@ -76,7 +76,7 @@ class ControlPlane:
         machine.link("route", "add", "default", "via", _ADDRESS)
 
     def unplug(self, node: Node) -> None:
-        """Of a machine that is to be switched off: the kernel would remove the link only some time later."""
+        """Remove the link of a machine that is to be switched off: the kernel would do that only some time later."""
         self.machine.link("link", "delete", node.name)
 
     def admit(self, node: Node) -> None:

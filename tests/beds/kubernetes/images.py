@@ -24,7 +24,7 @@ class Image:
     config: Mapping[str, object]
 
     def write(self, to: IO[bytes]) -> None:
-        """As `docker save` writes it."""
+        """The archive that `docker save` writes."""
         measured = [_measured(layer) for layer in self.layers]
         config = {
             "architecture": _ARCHITECTURES[os.uname().machine],

@@ -67,7 +67,7 @@ echo 1 >/proc/sys/net/ipv4/ip_forward
 echo up
 exec /run/programs/bin/catatonit -P >/dev/null
 """
-"""As a machine of its own: nothing in /run, and in /var/lib and /var/log what it left there before. All that lies in
+"""Like a machine of its own: nothing in /run, and in /var/lib and /var/log what it left there before. All that lies in
 the memory of the first machine. No name server is known, so that a look-up fails at once. The values are those that a
 kubelet would set for the whole host: here it finds them as it wants them, in files that only this machine sees."""
 
@@ -166,7 +166,7 @@ def _end(name: str) -> list[str]:
 
 
 def _processes(name: str) -> list[psutil.Process]:
-    """With their names in `info`, which are known even when they have ended."""
+    """Have their names in `info`, which are known even when they have ended."""
     every = psutil.process_iter(["name", "environ"])
     return [process for process in every if (process.info["environ"] or {}).get(_MARK) == name]
 

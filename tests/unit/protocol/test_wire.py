@@ -134,13 +134,7 @@ def test_agent_says_which_jobs_run_in_what(
     runtime: str, offers: tuple[RuntimeOffer, ...], names: str, summary: str
 ) -> None:
     view = AgentView.model_validate(
-        {
-            **AGENT,
-            "runtime": runtime,
-            "runtimes": offers,
-            "alive": True,
-            "last_seen": "2026-11-20T10:00:00Z",
-        }
+        {**AGENT, "runtime": runtime, "runtimes": offers, "alive": True, "last_seen": "2026-11-20T10:00:00Z"}
     )
     assert (view.runtime_names, view.runtimes_summary) == (names, summary)
 

@@ -18,13 +18,13 @@ from trainyard_protocol.wire.logs import LogChunk, LogDigest, LogEnd, LogLine, L
 MAX_LINES = 4000
 MAX_BYTES = 1 << 19
 MAX_CHUNKS = 8
-"""Of one log in one round: a replica that prints endlessly must not delay the others."""
+"""Chunks of one log in one round: a replica that prints endlessly must not delay the others."""
 
 SILENT_ROUNDS = 20
 """Rounds without a new line after which a log is silent."""
 
 SILENT_EVERY = 3
-"""Of so many rounds, one looks at the silent logs, if the runtime tells their ends."""
+"""Silent logs are looked at in one of this many rounds, if the runtime reports their ends."""
 
 _AT_ONCE = 8
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class _Progress:
     quiet_rounds: int = 0
     """Rounds in a row that found nothing new."""
     digest: LogDigest = field(default_factory=lambda: LogDigest(chain=None))
-    """Of the lines that the server has, where they came from here; else the log is read again at its end."""
+    """The digest of the lines that the server has, where they came from here; else the log is read again at its end."""
 
 
 class LogShipper:

@@ -9,7 +9,7 @@ from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.sync import ReplicaReport
 
 START_DEADLINE_S = 600.0
-"""How long an engine may give the same reasons for not starting a run."""
+"""The time for which an engine may give the same reasons for not starting a run."""
 
 
 _NUMBER = re.compile(r"\d+")

@@ -28,10 +28,7 @@ def of_replica(inherited: Mapping[str, str], user: int | None, home: Path) -> di
 def of_installer(inherited: Mapping[str, str], user: int | None, home: Path) -> dict[str, str]:
     """The same for pip, which runs the setup.py of packages: with pip's own settings."""
     own = () if user else _INSTALLER_OF_THE_AGENTS_USER
-    return {
-        **_passed(inherited, (*_ALL, *_INSTALLER, *own), ("LC_", "PIP_")),
-        **_user(inherited, user, home),
-    }
+    return {**_passed(inherited, (*_ALL, *_INSTALLER, *own), ("LC_", "PIP_")), **_user(inherited, user, home)}
 
 
 def _passed(

@@ -77,7 +77,7 @@ class JobUsers:
         return None if record is None else record.user
 
     def assign(self, run_id: str, job_dir: str = "") -> int | None:
-        """As `of`, for a run that may be new. Raises NoFreeUser, OSError."""
+        """The same for a run that may be new. Raises NoFreeUser, OSError."""
         if (known := self.of(run_id)) is not None or not self._ids:
             return known
         if not _RUN_ID.fullmatch(run_id):
@@ -135,8 +135,8 @@ class JobUsers:
                 yield path.stem, record
 
     def _record(self, run_id: str) -> _Record | None:
-        """Where the file is damaged, the group of the run's directory says who the user is: neither a new one nor the
-        agent's would do."""
+        """The record of a run. The group of the run's directory says who the user is where the file is damaged: neither
+        a new one nor the agent's would do."""
         if not _RUN_ID.fullmatch(run_id):
             return None
         path = self._directory / f"{run_id}.json"

@@ -7,6 +7,8 @@ set it: for a run with a user of its own, the processes of others do not count.
 import os
 import signal
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from trainyard_agent.host import procfs
@@ -34,15 +36,18 @@ def tagged(run_id: str, what: str = "", user: int | None = None) -> list[int]:
 
 def kill_tagged(run_id: str, what: str = "", deadline_s: float = 10.0, *, user: int | None = None) -> None:
     """SIGKILL the tagged processes until none is left. Raises StillAlive after `deadline_s`."""
+    kill_until_gone(lambda: tagged(run_id, what, user), f"run {run_id}", deadline_s)
+
+
+def kill_until_gone(find: Callable[[], list[int]], owner: str, deadline_s: float) -> None:
+    """SIGKILL the processes of the owner that `find` returns until it finds none. Raises StillAlive."""
     give_up_at = time.monotonic() + deadline_s
-    while pids := tagged(run_id, what, user):
+    while pids := find():
         if time.monotonic() > give_up_at:
-            raise StillAlive(f"processes {', '.join(map(str, pids))} of run {run_id} cannot be killed")
+            raise StillAlive(f"processes {', '.join(map(str, pids))} of {owner} cannot be killed")
         for pid in pids:
-            try:
+            with suppress(ProcessLookupError):  # it ended in between
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue  # it ended in between
         time.sleep(_PAUSE_S)
 
 

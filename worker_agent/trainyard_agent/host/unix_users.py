@@ -5,17 +5,15 @@ Each function is for a user that no person has: whatever belongs to it is ended 
 
 import ctypes
 import os
-import signal
 import stat
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 from trainyard_agent.host import procfs
 from trainyard_agent.host.files import remove_tree, run
-from trainyard_agent.host.process_tags import StillAlive
+from trainyard_agent.host.process_tags import kill_until_gone
 
 SHARED = tuple(map(Path, ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")))  # noqa: S108 - looked through
 """Directories of the machine in which every user may leave files."""
@@ -32,7 +30,6 @@ _IPC_KINDS = {"shm": "shmctl", "sem": "semctl", "msg": "msgctl"}
 _IPC_RMID = 0
 _OPEN = 0o7022  # to others, or with the rights of the owner
 _KILLER_S = 2.0
-_PAUSE_S = 0.01
 
 
 def processes(user: int) -> list[int]:
@@ -42,20 +39,17 @@ def processes(user: int) -> list[int]:
 
 def kill_all(user: int, deadline_s: float = 10.0) -> None:
     """SIGKILL all its processes until none is left. Raises StillAlive after `deadline_s`."""
-    give_up_at = time.monotonic() + deadline_s
-    while pids := processes(user):
-        if time.monotonic() > give_up_at:
-            raise StillAlive(f"processes {', '.join(map(str, pids))} of user {user} cannot be killed")
+
+    def survivors() -> list[int]:
+        if not processes(user):
+            return []
         # By the kernel in one step: a program that forks all the time is always ahead of a list of pids.
         command = [sys.executable, "-I", "-S", "-c", _KILL_ALL, str(user)]
         with suppress(subprocess.TimeoutExpired):  # another of them has stopped it
             subprocess.run(command, env={}, stderr=subprocess.DEVNULL, check=False, timeout=_KILLER_S)
-        for pid in processes(user):  # which may have stopped that one
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        time.sleep(_PAUSE_S)
+        return processes(user)
+
+    kill_until_gone(survivors, f"user {user}", deadline_s)
 
 
 def give(path: Path, user: int, group: int | None = None, former: int | None = None) -> None:

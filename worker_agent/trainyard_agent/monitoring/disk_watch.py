@@ -20,7 +20,7 @@ from trainyard_protocol.wire.agents import Disk, no_room
 from trainyard_protocol.wire.sync import NO_ROOM_AT_END, ReplicaReport
 
 EVERY_S = 5.0
-"""Between two looks."""
+"""Seconds between two looks."""
 
 PATIENCE_S = 2.0
 """A caller of `look` waits so long for a disk that hangs."""
@@ -46,7 +46,7 @@ class DiskWatch:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.disks: tuple[Disk, ...] = ()
-        """As of the last look; replaced as a whole."""
+        """The disks at the last look; replaced as a whole."""
 
     @property
     def no_room(self) -> str:

@@ -13,10 +13,10 @@ from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.sync import ReplicaReport, TrialMeasurement
 
 READ_S = 1.0
-"""Between two reads of a file."""
+"""Seconds between two reads of a file."""
 
 PATIENCE_S = 30.0
-"""How long the end of a trial is held back while its file cannot be read."""
+"""Seconds for which the end of a trial is held back while its file cannot be read."""
 
 _log = logging.getLogger(__name__)
 

@@ -27,13 +27,13 @@ from trainyard_protocol.wire.logs import LogLine
 from trainyard_protocol.wire.sync import ReplicaReport, RunOrder, Stall, StallPolicy
 
 POLL_S = 0.5
-"""Between two polls."""
+"""Seconds between two polls."""
 
 _LINES, _BYTES = 1000, 1 << 19
 _CHUNKS = 32  # of one log in one poll
 _SHARED_LINES = 4000  # of one that is read elsewhere too, and need not be read twice
 STACKS_BYTES = 2 << 20
-"""Of the stacks in one report, as JSON: the server refuses a report of 4 MiB."""
+"""Bytes of the stacks in one report, as JSON: the server refuses a report of 4 MiB."""
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ PACKAGES = "/opt/trainyard/environment"
 """The run's own environment, in every container."""
 
 SOURCE = f"{PACKAGES}-source"
-"""What it is installed from, in the container that does it."""
+"""The directory that it is installed from, in the container that does it."""
 
 _ACTIVITY = "installing "
 

@@ -74,8 +74,8 @@ class LogFile:
             return False
 
     def slice(self, start: int, max_lines: int, max_bytes: int, done: Path) -> LogSlice:
-        """As `Runtime.read_log`. The file `done` marks a log to which nothing more is written; CUT beside it, one that
-        has reached its quota."""
+        """Implements `Runtime.read_log`. The file `done` marks a log to which nothing more is written; CUT
+        beside it, one that has reached its quota."""
         finished = done.exists()  # before reading: then all lines are there
         lines = self.read(start, max_lines, max_bytes)
         more = finished and bool(self.read(start + len(lines), 1, 0))
@@ -98,7 +98,7 @@ class RunLogs:
         self._files: dict[tuple[str, str], LogFile] = {}
 
     def read(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
-        """As `Runtime.read_log`."""
+        """Implements `Runtime.read_log`."""
         known = self._files.get((run_id, task))
         if known is not None and known.is_waiting(start):
             return _NOTHING

@@ -70,7 +70,7 @@ _URL_SAFE = (
     "!$&'()*+,;=:@/?",  # in a query
     "!#$%&'()*+,/:;=?@[]~",  # requests, anywhere
 )
-"""What clients leave as it is in URLs, beside letters, digits and `_.-~`."""
+"""Characters that clients leave as they are in URLs, beside letters, digits and `_.-~`."""
 
 
 class Mask:
@@ -238,8 +238,8 @@ def _width_of(form: bytes) -> int:
 
 
 def _candidates(prefixes: Iterable[bytes], widths: Iterable[int]) -> re.Pattern[bytes]:
-    """Where a form may begin. A class of bytes for each place of a prefix: whatever the number of forms, most of a text
-    is passed by in C, by the class of the first place."""
+    """A pattern for places where a form may begin. It has a class of bytes for each place of a prefix: whatever the
+    number of forms, most of a text is passed by in C, by the class of the first place."""
     first, rest = set[int](), []
     for width in widths:
         columns = [set(column) for column in zip(*(p for p in prefixes if len(p) == width), strict=True)]

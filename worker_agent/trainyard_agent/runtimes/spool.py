@@ -39,13 +39,7 @@ class Mark:
     """
 
     def __init__(
-        self,
-        next_: int,
-        log_size: int,
-        line: bytes,
-        dropped: int,
-        returned: bool,
-        begun: bool,
+        self, next_: int, log_size: int, line: bytes, dropped: int, returned: bool, begun: bool
     ) -> None:
         self.next, self.log_size, self.line = next_, log_size, line
         self.dropped, self.returned, self.begun = dropped, returned, begun
@@ -103,12 +97,7 @@ class Spool:
         return data
 
     def mark(
-        self,
-        log_size: int,
-        line: bytes = b"",
-        dropped: int = 0,
-        returned: bool = False,
-        begun: bool = False,
+        self, log_size: int, line: bytes = b"", dropped: int = 0, returned: bool = False, begun: bool = False
     ) -> None:
         """Note that all that was taken is in the log, but for the line that has not ended."""
         if not self._is_kept:

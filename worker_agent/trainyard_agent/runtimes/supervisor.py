@@ -416,7 +416,7 @@ class Supervisor:
         self._log = SupervisorLog(f"{directory}/log.jsonl", int(str(launch.get("log_quota", 0))), mask)
         self._cut_reported = False
         self._streams: dict[int, str] = {}
-        """By the pipes that are open."""
+        """Names of streams by the pipes that are open."""
         self._printing = SteadyPrinting()
         self._program = 0  # its pid
         self._ended = False

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,11 @@ _PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]*\.(tar\.gz|tgz|zip|whl)
 def is_package_name(name: str) -> bool:
     """Whether it is a plain file name with a suffix that pip installs."""
     return _PACKAGE_NAME.fullmatch(name) is not None
+
+
+async def isolated(packages: Sequence[Path]) -> list[Path]:
+    """The packages that need build tools of their own. Raises StagingFailed for one that pip must not open."""
+    return [package for package in packages if await needs_isolation(package)]
 
 
 async def needs_isolation(package: Path) -> bool:

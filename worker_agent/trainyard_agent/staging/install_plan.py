@@ -8,7 +8,7 @@ from pathlib import Path
 from trainyard_agent.host.files import write_json
 from trainyard_agent.runtimes import install_script
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE
-from trainyard_agent.staging import archives, lost_files, program_module
+from trainyard_agent.staging import lost_files, program_module
 
 COMMAND = ("python3", f"{SOURCE}/install.py", f"{SOURCE}/plan.json")
 
@@ -16,11 +16,6 @@ _CA_VARIABLES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 _PASSED_ON = (*INDEX_VARIABLES, "PIP_TRUSTED_HOST", "PIP_NO_INDEX", "PIP_DEFAULT_TIMEOUT")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
-
-
-async def isolated(packages: Sequence[Path]) -> list[Path]:
-    """The packages that need build tools of their own. Raises StagingFailed for one that pip must not open."""
-    return [package for package in packages if await archives.needs_isolation(package)]
 
 
 def write(

@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 import yaml
 from pydantic.alias_generators import to_snake
@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_snake
 from trainyard_protocol.job.config import text as config_text
 from trainyard_protocol.job.config.text import NotReadable
 from trainyard_protocol.job.training_input import Job
-from trainyard_protocol.message import Message
+from trainyard_protocol.message import Message, message_in, parts_of
 
 MAX_LINES = 2000
 
@@ -164,30 +164,16 @@ def _place_key(stack: list[_Scope], content: str) -> int:
 
 def _opened(annotation: Any, column: int) -> _Scope | None:
     """The scope that a field opens; None for a scalar."""
-    message = _message_in(annotation)
-    if any(get_origin(kind) is tuple for kind in _kinds(annotation)):
+    message = message_in(annotation)
+    if any(get_origin(kind) is tuple for kind in parts_of(annotation)):
         return _Scope(column, is_list=True, item_fields=_fields(message) if message else None)
     if message is not None:
         return _Scope(column, fields=_fields(message))
-    return _Scope(column) if any(get_origin(kind) is dict for kind in _kinds(annotation)) else None
+    return _Scope(column) if any(get_origin(kind) is dict for kind in parts_of(annotation)) else None
 
 
 def _fields(message: type[Message]) -> Mapping[str, Any]:
     return {name: info.annotation for name, info in message.model_fields.items()}
-
-
-def _kinds(annotation: Any) -> Iterator[Any]:
-    """The annotation and everything that it is made of."""
-    yield annotation
-    for inner in get_args(annotation):
-        yield from _kinds(inner)
-
-
-def _message_in(annotation: Any) -> type[Message] | None:
-    for kind in _kinds(annotation):
-        if isinstance(kind, type) and issubclass(kind, Message):
-            return kind
-    return None
 
 
 def _is_empty(value: str | None) -> bool:

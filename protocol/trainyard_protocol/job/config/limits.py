@@ -1,7 +1,7 @@
 """Limits of a job's config, checked before it is validated: validation and its messages cost much more. Pure."""
 
 MAX_BYTES = 2**20
-"""Of the text of a config, and of the body of a request that has one."""
+"""Bytes of the text of a config, and of the body of a request that has one."""
 
 MAX_VALUES = 10_000
 """Values of a document: scalars, lists and mappings, each place counted."""

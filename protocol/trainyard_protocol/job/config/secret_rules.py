@@ -6,7 +6,7 @@ from trainyard_protocol.errors import quoted
 from trainyard_protocol.fields import validation_error
 
 MAX_REFERENCES = 20
-"""Of one job."""
+"""References of one job."""
 
 NAME_RULE = "a letter or '_', then letters, digits and '_', at most 64 characters"
 

@@ -20,7 +20,7 @@ from trainyard_protocol.job.config.limits import MAX_BYTES, MAX_DEPTH, MAX_KEYS,
 Format = Literal["yaml", "json"]
 
 _MAX_DIGITS = 1000
-"""Of a number. Python's parser needs quadratic time."""
+"""Digits of a number. Python's parser needs quadratic time."""
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")

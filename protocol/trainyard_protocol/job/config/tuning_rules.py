@@ -3,14 +3,11 @@
 import re
 from collections.abc import Iterator
 
+from pydantic.alias_generators import to_camel
+
 from trainyard_protocol.errors import Violation, quoted
 from trainyard_protocol.fields import did_you_mean
-from trainyard_protocol.job.hyperparameters import (
-    Algorithm,
-    HyperparameterSpec,
-    ParameterSpec,
-    ParameterType,
-)
+from trainyard_protocol.job.hyperparameters import Algorithm, HyperparameterSpec, ParameterSpec, ParameterType
 
 MAX_TRIALS = 10_000
 MAX_PARAMETERS = 100
@@ -20,11 +17,6 @@ _PARENT_FIELDS = {
     ParameterType.CATEGORICAL: "parent_categorical_values",
     ParameterType.DISCRETE: "parent_discrete_values",
     ParameterType.INTEGER: "parent_int_values",
-}
-_API_NAMES = {
-    "parent_categorical_values": "parentCategoricalValues",
-    "parent_discrete_values": "parentDiscreteValues",
-    "parent_int_values": "parentIntValues",
 }
 
 
@@ -96,7 +88,7 @@ def _name(path: str, param: ParameterSpec, names: set[str]) -> Iterator[Violatio
 
 
 def _parent(path: str, param: ParameterSpec, parent: ParameterSpec | None) -> Iterator[Violation]:
-    given = [field for field in _API_NAMES if getattr(param, field) is not None]
+    given = [field for field in _PARENT_FIELDS.values() if getattr(param, field) is not None]
     if parent is None:
         for field in given:
             yield Violation(f"{path}.{field}", "is only for a parameter among childParameterSpecs.")
@@ -112,12 +104,12 @@ def _parent(path: str, param: ParameterSpec, parent: ParameterSpec | None) -> It
         if field != wanted:
             yield Violation(
                 f"{path}.{field}",
-                f"does not fit {above}, whose type is {parent.type}: use {_API_NAMES[wanted]}.",
+                f"does not fit {above}, whose type is {parent.type}: use {to_camel(wanted)}.",
             )
     if not param.parent_values:
         yield Violation(
             path,
-            f"needs {_API_NAMES[wanted]} with a value: with which values of {above} does "
+            f"needs {to_camel(wanted)} with a value: with which values of {above} does "
             f"{quoted(param.parameter_name)} exist?",
         )
     elif wanted in given:

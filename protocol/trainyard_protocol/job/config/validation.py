@@ -19,7 +19,7 @@ from trainyard_protocol.job.training_input import Job, ScaleTier, TrainingInput,
 from trainyard_protocol.net import gcs
 
 MAX_REPLICAS = 1000
-"""Of all task types together. The largest tier of the real service has 31."""
+"""Replicas of all task types together. The largest tier of the real service has 31."""
 
 _FIELDS: dict[TaskType, str] = {
     "master": "master",
@@ -65,7 +65,8 @@ def _violations(
     if "master_config" not in unreadable:
         yield from _program(ti)
     yield from _addresses(ti)
-    yield from _tuning(ti)
+    if ti.hyperparameters is not None:
+        yield from tuning_rules.violations(ti.hyperparameters)
     if "scale_tier" not in unreadable:
         yield from _tier(ti)
     yield from _size(ti, catalog)
@@ -144,11 +145,6 @@ def _addresses(ti: TrainingInput) -> Iterator[Violation]:
             yield Violation(name, f"{address} is a placeholder ({', '.join(found)}). Give a real address.")
         elif address.startswith(gcs.SCHEME) and (problem := gcs.problem_of(address)):
             yield Violation(name, problem)
-
-
-def _tuning(ti: TrainingInput) -> Iterator[Violation]:
-    if ti.hyperparameters is not None:
-        yield from tuning_rules.violations(ti.hyperparameters)
 
 
 def _tier(ti: TrainingInput) -> Iterator[Violation]:

@@ -6,9 +6,18 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.errors import InvalidArgument
+
+
+class FileEntry(BaseModel):
+    """An entry of such a file, or the whole of it: keys in camelCase, and no others."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
+    )
 
 
 def read_yaml_file(path: Path) -> tuple[str, Any]:
@@ -38,6 +47,8 @@ def entry_problem(path: Path, text: str, model: type[BaseModel], error: Validati
     first = error.errors(include_url=False)[0]
     steps = first["loc"]
     message = first["msg"].removeprefix("Value error, ")
+    if steps[-1:] == ("[key]",):  # 1.10 is the number 1.1 in YAML
+        steps, message = steps[:-1], 'a version or name that YAML reads as a number needs quotes: "2.10"'
     if first["type"] == "extra_forbidden":
         message = f"there is no such entry; allowed are {', '.join(_keys(model, steps[:-1]))}"
     entry = ".".join(map(str, steps)) or "the file"

@@ -71,8 +71,7 @@ def test_reconcile_ordered_to_stop_before_start_gives_up(staging: Staging | None
 
 
 @pytest.mark.parametrize(
-    ("held", "given_up", "expected"),
-    [(ALIVE, False, [Stop(RUN, 3.0)]), (ENDED, False, []), (None, True, [])],
+    ("held", "given_up", "expected"), [(ALIVE, False, [Stop(RUN, 3.0)]), (ENDED, False, []), (None, True, [])]
 )
 def test_reconcile_ordered_to_stop_after_start_stops_what_lives(
     held: LocalRun | None, given_up: bool, expected: list[Action]

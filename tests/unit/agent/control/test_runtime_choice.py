@@ -1,4 +1,4 @@
-"""Where a run starts on a machine with processes and containers."""
+"""The runtime of a run on a machine with processes and containers."""
 
 from dataclasses import replace
 

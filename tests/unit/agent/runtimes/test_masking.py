@@ -98,7 +98,7 @@ def test_secret_is_masked_as_clients_print_it() -> None:
 
 
 def test_secret_behind_a_user_is_masked_in_base64() -> None:
-    """Of its first and last character some bits are in characters that what is beside it changes: they are shown."""
+    """Some bits of its first and last character are in characters that what is beside it changes: they are shown."""
     mask, shown = Mask([PASSWORD]), []
     for user in ("u", "us", "use", "user"):
         for behind in ("", "\n", "@host"):

@@ -79,11 +79,7 @@ def test_directory_prefix_ends_with_one_slash(name: str, prefix: str) -> None:
             "The agent has no credentials for Google Cloud Storage: set GOOGLE_APPLICATION_CREDENTIALS in its "
             "environment to a file with them.",
         ),
-        (
-            "InternalServerError",
-            Unavailable,
-            "Google Cloud Storage failed for gs://b/x (HTTP 500).",
-        ),
+        ("InternalServerError", Unavailable, "Google Cloud Storage failed for gs://b/x (HTTP 500)."),
         ("ConnectionError", Unavailable, "Google Cloud Storage does not answer."),
     ],
 )

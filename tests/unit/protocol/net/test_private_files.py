@@ -34,7 +34,7 @@ def test_secret_is_exposed_by_its_mode_and_owner(mode: int, is_ours: bool, grave
 
 
 def test_token_behind_a_link_has_the_mode_of_its_file(tmp_path: Path) -> None:
-    """As Kubernetes mounts secrets."""
+    """The modes with which Kubernetes mounts secrets."""
     (tmp_path / "data").write_text(" token\n")
     (tmp_path / "data").chmod(0o600)
     (tmp_path / "token").symlink_to("data")

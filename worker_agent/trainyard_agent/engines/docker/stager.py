@@ -31,7 +31,7 @@ from trainyard_agent.host.files import read_json, remove_tree, write_json
 from trainyard_agent.runtimes import installing
 from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE, InstallLimits
-from trainyard_agent.staging import install_limits, install_plan
+from trainyard_agent.staging import archives, install_limits, install_plan
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_agent.staging.job_dirs import JobDirs
@@ -200,7 +200,7 @@ class ContainerStager(BackgroundStager):
     ) -> tuple[int, str]:
         """Run the installing container to its end: its exit code and output. Nothing of it is left."""
 
-        isolated = await install_plan.isolated(packages)
+        isolated = await archives.isolated(packages)
         inside = {package: f"{SOURCE}/{package.relative_to(source)}" for package in packages}
         variables = await asyncio.to_thread(install_plan.write, source, inside, isolated)
         user = await asyncio.to_thread(self._give_to_installer, order, source, environment)

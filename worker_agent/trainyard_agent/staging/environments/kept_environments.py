@@ -24,7 +24,7 @@ AGE_S = 7 * 86400.0
 """After so long an environment is made anew: requirements without a version then get the newest."""
 
 MOST, MOST_BYTES = 32, 10 * 10**9
-"""Of all that are kept. Beyond it those go that were not used for longest."""
+"""Limits of all that are kept. Beyond them those go that were not used for longest."""
 
 _READY = "ready.json"
 _LARGEST_WITH_PATHS = 1 << 16

@@ -68,7 +68,7 @@ class PackageStager(BackgroundStager):
         users: JobUsers | None = None,
         runtimes: Runtimes | None = None,
     ) -> None:
-        """Without `users` new runs have the agent's user. Without `runtimes` all have the agent's environment."""
+        """New runs have the agent's user without `users`; without `runtimes` all have the agent's environment."""
         super().__init__(root)
         self._fetcher = fetcher
         self._bases = BaseEnvironments(root.parent / "runtimes", python, runtimes)
@@ -200,7 +200,7 @@ class _Installer:
     async def install(self, packages: Sequence[Path]) -> None:
         """Install the packages themselves, even if the base environment has them."""
         flags = ["--upgrade", "--force-reinstall", "--no-deps"]
-        isolated = [p for p in packages if await archives.needs_isolation(p)]
+        isolated = await archives.isolated(packages)
         with_base = [str(package) for package in packages if package not in isolated]
         # Built by the base's setuptools, which works offline.
         if with_base and not await self._process.uv(self.python, with_base):

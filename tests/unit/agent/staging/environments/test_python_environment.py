@@ -179,7 +179,7 @@ if __name__ == "__main__":
 async def test_package_that_the_base_has_in_another_version_is_replaced_for_the_run(
     staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what it depends on: the base has that, so nothing is fetched and nothing is replaced, and pip is started
+    """Its dependencies are there: the base has that, so nothing is fetched and nothing is replaced, and pip is started
     once, where uv cannot do it."""
     setup = SETUP.format(name="httpx", module="httpx", needs=["psutil"])
     uri = staged.upload(package(tmp_path, "WHO = 'mine'\n", name="httpx", setup=setup))

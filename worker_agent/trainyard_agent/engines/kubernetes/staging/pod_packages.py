@@ -17,7 +17,7 @@ from trainyard_agent.engines.kubernetes.staging.installation import Installation
 from trainyard_agent.host.files import remove_tree
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE, InstallLimits
 from trainyard_agent.server_client import ServerClient
-from trainyard_agent.staging import install_plan
+from trainyard_agent.staging import archives, install_plan
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_agent.staging.package_fetcher import PackageFetcher, ReportActivity
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
@@ -81,7 +81,7 @@ class PodPackages:
         directory.mkdir(mode=0o700)
         files = await asyncio.to_thread(Installation.prepare, directory)
         packages = await self._fetcher.fetch(order, files, report)
-        contents = _Contents(files, packages, await install_plan.isolated(packages))
+        contents = _Contents(files, packages, await archives.isolated(packages))
         variables = await asyncio.to_thread(contents.write, {}, None)
         if contents.size > MOST:
             links = await self._links(order, packages)

@@ -15,19 +15,19 @@ from pydantic import Field, ValidationError
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.cluster import TASK_TYPES, Task, TaskType
-from trainyard_protocol.job.config.yaml_file import FileEntry, entry_problem, read_yaml_file
+from trainyard_protocol.job.config.yaml_file import SiteEntry, entry_problem, read_yaml_file
 from trainyard_protocol.job.pod_settings import KubernetesPart, PodSettings
 from trainyard_protocol.job.training_input import ReplicaConfig, ScaleTier, TrainingInput
 
 GIGABYTE = 10**9
 
 
-class Accelerator(FileEntry):
+class Accelerator(SiteEntry):
     type: str
     count: int
 
 
-class MachineType(FileEntry):
+class MachineType(SiteEntry):
     """The resources of a replica of this type. `accelerators` maps a type to the counts that may be added. `kubernetes`
     has what its pod gets in a cluster."""
 
@@ -39,12 +39,12 @@ class MachineType(FileEntry):
     kubernetes: KubernetesPart = KubernetesPart()
 
 
-class TierReplicas(FileEntry):
+class TierReplicas(SiteEntry):
     machine_type: str
     count: int = 1
 
 
-class _CatalogFile(FileEntry):
+class _CatalogFile(SiteEntry):
     scale_tiers: dict[str, dict[TaskType, TierReplicas]] = Field(default_factory=dict)
     machine_types: dict[str, MachineType] = Field(default_factory=dict)
     kubernetes: KubernetesPart = KubernetesPart()

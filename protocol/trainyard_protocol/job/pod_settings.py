@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from trainyard_protocol.job.config.yaml_file import FileEntry
+from trainyard_protocol.job.config.yaml_file import SiteEntry
 from trainyard_protocol.message import Many, Wire
 
 _QUALIFIED = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -44,7 +44,7 @@ class PodSettings(Wire):
     runtime_class: str = ""
 
 
-class TolerationEntry(FileEntry):
+class TolerationEntry(SiteEntry):
     key: _TaintKey = ""
     operator: Literal["Equal", "Exists"] = "Equal"
     value: _LabelValue = ""
@@ -62,14 +62,14 @@ class TolerationEntry(FileEntry):
         return self
 
 
-class AcceleratorNodes(FileEntry):
+class AcceleratorNodes(SiteEntry):
     """The resource by which a pod asks for an accelerator, and labels of the nodes that have this type."""
 
     resource: _Resource = "nvidia.com/gpu"
     node_selector: dict[_LabelKey, _LabelValue] = Field(default_factory=dict)
 
 
-class KubernetesPart(FileEntry):
+class KubernetesPart(SiteEntry):
     """The entry `kubernetes` of a machine type, or of all. `accelerators` has nodes by accelerator type."""
 
     node_selector: dict[_LabelKey, _LabelValue] = Field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.job.config.yaml_file import FileEntry, entry_problem, read_yaml_file
+from trainyard_protocol.job.config.yaml_file import SiteEntry, entry_problem, read_yaml_file
 from trainyard_protocol.job.machines import configs_dir
 
 PackageJobs = Literal["process", "container"]
@@ -20,7 +20,7 @@ ANY_VERSION = "*"
 """Key of the default entry, for versions not in the table and jobs without a version."""
 
 
-class RuntimeImage(FileEntry):
+class RuntimeImage(SiteEntry):
     """Runtime image. `dockerfile`: the absolute path of what `trainyard runtimes build` builds, "" for an image from a
     registry; `base_image`: its default base; `packages`: what it installs, without a framework besides the trainer's
     packages. `framework`: the module that processes find in the agent's Python, or else in an environment with the
@@ -34,7 +34,7 @@ class RuntimeImage(FileEntry):
     provides: str = ""
 
 
-class RuntimeVersion(FileEntry):
+class RuntimeVersion(SiteEntry):
     """Names of the images for replicas without and with GPUs. `gpu` defaults to `cpu`. `was` is the framework of
     that version, where something else stands in for it. A key of the file has one version or several."""
 
@@ -43,7 +43,7 @@ class RuntimeVersion(FileEntry):
     was: str = ""
 
 
-class _RuntimesFile(FileEntry):
+class _RuntimesFile(SiteEntry):
     images: dict[str, RuntimeImage] = Field(default_factory=dict)
     versions: dict[str, RuntimeVersion] = Field(default_factory=dict)
     package_jobs: PackageJobs | None = None

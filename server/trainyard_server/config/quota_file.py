@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from trainyard_protocol.errors import FailedPrecondition
-from trainyard_protocol.job.config.yaml_file import FileEntry, entry_problem, read_yaml_file
+from trainyard_protocol.job.config.yaml_file import SiteEntry, entry_problem, read_yaml_file
 from trainyard_server.domain.images import AllowedImages
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS, Quotas
 
@@ -24,7 +24,7 @@ _Limit = Annotated[int, Field(ge=0)] | None
 _Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?._:/@\[\]-]+$")]
 
 
-class _Limits(FileEntry):
+class _Limits(SiteEntry):
     running_jobs: _Limit = None
     vcpus: _Limit = None
     gpus: _Limit = None
@@ -38,7 +38,7 @@ class _Limits(FileEntry):
         return plain | {kind.upper(): limit for kind, limit in self.accelerators.items()}
 
 
-class _File(FileEntry):
+class _File(SiteEntry):
     default: _Limits = _Limits()
     projects: dict[str, _Limits] = Field(default_factory=dict)
 

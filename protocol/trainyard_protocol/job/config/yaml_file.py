@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from trainyard_protocol.errors import InvalidArgument
 
 
-class FileEntry(BaseModel):
+class SiteEntry(BaseModel):
     """An entry of such a file, or the whole of it: keys in camelCase, and no others."""
 
     model_config = ConfigDict(

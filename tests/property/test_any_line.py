@@ -22,7 +22,6 @@ from trainyard_cli.output.log.log_screen import (
     JsonScreen,
     PlainScreen,
     local_time,
-    progress_of,
     without_control,
 )
 from trainyard_cli.output.log.terminal_screen import Layout
@@ -263,7 +262,7 @@ def test_any_line_is_shown_on_a_terminal_without_its_control_characters(
         log.add(one, NOON)
         for screen in (PlainScreen(out, out), JsonScreen(out, out)):
             _ignoring_surrogates(screen.line, one)
-        shown += [*progress_of(text).values(), without_control(text), without_control(event_text(text))]
+        shown += [without_control(text), without_control(event_text(text)), layout.raw_row(one).plain]
     rows = log.due(NOON + timedelta(seconds=HOLD_S)) + log.rest(NOON + timedelta(seconds=2 * HOLD_S))
     shown += [row.plain for line in rows for row in layout.rows(line, 80)]
     shown += [without_control(line.text) for line in rows if isinstance(line, TextLine)]

@@ -2,7 +2,7 @@
 
 from typing import IO
 
-from trainyard_cli.output.log.log_screen import JsonScreen, LiveScreen, PlainScreen, Screen
+from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen, Screen
 from trainyard_cli.output.log.terminal_screen import TerminalScreen
 from trainyard_cli.output.text.bottom_line import is_live
 
@@ -13,4 +13,4 @@ def screen_for(out: IO[str], err: IO[str], *, as_json: bool = False, raw: bool =
         return JsonScreen(out, err)
     if not is_live(out):
         return PlainScreen(out, err)
-    return LiveScreen(out) if raw else TerminalScreen(out)
+    return TerminalScreen(out, raw=raw)

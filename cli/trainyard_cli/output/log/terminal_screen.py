@@ -1,4 +1,5 @@
-"""Live view of a job on a terminal: the lines that matter, and below them what the job does now.
+"""Live view of a job on a terminal: the lines that matter, or with `raw` every line, and below them what the job does
+now.
 
 `live_log` decides what is shown; here it gets its place, its colours and its width.
 """
@@ -19,9 +20,12 @@ from trainyard_cli.output.log.live_log import (
 )
 from trainyard_cli.output.log.log_screen import (
     SEVERITY_STYLES,
+    SEVERITY_WIDTH,
     STATE_STYLES,
     TASK_STYLES,
+    TASK_WIDTH,
     local_time,
+    task_label,
     without_control,
 )
 from trainyard_cli.output.log.pace import left_text, rate_text, silent_text
@@ -43,15 +47,23 @@ _ASCII = str.maketrans({_FULL: "#", _EMPTY: "-"})
 
 
 class TerminalScreen:
-    """Screen of a terminal. Its lines are drawn by a thread, so that the time goes on while nothing is printed."""
+    """Screen of a terminal. Its lines are drawn by a thread, so that the time goes on while nothing is printed. `raw`:
+    every line is shown, as it was printed."""
 
-    def __init__(self, out: IO[str], clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        out: IO[str],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        raw: bool = False,
+    ) -> None:
         from rich.console import Console
 
         self._console = Console(file=out, highlight=False, markup=False, emoji=False)
         self._bottom = BottomLine(out)
         self._clock = clock
         self._log = LiveLog()
+        self._raw: list[Text] | None = [] if raw else None
         self._layout = Layout(ascii_only=not _encodes(out, _FULL))
         self._drawn = clock()
         self._lock = threading.RLock()
@@ -67,6 +79,8 @@ class TerminalScreen:
         with self._lock:
             now = self._clock()
             self._log.add(entry, now)
+            if self._raw is not None:
+                self._raw.append(self._layout.raw_row(entry))
             if (now - self._drawn).total_seconds() >= REFRESH_S:
                 self._draw(self._log.due(now))
 
@@ -97,7 +111,10 @@ class TerminalScreen:
     def _draw(self, lines: Sequence[ShownLine], note: "Text | None" = None) -> None:
         self._drawn = now = self._clock()
         width = self._console.width
-        rows = [row for line in lines for row in self._layout.rows(line, width)]
+        if self._raw is not None:
+            rows, self._raw = self._raw, []
+        else:
+            rows = [row for line in lines for row in self._layout.rows(line, width)]
         with self._console.capture() as capture:
             for start in range(0, len(rows), _PRINTED_AT_ONCE):
                 self._console.print(_lines(rows[start : start + _PRINTED_AT_ONCE]), soft_wrap=True)
@@ -122,6 +139,7 @@ class Layout:
         self._ascii_only = ascii_only
         self._styles = {SERVICE_TASK: "dim"}
         self._who_width = len("worker-0")
+        self._task_width = TASK_WIDTH
 
     def add(self, tasks: Iterable[str]) -> None:
         """Make room for the names of a run's replicas."""
@@ -130,6 +148,19 @@ class Layout:
     def rows(self, line: ShownLine, width: int) -> list["Text"]:
         """The line in rows of at most `width` columns, the later ones indented. Only a very long one is wider."""
         return self._text_rows(line, width) if isinstance(line, TextLine) else self._metric_rows(line, width)
+
+    def raw_row(self, entry: LogEntry) -> "Text":
+        """The line as it was printed, after its severity, time and replica."""
+        from rich.text import Text
+
+        task = task_label(entry)
+        self._task_width = max(self._task_width, len(task))
+        row = Text.assemble(
+            (f"{entry.severity:<{SEVERITY_WIDTH}}", SEVERITY_STYLES.get(entry.severity, "dim")),
+            (f"  {local_time(entry.time, short=True)}  ", "dim"),
+            (f"{task:<{self._task_width}}  ", self._style((entry.task,))),
+        )
+        return row.append_text(Text.from_ansi(without_control(entry.text)))
 
     def state(self, state: LiveState, width: int) -> "Text":
         """One row, with as much as there is room for."""

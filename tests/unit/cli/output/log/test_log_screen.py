@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from trainyard_cli.output.log import log_screen
-from trainyard_cli.output.log.log_screen import JsonScreen, LiveScreen, PlainScreen
-from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.views.views import JobDetail, LogEntry, ReplicaView, RunView
+from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen, Screen
+from trainyard_cli.output.log.terminal_screen import TerminalScreen
+from trainyard_protocol.views.views import LogEntry
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -25,18 +25,6 @@ def entry(text: str, **changes: Any) -> LogEntry:
         "text": text,
     }
     return LogEntry(**(given | changes))
-
-
-def detail(state: JobState, **changes: Any) -> JobDetail:
-    replicas = (
-        ReplicaView(task="master-replica-0", state=ReplicaState.RUNNING, machine_type="local-1"),
-        ReplicaView(task="worker-replica-0", state=ReplicaState.STARTING, machine_type="local-1"),
-    )
-    run = RunView(
-        run_id="r", number=1, state=RunState.RUNNING, agent="here", created_at=NOON, replicas=replicas
-    )
-    job = {"jobId": "j", "createTime": "2026-11-20T11:59:00Z"}
-    return JobDetail(**({"job": job, "state": state, "runs": (run,)} | changes))
 
 
 class Terminal(io.StringIO):
@@ -64,8 +52,10 @@ def test_plain_screen_keeps_the_text_as_it_is() -> None:
     assert out.getvalue().endswith('  {"loss": 0.5}  \x1b[31mred\x1b[0m\n')
 
 
-@pytest.mark.parametrize("make", [lambda out: log_screen.PlainScreen(out, out), log_screen.LiveScreen])
-def test_line_cannot_play_tricks_with_a_terminal(make: Callable[[Terminal], log_screen.Screen]) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda out: PlainScreen(out, out), lambda out: TerminalScreen(out, raw=True)]
+)
+def test_line_cannot_play_tricks_with_a_terminal(make: Callable[[Terminal], Screen]) -> None:
     out = Terminal()
     screen = make(out)
     screen.lines([entry("a\x1b]0;owned\x07b\x1b[31mred\x1b[2Jc\x00\x08\x1bPq\x1b\\d")])
@@ -82,57 +72,6 @@ def test_json_screen_prints_entries_that_can_be_read_back() -> None:
     out = io.StringIO()
     JsonScreen(out, io.StringIO()).line(entry("a\nb"))
     assert LogEntry.model_validate_json(out.getvalue()) == entry("a\nb")
-
-
-def test_live_screen_shows_each_line_once_and_cleans_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    out = Terminal()
-    screen = LiveScreen(out)
-    screen.status(detail(JobState.RUNNING))
-    screen.line(entry("[bold]not markup[/bold] \x1b]0;title\x07\x1b[2Jend"))
-    screen.status(detail(JobState.SUCCEEDED))
-    screen.close()
-    screen.close()
-    assert out.getvalue().count("[bold]not markup[/bold] end") == 1
-    assert "title" not in out.getvalue()
-
-
-def test_live_screen_with_no_color_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    out = Terminal()
-    screen = LiveScreen(out)
-    screen.line(entry("wrong", severity="ERROR"))
-    screen.close()
-    assert "\x1b[3" not in out.getvalue()
-
-
-def test_status_words_of_a_running_job_count_replicas_time_and_steps() -> None:
-    words = log_screen.status_words(detail(JobState.RUNNING), {"epoch": "2", "step": "40"}, NOON)
-    assert words == ["RUNNING", "1 of 2 replicas running", "01:00", "epoch 2", "step 40"]
-
-
-def test_status_words_of_a_queued_job_have_what_it_waits_for() -> None:
-    waiting = detail(JobState.QUEUED, runs=(), waiting="needs 4 vCPU")
-    assert log_screen.status_words(waiting, {}, NOON) == ["QUEUED", "needs 4 vCPU", "01:00"]
-
-
-@pytest.mark.parametrize(
-    ("text", "progress"),
-    [
-        ('{"step": 3, "loss": 0.1}', {"step": "3"}),
-        ('{"step": 50, "steps": 90, "epoch": 2, "epochs": 5}', {"epoch": "2/5", "step": "50/90"}),
-        ('{"steps": 3, "epoch": 1.0}', {"epoch": "1", "step": "3"}),
-        ('{"step": 1234567, "epoch": true}', {"step": "1234567"}),
-        ('{"step": "x"}', {}),
-        ('{"step":', {}),
-        ("[1]", {}),
-        ("step 3", {}),
-    ],
-)
-def test_progress_of_a_line_is_read_from_json_alone(text: str, progress: dict[str, str]) -> None:
-    assert log_screen.progress_of(text) == progress
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_cli.output.log.live_log import LiveState, MetricsLine, ShownLine, TextLine
-from trainyard_cli.output.log.log_screen import JsonScreen, LiveScreen, PlainScreen
+from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen
 from trainyard_cli.output.log.screens import screen_for
 from trainyard_cli.output.log.terminal_screen import Layout, TerminalScreen
 from trainyard_cli.output.text import activity as activity_module
@@ -196,12 +196,36 @@ def test_bottom_line_is_erased_with_what_a_narrower_terminal_made_of_it() -> Non
     assert [line.rstrip() for line in narrow.display] == ["above", "", "", "", ""]
 
 
+def test_raw_screen_shows_every_line_once_with_its_colours_unless_there_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = [
+        entry('{"event": "progress", "step": 1, "steps": 4}'),
+        entry("[bold]no markup[/bold] \x1b]0;title\x07\x1b[2J\x1b[31mred\x1b[0m", severity="ERROR"),
+    ]
+    for no_color in ("", "1"):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        out = Terminal()
+        screen = TerminalScreen(out, lambda: NOON, raw=True)
+        screen.status(detail(JobState.RUNNING))
+        screen.lines(lines)
+        screen.note("note")
+        live = display(out.getvalue())
+        screen.close()
+        screen.close()
+        assert live[:-1] == display(out.getvalue())
+        assert live[-1].startswith(" RUNNING  ━━━━━━──")
+        assert live[0].startswith('INFO      12:00:00  master-replica-0  {"event": "progress", "step": 1')
+        assert "ERROR     12:00:00  master-replica-0  [bold]no markup[/bold] red" in live
+        assert ("\x1b[31m" in out.getvalue()) == (not no_color)
+
+
 def test_screen_for_an_output(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {
         ("pipe", False): PlainScreen,
         ("pipe", True): PlainScreen,
         ("xterm", False): TerminalScreen,
-        ("xterm", True): LiveScreen,
+        ("xterm", True): TerminalScreen,
         ("dumb", False): PlainScreen,
         ("", False): PlainScreen,
     }

@@ -1,4 +1,4 @@
-"""Checks of `trainyard doctor` on this machine: processes, ports, disk, orphans of runs."""
+"""Checks of `trainyard doctor` on this machine: stale pid files, ports in use, the disk; and the agent's own checks."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,8 +22,7 @@ LOW_BYTES = 256 * 2**20
 """Less free disk space is a problem."""
 
 _AGENT_TIMEOUT_S = 180.0
-_TOP = 5
-_NESTED = ("server", "agent")  # sizes are listed per subdirectory
+_TOP = 5  # parts of the state directory that are named
 _FINDINGS = TypeAdapter(tuple[Finding, ...])
 
 _MEANINGS = {
@@ -32,68 +32,64 @@ _MEANINGS = {
 }
 
 
+def ok(check: str, found: str) -> Finding:
+    return Finding(check=check, status="ok", found=found)
+
+
+def problem(check: str, found: str, meaning: str, advice: str, *, fixable: bool = False) -> Finding:
+    return Finding(
+        check=check, status="problem", found=found, meaning=meaning, advice=advice, fixable=fixable
+    )
+
+
 def services(state: LocalState, fix: bool) -> Iterator[Finding]:
+    """Findings about processes that run, that have ended, and of which a stale pid file is left."""
     alive = {name for name in PROCESSES if state.process(name) is not None}
-    problems = list(_ended(state, alive, fix))
-    yield from problems
-    if not alive and not problems:
-        message = "The service is stopped. `trainyard up` starts it."
-        yield Finding(check="services", status="ok", found=message)
-    elif len(alive) == len(PROCESSES):
-        yield Finding(check="services", status="ok", found="Server, storage and agent are running.")
-
-
-def _ended(state: LocalState, alive: set[ProcessName], fix: bool) -> Iterator[Finding]:
-    for name in PROCESSES:
-        if name in alive:
-            continue
-        crashed = state.crashed(name)
-        if crashed and fix and not alive:
-            with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
+    crashed = {name: state.crashed(name) for name in PROCESSES if name not in alive}
+    if not crashed:
+        yield ok("services", "Server, storage and agent are running.")
+    elif not alive and not any(crashed.values()):
+        yield ok("services", "The service is stopped. `trainyard up` starts it.")
+    elif fix and not alive:
+        with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
+            for name in crashed:
                 state.remove_record(name)
-            message = f"The {name} had exited unexpectedly: removed the record of {crashed}."
-            yield Finding(check="services", status="fixed", found=message)
-        elif alive or crashed:
-            message = (
-                f"The {name} exited unexpectedly: {crashed} is gone."
-                if crashed
-                else f"The {name} is not running."
-            )
-            yield Finding(
-                check="services",
-                status="problem",
-                found=message,
-                meaning=_MEANINGS[name],
-                advice=f"`trainyard up` starts it again. Its log is {state.log_file(name)}.",
-                fixable=not alive,
-            )
+        gone = " and ".join(f"{name} ({what})" for name, what in crashed.items() if what)
+        found = f"Removed the records of what had exited unexpectedly: {gone}."
+        yield Finding(check="services", status="fixed", found=found)
+    else:
+        for name, what in crashed.items():
+            if alive or what:
+                found = (
+                    f"The {name} exited unexpectedly: {what} is gone."
+                    if what
+                    else f"The {name} is not running."
+                )
+                advice = f"`trainyard up` starts it again. Its log is {state.log_file(name)}."
+                yield problem("services", found, _MEANINGS[name], advice, fixable=not alive)
 
 
 def ports(state: LocalState) -> Iterator[Finding]:
     """Check that no other program listens on the service's ports."""
     options = state.options()
     configured: dict[ProcessName, int] = {"server": options.server_port, "storage": options.storage_port}
+    taken = {
+        name: port
+        for name, port in configured.items()
+        if port and state.process(name) is None and not is_free(port)
+    }
     running = any(state.process(name) for name in PROCESSES)
-    conflicts = 0
-    for name, port in configured.items():
-        if not port or state.process(name) is not None or is_free(port):
-            continue
-        conflicts += 1
-        message = f"Port {port}, last used by the {name}, is in use by {_listener(port)}."
-        if not running:
-            message += " The next `trainyard up` uses another port."
-            yield Finding(check="ports", status="ok", found=message)
-            continue
-        yield Finding(
-            check="ports",
-            status="problem",
-            found=message,
-            meaning=f"The {name} cannot start again on the port that replicas and agents use.",
-            advice="End that program; or `trainyard down`, then `trainyard up`, which uses another port.",
-        )
-    if not conflicts:
+    for name, port in taken.items():
+        found = f"Port {port}, last used by the {name}, is in use by {_listener(port)}."
+        if running:
+            meaning = f"The {name} cannot start again on the port that replicas and agents use."
+            advice = "End that program; or `trainyard down`, then `trainyard up`, which uses another port."
+            yield problem("ports", found, meaning, advice)
+        else:
+            yield ok("ports", f"{found} The next `trainyard up` uses another port.")
+    if not taken:
         numbers = " and ".join(str(port) for port in configured.values() if port)
-        yield Finding(check="ports", status="ok", found=f"No other program listens on {numbers}.")
+        yield ok("ports", f"No other program listens on {numbers}.")
 
 
 def agent(state: LocalState, live_runs: Sequence[str] | None, fix: bool) -> Iterator[Finding]:
@@ -113,31 +109,28 @@ def agent(state: LocalState, live_runs: Sequence[str] | None, fix: bool) -> Iter
         )
         yield from _FINDINGS.validate_python(json.loads(done.stdout))
     except subprocess.TimeoutExpired:
-        message = f"Checking processes, containers and directories took longer than {_AGENT_TIMEOUT_S:.0f} s."
-        yield Finding(check="agent", status="unknown", found=message)
+        found = f"Checking processes, containers and directories took longer than {_AGENT_TIMEOUT_S:.0f} s."
+        yield Finding(check="agent", status="unknown", found=found)
     except (ValueError, ValidationError):
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        message = f"Processes, containers and directories could not be checked: {last}"
-        yield Finding(check="agent", status="unknown", found=message)
+        found = f"Processes, containers and directories could not be checked: {last}"
+        yield Finding(check="agent", status="unknown", found=found)
 
 
-def disk(state: LocalState) -> Iterator[Finding]:
+def disk(state: LocalState) -> Finding:
+    """How much is free, and which parts of the state directory are the largest."""
     usage = shutil.disk_usage(state.root)
     sizes = _sizes(state.root)
     top = ", ".join(f"{name} {sized(size)}" for name, size in sizes.most_common(_TOP) if size)
-    message = (
-        f"{sized(usage.free)} of {sized(usage.total)} are free. {state.root} uses {sized(sizes.total())}"
-        f"{f': {top}' if top else ''}."
-    )
+    used = f"{state.root} uses {sized(sizes.total())}" + (f": {top}" if top else "")
+    found = f"{sized(usage.free)} of {sized(usage.total)} are free. {used}."
     if usage.free >= LOW_BYTES:
-        yield Finding(check="disk", status="ok", found=message)
-        return
-    yield Finding(
-        check="disk",
-        status="problem",
-        found=message,
-        meaning="The server stops accepting jobs; on a full disk, states and logs of running jobs cannot be stored.",
-        advice="Remove job directories in jobs/ and gcs/ that you do not need.",
+        return ok("disk", found)
+    return problem(
+        "disk",
+        found,
+        "The server stops accepting jobs; on a full disk, states and logs of running jobs cannot be stored.",
+        "Remove job directories in jobs/ and gcs/ that you do not need.",
     )
 
 
@@ -149,42 +142,24 @@ def _agent_command(state: LocalState, live_runs: Sequence[str] | None, fix: bool
 
 
 def _sizes(root: Path) -> Counter[str]:
-    """Size of each part of the state directory, in bytes on disk."""
+    """Bytes on disk by directory, such as `server/logs`."""
     sizes: Counter[str] = Counter()
-    for path in root.iterdir():
-        if path.name in _NESTED and path.is_dir():
-            for part in path.iterdir():
-                sizes[f"{path.name}/{part.name}"] += _size(part)
-        else:
-            sizes[path.name] += _size(path)
+    for directory, _, names in os.walk(root):
+        part = "/".join(Path(directory).relative_to(root).parts[:2])
+        for name in ("", *names):
+            with suppress(OSError):  # it was removed meanwhile, or is not readable
+                sizes[part] += Path(directory, name).lstat().st_blocks * 512
     return sizes
-
-
-def _size(path: Path) -> int:
-    size = 0
-    for directory, _, names in os.walk(path):
-        size += sum(_own_size(Path(directory) / name) for name in ("", *names))
-    return size or _own_size(path)
-
-
-def _own_size(path: Path) -> int:
-    try:
-        return path.lstat().st_blocks * 512
-    except OSError:  # it was removed meanwhile, or is not readable
-        return 0
 
 
 def _listener(port: int) -> str:
     """The process that listens on a port, as far as this user may see."""
-    try:
+    with suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
-            if (
-                connection.status == psutil.CONN_LISTEN
-                and getattr(connection.laddr, "port", 0) == port
-                and connection.pid
-            ):
+            is_there = (
+                connection.status == psutil.CONN_LISTEN and getattr(connection.laddr, "port", 0) == port
+            )
+            if is_there and connection.pid:
                 process = psutil.Process(connection.pid)
                 return f"process {process.pid} ({process.name()})"
-    except psutil.Error:
-        return "another program"
     return "another program"

@@ -7,7 +7,6 @@ itself. A stopped service is not a problem.
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 
 import click
 
@@ -16,6 +15,7 @@ from trainyard_cli.client import Client
 from trainyard_cli.commands.service.service import NOT_HEALTHY
 from trainyard_cli.commands.shared.options import output_options, server_options
 from trainyard_cli.local import checks
+from trainyard_cli.local.checks import ok, problem
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
@@ -27,26 +27,33 @@ from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.views.views import AgentView
 
 _TIMEOUT_S = 120.0  # the server reads the whole SQLite file
-_MAX_CLOCK_OFFSET_S = 2.0
 _WIDTH = 110
 _STATE_WIDTH = len("PROBLEM")
 
-_MEANINGS = {
-    "database": "Jobs cannot be submitted, shown or scheduled. Running replicas go on.",
-    "disk": "No new jobs can be submitted, and results of running jobs may not be recorded.",
-    "scheduler": "Jobs do not start or end.",
-    "agents": "Jobs stay queued while no agent can run them.",
-    "descriptors": "The server will refuse new connections, of agents too.",
-    "logs": "Log lines of some jobs cannot be shown. Other jobs are not affected.",
+_CHECKS = {
+    "database": (
+        "Jobs cannot be submitted, shown or scheduled. Running replicas go on.",
+        "Start the database again, or see its log. The server reconnects by itself.",
+    ),
+    "disk": (
+        "No new jobs can be submitted, and results of running jobs may not be recorded.",
+        "Free disk space, or mount the disk writable. The server continues by itself.",
+    ),
+    "scheduler": ("Jobs do not start or end.", "See the server's log."),
+    "agents": (
+        "Jobs stay queued while no agent can run them.",
+        "`trainyard up` starts the agent of this machine; `trainyard agents list` says what each one lacks.",
+    ),
+    "descriptors": (
+        "The server will refuse new connections, of agents too.",
+        "Find out who holds its connections (`ss -tnp`), or start it with a higher limit (`ulimit -n`).",
+    ),
+    "logs": (
+        "Log lines of some jobs cannot be shown. Other jobs are not affected.",
+        "Restore the files from a backup, or leave them: nothing else depends on them.",
+    ),
 }
-_ADVICE = {
-    "database": "Start the database again, or see its log. The server reconnects by itself.",
-    "disk": "Free disk space, or mount the disk writable. The server continues by itself.",
-    "scheduler": "See the server's log.",
-    "agents": "`trainyard up` starts the agent of this machine; `trainyard agents list` says what each one lacks.",
-    "descriptors": "Find out who holds its connections (`ss -tnp`), or start it with a higher limit (`ulimit -n`).",
-    "logs": "Restore the files from a backup, or leave them: nothing else depends on them.",
-}
+"""What a failed health check of the server means, and what to do."""
 
 
 @click.command()
@@ -59,139 +66,86 @@ def doctor(target: Target, output: Output, fix: bool) -> int:
 
 
 def show(findings: Sequence[Finding], output: Output) -> bool:
+    """Print the findings and return whether there is no problem."""
     healthy = all(finding.status != "problem" for finding in findings)
-    if output.for_people:
+    data = {"healthy": healthy, "findings": [finding.model_dump(mode="json") for finding in findings]}
+    if not formats.printed(output, data):
         echo(text(findings, min(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDTH)))
-    else:
-        data = {"healthy": healthy, "findings": [finding.model_dump(mode="json") for finding in findings]}
-        echo(formats.render(output, data))
     return healthy
 
 
 def examine(target: Target, fix: bool) -> Iterator[Finding]:
     remote = remote_server(target)
     if remote is not None:
-        yield from of_server(remote, fix)
+        yield from _of_server(remote, fix)[0]
         return
     state = LocalState(target.state_dir)
     if not state.exists():
-        yield Finding(
-            check="services", status="ok", found=f"The local service was never started in {state.root}."
-        )
+        yield ok("services", f"The local service was never started in {state.root}.")
         return
     yield from checks.services(state, fix)
     yield from checks.ports(state)
     server, live_runs = state.server(), None
     if server is not None and state.process("server") is not None:
-        probe = ServerProbe(server)
-        yield from probe.findings(fix)
-        live_runs = probe.live_runs
+        findings, live_runs = _of_server(server, fix)
+        yield from findings
     yield from checks.agent(state, live_runs, fix)
-    yield from checks.disk(state)
+    yield checks.disk(state)
 
 
-def of_server(server: Server, fix: bool) -> Iterator[Finding]:
-    yield from ServerProbe(server).findings(fix)
+def _of_server(server: Server, fix: bool) -> tuple[list[Finding], tuple[str, ...] | None]:
+    """What the server finds, and its runs that go on; None where it cannot tell."""
+    with Client(server, "", retry_delays=NO_RETRIES, timeout=_TIMEOUT_S) as client:
+        try:
+            health = client.health()
+        except TrainyardError as error:
+            meaning, advice = "The server cannot be checked.", "See its log; check its address."
+            return [problem("server", error.message, meaning, advice)], None
+        findings = [of_version("server", "The server", health.version), *of_checks(health)]
+        try:
+            if fix:
+                findings += client.repair().findings
+            deep = client.health(deep=True)
+            findings += of_agents(client.status().agents)
+        except TrainyardError as error:
+            found = f"The server could not check itself: {error.message}"
+            return [*findings, Finding(check="server", status="unknown", found=found)], None
+        return [*findings, *deep.findings], deep.live_runs
 
 
-class ServerProbe:
-    """Findings of a server. `live_runs` is set once the findings were consumed."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.live_runs: tuple[str, ...] | None = None
-
-    def findings(self, fix: bool) -> Iterator[Finding]:
-        with Client(self._server, "", retry_delays=NO_RETRIES, timeout=_TIMEOUT_S) as client:
-            try:
-                before = datetime.now(UTC)
-                health = client.health()
-                after = datetime.now(UTC)
-            except TrainyardError as error:
-                yield _problem(
-                    "server",
-                    error.message,
-                    "The server cannot be checked.",
-                    "See its log; check its address.",
-                )
-                return
-            yield from of_version(health)
-            yield from of_checks(health)
-            yield of_clock(health.time, before, after)
-            try:
-                if fix:
-                    yield from client.repair().findings
-                deep = client.health(deep=True)
-                agents = client.status().agents
-            except TrainyardError as error:
-                yield Finding(
-                    check="server",
-                    status="unknown",
-                    found=f"The server could not check itself: {error.message}",
-                )
-                return
-            yield from of_agents(agents, health.version)
-            yield from deep.findings
-            self.live_runs = deep.live_runs
-
-
-def of_version(health: ServerHealth) -> Iterator[Finding]:
-    mine = trainyard_protocol.__version__
-    if health.version == mine:
-        yield Finding(check="server", status="ok", found=f"The server answers and has this version, {mine}.")
-        return
-    yield _problem(
-        "server",
-        f"The server has version {health.version}, this command {mine}.",
+def of_version(check: str, who: str, version: str) -> Finding:
+    own = trainyard_protocol.__version__
+    if version == own:
+        return ok(check, f"{who} answers and has this version, {own}.")
+    return problem(
+        check,
+        f"{who} has version {version}, this command {own}.",
         "They may not understand each other.",
         "Upgrade the older one. On one machine: `trainyard down`, then `trainyard up`; jobs start again.",
     )
 
 
-def of_agents(agents: Sequence[AgentView], version: str) -> Iterator[Finding]:
-    """Version check of the agents that are alive."""
-    others = [agent for agent in agents if agent.alive and agent.version != version]
-    for agent in others:
-        yield _problem(
-            "agents",
-            f"The agent {agent.name} has version {agent.version}, the server {version}.",
-            "They may not understand each other.",
-            "Restart the agent with the same version. On one machine: `trainyard down`, then `trainyard up`.",
-        )
+def of_agents(agents: Sequence[AgentView]) -> Iterator[Finding]:
+    """Findings about the versions of the agents that are alive, and the room that each has."""
     for agent in agents:
+        if agent.alive:
+            yield of_version("agents", f"The agent {agent.name}", agent.version)
         if agent.no_room:
-            yield _problem(
+            yield problem(
                 "agents",
                 f"The agent {agent.name} has no room: {agent.no_room}.",
                 "Nothing starts there; what runs may be unable to write its results. Its log lines wait.",
                 "Free some space there, or make it writable. It goes on by itself then.",
             )
-    alive = sum(agent.alive for agent in agents)
-    if alive and not others:
-        message = f"{formats.count(alive, 'agent')} alive, with the server's version."
-        yield Finding(check="agents", status="ok", found=message)
 
 
 def of_checks(health: ServerHealth) -> Iterator[Finding]:
     """Problems of the server's health checks."""
     for name, check in health.checks.items():
         if check.status is not CheckStatus.OK:
-            message = f"The server reports: {name}: {check.message}."
-            yield _problem(name, message, _MEANINGS.get(name, ""), check.advice or _ADVICE.get(name, ""))
-
-
-def of_clock(theirs: datetime, before: datetime, after: datetime) -> Finding:
-    """Compare the server's clock with ours, read before and after."""
-    offset_s = max((before - theirs).total_seconds(), (theirs - after).total_seconds(), 0.0)
-    if offset_s <= _MAX_CLOCK_OFFSET_S:
-        return Finding(check="clock", status="ok", found="The clocks of the server and this machine agree.")
-    direction = "behind" if theirs < before else "ahead"
-    return _problem(
-        "clock",
-        f"The server's clock is {offset_s:.0f} s {direction} of this machine's.",
-        "Times of jobs and log lines are wrong.",
-        "Synchronize both with NTP (`timedatectl set-ntp true`).",
-    )
+            meaning, advice = _CHECKS.get(name, ("", ""))
+            found = f"The server reports: {name}: {check.message}."
+            yield problem(name, found, meaning, check.advice or advice)
 
 
 def text(findings: Sequence[Finding], width: int) -> str:
@@ -221,17 +175,5 @@ def _summary(findings: Sequence[Finding]) -> str:
 
 
 def _wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
-    if not text:
-        return []
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _problem(check: str, message: str, meaning: str, advice: str) -> Finding:
-    return Finding(check=check, status="problem", found=message, meaning=meaning, advice=advice)
+    wrapper = textwrap.TextWrapper(width, first, rest, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text)

@@ -17,10 +17,6 @@ COMPLETION_VARIABLE = "_TRAINYARD_COMPLETE"
 
 DEFAULT_PROJECT = "local"
 
-RUNTIMES = ("auto", "process", "docker")
-PULL_POLICIES = ("missing", "always", "never")
-"""Values of --runtime and --pull of the local agent."""
-
 PERSON_ROLES = ("viewer", "submitter", "admin")
 """Values of --role of `projects add-member`."""
 

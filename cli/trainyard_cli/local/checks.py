@@ -14,7 +14,8 @@ import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from trainyard_cli.local.connect import notify
-from trainyard_cli.local.state import PROCESSES, LocalState, ProcessName, environment
+from trainyard_cli.local.options import ProcessName
+from trainyard_cli.local.state import PROCESSES, LocalState, environment
 from trainyard_protocol.net.loopback import is_free
 from trainyard_protocol.views.health import Finding, sized
 
@@ -118,7 +119,7 @@ def agent(state: LocalState, live_runs: Sequence[str] | None, fix: bool) -> Iter
 
 
 def disk(state: LocalState) -> Finding:
-    """How much is free, and which parts of the state directory are the largest."""
+    """Free space, and the largest parts of the state directory."""
     usage = shutil.disk_usage(state.root)
     sizes = _sizes(state.root)
     top = ", ".join(f"{name} {sized(size)}" for name, size in sizes.most_common(_TOP) if size)

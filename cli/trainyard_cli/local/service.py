@@ -13,12 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard_cli.local.options import Options, ProcessName
 from trainyard_cli.local.state import (
     PREFERRED_GOOGLE_PORT,
     PROCESSES,
     LocalState,
-    Options,
-    ProcessName,
     check_cpus,
     commands,
     detach,

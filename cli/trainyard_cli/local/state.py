@@ -13,16 +13,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
-from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, Server, read_token
+from trainyard_cli.local.options import Options, ProcessName
+from trainyard_cli.settings import Server, read_token
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 from trainyard_protocol.net.gcs import FRONT_ROOTS
 from trainyard_protocol.net.loopback import IPV4, free_port, is_free, user_of
 
-ProcessName = Literal["server", "storage", "agent"]
 PROCESSES: tuple[ProcessName, ...] = ("server", "storage", "agent")
 
 PREFERRED_SERVER_PORT = 8470
@@ -32,28 +32,6 @@ STOP_GRACE_S = 10.0
 
 _MAX_LOG_BYTES = 16 * 2**20
 _CREATE_TIME_TOLERANCE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of the last `up`. A port is 0 until it is chosen, `google_port` while Google's clients are not
-    connected."""
-
-    server_port: int = 0
-    storage_port: int = 0
-    capacity: str = "fit"
-    cpus: str = ""
-    memory_gb: float | None = None
-    machine_types: str = ""
-    quotas: str = ""
-    runtime: str = "auto"
-    runtimes: str = ""
-    pull: str = "missing"
-    container_user: str = "auto"
-    python: str = ""
-    keep_jobs: str = "all"
-    keep_logs_gb: float = 0.0
-    google_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +106,7 @@ class LocalState:
             return Options()
         except OSError as error:
             raise self._unusable(error) from error
-        if not isinstance(data, dict):
-            return Options()
-        known = {field.name for field in fields(Options)}
-        return Options(
-            **{name: value for name, value in data.items() if name in known and _is_option(name, value)}
-        )
+        return Options.stored(data)
 
     def save(self, options: Options) -> None:
         _write_private(self._options_file, json.dumps(asdict(options), indent=2))
@@ -335,43 +308,25 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         *("--token-file", f"admin{':' if state.user else ''}{state.user}={state.token_file}"),
         *("--token-file", f"agent={state.agent_token_file}"),
     ]
-    server += [
-        "--job-dir-root",
-        "/",
-        "--job-dir-root",
-        "gs://",
-    ]  # a local server runs as its only user, so it may read what that user may
+    # A local server runs as its only user, so it may read what that user may.
+    server += ["--job-dir-root", "/", "--job-dir-root", "gs://"]
     server += ["--one-user", "--default-job-dir", str(state.jobs), "--check-packages"]
-    if options.machine_types:
-        server += ["--machine-types", options.machine_types]
-    server += ["--quotas", str(state.quota_file)]
-    if options.keep_jobs != "all":
-        server += ["--keep-jobs", options.keep_jobs]
+    server += ["--quotas", str(state.quota_file), *options.flags("server")]
     if options.google_port:
         server += ["--google-port", str(options.google_port)]
-    if options.keep_logs_gb:
-        server += ["--keep-logs-gb", f"{options.keep_logs_gb:g}"]
     agent = [
         *(sys.executable, "-m", "trainyard_agent"),
         *("--server", f"http://{IPV4}:{options.server_port}"),
         *("--token-file", str(state.agent_token_file)),
-        *("--state-dir", str(state.root / "agent")),
-        *("--runtime", options.runtime, "--one-user", "--capacity", options.capacity),
+        *("--state-dir", str(state.root / "agent"), "--one-user"),
         *("--replica-env", "STORAGE_EMULATOR_HOST"),  # the value has a secret: `environment`
         *("--replica-env", f"{FRONT_ROOTS}={state.google_roots}"),
+        *options.flags("agent"),
     ]
     if options.runtime != "process":
         agent += ["--pull", options.pull, "--container-user", options.container_user]
         for root in (state.jobs, Path.home(), Path(tempfile.gettempdir())):
             agent += ["--job-dir-root", str(root)]
-    if options.python:
-        agent += ["--python", options.python]
-    if options.runtimes:
-        agent += ["--runtimes", options.runtimes]
-    if options.cpus:
-        agent += ["--cpus", options.cpus]
-    if options.memory_gb is not None:
-        agent += ["--memory-gb", f"{options.memory_gb:g}"]
     storage = [
         *(sys.executable, "-m", "trainyard_storage.storage_emulator"),
         *("--data-dir", str(state.root / "gcs"), "--port", str(options.storage_port)),
@@ -416,25 +371,6 @@ def _end(pid: int, grace_s: float) -> None:
         process.kill()
         with suppress(psutil.TimeoutExpired):
             process.wait(timeout=grace_s)
-
-
-def _is_option(name: str, value: Any) -> bool:
-    """Whether a stored value is valid for that option."""
-    match name:
-        case "server_port" | "storage_port" | "google_port":
-            return type(value) is int and 0 <= value < 2**16
-        case "capacity":
-            return value in ("fit", "strict")
-        case "runtime":
-            return value in RUNTIMES
-        case "pull":
-            return value in PULL_POLICIES
-        case "keep_logs_gb":
-            return type(value) in (int, float) and 0 <= value < float("inf")
-        case "memory_gb":
-            return value is None or (type(value) in (int, float) and 0 < value < float("inf"))
-        case _:
-            return isinstance(value, str)
 
 
 def _make_token(path: Path) -> None:

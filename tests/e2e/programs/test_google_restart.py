@@ -6,7 +6,8 @@ import pytest
 
 from e2e.harness import Service, until
 from trainyard_cli.local import service as local
-from trainyard_cli.local.state import LocalState, ProcessName, ProcessRecord
+from trainyard_cli.local.options import ProcessName
+from trainyard_cli.local.state import LocalState, ProcessRecord
 from trainyard_protocol.errors import Unavailable
 from trainyard_protocol.net.loopback import IPV4, free_port, is_free
 

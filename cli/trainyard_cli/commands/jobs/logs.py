@@ -10,7 +10,6 @@ from trainyard_cli.client import Client, LogQuery
 from trainyard_cli.commands.service.completion import task_names
 from trainyard_cli.commands.shared.gcloud_flags import gcloud_wide_flags, log_flags
 from trainyard_cli.commands.shared.options import (
-    Duration,
     as_wrong_usage,
     connected,
     follow_options,
@@ -20,6 +19,7 @@ from trainyard_cli.commands.shared.options import (
     server_options,
 )
 from trainyard_cli.local.connect import connect, notify
+from trainyard_cli.local.options import Duration
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.log import wait as waiting

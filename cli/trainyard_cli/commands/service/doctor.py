@@ -94,7 +94,7 @@ def examine(target: Target, fix: bool) -> Iterator[Finding]:
 
 
 def _of_server(server: Server, fix: bool) -> tuple[list[Finding], tuple[str, ...] | None]:
-    """What the server finds, and its runs that go on; None where it cannot tell."""
+    """Findings of a server, and its runs that go on; None where it cannot tell."""
     with Client(server, "", retry_delays=NO_RETRIES, timeout=_TIMEOUT_S) as client:
         try:
             health = client.health()

@@ -1,6 +1,6 @@
 """`trainyard up`, `down` and `status`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,21 +8,19 @@ import click
 
 from trainyard_cli.commands.service.shell_init import this_program
 from trainyard_cli.commands.shared.options import (
-    ContainerUser,
-    KeepJobs,
     output_options,
-    runtimes_option,
     server_options,
     state_options,
 )
 from trainyard_cli.local import service as service
 from trainyard_cli.local.host_names import dashboard_url
+from trainyard_cli.local.options import up_options
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.safe import echo
-from trainyard_cli.settings import PULL_POLICIES, RUNTIMES, Server, Target, remote_server
+from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_protocol.states import FINAL_JOB_STATES
 
 if TYPE_CHECKING:  # `up` starts the processes before it loads models
@@ -34,94 +32,9 @@ NOT_HEALTHY = 3
 
 @click.command()
 @state_options
-@click.option(
-    "--capacity",
-    type=click.Choice(["fit", "strict"]),
-    help="For a job larger than this machine: fit scales it down, strict leaves it queued.  [default: fit]",
-)
-@click.option("--cpus", metavar="0,1,...", help="CPUs for jobs, such as 0,2-5.  [default: all]")
-@click.option(
-    "--memory-gb",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Memory for jobs, in GB.  [default: this machine's]",
-)
-@click.option(
-    "--machine-types",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with your own machine types.",
-)
-@click.option(
-    "--quotas",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with the quota of each project.",
-)
-@click.option(
-    "--runtime",
-    type=click.Choice(RUNTIMES),
-    help="Narrow how jobs run. auto: jobs with an image in containers, while a Docker engine answers, and package jobs "
-    "as processes. docker: all in containers. process: no containers.  [default: auto]",
-)
-@runtimes_option
-@click.option(
-    "--keep-jobs",
-    type=KeepJobs(),
-    help="Delete jobs so long after their end, such as 90d, with their logs.  [default: all]",
-)
-@click.option(
-    "--keep-logs-gb",
-    type=click.FloatRange(min=0),
-    metavar="GB",
-    help="Size of all logs together: beyond it those of ended jobs are removed, the oldest first; the jobs stay. "
-    "[default: 0, no limit]",
-)
-@click.option(
-    "--pull",
-    type=click.Choice(PULL_POLICIES),
-    help="When to pull a job's image.  [default: missing]",
-)
-@click.option(
-    "--container-user",
-    type=ContainerUser(),
-    help="Whom containers run as. image: the image's own user, root too. UID:GID: these ids.  [default: you, not "
-    "root; where you are root, an unprivileged user]",
-)
-@click.option(
-    "--python",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Python interpreter whose packages every job's processes can import, such as an environment with TensorFlow.  "
-    "[default: the service's own]",
-)
-def up(
-    state_dir: Path,
-    capacity: str | None,
-    cpus: str | None,
-    memory_gb: float | None,
-    machine_types: Path | None,
-    quotas: Path | None,
-    runtime: str | None,
-    runtimes: Path | None,
-    pull: str | None,
-    container_user: str | None,
-    python: Path | None,
-    keep_jobs: str | None,
-    keep_logs_gb: float | None,
-) -> None:
+@up_options
+def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
     """Start the service on this machine, in the background. Running parts are left alone."""
-    given: dict[str, Any] = {
-        "capacity": capacity,
-        "cpus": cpus,
-        "memory_gb": memory_gb,
-        "machine_types": str(machine_types.absolute()) if machine_types else None,
-        "quotas": str(quotas.absolute()) if quotas else None,
-        "runtime": runtime,
-        "runtimes": str(runtimes.absolute()) if runtimes else None,
-        "pull": pull,
-        "container_user": container_user,
-        "python": str(python.absolute()) if python else None,
-        "keep_jobs": keep_jobs,
-        "keep_logs_gb": keep_logs_gb,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
     state = LocalState(state_dir)
     with Activity() as activity:
         now = service.up(state, changes, activity.notify, report=activity.report)

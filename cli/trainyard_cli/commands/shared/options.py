@@ -11,6 +11,7 @@ import click
 
 from trainyard_cli.commands.service.completion import job_names
 from trainyard_cli.commands.shared.suggestions import unknown_option
+from trainyard_cli.local.options import Duration
 from trainyard_cli.settings import (
     DEFAULT_PROJECT,
     Target,
@@ -45,45 +46,6 @@ class TrialName(JobName):
     """Parameter type of --from-trial: a trial, or a study for its best one."""
 
     name = "JOB[/TRIAL]"
-
-
-class Duration(click.ParamType[float]):
-    """Parameter type of a duration such as 10m; the value is in seconds."""
-
-    name = "DURATION"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from trainyard_protocol.lines.time_parsing import parse_duration
-
-        try:
-            return parse_duration(str(value)).total_seconds()
-        except ValueError as error:
-            self.fail(f"{error}.", param, ctx)
-
-
-class KeepJobs(Duration):
-    """Parameter type of --keep-jobs: a duration above 0, or `all`; the value is the text."""
-
-    name = "DURATION|all"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value != "all" and not super().convert(value, param, ctx):
-            self.fail("must be above 0: a job that ends must be there to be read.", param, ctx)
-        return value
-
-
-class ContainerUser(click.ParamType[str]):
-    """Parameter type of --container-user."""
-
-    name = "image|UID[:GID]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        if not re.fullmatch(r"auto|image|[1-9][0-9]{0,9}(:[0-9]{1,10})?", text):
-            self.fail(
-                f"{text!r} is neither image nor ids such as 1000:1000, which are not root's.", param, ctx
-            )
-        return text
 
 
 job_argument = click.argument("job", type=JobName(), shell_complete=job_names)

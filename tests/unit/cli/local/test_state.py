@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,7 +18,8 @@ import pytest
 from trainyard_cli.local import service
 from trainyard_cli.local import state as local
 from trainyard_cli.local.connect import connect
-from trainyard_cli.local.state import LocalState, Options
+from trainyard_cli.local.options import Options
+from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import Target
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 from trainyard_protocol.net.loopback import free_port
@@ -213,12 +215,12 @@ def test_commands_pass_tokens_as_files_and_bind_to_loopback(state: LocalState) -
     assert f"--token-file admin:{who}={state.token_file}" in " ".join(made["server"])
     assert "--host 127.0.0.1 --port 1" in " ".join(made["server"])
     assert "--check-packages" in made["server"], "its only user may know which objects there are"
-    assert made["server"][-4:] == ["--machine-types", "/m", "--quotas", str(state.quota_file)]
+    assert made["server"][-4:] == ["--quotas", str(state.quota_file), "--machine-types", "/m"]
     limited = local.commands(state, replace(options, keep_jobs="90d", keep_logs_gb=20.5))
     assert limited["server"] == [*made["server"], "--keep-jobs", "90d", "--keep-logs-gb", "20.5"]
     agent = " ".join(made["agent"])
-    assert "--one-user --capacity strict" in agent
-    assert "--cpus 0,1 --memory-gb 4" in agent
+    assert "--one-user" in agent
+    assert "--capacity strict --cpus 0,1 --memory-gb 4" in agent
     assert "--replica-env STORAGE_EMULATOR_HOST" in agent
 
 
@@ -418,3 +420,21 @@ def test_cpus_that_can_be_used_are_accepted(text: str) -> None:
 def test_cpus_that_cannot_be_used_are_refused(text: str, says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
         local.check_cpus(text, {0, 1, 2, 3})
+
+
+def test_stored_option_that_is_damaged_is_the_default() -> None:
+    damaged: dict[str, list[Any]] = {
+        "server_port": [-1, 70000, "1", True],
+        "capacity": ["wide", 1],
+        "cpus": [0],
+        "memory_gb": [0, -1, "4", float("inf"), True],
+        "machine_types": [1],
+        "keep_jobs": ["0s", 9],
+        "keep_logs_gb": [-1, float("nan"), "1"],
+        "pull": ["often"],
+        "container_user": ["root", 0],
+    }
+    for name, values in damaged.items():
+        assert [value for value in values if Options.stored({name: value}) != Options()] == [], name
+    given: dict[str, Any] = {"memory_gb": 1, "machine_types": "/gone", "keep_jobs": "90d", "pull": "never"}
+    assert Options.stored(given) == Options(**given)

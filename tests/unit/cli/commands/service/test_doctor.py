@@ -17,7 +17,8 @@ from integration.api.api_support import Clock, ScriptedAgent, Server, server, se
 from trainyard_cli.commands import tree
 from trainyard_cli.commands.service import doctor
 from trainyard_cli.local import checks as local_checks
-from trainyard_cli.local.state import PROCESSES, LocalState, Options, ProcessName
+from trainyard_cli.local.options import Options, ProcessName
+from trainyard_cli.local.state import PROCESSES, LocalState
 from trainyard_cli.main import run
 from trainyard_cli.settings import Target
 from trainyard_protocol.job.resources import Capacity

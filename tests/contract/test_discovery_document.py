@@ -34,6 +34,7 @@ from trainyard_protocol.job.training_input import (
 )
 from trainyard_protocol.message import Message
 from trainyard_protocol.states import JobState
+from trainyard_server.api.description.discovery import discovery_document
 from trainyard_server.api.google import v1
 
 PREFIX = "GoogleCloudMlV1__"
@@ -176,6 +177,26 @@ def test_own_document_describes_what_the_real_one_does(api: Server) -> None:
         for field, described in schema["properties"].items():
             if field not in OUR_OWN.get(name.removeprefix(PREFIX), ()):
                 assert is_part(described, known[field]), (name, field, described)
+
+
+def messages(annotation: Any) -> Iterator[type[Message]]:
+    """The message of an annotation, and those in it."""
+    for inside in typing.get_args(annotation):
+        yield from messages(inside)
+    if isinstance(annotation, type) and issubclass(annotation, Message):
+        yield annotation
+        for field in annotation.model_fields.values():
+            if annotation not in typing.get_args(field.annotation):
+                yield from messages(field.annotation)
+
+
+def test_own_document_has_the_fields_that_are_parsed() -> None:
+    schemas = discovery_document()["schemas"]
+    kinds = {kind.__name__: kind for kind in messages(TrainingInput)}
+    assert kinds.keys() == {*MESSAGES, *NOT_THERE}
+    for name, kind in kinds.items():
+        fields = {field.alias for field in kind.model_fields.values()}
+        assert fields == set(schemas[PREFIX + name]["properties"]), name
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.openapi.models import Schema
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
 import trainyard_protocol
@@ -29,7 +29,6 @@ from trainyard_server.domain.access.route_access import Access, AccessTable, Rou
 router = Router()
 
 _REF = "#/components/schemas/{model}"
-_ERROR = "ErrorAnswer"
 _TAGS: Mapping[str, tuple[str, str]] = {
     "/v1/": ("AI Platform Training", "The API of jobs as Google's service had it, for its clients."),
     "/v2/": ("Cloud Logging", "The lines of a job, for gcloud and the Logging clients."),
@@ -66,47 +65,6 @@ _SCHEMES: Mapping[str, Any] = {
         "description": "What an agent has drawn itself, and keeps.",
     },
 }
-_ERROR_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "description": "Google's error model (AIP-193).",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "code": {"type": "integer", "description": "The HTTP status."},
-                "message": {"type": "string", "description": "What is wrong, and what is allowed."},
-                "status": {"type": "string", "enum": STATUSES},
-                "details": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {
-                            "@type": {"type": "string"},
-                            "fieldViolations": {
-                                "type": "array",
-                                "items": {
-                                    "type": "object",
-                                    "properties": {
-                                        "field": {"type": "string"},
-                                        "description": {"type": "string"},
-                                    },
-                                    "required": ["field", "description"],
-                                    "additionalProperties": False,
-                                },
-                            },
-                        },
-                        "required": ["@type", "fieldViolations"],
-                        "additionalProperties": False,
-                    },
-                },
-            },
-            "required": ["code", "message", "status"],
-            "additionalProperties": False,
-        }
-    },
-    "required": ["error"],
-    "additionalProperties": False,
-}
 _ERRORS: Mapping[int, str] = {
     400: "The request is not valid, or not in the present state.",
     401: "No token, or a wrong one.",
@@ -117,6 +75,33 @@ _ERRORS: Mapping[int, str] = {
     429: "Beyond a quota, or too many requests.",
     503: "Not now: try again.",
 }
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class FieldViolation(_Answer):
+    field: str
+    description: str
+
+
+class ErrorDetail(_Answer):
+    type: str = Field(alias="@type")
+    violations: list[FieldViolation] = Field(alias="fieldViolations")
+
+
+class ErrorStatus(_Answer):
+    code: int = Field(description="The HTTP status.")
+    message: str = Field(description="What is wrong, and what is allowed.")
+    status: str = Field(json_schema_extra={"enum": list(STATUSES)})
+    details: list[ErrorDetail] = []
+
+
+class ErrorAnswer(_Answer):
+    """Google's error model (AIP-193)."""
+
+    error: ErrorStatus
 
 
 @router.get("/openapi.json", Access.NOBODY, "the description of this API, for programs")
@@ -149,13 +134,12 @@ def describe(app: FastAPI) -> dict[str, Any]:
     schemas = components["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    schemas[_ERROR] = _ERROR_SCHEMA
     google = discovery.described_methods()
-    for name, schema in discovery.described_schemas().items():
+    for name, schema in discovery.discovery_document()["schemas"].items():
         _add(schemas, name, _of_discovery(schema))
     access: AccessTable = app.state.access
     rows = {(row.method, row.path): row for row in access.rows}
-    kinds: set[type[BaseModel]] = set()
+    kinds: set[type[BaseModel]] = {ErrorAnswer}
     for context in contexts:
         for method in context.methods or ():
             operation = document["paths"][context.path_format][method.lower()]
@@ -242,12 +226,12 @@ def _in_path(name: str) -> dict[str, Any]:
 
 
 def _parameter(name: str, text: str) -> dict[str, Any]:
-    kind = discovery.described_parameters()[name]["type"]
+    kind = discovery.discovery_document()["parameters"][name]["type"]
     return {"name": name, "in": "query", "description": text, "schema": {"type": kind}}
 
 
 def _error(text: str) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": _REF.format(model=_ERROR)}}}
+    content = {"application/json": {"schema": {"$ref": _REF.format(model=ErrorAnswer.__name__)}}}
     return {"description": text, "content": content}
 
 

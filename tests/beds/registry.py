@@ -144,13 +144,6 @@ class Pauses(Registry):
             yield layer[start : start + size]
 
 
-class Drops(Registry):
-    """Closes the connection in the middle of each layer."""
-
-    def pieces(self, layer: bytes) -> Iterator[bytes]:
-        yield layer[: len(layer) // 2]
-
-
 @dataclass(frozen=True)
 class _Content:
     media_type: str

@@ -54,18 +54,6 @@ def test_module_that_is_not_installed_is_reported_with_replica_and_reason(servic
     assert "ModuleNotFoundError" in service.ok("jobs", "list")
 
 
-def test_package_that_cannot_be_installed_is_reported(service: Service) -> None:
-    package = service.program("print('never')\n", name="broken_pkg")
-    (package.parent / "setup.py").write_text("raise SystemExit('no metadata today')\n")
-    service.config(**local(), pythonModule="broken_pkg.task")
-    try:
-        code, printed = submit(service, "bad_package", "--package-path", "broken_pkg")
-    finally:
-        (package.parent / "setup.py").unlink()
-    assert code == 1
-    assert "no metadata today" in printed
-
-
 def test_killed_worker_is_named_and_the_gang_runs_again(service: Service) -> None:
     service.program(
         """
@@ -89,57 +77,6 @@ def test_killed_worker_is_named_and_the_gang_runs_again(service: Service) -> Non
     detail = json.loads(service.ok("jobs", "describe", "killed", "-o", "json", "--all"))
     assert [run["number"] for run in detail["runs"]] == [1, 2]
     assert detail["runs"][0]["verdict"]["replica"] == "worker-replica-0"
-
-
-VALID = "trainingInput:\n  scaleTier: CUSTOM\n  masterType: n1-standard-8\n  pythonModule: prog.task\n"
-
-
-WRONG = [
-    (VALID + "  wrokerCount: 1\n", "config.yaml:5", 'Did you mean "workerCount"?'),
-    (VALID + "  workerType: n1-standard-8\n  workerCount: two\n", "config.yaml:6", "must be a whole number"),
-    (VALID + "  nonsense: 1\n", "config.yaml:5", "nonsense"),
-    (VALID.replace("CUSTOM", "BASIC"), "config.yaml:3", "can only be set when scale_tier is CUSTOM"),
-    (
-        VALID + "  workerType: standard_gpu\n  workerCount: 1\n",
-        "config.yaml:5",
-        "all legacy or all Compute Engine",
-    ),
-    (VALID + "  runtimeVersion: 2.10\n", "config.yaml:5", "put it in quotes"),
-    ("trainingInput:\n  scaleTier: [CUSTOM\n", "config.yaml:", ""),
-    (
-        "trainingInput:\n  scaleTier: CUSTOM\n  masterType: local-1\n  masterConfig:\n    imageUri: gcr.io/p/i\n",
-        "config.yaml:5",
-        "container",
-    ),
-]
-
-
-def test_config_that_is_wrong_is_one_message_with_its_line_and_nothing_is_created(service: Service) -> None:
-    service.program("print('never')\n")
-    before = service.ok("jobs", "list")
-    mistakes = []
-    for text, where, message in WRONG:
-        (service.work / "config.yaml").write_text(text)
-        done = service.run("jobs", "submit", "training", "never", "--config", "config.yaml")
-        is_reported = done.returncode == 1 and where in done.stderr and message in done.stderr
-        if not is_reported or "Traceback" in done.stderr:
-            mistakes.append(f"{text}exited {done.returncode}, not {where} {message}: {done.stderr}")
-    assert not mistakes, "\n".join(mistakes)
-    assert service.ok("jobs", "list") == before
-
-
-def test_cancel_of_a_running_job_ends_the_job_and_its_stream(service: Service) -> None:
-    service.program("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
-    service.config(**local())
-    stream = service.start(
-        "jobs", "submit", "training", "to_cancel", "--config", "config.yaml", "--stream-logs"
-    )
-    service.wait_for("to_cancel", "RUNNING")
-    service.ok("jobs", "cancel", "to_cancel")
-    out, err = stream.communicate(timeout=60)
-    assert stream.returncode == 1
-    assert "cancelled by the user" in out + err
-    assert service.state("to_cancel") == "CANCELLED"
 
 
 def test_interrupted_stream_leaves_the_job_running_and_prints_how_to_resume(service: Service) -> None:

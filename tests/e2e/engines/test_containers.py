@@ -3,8 +3,6 @@
 import json
 import socket
 import subprocess
-import tarfile
-import textwrap
 
 import pytest
 
@@ -116,20 +114,6 @@ def test_script_in_a_container_is_stopped_and_its_files_are_kept(containers: Ser
     assert kept.read_text() == "lr: 0.1"
 
 
-def test_package_that_cannot_be_installed_fails_with_pips_words(containers: Service) -> None:
-    package = containers.work / "broken-1.0.tar.gz"
-    with tarfile.open(package, "w:gz") as archive:
-        archive.addfile(tarfile.TarInfo("broken-1.0/README"))
-    config = containers.config(scaleTier="BASIC", runtimeVersion="2.11")
-    done = containers.run(
-        *("jobs", "submit", "training", "broken", "--config", str(config)),
-        *("--packages", str(package), "--stream-logs"),
-    )
-    assert done.returncode == 1
-    message = containers.value("broken", "errorMessage")
-    assert message.startswith("The replica master 0 could not install its packages:")
-
-
 def test_custom_image_gets_the_tf_config_that_explain_prints(containers: Service, engine: Engine) -> None:
     config = image_job(
         containers,
@@ -166,24 +150,6 @@ def test_worker_image_defaults_to_the_masters_and_the_service_stops_it(
     assert "killed" not in printed
 
 
-def test_image_that_does_not_exist_fails_before_it_hangs(containers: Service, engine: Engine) -> None:
-    config = image_job(containers, engine, "", masterConfig={"imageUri": "127.0.0.1:1/team/trainer:1"})
-    containers.ok("jobs", "submit", "training", "missing", "--config", config)
-    until(lambda: "registry unreachable" in containers.ok("jobs", "describe", "missing"), 60, "the verdict")
-    containers.run("jobs", "cancel", "missing")
-    containers.wait_for("missing", "CANCELLED", "FAILED")
-
-
-def test_entry_point_that_does_not_exist_fails_with_its_name(containers: Service, engine: Engine) -> None:
-    master = {"imageUri": engine.base_image, "containerCommand": ["/app/train"]}
-    config = image_job(containers, engine, "", masterConfig=master)
-    done = containers.run("jobs", "submit", "training", "no_entry", "--config", config, "--stream-logs")
-    assert done.returncode == 1
-    assert containers.value("no_entry", "errorMessage") == (
-        "The replica master 0 could not be started: There is no program '/app/train' in its image."
-    )
-
-
 def test_out_of_memory_is_reported_with_the_limit(containers: Service, engine: Engine) -> None:
     script = "b = []\nwhile True: b.append(bytearray(1 << 24))"
     config = image_job(containers, engine, script, masterType="small")
@@ -193,26 +159,6 @@ def test_out_of_memory_is_reported_with_the_limit(containers: Service, engine: E
         "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL). "
         "Its memory limit is 0.2 GB."
     )
-
-
-def test_cancel_lets_the_program_save(containers: Service, engine: Engine) -> None:
-    script = textwrap.dedent(
-        """
-        import signal, sys, time
-        def save(*_):
-            print("saved", flush=True)
-            sys.exit(0)
-        signal.signal(signal.SIGTERM, save)
-        print("up", flush=True)
-        time.sleep(1000)
-        """
-    )
-    config = image_job(containers, engine, script)
-    containers.ok("jobs", "submit", "training", "cancelled", "--config", config)
-    containers.wait_for_line("cancelled", "up")
-    containers.ok("jobs", "cancel", "cancelled")
-    containers.wait_for("cancelled", "CANCELLED")
-    assert "saved" in containers.run("jobs", "stream-logs", "cancelled").stdout
 
 
 def test_agent_killed_while_containers_run_finds_them_again(containers: Service, engine: Engine) -> None:
@@ -230,13 +176,6 @@ def test_agent_killed_while_containers_run_finds_them_again(containers: Service,
         str(n) for n in range(100)
     ]
     assert "run 2" not in containers.ok("jobs", "describe", "orphaned").lower()
-
-
-def test_job_dir_outside_of_what_the_agent_may_mount_is_refused(containers: Service, engine: Engine) -> None:
-    config = image_job(containers, engine, "", jobDir="/etc/trainyard-job")
-    done = containers.run("jobs", "submit", "training", "outside", "--config", config, "--stream-logs")
-    assert done.returncode == 1
-    assert "may mount only directories below" in containers.value("outside", "errorMessage")
 
 
 def test_down_leaves_no_container(containers: Service, engine: Engine) -> None:

@@ -3,40 +3,16 @@
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import docker.errors
 import psutil
 import pytest
 
 from beds import engines
 from beds.engines import Engine, NoEngine, OwnEngine
-from beds.registry import Drops, Hangs, Pauses, Registry, RequiresAuth
 
 LABEL = "trainyard-test-fixtures"
-DEADLINE_S = 60.0
-
-
-@pytest.fixture
-def image(engine: Engine) -> Iterator[str]:
-    """A small one that no engine has seen before: what is here already would not be pulled."""
-    files = {"noise": os.urandom(4 << 20)}
-    name = engine.build(f"{LABEL}-{uuid.uuid4().hex[:8]}", "FROM scratch\nCOPY noise /noise\n", files)
-    yield name
-    for found in engine.client().images.list():
-        for tag in found.tags:
-            if name in tag:
-                engine.client().images.remove(tag)
-
-
-def offered(registry: Registry, engine: Engine, image: str) -> str:
-    """The image is in the registry alone."""
-    name = registry.add(engine, image, f"{image}:1")
-    engine.client().images.remove(image)
-    return name
 
 
 def sleeper(engine: Engine) -> Any:
@@ -74,36 +50,6 @@ def test_leftovers_are_told_by_kind_and_name(engine: Engine) -> None:
         network.remove()
         volume.remove()
     assert engine.remaining(label) == []
-
-
-def test_build_adds_files_to_the_base_image(engine: Engine) -> None:
-    dockerfile = f"FROM {engine.base_image}\nCOPY say.py /say.py\n"
-    name = engine.build(f"{LABEL}-built", dockerfile, {"say.py": b"print('built')"})
-    try:
-        assert engine.client().containers.run(name, ["python3", "/say.py"], remove=True) == b"built\n"
-    finally:
-        engine.client().images.remove(name)
-
-
-def test_own_engine_restart_ends_its_containers(own_engine: OwnEngine) -> None:
-    container = sleeper(own_engine)
-    own_engine.restart()
-    assert own_engine.client().containers.get(container.id).status == "exited"
-
-
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_own_engine_with_live_restore_finds_its_containers_again(own_engine: OwnEngine, how: str) -> None:
-    own_engine.restart(live_restore=True)
-    container = sleeper(own_engine)
-    container.reload()
-    pid = container.attrs["State"]["Pid"]
-    getattr(own_engine, how)()
-    with pytest.raises(docker.errors.DockerException):
-        own_engine.client()
-    assert psutil.pid_exists(pid)
-    own_engine.start(live_restore=True)
-    found = own_engine.client().containers.get(container.id)
-    assert (found.status, found.attrs["State"]["Pid"]) == ("running", pid)
 
 
 def test_two_engines_do_not_see_each_others_containers(engine: Engine, own_engine: OwnEngine) -> None:
@@ -150,67 +96,6 @@ def test_engine_that_cannot_come_up_says_why_and_leaves_nothing(
     ):
         pass
     assert traces(roots) == []
-
-
-def test_pull_from_a_registry_brings_the_image(engine: Engine, image: str) -> None:
-    config = engine.client().images.get(image).id
-    with Registry.start() as registry:
-        name = offered(registry, engine, image)
-        assert engine.client().images.pull(name).id == config
-
-
-@pytest.mark.parametrize(("unknown", "words"), [(":2", "manifest unknown"), ("-two:1", "name not known")])
-def test_pull_of_what_a_registry_does_not_have_is_not_found(
-    engine: Engine, image: str, unknown: str, words: str
-) -> None:
-    with Registry.start() as registry:
-        name = offered(registry, engine, image).removesuffix(":1")
-        with pytest.raises(docker.errors.NotFound, match=words):
-            engine.client().images.pull(name + unknown)
-
-
-def test_pull_that_requires_a_user_takes_the_right_one_alone(engine: Engine, image: str) -> None:
-    user, password = RequiresAuth.USER, RequiresAuth.PASSWORD
-    with RequiresAuth.start() as registry:
-        name = offered(registry, engine, image)
-        with pytest.raises(docker.errors.APIError, match="no basic auth credentials"):
-            engine.client().images.pull(name)
-        with pytest.raises(docker.errors.APIError, match="unauthorized"):
-            engine.client().images.pull(name, auth_config={"username": user, "password": "wrong"})
-        engine.client().images.pull(name, auth_config={"username": user, "password": password})
-
-
-def test_pull_that_hangs_goes_on_when_it_is_released(engine: Engine, image: str) -> None:
-    with Hangs.start() as registry, ThreadPoolExecutor() as threads:
-        name = offered(registry, engine, image)
-        pull = threads.submit(engine.client().images.pull, name)
-        assert registry.held.wait(DEADLINE_S)
-        assert not pull.done()
-        registry.released.set()
-        pull.result(DEADLINE_S)
-
-
-def test_pull_that_pauses_shows_its_progress(engine: Engine, image: str) -> None:
-    with Pauses.start() as registry:
-        name = offered(registry, engine, image)
-        shares = []
-        for printed in engine.client().api.pull(name, stream=True, decode=True):
-            detail = printed.get("progressDetail")
-            if detail and printed["status"] == "Downloading":
-                shares.append(detail["current"] / detail["total"])
-                registry.released.set()
-        assert 0 < min(shares) < 0.6
-        assert engine.client().images.get(name)
-
-
-def test_pull_that_is_cut_again_and_again_fails(engine: Engine, image: str) -> None:
-    """The engine asks once more for what is missing, as it is started by the tests."""
-    with Drops.start() as registry:
-        name = offered(registry, engine, image)
-        printed = list(engine.client().api.pull(name, stream=True, decode=True))
-        assert "unexpected EOF" in printed[-1]["error"]
-        with pytest.raises(docker.errors.APIError):
-            engine.client().images.get(name)
 
 
 def remembered_roots(monkeypatch: pytest.MonkeyPatch) -> list[str]:

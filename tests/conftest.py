@@ -91,8 +91,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_long(item: pytest.Item) -> bool:
-    """Whether only `make test-all` runs the test."""
-    return any(item.get_closest_marker(name) for name in ("long", "frameworks", "clients"))
+    """Whether only `make test-all` runs the test. The template's tests, which users copy, have no markers of ours."""
+    marks = any(item.get_closest_marker(name) for name in ("long", "frameworks", "clients"))
+    return marks or item.nodeid.removeprefix("trainer_template/tests/").partition("[")[0] in _LONG_TRAININGS
 
 
 def _starts_a_service(item: pytest.Item) -> bool:
@@ -122,6 +123,21 @@ _TRAINING = (
     "tests/e2e/test_training.py",
     "tests/chaos/test_training.py",
     "tests/unit/test_benchmarks.py",
+)
+_LONG_TRAININGS = (
+    "output/test_faulty_storage.py::"
+    "test_upload_that_fails_leaves_the_last_good_checkpoint_and_the_same_command_resumes_and_retries",
+    "parameter_servers/test_training.py::"
+    "test_sigterm_to_all_saves_and_the_same_command_resumes_with_another_number_of_servers",
+    "test_compilation.py::test_second_start_of_a_gang_and_its_evaluator_compiles_nothing_and_trains_bitwise_equal",
+    "test_equality.py::test_one_two_and_four_replicas_reach_the_same_parameters",
+    "test_own.py::test_model_in_one_file_trains_equally_on_one_replica_on_two_then_one_and_after_a_kill",
+    "test_packaging.py::test_sdist_of_a_copy_has_every_module_and_trains_the_model_of_the_readme",
+    "test_training.py::test_early_stopping_exports_the_best_state_also_after_a_kill_beside_histograms_and_traces",
+    "test_training.py::"
+    "test_exception_in_a_worker_or_kill_of_the_chief_ends_both_and_the_same_command_resumes_bitwise_equal",
+    "test_training.py::"
+    "test_sigterm_to_a_worker_in_an_evaluation_stops_all_and_the_same_command_begins_with_it",
 )
 _BROWSER = "tests/browser/"
 

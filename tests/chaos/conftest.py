@@ -20,11 +20,6 @@ from chaos.service.services import Forge
 FEW = {"process": 3, "docker": 2, "kubernetes": 2}
 """Histories of each combination in an ordinary run of the tests."""
 DATABASES = ("sqlite", "postgresql")
-CONTAINERS: dict[str, tuple[pytest.MarkDecorator, ...]] = {
-    "process": (),
-    "docker": (pytest.mark.containers,),
-    "kubernetes": (),
-}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -43,13 +38,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param(
                 (runtime, database, seed() + number),
                 id=f"{runtime}-{database}-{seed() + number}",
-                marks=CONTAINERS[runtime],
+                marks=_marks(runtime, number),
             )
             for runtime in option("--chaos-runtime") or RUNTIMES
             for database in option("--chaos-database") or DATABASES
             for number in range(few[runtime] if asked[runtime] is None else asked[runtime])
         ],
     )
+
+
+def _marks(runtime: str, number: int) -> list[pytest.MarkDecorator]:
+    """The first history with processes is no long test."""
+    marks = [pytest.mark.containers] if runtime == "docker" else []
+    return marks if runtime == "process" and number == 0 else [*marks, pytest.mark.long]
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:

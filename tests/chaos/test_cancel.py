@@ -10,14 +10,19 @@ from chaos.invariants import check
 from chaos.service.artifacts import keep_on_failure
 from trainyard_protocol.states import JobState
 
-pytestmark = [pytest.mark.long, pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 EACH = {"process": 2, "docker": 1, "kubernetes": 1}
 """Jobs for each stage of a life."""
 
 
 @pytest.mark.parametrize(
-    "sweep", ["process", "kubernetes", pytest.param("docker", marks=pytest.mark.containers)]
+    "sweep",
+    [
+        "process",
+        pytest.param("kubernetes", marks=pytest.mark.long),
+        pytest.param("docker", marks=(pytest.mark.long, pytest.mark.containers)),
+    ],
 )
 def test_cancel_at_any_moment_ends_cancelled_or_in_what_was_truly_reached(
     sweep: plan.Runtime, sweep_place: Place, chaos_seed: int

@@ -15,7 +15,7 @@ from chaos.history import History, Place
 from chaos.invariants import check
 from chaos.service.artifacts import keep_on_failure
 
-pytestmark = [pytest.mark.long, pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 MOST_SERVERS = {"sqlite": 1, "postgresql": 2}
 

@@ -266,7 +266,6 @@ def test_first_of_two_failures_within_a_second_is_the_first_in_order(failures: F
     assert firsts == dict.fromkeys(range(3), 3)
 
 
-@pytest.mark.long
 def test_log_that_is_rotated_is_complete_where_it_was_followed_and_says_its_gap_where_not(
     failures: Failures,
 ) -> None:
@@ -415,7 +414,6 @@ def _only_on(bed: Bed, node: str) -> Iterator[None]:
             bed.cordon(other, False)
 
 
-@pytest.mark.long
 def test_replicas_go_on_while_kubelet_api_server_and_etcd_are_killed(
     kubernetes: Bed, kubernetes_lab: KubernetesLab
 ) -> None:
@@ -441,7 +439,6 @@ def test_replicas_go_on_while_kubelet_api_server_and_etcd_are_killed(
     assert driver.lab.remaining(RUN) == []
 
 
-@pytest.mark.long
 def test_start_in_which_the_api_server_is_killed_is_given_back_with_what_was_made(
     kubernetes: Bed, kubernetes_lab: KubernetesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,7 +462,6 @@ def test_start_in_which_the_api_server_is_killed_is_given_back_with_what_was_mad
     _is_given_back(driver, Reason.GIVEN_BACK, "does not answer")
 
 
-@pytest.mark.long
 def test_run_that_the_cluster_does_not_allow_is_refused_and_one_over_a_quota_given_back(
     kubernetes: Bed, api: KubeApi, kubernetes_lab: KubernetesLab, tmp_path: Path
 ) -> None:

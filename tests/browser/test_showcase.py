@@ -33,7 +33,7 @@ PAGES = {
     "new": f"/new?from=research/{RUNNING}",
 }
 
-DRAWN = {"metrics": ".main-svg", "job": "figure.chart svg"}
+DRAWN = {"metrics": "canvas", "job": "figure.chart svg"}
 """Selector of what scripts draw, for each page that is complete with it."""
 
 

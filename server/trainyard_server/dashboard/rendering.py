@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 
 import trainyard_protocol
 from trainyard_protocol.views.health import sized
+from trainyard_server.dashboard.frame import Frame
 from trainyard_server.dashboard.static_files import static_url, static_version
 
 LIVE = "live_"
@@ -167,25 +168,16 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-_SPARK_WIDTH, _SPARK_HEIGHT, _MARGIN = 72.0, 18.0, 1.5
-
-
 def spark(points: Sequence[tuple[float, float]], label: str) -> Markup:
     """Sparkline, 72 by 18, of (step, value) in the order of the steps; empty for fewer than two finite points."""
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if len(finite) < 2:
         return Markup("")
-    low_x, high_x = finite[0][0], finite[-1][0]
-    low_y, high_y = min(y for _, y in finite), max(y for _, y in finite)
-    per_step = (_SPARK_WIDTH - 2 * _MARGIN) / ((high_x - low_x) or 1.0)
-    per_value = (_SPARK_HEIGHT - 2 * _MARGIN) / ((high_y - low_y) or 1.0)
-    path = " ".join(
-        f"{_MARGIN + (x - low_x) * per_step:.1f},{_SPARK_HEIGHT - _MARGIN - (y - low_y) * per_value:.1f}"
-        for x, y in finite
-    )
+    values = [y for _, y in finite]
+    frame = Frame(72, 18, finite[0][0], finite[-1][0], min(values), max(values), margin=1.5)
     return _html(
         f'<svg class="spark" viewBox="0 0 72 18" width="72" height="18" role="img" aria-label="{escape(label)}">'
-        f'<polyline points="{path}" fill="none"/></svg>'
+        f'<path d="{frame.path(finite)}" fill="none"/></svg>'
     )
 
 

@@ -1,10 +1,11 @@
-"""Chart of a job's main metric, and of its variants such as `val_loss`, as SVG paths. Pure."""
+"""Charts of a job's metrics, each with its variants such as `val_loss`, as SVG paths. Pure."""
 
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainyard_server.dashboard.frame import Frame
 from trainyard_server.domain.metrics.results import MetricResult
 
 WIDTH, HEIGHT = 600.0, 150.0
@@ -29,9 +30,10 @@ class ResultLine:
 
 @dataclass(frozen=True, slots=True)
 class ResultChart:
-    """Curves from `low` to `high`, over the steps from `first` to `last`."""
+    """Curves from `low` to `high`, over the steps from `first` to `last`. `base` is what their names have in common."""
 
     name: str
+    base: str
     lines: Sequence[ResultLine]
     low: float
     high: float
@@ -41,8 +43,19 @@ class ResultChart:
 
 def result_chart(results: Sequence[MetricResult]) -> ResultChart | None:
     """The chart of the first metric; None where it has fewer than two finite points."""
-    if not results:
-        return None
+    return _chart(results) if results else None
+
+
+def first_charts(results: Sequence[MetricResult]) -> list[ResultChart]:
+    """A chart for the metrics that belong together, in the order of the first of each."""
+    groups: dict[str, list[MetricResult]] = {}
+    for one in results:
+        groups.setdefault(_base(one.name), []).append(one)
+    charts = [_chart(group) for group in groups.values()]
+    return [chart for chart in charts if chart is not None]
+
+
+def _chart(results: Sequence[MetricResult]) -> ResultChart | None:
     base = _base(results[0].name)
     drawn = [one for one in results if _base(one.name) == base and len(_finite(one)) > 1][:_LINES]
     if results[0] not in drawn:
@@ -50,17 +63,11 @@ def result_chart(results: Sequence[MetricResult]) -> ResultChart | None:
     points = [point for one in drawn for point in _finite(one)]
     steps, values = [step for step, _ in points], [value for _, value in points]
     low, high, first, last = min(values), max(values), min(steps), max(steps)
-
-    def path(one: MetricResult) -> str:
-        across = WIDTH / ((last - first) or 1)
-        up = (HEIGHT - 2 * _MARGIN) / ((high - low) or 1.0)
-        return "M" + "L".join(
-            f"{(step - first) * across:.1f} {HEIGHT - _MARGIN - (value - low) * up:.1f}"
-            for step, value in _finite(one)
-        )
-
-    lines = [ResultLine(one.name, path(one), number) for number, one in enumerate(drawn, start=1)]
-    return ResultChart(results[0].name, lines, low, high, first, last)
+    frame = Frame(WIDTH, HEIGHT, first, last, low, high, _MARGIN)
+    lines = [
+        ResultLine(one.name, frame.path(_finite(one)), number) for number, one in enumerate(drawn, start=1)
+    ]
+    return ResultChart(results[0].name, base, lines, low, high, first, last)
 
 
 def _finite(one: MetricResult) -> list[tuple[int, float]]:

@@ -17,7 +17,12 @@ from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
 
 _FOLDER = Path(__file__).parent / "static"
-_VENDOR = {"vendor/plotly.min.js": ("plotly", "package_data/plotly.min.js")}
+# A plug-in of Metaflow, of which no Python is imported, nor any package.
+_UPLOT = "card_uplot/plugins/cards/uplot/uplot"
+_VENDOR = {
+    "vendor/uPlot.js": ("metaflow_extensions", f"{_UPLOT}/uPlot.iife.min.js"),
+    "vendor/uPlot.css": ("metaflow_extensions", f"{_UPLOT}/uPlot.min.css"),
+}
 _IMMUTABLE = "public, max-age=31536000, immutable"
 _COMPRESSED = ("text/", "image/svg+xml")
 

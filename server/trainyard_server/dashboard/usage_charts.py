@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from trainyard_protocol.views.health import sized
 from trainyard_protocol.views.usage import UsageSeries, UsageView
+from trainyard_server.dashboard.frame import Frame, path
 
 WIDTH, HEIGHT = 300.0, 56.0
 """View box of a chart; the page stretches it."""
@@ -79,24 +80,24 @@ def usage_charts(view: UsageView) -> UsageCharts:
 
 def _charts(series: UsageSeries, start: datetime, whole: float) -> Iterator[UsageChart]:
     offsets = [(at - start).total_seconds() for at in series.time]
-    frame = _Frame(series.task, offsets, whole)
+    replica = _Replica(series.task, offsets, whole)
     cores = f" of {series.cpus}" if series.cpus else ""
-    yield frame.chart("cpu", "CPU", "cores", {"CPU": series.cpu}, series.cpus, f"{cores} cores")
+    yield replica.chart("cpu", "CPU", "cores", {"CPU": series.cpu}, series.cpus, f"{cores} cores")
     memory = f" of {sized(series.memory_given)}" if series.memory_given else ""
     given = series.memory_given
-    yield frame.chart("memory", "Memory", "bytes", {"Memory": series.memory_bytes}, given, memory)
+    yield replica.chart("memory", "Memory", "bytes", {"Memory": series.memory_bytes}, given, memory)
     if series.gpus:
         devices = dict(enumerate(series.gpus.values()))
         shares = {f"GPU {index}": device.utilization for index, device in devices.items()}
-        yield frame.chart("gpu", "GPU busy", "share", shares, 1, "")
+        yield replica.chart("gpu", "GPU busy", "share", shares, 1, "")
         taken: dict[str, Values] = {f"GPU {index}": device.memory_bytes for index, device in devices.items()}
         total = max(device.memory_total for device in devices.values())
         of_total = f" of {sized(total)}" if total else ""
-        yield frame.chart("gpu-memory", "GPU memory", "bytes", taken, total, of_total)
+        yield replica.chart("gpu-memory", "GPU memory", "bytes", taken, total, of_total)
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class _Replica:
     task: str
     offsets: Sequence[float]
     whole: float
@@ -129,15 +130,16 @@ class _Frame:
         )
 
     def _paths(self, values: Values, top: float) -> tuple[str, str]:
-        path, area = [], []
+        frame = Frame(WIDTH, HEIGHT, 0, self.whole, 0, top)
+        lines, areas = [], []
         for stretch in self._stretches(values):
-            xy = [(offset / self.whole * WIDTH, HEIGHT - value / top * HEIGHT) for offset, value in stretch]
-            if len(xy) == 1:  # a point alone is a short dash
-                xy = [(max(0.0, xy[0][0] - 1.5), xy[0][1]), (min(WIDTH, xy[0][0] + 1.5), xy[0][1])]
-            line = "L".join(f"{x:.1f} {y:.1f}" for x, y in xy)
-            path.append(f"M{line}")
-            area.append(f"M{xy[0][0]:.1f} {HEIGHT:.0f}L{line}L{xy[-1][0]:.1f} {HEIGHT:.0f}Z")
-        return "".join(path), "".join(area)
+            places = [frame.at(*point) for point in stretch]
+            if len(places) == 1:  # a point alone is a short dash
+                x, y = places[0]
+                places = [(max(0.0, x - 1.5), y), (min(WIDTH, x + 1.5), y)]
+            lines.append(path(places))
+            areas.append(path([(places[0][0], HEIGHT), *places, (places[-1][0], HEIGHT)]) + "Z")
+        return "".join(lines), "".join(areas)
 
     def _stretches(self, values: Values) -> Iterator[list[tuple[float, float]]]:
         """Points without a gap between them: nothing is drawn where nothing was measured."""

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from trainyard_protocol.wire.logs import LogChunk, LogLine
 
 Open = Callable[..., Page]
 
+PAGE = "/projects/p/jobs/cnn_small/metrics"
 MASTER, WORKER = "master-replica-0", "worker-replica-0"
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -34,11 +36,10 @@ def training(seed: int, steps: int = 1000, rate: float = 300.0) -> list[str]:
     for step in range(10, steps + 1, 10):
         loss = 2.3 * math.exp(-step / rate) + 0.15 + chance.uniform(-0.05, 0.05)
         spike = 1.5 if step == 620 else 0.0
-        epoch = 1 + (step - 1) // 400
         lines.append(
             progress(
                 step,
-                epoch=epoch,
+                epoch=1 + (step - 1) // 400,
                 epochs=5,
                 loss=round(loss + spike, 4),
                 accuracy=round(1 - loss / 3, 4),
@@ -96,77 +97,101 @@ def lab(dashboard: DashboardServer) -> Lab:
 
 
 def card(page: Page, metric: str) -> Any:
-    return page.locator(f'.chart-card[data-metric="{metric}"]')
+    return page.locator(f'.chart-card:not(.painted)[data-metric="{metric}"]')
 
 
 def drawn(page: Page, metric: str = "loss") -> Any:
-    drawn = card(page, metric)
-    drawn.scroll_into_view_if_needed()
-    expect(drawn.locator(".main-svg").first).to_be_visible(timeout=30_000)
-    return drawn
+    shown = card(page, metric)
+    shown.scroll_into_view_if_needed()
+    expect(shown.locator("canvas")).to_be_visible()
+    return shown
+
+
+CHART = """(metric) => {
+  const { picture, plot } = document.querySelector(`.chart-card:not(.painted)[data-metric="${metric}"] .chart`) ?? {};
+  const { lines } = picture ?? {};
+  return %s;
+}"""
+"""A value of what is drawn."""
 
 
 def chart(page: Page, what: str, metric: str = "loss") -> Any:
-    """A value of the library's input."""
-    return page.evaluate(
-        f"""(metric) => {{
-          const plot = document.querySelector(`.chart-card[data-metric="${{metric}}"] .chart`);
-          return {what};
-        }}""",
-        metric,
-    )
+    return page.evaluate(CHART % what, metric)
 
 
 def eventually(page: Page, what: str, metric: str = "loss") -> None:
-    page.wait_for_function(
-        f"""(metric) => {{
-          const plot = document.querySelector(`.chart-card[data-metric="${{metric}}"] .chart`);
-          return plot && plot.data && ({what});
-        }}""",
-        arg=metric,
-    )
+    page.wait_for_function(CHART % f"picture && ({what})", arg=metric)
 
 
-@pytest.mark.parametrize("viewport", Viewport)
-def test_curves_are_shown(lab: Lab, open_page: Open, shot: Callable[..., Path], viewport: Viewport) -> None:
+def range_of(page: Page) -> tuple[float, float]:
+    low, high = chart(page, "[plot.scales.x.min, plot.scales.x.max]")
+    return low, high
+
+
+def test_curves_are_shown(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
     lab.trains()
-    page = open_page("/projects/p/jobs/cnn_small/metrics", viewport=viewport)
-    drawn(page)
-    expect(page.locator("#where")).to_have_text("Step 1,000 of 2,000 · epoch 3 of 5")
-    expect(page.locator(".chart-card h2")).to_have_text(["loss", "accuracy", "examples_per_second"])
-    rows = card(page, "loss").locator("tbody tr")
-    expect(rows.nth(0)).to_contain_text("loss")
-    expect(rows.nth(1)).to_contain_text("held_out_loss")
-    expect(rows.nth(1)).to_contain_text("1,000")
-    assert axe(page, viewport) == []
-    drawn(page, "examples_per_second")
-    shot(page, f"metrics-{viewport.name.lower()}")
+    for viewport in Viewport:
+        page = open_page(PAGE, viewport=viewport)
+        drawn(page)
+        expect(page.locator("#where")).to_have_text("Step 1,000 of 2,000 · epoch 3 of 5")
+        expect(page.locator(".chart-card h2")).to_have_text(["loss", "accuracy", "examples_per_second"])
+        rows = card(page, "loss").locator("tbody tr")
+        expect(rows.nth(0)).to_contain_text("loss")
+        expect(rows.nth(1)).to_contain_text("held_out_loss")
+        expect(rows.nth(1)).to_contain_text("1,000")
+        assert axe(page, viewport) == []
+        drawn(page, "examples_per_second")
+        shot(page, f"metrics-{viewport.name.lower()}")
 
 
-def test_job_without_metrics_shows_how_to_report_them(
+def test_first_curves_are_the_servers(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
+    lab.trains()
+    page = open_page("/")
+    page.route("**/vendor/*.js", lambda route: route.abort())
+    page.route("**/metrics?*", lambda route: None)  # no answer
+    page.goto(PAGE)
+    expect(page.locator(".painted h2")).to_have_text(["loss", "accuracy", "examples_per_second"])
+    expect(page.locator('.painted[data-metric="loss"] path')).to_have_count(2)
+    shot(page, "metrics-first")
+    page.errors = page.errors.clear()  # type: ignore[attr-defined]
+
+
+def test_job_without_metrics_shows_how_to_report_them_then_its_curves(
     lab: Lab, open_page: Open, shot: Callable[..., Path]
 ) -> None:
-    page = open_page("/projects/p/jobs/cnn_small/metrics")
+    page = open_page(PAGE)
     expect(page.get_by_role("heading", name="No metrics yet")).to_be_visible()
     expect(page.get_by_role("button", name="Copy the line")).to_be_visible()
     expect(page.locator("#metrics")).to_be_hidden()
     shot(page, "metrics-empty")
     assert axe(page) == []
-    lab.says(progress(1, loss=3.5))
-    drawn(page)
+    name = "<img src=x onerror=alert(1)><b>loss</b>"
+    lab.says(progress(1, **{name: 1}), progress(2, **{name: 2}))
+    shown = page.locator(".chart-card")
+    expect(shown.locator("canvas")).to_be_visible()
     expect(page.get_by_role("heading", name="No metrics yet")).to_be_hidden()
+    expect(shown.locator("h2")).to_have_text(name)
+    box = shown.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 5, box["y"] + box["height"] / 2)
+    expect(shown.locator(".chart-hover")).to_have_text(f"{name}: 1, step 1")
+    assert page.locator("main img").count() == 0
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    assert download.value.suggested_filename == "cnn_small-metrics.csv"
+    assert download.value.path().read_text().splitlines()[1].startswith(f"1,{MASTER},{name},1,2026-")
 
 
 def test_new_points_come_by_themselves_and_the_zoom_stays(lab: Lab, open_page: Open) -> None:
     lab.says(*(progress(step, loss=1 / step) for step in range(1, 101)))
-    page = open_page("/projects/p/jobs/cnn_small/metrics")
+    page = open_page(PAGE)
     drawn(page)
-    eventually(page, "plot.data[0].x.length === 100")
+    eventually(page, "lines[0].x.length === 100")
     lab.says(progress(101, loss=7.5))
-    eventually(page, "plot.data[0].x.at(-1) === 101")
+    eventually(page, "lines[0].x.at(-1) === 101")
     expect(card(page, "loss").locator("tbody tr")).to_contain_text("7.5")
 
-    where = page.locator(".chart .nsewdrag").first
+    where = page.locator(".chart .u-over")
     where.scroll_into_view_if_needed()
     box = where.bounding_box()
     assert box is not None
@@ -174,127 +199,115 @@ def test_new_points_come_by_themselves_and_the_zoom_stays(lab: Lab, open_page: O
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.52, steps=8)
     page.mouse.up()
-    expect(page.get_by_role("button", name="Reset zoom")).to_be_visible()
-    low, high = chart(page, "plot.layout.xaxis.range")
+    reset = page.get_by_role("button", name="Reset zoom")
+    expect(reset).to_be_visible()
+    low, high = range_of(page)
     assert 20 < low < 35
     assert 70 < high < 85
     lab.says(progress(102, loss=0.25), progress(103, loss=0.25))
-    eventually(page, "plot.data[0].x.at(-1) === 103")
-    assert chart(page, "plot.layout.xaxis.range") == [low, high]
-    page.get_by_role("button", name="Reset zoom").click()
-    eventually(page, "plot._fullLayout.xaxis.range[1] > 100")
-    expect(page.get_by_role("button", name="Reset zoom")).to_be_hidden()
+    eventually(page, "lines[0].x.at(-1) === 103")
+    light = chart(page, "plot.series[1].stroke()")
+    for _ in range(2):
+        page.locator("#theme").click()  # light by hand, then dark
+    eventually(page, f"plot.series[1].stroke() !== {light!r}")
+    assert range_of(page) == (low, high)
+    reset.click()
+    eventually(page, "plot.scales.x.max > 100")
+    expect(reset).to_be_hidden()
 
 
 def test_zoomed_in_a_long_curve_has_all_of_its_points(lab: Lab, open_page: Open) -> None:
     for start in range(0, 12_000, 3000):
         lab.says(*(progress(step, loss=step % 7) for step in range(start, start + 3000)))
-    page = open_page("/projects/p/jobs/cnn_small/metrics")
+    page = open_page(PAGE)
     drawn(page)
-    eventually(page, "plot.data[0].x.length > 100 && plot.data[0].x.length <= 1000")
+    eventually(page, "lines[0].x.length > 100 && lines[0].x.length <= 1000")
     figure = card(page, "loss").locator(".chart")
     figure.focus()
     for _ in range(6):
-        before = chart(page, "plot.layout.xaxis.range[0]")
+        before, _ = range_of(page)
         figure.press("+")
-        page.wait_for_function(
-            "before => document.querySelector('.chart').layout.xaxis.range[0] !== before", arg=before
-        )
-    low, high = chart(page, "plot.layout.xaxis.range")
+        eventually(page, f"plot.scales.x.min !== {before}")
+    low, high = range_of(page)
     assert 150 < high - low < 250
-    eventually(page, f"plot.data[0].x.filter((x) => x >= {low} && x <= {high}).length >= {int(high - low)}")
+    eventually(page, f"lines[0].x.filter((x) => x >= {low} && x <= {high}).length >= {int(high - low)}")
     figure.press("0")
-    eventually(page, "plot.data[0].x.length <= 1000")
+    eventually(page, "lines[0].x.length <= 1000")
 
 
-def test_choices_are_in_the_address(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
-    lab.trains()
-    page = open_page("/projects/p/jobs/cnn_small/metrics")
-    drawn(page)
-    page.get_by_label("Smoothing").fill("0.6")
-    page.get_by_label("X axis").select_option("time")
-    card(page, "loss").get_by_role("button", name="Log").click()
-    field = page.get_by_role("combobox", name="Compare with")
-    field.fill("wide")
-    expect(page.locator("#compare-list li")).to_have_count(1)
-    field.press("Enter")
-    expect(page.locator("#compared")).to_contain_text("research/cnn_wide")
-    chosen = "with=research/cnn_wide&smooth=0.6&log=loss&x=time"
-    assert page.url.endswith(f"/metrics?{chosen}")
-    page.reload()
-    drawn(page)
-    eventually(page, "plot.data.length === 8")
-    assert chart(page, "plot.layout.yaxis.type") == "log"
-    assert chart(page, "plot.layout.xaxis.title.text") == "minutes since the start"
-    assert page.get_by_label("Smoothing").input_value() == "0.6"
-    assert chart(page, "plot.data.map((line) => line.opacity)").count(0.28) == 4
-    assert len(set(chart(page, "plot.data.map((line) => line.line.color)"))) == 2
-    names = card(page, "loss").locator("tbody th")
-    expect(names).to_have_text(
-        ["cnn_small · loss", "cnn_small · held_out_loss", "cnn_wide · loss", "cnn_wide · held_out_loss"]
-    )
-    shot(page, "metrics-compare")
-    assert axe(page) == []
-    page.get_by_role("button", name="Without research/cnn_wide").click()
-    eventually(page, "plot.data.length === 4")
-    assert "with=" not in page.url
-
-
-def test_compared_job_is_asked_for_again_while_its_first_answer_is_late(lab: Lab, open_page: Open) -> None:
+def test_jobs_are_compared_and_choices_are_in_the_address(
+    lab: Lab, open_page: Open, shot: Callable[..., Path]
+) -> None:
     lab.trains()
     lab.dashboard.submit("cnn_deep", project="research")
-    page = open_page("/projects/p/jobs/cnn_small/metrics")
+    page = open_page(PAGE)
     drawn(page)
     held: list[Route] = []
     page.route("**/jobs/cnn_wide/metrics?*", lambda route: held.append(route))
     for job in ("wide", "deep"):  # each asks for all compared jobs
         field = page.get_by_role("combobox", name="Compare with")
         field.fill(job)
-        expect(page.locator("#compare-list li")).to_have_count(1)
+        expect(page.locator("#compare-list li")).to_have_text([re.compile(f"^cnn_{job}")])
         with page.expect_response(lambda answer: answer.url.endswith("/jobs/cnn_wide")):
             field.press("Enter")
     page.wait_for_timeout(100)  # for a second request
-    assert len(held) == 1
+    assert len(held) == 1, "it is asked for again while its first answer is late"
     page.unroute("**/jobs/cnn_wide/metrics?*")  # what is held goes on
-    eventually(page, "plot.data.length === 4")
-
-
-def test_smoothing_is_exponential_and_the_raw_curve_stays(lab: Lab, open_page: Open) -> None:
-    values = [1.0, 0.0, 1.0, 0.0]
-    lab.says(*(progress(step, loss=value) for step, value in enumerate(values)))
-    page = open_page("/projects/p/jobs/cnn_small/metrics?smooth=0.5")
+    eventually(page, "lines.length === 4")
+    page.get_by_role("button", name="Without research/cnn_deep").click()
+    page.get_by_label("Smoothing").fill("0.6")
+    page.get_by_label("X axis").select_option("time")
+    card(page, "loss").get_by_role("button", name="Log").click()
+    assert page.url.endswith("/metrics?with=research/cnn_wide&smooth=0.6&log=loss&x=time")
+    page.reload()
     drawn(page)
-    raw, smooth = chart(page, "plot.data.map((line) => line.y)")
-    assert raw == values
-    assert smooth == pytest.approx([1.0, 1 / 3, 5 / 7, 1 / 3])
+    eventually(page, "lines.length === 8")
+    assert chart(page, "[picture.y.log, picture.x.title]") == [True, "minutes since the start"]
+    assert page.get_by_label("Smoothing").input_value() == "0.6"
+    assert chart(page, "lines.map((line) => line.opacity)").count(0.28) == 4
+    assert len(set(chart(page, "lines.map((line) => line.colour)"))) == 2
+    expect(card(page, "loss").locator("tbody th")).to_have_text(
+        ["cnn_small · loss", "cnn_small · held_out_loss", "cnn_wide · loss", "cnn_wide · held_out_loss"]
+    )
+    shot(page, "metrics-compare")
+    assert axe(page) == []
+    page.get_by_role("button", name="Without research/cnn_wide").click()
+    eventually(page, "lines.length === 4")
+    assert "with=" not in page.url
 
 
-def test_loss_that_is_not_a_number_is_marked(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
-    lab.says(*training(1, 500), progress(510, loss=math.nan), progress(520, loss=math.inf))
-    page = open_page("/projects/p/jobs/cnn_small/metrics")
-    drawn(page)
-    flagged = "plot.data.find((line) => line.marker.symbol === 'x')"
-    assert chart(page, f"{flagged}.x") == [510, 520]
-    assert chart(page, f"{flagged}.text") == ["NaN", "∞"]
-    expect(card(page, "loss").locator("tbody tr").first).to_contain_text("∞")
-    shot(page, "metrics-nan")
-
-
-def test_resumed_run_continues_the_curve(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
+def test_raw_lost_and_unordinary_values_are_shown(
+    lab: Lab, open_page: Open, shot: Callable[..., Path]
+) -> None:
     lab.says(*training(1, 600))
     lab.agent.stopped(WORKER, run=lab.run)
     lab.agent.exit(code=139, reason=Reason.KILLED_BY_SIGNAL, run=lab.run)
     again = lab.start("cnn_small", after=1)
     resumed = [one for one in training(3, 900) if json.loads(one)["step"] > 400]
     lab.says(*resumed[: len(resumed) // 3], run=again)
-    page = open_page("/projects/p/jobs/cnn_small/metrics")
+    page = open_page(PAGE)
     drawn(page)
-    assert chart(page, "plot.layout.annotations.map((one) => one.text)") == ["run 2"]
-    steps = chart(page, "plot.data.find((line) => line.name === 'loss').x")
+    assert chart(page, "picture.events.map(({ text }) => text)") == ["run 2"]
+    steps = chart(page, "lines.find((line) => line.texts).x")
     assert steps == sorted(set(steps))
-    lost = chart(page, "plot.data.find((line) => line.name.startsWith('loss, lost')).x")
+    lost = chart(page, "lines.find((line) => line.opacity === 0.55).x")
     assert lost == list(range(steps[-1] + 10, 601, 10))
     shot(page, "metrics-resumed")
+
+    zigzag = [1.0, 0.0, 1.0, 0.0]
+    lab.says(*(progress(step, zigzag=value) for step, value in enumerate(zigzag, 701)), run=again)
+    lab.says(progress(710, loss=math.nan), progress(720, loss=math.inf), run=again)
+    crosses = "lines.find((line) => line.symbol === 'cross')"
+    eventually(page, crosses)
+    assert chart(page, f"{crosses}.x") == [710, 720]
+    assert chart(page, f"{crosses}.texts") == ["loss is NaN, step 710", "loss is ∞, step 720"]
+    expect(card(page, "loss").locator("tbody tr").first).to_contain_text("∞")
+    shot(page, "metrics-nan")
+    page.get_by_label("Smoothing").fill("0.5")
+    drawn(page, "zigzag")
+    raw, smooth = chart(page, "lines.map((line) => line.y)", "zigzag")
+    assert raw == zigzag
+    assert smooth == pytest.approx([1.0, 1 / 3, 5 / 7, 1 / 3])
 
 
 def test_replicas_have_colours_and_curves_can_be_hidden(
@@ -302,62 +315,29 @@ def test_replicas_have_colours_and_curves_can_be_hidden(
 ) -> None:
     lab.trains()
     lab.says(*training(5, rate=260.0), task=WORKER)
-    page = open_page("/projects/p/jobs/cnn_small/metrics?x=epoch")
+    page = open_page(f"{PAGE}?x=epoch")
     drawn(page)
     rows = card(page, "loss").locator("tbody th")
     expect(rows).to_have_text(
         ["loss · master", "loss · worker 0", "held_out_loss · master", "held_out_loss · worker 0"]
     )
-    assert chart(page, "plot.layout.xaxis.title.text") == "epoch"
-    eventually(page, "plot.data.length === 4")
+    assert chart(page, "picture.x.title") == "epoch"
+    eventually(page, "lines.length === 4")
     card(page, "loss").get_by_role("button", name="loss · worker 0", exact=True).click()
-    eventually(page, "plot.data.length === 3")
+    eventually(page, "lines.length === 3")
     shot(page, "metrics-replicas")
     page.get_by_label("Replica").select_option(label="worker 0")
-    eventually(page, "plot.data.length === 1")
+    eventually(page, "lines.length === 1")
     assert "task=worker-replica-0" in page.url
-
-
-def test_another_theme_colours_the_curves_anew(lab: Lab, open_page: Open) -> None:
-    lab.says(progress(1, loss=2), progress(2, loss=1))
-    page = open_page("/projects/p/jobs/cnn_small/metrics")
-    drawn(page)
-    light = chart(page, "plot.data[0].line.color")
-    for _ in range(2):
-        page.locator("#theme").click()  # light by hand, then dark
-    eventually(page, f"plot.data[0].line.color !== {light!r}")
-
-
-def test_names_are_text(lab: Lab, open_page: Open) -> None:
-    name = "<img src=x onerror=alert(1)><b>loss</b>"
-    lab.says(progress(1, **{name: 1}), progress(2, **{name: 2}))
-    page = open_page("/projects/p/jobs/cnn_small/metrics")
-    shown = page.locator(".chart-card")
-    expect(shown.locator(".main-svg").first).to_be_visible(timeout=30_000)
-    expect(shown.locator("h2")).to_have_text(name)
-    box = shown.locator(".chart").bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    expect(shown.locator(".hoverlayer")).to_contain_text("<b>loss</b>")
-    assert page.locator("main img").count() == 0
 
 
 def test_very_many_metrics_are_shown_some_at_a_time(lab: Lab, open_page: Open) -> None:
     for start in range(0, 100, 50):
         lab.says(progress(1, **{f"m{number}": number for number in range(start, start + 50)}))
-    page = open_page("/projects/p/jobs/cnn_small/metrics")
+    page = open_page(PAGE)
     expect(page.locator(".chart-card")).to_have_count(24)
     page.get_by_role("button", name="Show 24 more of 76").click()
     expect(page.locator(".chart-card")).to_have_count(48)
     page.get_by_label("Filter metrics").fill("m99")
     expect(page.locator(".chart-card")).to_have_count(1)
     assert page.url.endswith("?q=m99")
-
-
-def test_metrics_are_downloaded_as_csv(lab: Lab, open_page: Open) -> None:
-    lab.says(progress(1, loss=2), progress(2, loss=1))
-    page = open_page("/projects/p/jobs/cnn_small/metrics")
-    with page.expect_download() as download:
-        page.get_by_role("link", name="CSV").click()
-    assert download.value.suggested_filename == "cnn_small-metrics.csv"
-    assert download.value.path().read_text().splitlines()[1].startswith("1,master-replica-0,loss,1,2026-")

@@ -112,7 +112,7 @@ def test_study_is_shown(open_page: Open, shot: Callable[..., Path], viewport: Vi
     expect(page.locator("#live-now tbody tr")).to_have_count(1)
     for chart in ("#best-chart", "#scatter-chart"):
         page.locator(chart).scroll_into_view_if_needed()
-        expect(page.locator(f"{chart} .main-svg").first).to_be_visible(timeout=30_000)
+        expect(page.locator(f"{chart} canvas").first).to_be_visible(timeout=30_000)
     expect(page.locator("#live-importance tbody tr").first).to_contain_text("%")
     expect(rows(page)).to_have_count(12)
     expect(rows(page).first).to_contain_text("best")  # the best first

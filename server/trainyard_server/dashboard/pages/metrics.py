@@ -1,4 +1,5 @@
-"""Metrics page of a job. metrics.js reads the curves from the API when `curves_version` changes."""
+"""Metrics page of a job. The server draws the first picture; metrics.js reads the curves from the API when
+`curves_version` changes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from trainyard_protocol.views.views import JobDetail
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.pages.job_header import JOB, job_view
+from trainyard_server.dashboard.result_chart import first_charts
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.route_access import Access
 from trainyard_server.storage.events.notifier import log_topic
@@ -25,7 +27,13 @@ PYTHON = (
 def metrics(request: Request, cases: Cases, project: str, job_id: str) -> View:
     def more(_detail: JobDetail) -> Mapping[str, Any]:
         version, measured = cases.metrics.version(project, job_id)
-        return {"curves_version": version, "measured": measured, "line": LINE, "python": PYTHON}
+        return {
+            "curves_version": version,
+            "first_charts": lambda: first_charts(cases.metrics.results(project, job_id)),
+            "line": LINE,
+            "measured": measured,
+            "python": PYTHON,
+        }
 
     return job_view(
         request,

@@ -159,7 +159,7 @@ def test_answer_that_nobody_takes_is_given_up(running: Server) -> None:
         page = httpx.get(f"http://127.0.0.1:{running.port}/sign-in", timeout=60).text
         script = re.search(r"/static/[^\"/]+/", page)
         assert script is not None
-        connection.sendall(head(f"GET {script[0]}vendor/plotly.min.js") * 20)
+        connection.sendall(head(f"GET {script[0]}vendor/uPlot.js") * 200)
         peer = connection.getsockname()[1]
         eventually(lambda: peer not in peers(running))
 

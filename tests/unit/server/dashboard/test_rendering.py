@@ -47,7 +47,7 @@ def test_number_has_four_digits_that_count(value: float | None, text: str) -> No
 
 def test_spark_is_a_line_through_its_finite_points() -> None:
     drawn = rendering.spark([(0, 1.0), (5, float("nan")), (10, 0.0)], BAD)
-    assert 'points="1.5,1.5 70.5,16.5"' in drawn
+    assert 'd="M0.0 1.5L72.0 16.5"' in drawn
     assert "<script" not in drawn
     assert rendering.spark([(0, 1.0)], "one") == ""
     assert rendering.spark([(0, 2.0), (1, 2.0)], "flat") != ""

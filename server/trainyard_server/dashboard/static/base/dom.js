@@ -2,7 +2,15 @@
 
 /** `el("a", { href, class: "x", "aria-label": "y" }, "text", child)`; what is null or false is left out. */
 export function el(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
+  return filled(document.createElement(name), attributes, children);
+}
+
+/** The same in SVG. */
+export function svg(name, attributes = {}, ...children) {
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function filled(element, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
@@ -14,14 +22,8 @@ export function el(name, attributes = {}, ...children) {
 
 /** An icon of icons.svg by its name. */
 export function icon(name) {
-  const known = document.querySelector("svg use").getAttribute("href").split("#")[0];
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("class", "icon");
-  svg.setAttribute("aria-hidden", "true");
-  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
-  use.setAttribute("href", `${known}#${name}`);
-  svg.append(use);
-  return svg;
+  const file = document.querySelector("svg use").getAttribute("href").split("#")[0];
+  return svg("svg", { class: "icon", "aria-hidden": "true" }, svg("use", { href: `${file}#${name}` }));
 }
 
 /** `512 B`, `1.5 MiB`. */

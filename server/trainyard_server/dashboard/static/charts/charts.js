@@ -1,62 +1,162 @@
-// Charts with plotly, in the colours of the page. Updates keep the zoom. No other module calls plotly.
+// Charts of uPlot in the colours of the page. Updates keep the zoom. No other module calls uPlot.
+import { el } from "../base/dom.js";
 
-let loading = null;
-
-/** The chart library, fetched when the first chart is drawn. */
-function plotly() {
-  loading ??= new Promise((resolve, reject) => {
-    const restore = withoutStylesOfMaps();
-    const script = document.createElement("script");
-    script.src = new URL("vendor/plotly.min.js", import.meta.url).href;
-    script.addEventListener("load", () => {
-      restore();
-      resolve(window.Plotly);
-    });
-    script.addEventListener("error", () => {
-      restore();
-      loading = null;
-      script.remove();
-      reject(new Error("The charts cannot be loaded."));
-    });
-    document.head.append(script);
-  });
-  return loading;
-}
-
-let last = Promise.resolve();
-
-// Charts are drawn one after the other, and between two of them the browser handles events.
-function inTurn(draw) {
-  const mine = last.then(draw);
-  last = mine.catch(() => {}).then(() => new Promise((resolve) => setTimeout(resolve)));
-  return mine;
-}
-
-// The library's maps add an inline style sheet when they are loaded, which the Content-Security-Policy forbids. Maps are
-// not used: their styles are dropped. The library's own rules use insertRule, which is allowed.
-function withoutStylesOfMaps() {
-  const create = document.createElement;
-  document.createElement = function createElement(name, options) {
-    const element = create.call(document, name, options);
-    if (String(name).toLowerCase() === "style") Object.defineProperty(element, "textContent", { set() {}, get: () => "" });
-    return element;
-  };
-  return () => {
-    document.createElement = create;
-  };
-}
-
-export const COLOURS = 8;
-export const DASHES = ["solid", "7px,3px", "2px,2px", "9px,3px,2px,3px"];
+const COLOURS = 8;
+const DASHES = [[], [7, 3], [2, 2], [9, 3, 2, 3]];
+const NEAR = 30; // pixels from the pointer to a point that is shown
+const MARKED = 60; // points of a line that get a symbol
+const TICK_WIDTH = 64;
+const TICK_HEIGHT = 16;
+const WHOLE = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
 /** Style of line number `index` of a chart: a colour from 0, and dashes for readers who do not see colours. */
 export function styleOf(index) {
   return { colour: index % COLOURS, dash: DASHES[(index % 2) + 2 * (Math.floor(index / COLOURS) % 2)] };
 }
 
-/** Text escaped for the library, which reads some HTML. */
-export function plain(text) {
-  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+/**
+ * Content of a chart.
+ * @typedef {object} Line
+ * @property {number[]} x rising, except of points @property {(number|null)[]} y null: a gap
+ * @property {number} colour from 0 @property {number[]} [dash] @property {number} [width] @property {number} [opacity]
+ * @property {"circle"|"diamond"|"cross"} [symbol] marks points, some of them where there are many; crosses are red and
+ * lie at the upper edge, without y @property {string[]} [texts] of the points, shown on hover @property {boolean} [stepped] level
+ * until the next point @property {boolean} [points] no line @property {number[]} [shades] of the points, from 0 to 1
+ *
+ * @typedef {object} Axis
+ * @property {string} [title] @property {boolean} [log] @property {string[]} [order] names for the values 0, 1, 2, ...
+ * @property {boolean} [whole] has whole numbers alone @property {string} [key] with another key the axis loses its zoom
+ *
+ * @typedef {object} Picture
+ * @property {Line[]} lines @property {Axis} x @property {Axis} y
+ * @property {{x: number, text: string}[]} [events] upright lines with a word @property {boolean} [together] one hover for all
+ */
+export class Chart {
+  #element;
+  #onZoom;
+  #picture = null;
+  #plot = null;
+  #look = "";
+  #zoom = { x: null, y: null };
+  #keys = "";
+  #isSeen = false;
+  #watch;
+  #size;
+  #retheme = () => this.#draw();
+
+  /** @param {HTMLElement} element of a height; what it contains is replaced when the chart comes into sight
+   * @param {(range: [number, number]|null, isZoomed: boolean) => void} onZoom
+   * along x, null for all of it; and whether it is zoomed at all */
+  constructor(element, onZoom = () => {}) {
+    this.#element = element;
+    this.#onZoom = onZoom;
+    this.#watch = new IntersectionObserver((entries) => {
+      this.#isSeen = entries.at(-1).isIntersecting;
+      if (this.#isSeen) this.#draw();
+    }, { rootMargin: "300px" });
+    this.#watch.observe(element);
+    this.#size = new ResizeObserver(() => element.clientWidth && this.#plot?.setSize(sizeOf(element)));
+    this.#size.observe(element);
+    document.addEventListener("trainyard:theme", this.#retheme);
+    element.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  /** Shows a picture, as soon as the chart is in sight. @param {Picture} picture */
+  show(picture) {
+    this.#picture = picture;
+    const keys = JSON.stringify([picture.x, picture.y].map(({ key, log, order }) => [key, log, order]));
+    const isOther = this.#keys !== keys;
+    this.#keys = keys;
+    if (isOther && (this.#zoom.x || this.#zoom.y)) this.reset();
+    else this.#draw();
+  }
+
+  /** Resets the zoom. */
+  reset() {
+    this.#zoomTo({ x: null, y: null });
+  }
+
+  close() {
+    this.#watch.disconnect();
+    this.#size.disconnect();
+    document.removeEventListener("trainyard:theme", this.#retheme);
+    this.#plot?.destroy();
+    this.#plot = this.#picture = null;
+  }
+
+  #zoomTo(zoom) {
+    this.#zoom = zoom;
+    this.#draw();
+    this.#onZoom(zoom.x, Boolean(zoom.x || zoom.y));
+  }
+
+  #draw() {
+    const picture = this.#picture;
+    if (!picture || !this.#isSeen || !this.#element.clientWidth) return;
+    const theme = themed();
+    const look = JSON.stringify([theme, picture.x, picture.y, picture.together, picture.lines.map(({ x, y, texts, shades, ...style }) => style)]);
+    this.#element.picture = picture; // for whoever inspects the page
+    if (look === this.#look && this.#plot) return this.#plot.setData(aligned(picture.lines));
+    this.#look = look;
+    this.#plot?.destroy();
+    this.#element.replaceChildren();
+    this.#plot = new window.uPlot(this.#options(picture, theme), aligned(picture.lines), this.#element);
+    this.#element.plot = this.#plot;
+    this.#plot.over.addEventListener("dblclick", () => this.reset());
+    return undefined;
+  }
+
+  #options(picture, theme) {
+    const hover = el("div", { class: "chart-hover", hidden: true, "aria-hidden": "true" });
+    const isTouched = matchMedia("(pointer: coarse)").matches;
+    const bare = { paths: () => null, points: { show: false } };
+    return {
+      ...sizeOf(this.#element),
+      padding: [12, 18, 0, 0],
+      legend: { show: false },
+      cursor: { y: false, x: Boolean(picture.together), points: { show: false }, drag: { x: !isTouched, y: !isTouched, uni: 40, dist: 5, setScale: false } },
+      scales: {
+        x: { time: false, distr: picture.x.log ? 3 : 1, range: (_, low, high) => this.#zoom.x ?? wholeOf(this.#picture, low, high) },
+        y: { distr: picture.y.log ? 3 : 1, range: (_, low, high) => this.#zoom.y ?? heightOf(picture.y, low, high) },
+      },
+      axes: [axisOf(picture.x, theme, false), axisOf(picture.y, theme, true)],
+      series: [{}, ...picture.lines.map((line) => {
+        if (line.points || line.symbol === "cross") return bare;
+        const width = line.width ?? 1.75;
+        const paths = line.stepped ? { paths: window.uPlot.paths.stepped({ align: 1 }) } : {};
+        return { stroke: theme.colours[line.colour], width, dash: line.dash, alpha: line.opacity ?? 1, points: { show: false }, ...paths };
+      })],
+      hooks: {
+        ready: [(plot) => plot.over.append(hover)],
+        drawAxes: [(plot) => drawEvents(plot, this.#picture.events ?? [], theme)],
+        drawSeries: [(plot, index) => drawSymbols(plot, this.#picture.lines[index - 1], theme)],
+        setCursor: [(plot) => showHover(plot, hover, this.#picture)],
+        setSelect: [(plot) => this.#selected(plot)],
+      },
+    };
+  }
+
+  #selected(plot) {
+    const { left, top, width, height } = plot.select;
+    if (!width || !height) return;
+    const range = (scale, from, to) => [plot.posToVal(from, scale), plot.posToVal(to, scale)];
+    const zoom = { ...this.#zoom };
+    if (width < plot.over.clientWidth) zoom.x = range("x", left, left + width);
+    if (height < plot.over.clientHeight) zoom.y = range("y", top + height, top);
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.#zoomTo(zoom);
+  }
+
+  #key(event) {
+    if (!this.#plot || event.ctrlKey || event.altKey || event.metaKey) return;
+    const { over } = this.#plot;
+    const part = { "+": [0.25, 0.75], "-": [-0.5, 1.5], ArrowLeft: [-0.25, 0.75], ArrowRight: [0.25, 1.25] }[event.key];
+    if (event.key === "0") this.reset();
+    else if (part) this.#zoomTo({ ...this.#zoom, x: part.map((share) => this.#plot.posToVal(share * over.clientWidth, "x")) });
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
 }
 
 function themed() {
@@ -70,204 +170,180 @@ function themed() {
     strong: value("--line-strong"),
     surface: value("--surface"),
     bad: value("--bad"),
-    font: getComputedStyle(document.body).fontFamily,
+    font: `11px ${getComputedStyle(document.body).fontFamily}`,
   };
 }
 
-/**
- * Content of a chart.
- * @typedef {object} Line
- * @property {string} name shown on hover @property {number[]|Date[]} x @property {(number|null)[]} y null: a gap
- * @property {number} colour from 0 @property {string} [dash] @property {number} [width] @property {number} [opacity]
- * @property {string} [symbol] marks points, some of them where there are many @property {string} [hover] a template of
- * the library; none: no hover @property {any[]} [data] for the template @property {boolean} [fill]
- * down to zero @property {boolean} [stepped] level until the next point @property {boolean} [points] no line
- * @property {number[]} [shades] of the points, from 0 to 1 @property {boolean} [flag] a red cross at the upper edge; y is ignored
- *
- * @typedef {object} Axis
- * @property {string} [title] @property {"linear"|"log"|"date"|"category"} [type]
- * @property {string[]} [order] of categories @property {boolean} [whole] has whole numbers alone
- * @property {string} [suffix] @property {boolean} [zero] begins at zero @property {string} [key] with another key the
- * axis loses its zoom
- *
- * @typedef {object} Picture
- * @property {Line[]} lines @property {Axis} x @property {Axis} y
- * @property {{x: number, text: string}[]} [events] upright lines with a word @property {boolean} [together] one hover for all
- */
-export class Chart {
-  #element;
-  #onZoom;
-  #picture = null;
-  #drawn = false;
-  #drawing = null;
-  #seen = false;
-  #stale = false;
-  #watch;
-  #size;
-  #retheme = () => this.#redraw();
-
-  /** @param {HTMLElement} element of a height
-   * @param {(range: [number, number]|null, isZoomed: boolean) => void} onZoom
-   * along x, null for all of it; and whether it is zoomed at all */
-  constructor(element, onZoom = () => {}) {
-    this.#element = element;
-    this.#onZoom = onZoom;
-    this.#watch = new IntersectionObserver((entries) => {
-      this.#seen = entries.at(-1).isIntersecting;
-      if (this.#seen && this.#stale) this.#redraw();
-    }, { rootMargin: "300px" });
-    this.#watch.observe(element);
-    this.#size = new ResizeObserver(() => {
-      if (this.#drawn && element.clientWidth) window.Plotly.Plots.resize(element);
-    });
-    this.#size.observe(element);
-    document.addEventListener("trainyard:theme", this.#retheme);
-    element.addEventListener("keydown", (event) => this.#key(event));
-  }
-
-  /** Shows a picture, as soon as the chart is in sight. @param {Picture} picture */
-  show(picture) {
-    this.#picture = picture;
-    this.#redraw();
-  }
-
-  /** Resets the zoom. */
-  reset() {
-    if (this.#drawn) window.Plotly.relayout(this.#element, { "xaxis.autorange": true, "yaxis.autorange": true });
-  }
-
-  close() {
-    this.#watch.disconnect();
-    this.#size.disconnect();
-    document.removeEventListener("trainyard:theme", this.#retheme);
-    if (this.#drawn) window.Plotly.purge(this.#element);
-    this.#drawn = false;
-    this.#picture = null;
-  }
-
-  // One at a time: pictures that are shown while the library draws are drawn after it.
-  async #redraw() {
-    this.#stale = true;
-    if (!this.#seen || !this.#picture || this.#drawing) return;
-    while (this.#stale && this.#picture) {
-      this.#stale = false;
-      this.#drawing = inTurn(() => this.#draw());
-      try {
-        await this.#drawing;
-      } catch (error) {
-        this.#element.textContent = error.message;
-      }
-    }
-    this.#drawing = null;
-  }
-
-  async #draw() {
-    const library = await plotly();
-    const picture = this.#picture;
-    this.#stale = false; // includes what was shown while it waited for its turn
-    if (!picture) return;
-    const theme = themed();
-    const first = !this.#drawn;
-    await library.react(this.#element, traces(picture, theme), layout(picture, theme, this.#element), {
-      displayModeBar: false,
-      showTips: false,
-      doubleClick: "autosize",
-      doubleClickDelay: 400,
-    });
-    this.#drawn = true;
-    if (first) this.#element.on("plotly_relayout", (changes) => this.#zoomed(changes));
-  }
-
-  #zoomed(changes) {
-    if (!Object.keys(changes).some((name) => /^[xy]axis\./.test(name))) return;
-    const { xaxis, yaxis } = this.#element.layout;
-    const alongX = xaxis.autorange === false || (xaxis.range && xaxis.autorange !== true);
-    const alongY = yaxis.autorange === false || (yaxis.range && yaxis.autorange !== true);
-    this.#onZoom(alongX ? [...xaxis.range] : null, Boolean(alongX || alongY));
-  }
-
-  #key(event) {
-    if (!this.#drawn || event.ctrlKey || event.altKey || event.metaKey) return;
-    const [low, high] = this.#element.layout.xaxis.range.map((end) => (typeof end === "number" ? end : Date.parse(end)));
-    const span = high - low;
-    const range = {
-      "+": [low + span / 4, high - span / 4],
-      "-": [low - span / 2, high + span / 2],
-      ArrowLeft: [low - span / 4, high - span / 4],
-      ArrowRight: [low + span / 4, high + span / 4],
-    }[event.key];
-    if (event.key === "0") this.reset();
-    else if (range) window.Plotly.relayout(this.#element, { "xaxis.range": range });
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
-  }
+function sizeOf(element) {
+  return { width: element.clientWidth, height: element.clientHeight };
 }
 
-function traces(picture, theme) {
-  return picture.lines.map((line) => {
-    if (line.flag) {
-      return {
-        type: "scatter", mode: "markers", name: plain(line.name), x: line.x, y: line.x.map(() => 0.97), yaxis: "y2",
-        marker: { symbol: "x", size: 8, color: theme.bad }, text: line.data, hovertemplate: line.hover, cliponaxis: false,
-      };
-    }
-    const colour = theme.colours[line.colour % COLOURS];
-    if (line.points) {
-      const shades = line.shades ? { color: line.shades, colorscale: [[0, theme.line], [1, colour]], cmin: 0, cmax: 1 } : { color: colour };
-      return {
-        type: "scatter", mode: "markers", name: plain(line.name), x: line.x, y: line.y, customdata: line.data, hovertemplate: line.hover,
-        marker: { symbol: line.symbol ?? "circle", size: line.symbol === "diamond" ? 11 : line.x.length > 200 ? 5 : 8, line: { color: theme.dim, width: 0.75 }, ...shades }, opacity: line.opacity ?? 1,
-      };
-    }
-    return {
-      type: "scatter", mode: line.symbol || line.x.length === 1 ? "lines+markers" : "lines", name: plain(line.name), x: line.x, y: line.y,
-      line: { color: colour, width: line.width ?? 1.75, dash: line.dash ?? "solid", simplify: true, shape: line.stepped ? "hv" : "linear" },
-      marker: { symbol: line.symbol ?? "circle", size: 6, color: theme.surface, line: { color: colour, width: 1.5 }, maxdisplayed: 60 },
-      opacity: line.opacity ?? 1, connectgaps: false, customdata: line.data, fill: line.fill ? "tozeroy" : "none",
-      ...(line.hover ? { hovertemplate: line.hover } : { hoverinfo: "skip" }),
-    };
-  });
+/** The columns that the library draws: x of all points in their order, and y of each line. It draws through what a line
+ * does not have, and leaves a gap where it has null. */
+function aligned(lines) {
+  const points = lines.flatMap((line, at) => line.x.map((x, index) => [x, at + 1, line.y[index]]));
+  points.sort(([left], [right]) => left - right);
+  const columns = [[], ...lines.map(() => [])];
+  const [along] = columns;
+  for (const [x, at, y] of points) {
+    if (along.at(-1) !== x || columns[at][along.length - 1] !== undefined) along.push(x);
+    columns[at][along.length - 1] = y;
+  }
+  for (const column of columns) column.length = along.length;
+  return columns;
 }
 
-const TICK_WIDTH = 50;
-const TICK_HEIGHT = 16;
-
-// A logarithmic axis of some powers of ten has 1, 2 and 5 of each, or 1 alone where there is no room for three, and one of few
-// whole numbers has each of them; the library chooses for fewer or more.
-function ticksOf(picture, name, most) {
-  const { type, whole } = picture[name];
-  if (type !== "log" && !whole) return {};
-  const values = picture.lines.flatMap((line) => line[name]).filter((value) => whole || value > 0);
-  if (!values.length) return {};
-  const [low, high] = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
-  if (whole) return high - low < most ? { dtick: 1 } : {};
-  const decades = Math.log10(high / low);
-  if (decades <= 0.7 || decades >= 3.5) return {};
-  return { dtick: 3 * decades > most ? 1 : "D2" };
+/** The whole range of x; points keep away from its ends. */
+function wholeOf({ x, lines }, low, high) {
+  if (x.order) return [-0.5, x.order.length - 0.5];
+  if (low === null || low === undefined) return [x.log ? 1 : 0, x.log ? 10 : 1];
+  if (!lines.some((line) => line.points)) return [low, high];
+  if (x.log) return [low / (high / low) ** 0.04, high * (high / low) ** 0.04];
+  return [low - (high - low) * 0.04, high + (high - low) * 0.04];
 }
 
-function layout(picture, theme, { clientWidth, clientHeight }) {
-  const axis = (given) => ({
-    type: given.type ?? "linear", title: { text: plain(given.title ?? ""), font: { size: 11, color: theme.dim }, standoff: 6 },
-    tickformat: given.whole ? ",d" : given.type === "log" ? "~g" : "", ticksuffix: given.suffix ?? "", separatethousands: true, exponentformat: "e", minexponent: 6,
-    rangemode: given.zero ? "tozero" : "normal", uirevision: `${given.key ?? ""}/${given.type ?? ""}`,
-    gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.strong, tickcolor: theme.strong, tickfont: { size: 11, color: theme.dim },
-    automargin: true, zeroline: false, ...(given.type === "category" ? { categoryorder: "array", categoryarray: given.order, range: [-0.5, given.order.length - 0.5] } : {}),
-  });
-  const events = picture.events ?? [];
+function heightOf(axis, low, high) {
+  if (axis.order) return [-0.5, axis.order.length - 0.5];
+  if (axis.log) return window.uPlot.rangeLog(low ?? 1, high ?? 10, 10, false);
+  return window.uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true);
+}
+
+function axisOf({ title, log, order, whole }, theme, isUpright) {
+  const space = isUpright ? 2.4 * TICK_HEIGHT : TICK_WIDTH;
+  const names = order && {
+    splits: (plot) => {
+      const room = isUpright ? plot.over.clientHeight / TICK_HEIGHT : plot.over.clientWidth / TICK_WIDTH;
+      const step = Math.ceil(order.length / Math.max(1, room));
+      return order.map((_, index) => index).filter((index) => index % step === 0);
+    },
+    values: (_, splits) => splits.map((index) => cut(order[index] ?? "", 14)),
+  };
+  const width = (_, values) => 14 + 6.5 * Math.max(2, ...(values ?? []).map((text) => text.length));
   return {
-    uirevision: "stays", autosize: true, showlegend: false, dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
-    hovermode: picture.together ? "x unified" : "closest", hoverdistance: -1,
-    hoverlabel: { bgcolor: theme.surface, bordercolor: theme.strong, font: { family: theme.font, size: 12, color: theme.text }, namelength: 40 },
-    margin: { l: 48, r: 18, t: 12, b: 34 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: theme.font, size: 11, color: theme.dim },
-    xaxis: { ...axis(picture.x), ...ticksOf(picture, "x", clientWidth / TICK_WIDTH), showgrid: false, ticks: "outside", showline: true },
-    yaxis: { ...axis(picture.y), nticks: 6, ...ticksOf(picture, "y", clientHeight / TICK_HEIGHT) },
-    yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
-    shapes: events.map(({ x }) => ({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { color: theme.strong, width: 1, dash: "dot" } })),
-    annotations: events.map(({ x, text }) => ({
-      x, xref: "x", y: 1, yref: "paper", text: plain(text), showarrow: false, xanchor: "left", yanchor: "top", font: { size: 10, color: theme.dim },
-    })),
+    stroke: theme.dim, font: theme.font, label: title ?? "", labelFont: theme.font, labelSize: 16, labelGap: 0, space, gap: 4,
+    grid: { show: isUpright, stroke: theme.line, width: 1 }, ticks: { stroke: theme.strong, width: 1, size: 4 },
+    size: isUpright ? width : 24, values: (_, splits) => splits.map((value) => (value === null ? "" : tickOf(value))),
+    ...(whole && !log ? { incrs: WHOLE } : {}), ...names,
   };
+}
+
+function tickOf(value) {
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-4 || size >= 1e6)) return String(Number(value.toPrecision(4)).toExponential()).replace("e+", "e");
+  return value.toLocaleString("en", { maximumFractionDigits: 8 });
+}
+
+function drawEvents(plot, events, theme) {
+  const { ctx, bbox } = plot;
+  const ratio = window.devicePixelRatio;
+  ctx.save();
+  ctx.beginPath();
+  ctx.setLineDash([2 * ratio, 3 * ratio]);
+  ctx.strokeStyle = theme.strong;
+  ctx.fillStyle = theme.dim;
+  ctx.textAlign = "left";
+  ctx.textBaseline = "top";
+  ctx.font = theme.font.replace("11px", `${10 * ratio}px`);
+  for (const { x, text } of events) {
+    const left = plot.valToPos(x, "x", true);
+    if (left < bbox.left || left > bbox.left + bbox.width) continue;
+    ctx.moveTo(left, bbox.top);
+    ctx.lineTo(left, bbox.top + bbox.height);
+    ctx.fillText(text, left + 3 * ratio, bbox.top);
+  }
+  ctx.stroke();
+  ctx.restore();
+}
+
+function drawSymbols(plot, line, theme) {
+  if (!line.symbol && !line.points && line.x.length > 1) return;
+  const { ctx, bbox } = plot;
+  const ratio = window.devicePixelRatio;
+  const colour = line.symbol === "cross" ? theme.bad : theme.colours[line.colour];
+  const step = line.points || line.symbol === "cross" ? 1 : Math.ceil(line.x.length / MARKED);
+  const size = ratio * (line.symbol === "diamond" ? 4.5 : line.points && line.x.length > 200 ? 2.5 : 3.5);
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left - size, bbox.top - size, bbox.width + 2 * size, bbox.height + 2 * size);
+  ctx.clip();
+  ctx.setLineDash([]);
+  ctx.lineWidth = (line.symbol === "cross" ? 2.5 : line.points ? 0.75 : 1.5) * ratio;
+  ctx.strokeStyle = line.points ? theme.dim : colour;
+  line.x.forEach((x, index) => {
+    const y = line.symbol === "cross" ? bbox.top + 2 * size : (line.y[index] ?? null) === null ? NaN : plot.valToPos(line.y[index], "y", true);
+    if (index % step || !Number.isFinite(y)) return;
+    ctx.beginPath();
+    outline(ctx, line.symbol, plot.valToPos(x, "x", true), y, size);
+    for (const [fill, opacity] of fillsOf(line, index, colour, theme)) {
+      ctx.globalAlpha = opacity;
+      ctx.fillStyle = fill;
+      ctx.fill();
+    }
+    ctx.stroke();
+  });
+  ctx.restore();
+}
+
+/** Colours over each other: a shade is more or less of the line's colour over the page's. */
+function fillsOf(line, index, colour, theme) {
+  if (line.symbol === "cross") return [];
+  if (!line.points) return [[theme.surface, 1]];
+  const shade = line.shades?.[index] ?? 1;
+  return [[theme.line, line.opacity ?? 1], [colour, (line.opacity ?? 1) * shade]];
+}
+
+function outline(ctx, symbol, x, y, size) {
+  if (symbol === "cross") {
+    for (const side of [-1, 1]) {
+      ctx.moveTo(x - size, y - side * size);
+      ctx.lineTo(x + size, y + side * size);
+    }
+  } else if (symbol === "diamond") {
+    ctx.moveTo(x, y - size);
+    for (const [right, down] of [[1, 0], [0, 1], [-1, 0]]) ctx.lineTo(x + right * size, y + down * size);
+    ctx.closePath();
+  } else {
+    ctx.arc(x, y, size, 0, 2 * Math.PI);
+  }
+}
+
+/** The nearest point of a line: along x, or in the plane where there is no line. */
+function nearest(plot, line) {
+  const { left, top } = plot.cursor;
+  let best = null;
+  line.x.forEach((x, index) => {
+    const y = line.symbol === "cross" ? null : (line.y[index] ?? null);
+    if (y === null && line.symbol !== "cross") return;
+    const [right, down] = [plot.valToPos(x, "x"), y === null ? 12 : plot.valToPos(y, "y")];
+    const [across, distance] = [Math.abs(right - left), Math.hypot(right - left, down - top)];
+    const order = line.points ? distance : across;
+    if (!best || order < best.order) best = { order, across, distance, right, down, line, index };
+  });
+  return best;
+}
+
+function showHover(plot, hover, { lines, together }) {
+  const { left, top } = plot.cursor;
+  let hits = [];
+  if (left >= 0) hits = lines.filter((line) => line.texts).map((line) => nearest(plot, line)).filter((hit) => hit !== null);
+  if (together) hits = hits.filter(({ line, across }) => line.symbol !== "cross" || across <= NEAR);
+  else hits = hits.filter(({ distance }) => distance <= NEAR).sort((a, b) => a.distance - b.distance).slice(0, 1);
+  hover.hidden = hits.length === 0;
+  const dots = hits.filter(({ line }) => line.symbol !== "cross").map(({ line, right, down }) => placed(el("i", { class: `series-${line.colour + 1}` }), right, down));
+  const words = el("div", {}, ...hits.map(({ line, index }) => el("p", { class: `series-${line.colour + 1}` }, line.texts[index])));
+  hover.replaceChildren(...dots, words);
+  if (hits.length === 0) return;
+  const isRight = left > plot.over.clientWidth / 2;
+  placed(words, isRight ? left - words.offsetWidth - 12 : left + 12, Math.min(top, Math.max(0, plot.over.clientHeight - words.offsetHeight)));
+}
+
+function placed(element, left, top) {
+  element.style.left = `${left}px`;
+  element.style.top = `${top}px`;
+  return element;
+}
+
+/** A text of that many characters at most. */
+export function cut(text, most) {
+  return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
 }

@@ -1,5 +1,6 @@
 // Field that searches jobs to compare with, and a chip for each chosen job.
-import { call } from "../base/api.js";
+import { call, jobPath } from "../base/api.js";
+import { el } from "../base/dom.js";
 
 const REST_MS = 200;
 
@@ -32,26 +33,11 @@ export function findJobs(onPick, excluded) {
     onPick(project, job);
   };
   const open = () => {
-    list.replaceChildren(
-      ...matches.map(({ project, job_id: job, state }, index) => {
-        const item = document.createElement("li");
-        item.id = `compare-${index}`;
-        item.setAttribute("role", "option");
-        item.setAttribute("aria-selected", "false");
-        const more = document.createElement("span");
-        more.className = "dim";
-        more.textContent = `${project} · ${state.toLowerCase()}`;
-        item.append(job, more);
-        return item;
-      }),
+    const items = matches.map(({ project, job_id: job, state }, index) =>
+      el("li", { id: `compare-${index}`, role: "option", "aria-selected": "false" }, job, el("span", { class: "dim" }, `${project} · ${state.toLowerCase()}`)),
     );
-    if (!matches.length) {
-      const item = document.createElement("li");
-      item.setAttribute("role", "option");
-      item.setAttribute("aria-disabled", "true");
-      item.textContent = "No other job has this in its name.";
-      list.append(item);
-    }
+    const none = el("li", { role: "option", "aria-disabled": "true" }, "No other job has this in its name.");
+    list.replaceChildren(...(items.length ? items : [none]));
     list.hidden = false;
     field.setAttribute("aria-expanded", "true");
     mark(matches.length ? 0 : -1);
@@ -98,22 +84,10 @@ export function findJobs(onPick, excluded) {
 /** The chips of the jobs that are compared. @param {HTMLElement} list @param {string[]} keys `project/job` */
 export function showCompared(list, keys, onRemove) {
   list.hidden = keys.length === 0;
-  list.replaceChildren(
-    ...keys.map((key) => {
-      const [project, ...job] = key.split("/");
-      const item = document.createElement("li");
-      item.className = "chip";
-      const link = document.createElement("a");
-      link.href = `/projects/${encodeURIComponent(project)}/jobs/${encodeURIComponent(job.join("/"))}/metrics`;
-      link.textContent = key;
-      const button = document.createElement("button");
-      button.type = "button";
-      button.className = "quiet";
-      button.setAttribute("aria-label", `Without ${key}`);
-      button.textContent = "×";
-      button.addEventListener("click", () => onRemove(key));
-      item.append(link, button);
-      return item;
-    }),
-  );
+  const chips = keys.map((key) => {
+    const [project, ...job] = key.split("/");
+    const button = { type: "button", class: "quiet", "aria-label": `Without ${key}`, onclick: () => onRemove(key) };
+    return el("li", { class: "chip" }, el("a", { href: `/${jobPath(project, job.join("/"))}/metrics` }, key), el("button", button, "×"));
+  });
+  list.replaceChildren(...chips);
 }

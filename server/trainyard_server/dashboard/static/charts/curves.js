@@ -107,19 +107,10 @@ export function withDetail(series, detail, from, to) {
   return { ...series, steps: put("steps"), values: put("values"), times: put("times") };
 }
 
-/** Lowest and highest finite value, and how many are not finite. */
+/** Lowest and highest finite value: [Infinity, -Infinity] of none. */
 export function extentOf(values) {
-  let low = Infinity;
-  let high = -Infinity;
-  let strange = 0;
-  for (const value of values) {
-    if (!Number.isFinite(value)) strange += 1;
-    else {
-      if (value < low) low = value;
-      if (value > high) high = value;
-    }
-  }
-  return { low, high, strange };
+  const finite = values.filter(Number.isFinite);
+  return [finite.reduce((a, b) => Math.min(a, b), Infinity), finite.reduce((a, b) => Math.max(a, b), -Infinity)];
 }
 
 /** A measured value in four significant digits, as the server formats it. */

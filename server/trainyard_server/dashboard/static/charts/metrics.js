@@ -215,6 +215,7 @@ function show() {
     before = card.element;
     card.show(lines, { x: chosen.x, smooth: chosen.smooth, log: chosen.log.has(base), seconds });
   }
+  for (const painted of document.querySelectorAll(".painted")) painted.remove();
   const more = filtered.length - shown.length;
   element("more-charts").hidden = more <= 0;
   element("more-charts").textContent = `Show ${Math.min(more, CARDS)} more of ${more}`;
@@ -222,7 +223,8 @@ function show() {
 }
 
 function newCard(base) {
-  const card = new Card(base, (isOn) => {
+  const painted = document.querySelector(`.painted[data-metric="${CSS.escape(base)}"]`);
+  const card = new Card(base, painted, (isOn) => {
     if (isOn) chosen.log.add(base);
     else chosen.log.delete(base);
     writeAddress();

@@ -1,15 +1,12 @@
 // Card of one chart: its lines, its buttons, and the table of its newest values.
-import { Chart, plain, styleOf } from "./charts.js";
+import { el, svg } from "../base/dom.js";
+import { Chart, styleOf } from "./charts.js";
 import { epochAt, extentOf, formatted, joined, smoothed, symbolOf, unitOf, withDetail } from "./curves.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const TOGETHER = 10; // lines in one hover
-
-let count = 0;
 
 export class Card {
   #chart;
-  #title;
   #log;
   #reset;
   #note;
@@ -22,37 +19,29 @@ export class Card {
   #options = null;
   #requests = 0;
 
-  /** @param {string} base the common part of its metrics' names @param {(on: boolean) => void} onLog */
-  constructor(base, onLog) {
+  /** @param {string} base the common part of its metrics' names @param {Element|null} painted the server's card of it, whose
+   * picture stays until the first curve is drawn @param {(on: boolean) => void} onLog */
+  constructor(base, painted, onLog) {
     this.base = base;
-    const id = `chart-${++count}`;
-    this.element = make("section", { class: "chart-card", "aria-labelledby": id, "data-metric": base });
-    this.#title = make("h2", { id }, base);
-    this.#reset = make("button", { type: "button", class: "quiet", hidden: "" }, "Reset zoom");
-    this.#log = make("button", { type: "button", "aria-pressed": "false", title: "Logarithmic scale" }, "Log");
-    this.#figure = make("div", { class: "chart", role: "img", tabindex: "0", "aria-keyshortcuts": "+ - ArrowLeft ArrowRight 0" });
-    this.#note = make("p", { class: "note" });
-    this.#body = make("tbody");
-    const head = make("thead");
-    head.append(make("tr"));
-    for (const word of ["Curve", "Last", "Step", "Min", "Max"]) head.firstChild.append(make("th", { scope: "col" }, word));
-    const table = make("table");
-    table.append(make("caption", { class: "hidden" }, `Newest values of ${base}`), head, this.#body);
-    const scroll = make("div", { class: "curves", tabindex: "0", role: "group", "aria-label": `Values of ${base}` });
-    scroll.append(table);
-    const header = make("header");
-    header.append(this.#title, this.#reset, this.#log);
-    this.element.append(header, this.#figure, this.#note, scroll);
-
+    const resets = () => this.#chart.reset();
+    const switches = () => onLog(this.#log.getAttribute("aria-pressed") !== "true");
+    this.#reset = el("button", { type: "button", class: "quiet", hidden: true, onclick: resets }, "Reset zoom");
+    this.#log = el("button", { type: "button", "aria-pressed": "false", title: "Logarithmic scale", onclick: switches }, "Log");
+    const keys = "+ - ArrowLeft ArrowRight 0";
+    this.#figure = el("div", { class: "chart", role: "img", tabindex: "0", "aria-keyshortcuts": keys }, painted?.querySelector("svg"));
+    this.#note = el("p", { class: "note" });
+    this.#body = el("tbody", { onclick: (event) => this.#toggle(event.target.closest("button")?.dataset.line) });
+    const heads = ["Curve", "Last", "Step", "Min", "Max"].map((word) => el("th", { scope: "col" }, word));
+    const table = el("table", {}, el("caption", { class: "hidden" }, `Newest values of ${base}`), el("thead", {}, el("tr", {}, ...heads)), this.#body);
+    this.element = el(
+      "section",
+      { class: "chart-card", "aria-label": base, "data-metric": base },
+      el("header", {}, el("h2", {}, base), this.#reset, this.#log),
+      this.#figure,
+      this.#note,
+      el("div", { class: "curves", tabindex: "0", role: "group", "aria-label": `Values of ${base}` }, table),
+    );
     this.#chart = new Chart(this.#figure, (range, isZoomed) => this.#zoomed(range, isZoomed));
-    this.#reset.addEventListener("click", () => this.#chart.reset());
-    this.#log.addEventListener("click", () => onLog(this.#log.getAttribute("aria-pressed") !== "true"));
-    this.#body.addEventListener("click", (event) => {
-      const key = event.target.closest("button")?.dataset.line;
-      if (key === undefined) return;
-      if (!this.#hidden.delete(key)) this.#hidden.add(key);
-      this.show(this.#lines, this.#options);
-    });
   }
 
   /**
@@ -60,18 +49,12 @@ export class Card {
    * @param {{x: string, smooth: number, log: boolean, seconds: number}} options `seconds`: the longest of all jobs
    */
   show(lines, options) {
-    if (this.#options && this.#options.x !== options.x) {
-      this.#reset.hidden = true;
-      this.#zoom = null;
-      this.#details.clear();
-      this.#requests += 1;
-    }
     this.#lines = lines;
     this.#options = options;
     this.#log.setAttribute("aria-pressed", String(options.log));
     const curves = lines.map((line) => ({ ...line, ...joined(this.#runs(line)) }));
-    this.#table(curves);
-    this.#chart.show(this.#picture(curves.filter((one) => !this.#hidden.has(one.key)), options));
+    update(this.#body, curves.map((curve) => rowOf(curve, this.#hidden.has(curve.key))));
+    this.#chart.show(this.#picture(curves.filter(({ key }) => !this.#hidden.has(key))));
     const last = curves[0]?.main.values.at(-1);
     this.#figure.setAttribute("aria-label", `Curve of ${this.base}${last === undefined ? "" : `, now ${formatted(last)}`}. The table below has the values.`);
   }
@@ -86,103 +69,99 @@ export class Card {
     this.element.remove();
   }
 
+  #toggle(key) {
+    if (key === undefined) return;
+    if (!this.#hidden.delete(key)) this.#hidden.add(key);
+    this.show(this.#lines, this.#options);
+  }
+
   #runs(line) {
     const runs = line.job.series.get(`${line.metric}\t${line.task}`) ?? [];
     const detail = this.#details.get(line.job.key);
     if (!detail) return runs;
-    return runs.map((one) => withDetail(one, detail.series.get(`${line.metric}\t${line.task}\t${one.run}`), detail.from, detail.to));
+    return runs.map((run) => withDetail(run, detail.series.get(`${line.metric}\t${line.task}\t${run.run}`), detail.from, detail.to));
   }
 
-  #picture(curves, { x, smooth, log, seconds }) {
-    const [unit, unitName] = unitOf(seconds);
-    const position = (one, points) => {
-      if (x === "time") return points.times.map((time) => time / unit);
-      if (x === "epoch") return one.job.starts.length ? points.steps.map((step) => epochAt(one.job.starts, step)) : [];
-      return points.steps;
-    };
-    const lines = [];
-    const begins = new Map();
-    let below = 0;
-    const shown = (values) =>
-      values.map((value) => {
-        if (!Number.isFinite(value)) return null;
-        if (log && value <= 0) {
-          below += 1;
-          return null;
-        }
-        return value;
-      });
-    for (const one of curves) {
-      const { colour, dash } = styleOf(one.index);
-      const along = position(one, one.main);
-      if (!along.length) continue;
-      const raw = shown(one.main.values);
-      const symbol = symbolOf(one.metric);
-      const where = x === "step" ? "" : ", step %{customdata[1]:,}";
-      const value = smooth ? "%{y:.4~g} (raw %{customdata[0]})" : "%{customdata[0]}";
-      const data = one.main.values.map((v, i) => [formatted(v), one.main.steps[i]]);
-      if (smooth) lines.push({ name: one.name, x: along, y: raw, colour, width: 1.25, opacity: 0.28 });
-      for (const lost of one.lost) {
-        lines.push({ name: `${one.name}, lost with run ${lost.run}`, x: position(one, lost), y: shown(lost.values), colour, dash: "2px,3px", width: 1.25, opacity: 0.55 });
-      }
-      lines.push({ name: one.name, x: along, y: smoothed(raw, smooth), colour, dash, symbol, data, hover: `${plain(one.name)}: ${value}${where}<extra></extra>` });
-      const strange = one.main.values.flatMap((v, i) => (Number.isFinite(v) ? [] : [i]));
-      if (strange.length) {
-        lines.push({
-          name: one.name, flag: true, colour, x: strange.map((i) => along[i]), y: [], data: strange.map((i) => formatted(one.main.values[i])),
-          hover: `${plain(one.name)} is %{text}${where && ""}<extra></extra>`,
-        });
-      }
-      for (const [step, run] of one.begins) {
-        const at = along[one.main.steps.indexOf(step)];
-        const key = `${one.job.key}\t${run}`;
-        if (at !== undefined && !(begins.get(key)?.x <= at)) begins.set(key, { x: at, text: `run ${run}` });
-      }
-    }
-    const notes = [];
-    if (below) notes.push(`${below === 1 ? "1 value is" : `${below} values are`} not above 0 and left out of a logarithmic scale.`);
-    if (x === "epoch" && curves.some((one) => !one.job.starts.length)) notes.push("Some jobs do not report where their epochs begin.");
-    this.#note.textContent = notes.join(" ");
+  #picture(curves) {
+    const { x, log } = this.#options;
+    const drawn = curves.filter((curve) => this.#along(curve.job, curve.main).length);
+    const lines = drawn.flatMap((curve) => this.#linesOf(curve));
+    const events = this.#begins(drawn);
+    const below = log ? drawn.flatMap(({ main }) => main.values).filter((value) => Number.isFinite(value) && value <= 0).length : 0;
+    const notes = [
+      below && `${below === 1 ? "1 value is" : `${below} values are`} not above 0 and left out of a logarithmic scale.`,
+      x === "epoch" && drawn.length < curves.length && "Some jobs do not report where their epochs begin.",
+    ];
+    this.#note.textContent = notes.filter(Boolean).join(" ");
+    const [, unitName] = this.#unit();
     return {
       lines,
-      events: begins.size <= TOGETHER ? [...begins.values()] : [],
+      events: events.length <= TOGETHER ? events : [],
       together: lines.length <= TOGETHER,
-      x: { title: { step: "step", time: `${unitName} since the start`, epoch: "epoch" }[x], key: `${x}/${x === "time" ? unitName : ""}` },
-      y: { type: log ? "log" : "linear", key: x },
+      x: { title: { step: "step", time: `${unitName} since the start`, epoch: "epoch" }[x], whole: x === "step", key: `${x}/${x === "time" ? unitName : ""}` },
+      y: { log, key: x },
     };
   }
 
-  #table(curves) {
-    const rows = curves.map((one) => {
-      const { values, steps } = one.main;
-      const { low, high } = extentOf(values);
-      const isOff = this.#hidden.has(one.key);
-      const row = make("tr", isOff ? { class: "off" } : {});
-      const head = make("th", { scope: "row" });
-      const button = make("button", { type: "button", class: "quiet", "aria-pressed": String(!isOff), "data-line": one.key, title: "Show or hide this curve" });
-      button.append(swatch(one), one.name);
-      head.append(button);
-      const numbers = [formatted(values.at(-1)), steps.at(-1)?.toLocaleString("en") ?? "", low === Infinity ? "" : formatted(low), high === -Infinity ? "" : formatted(high)];
-      row.append(head, ...numbers.map((text) => make("td", {}, text)));
-      if (values.length && !Number.isFinite(values.at(-1))) row.children[1].className = "strange";
-      return row;
-    });
-    update(this.#body, rows);
+  /** The curve, and beside it the raw one, the lost steps of earlier runs, and what is no number. */
+  #linesOf({ index, job, lost, main, metric, name }) {
+    const { log, smooth } = this.#options;
+    const { colour, dash } = styleOf(index);
+    const along = this.#along(job, main);
+    const shown = (values) => values.map((value) => (Number.isFinite(value) && (!log || value > 0) ? value : null));
+    const raw = shown(main.values);
+    const y = smoothed(raw, smooth);
+    const textOf = (value, at) => `${name}: ${smooth ? `${formatted(y[at])} (raw ${formatted(value)})` : formatted(value)}, step ${main.steps[at].toLocaleString("en")}`;
+    const strange = main.values.flatMap((value, at) => (Number.isFinite(value) ? [] : [at]));
+    const crosses = {
+      colour, symbol: "cross", x: strange.map((at) => along[at]), y: [],
+      texts: strange.map((at) => `${name} is ${formatted(main.values[at])}, step ${main.steps[at].toLocaleString("en")}`),
+    };
+    return [
+      ...(smooth ? [{ x: along, y: raw, colour, width: 1.25, opacity: 0.28 }] : []),
+      ...lost.map((points) => ({ x: this.#along(job, points), y: shown(points.values), colour, dash: [2, 3], width: 1.25, opacity: 0.55 })),
+      { x: along, y, colour, dash, symbol: symbolOf(metric), texts: main.values.map(textOf) },
+      ...(strange.length ? [crosses] : []),
+    ];
+  }
+
+  /** Where resumed runs begin: the earliest place of each. */
+  #begins(curves) {
+    const begins = new Map();
+    for (const { job, main, begins: runs } of curves) {
+      const along = this.#along(job, main);
+      for (const [step, run] of runs) {
+        const x = along[main.steps.indexOf(step)];
+        const key = `${job.key}\t${run}`;
+        if (x !== undefined && !(begins.get(key)?.x <= x)) begins.set(key, { x, text: `run ${run}` });
+      }
+    }
+    return [...begins.values()];
+  }
+
+  /** Positions of points on the X axis; none where the job has no epochs. */
+  #along(job, { steps, times }) {
+    const { x } = this.#options;
+    if (x === "time") return times.map((time) => time / this.#unit()[0]);
+    if (x === "epoch") return job.starts.length ? steps.map((step) => epochAt(job.starts, step)) : [];
+    return steps;
+  }
+
+  #unit() {
+    return unitOf(this.#options.seconds);
   }
 
   #zoomed(range, isZoomed) {
     this.#zoom = range;
     this.#reset.hidden = !isZoomed;
-    if (range === null) this.#forgetZoom();
-    else this.#requestDetail();
-  }
-
-  #forgetZoom() {
-    this.#zoom = null;
+    if (range) {
+      this.#requestDetail();
+      return;
+    }
     this.#requests += 1;
     if (!this.#details.size) return;
     this.#details.clear();
-    if (this.#lines.length) this.show(this.#lines, this.#options);
+    this.show(this.#lines, this.#options);
   }
 
   // Requests all points of the zoomed range, for curves that were thinned.
@@ -204,65 +183,55 @@ export class Card {
   }
 
   #stepsBetween(job, low, high) {
-    const { x, seconds } = this.#options;
-    if (x === "step") return [Math.max(0, Math.floor(low)), Math.max(0, Math.ceil(high))];
-    const [unit] = unitOf(seconds);
-    let from = Infinity;
-    let to = -Infinity;
-    for (const line of this.#lines.filter((one) => one.job === job)) {
-      for (const { steps, times } of job.series.get(`${line.metric}\t${line.task}`) ?? []) {
-        const along = x === "time" ? times.map((time) => time / unit) : job.starts.length ? steps.map((step) => epochAt(job.starts, step)) : [];
-        along.forEach((at, i) => {
-          if (at < low || at > high) return;
-          from = Math.min(from, steps[Math.max(0, i - 1)]);
-          to = Math.max(to, steps[Math.min(steps.length - 1, i + 1)]);
+    if (this.#options.x === "step") return [Math.max(0, Math.floor(low)), Math.max(0, Math.ceil(high))];
+    const within = [];
+    for (const line of this.#lines.filter((other) => other.job === job)) {
+      for (const run of job.series.get(`${line.metric}\t${line.task}`) ?? []) {
+        this.#along(job, run).forEach((at, i) => {
+          if (at >= low && at <= high) within.push(run.steps[Math.max(0, i - 1)], run.steps[Math.min(run.steps.length - 1, i + 1)]);
         });
       }
     }
-    return [from, to];
+    return extentOf(within);
   }
 }
 
-function swatch(line) {
-  const { colour, dash } = styleOf(line.index);
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", "0 0 24 12");
-  svg.setAttribute("class", `swatch series-${colour + 1}`);
-  svg.setAttribute("aria-hidden", "true");
-  const stroke = document.createElementNS(SVG, "path");
-  stroke.setAttribute("d", "M1 6H23");
-  if (dash !== "solid") stroke.setAttribute("stroke-dasharray", dash.replaceAll("px", ""));
-  svg.append(stroke);
-  if (symbolOf(line.metric)) {
-    const dot = document.createElementNS(SVG, "circle");
-    for (const [name, value] of Object.entries({ cx: 12, cy: 6, r: 3 })) dot.setAttribute(name, value);
-    svg.append(dot);
-  }
-  return svg;
+function rowOf(curve, isOff) {
+  const { values, steps } = curve.main;
+  const [low, high] = extentOf(values);
+  const button = el(
+    "button",
+    { type: "button", class: "quiet", "aria-pressed": String(!isOff), "data-line": curve.key, title: "Show or hide this curve" },
+    swatch(curve),
+    curve.name,
+  );
+  const numbers = [formatted(values.at(-1)), steps.at(-1)?.toLocaleString("en") ?? "", ...[low, high].map((end) => (Number.isFinite(end) ? formatted(end) : ""))];
+  const isStrange = values.length > 0 && !Number.isFinite(values.at(-1));
+  const cells = numbers.map((text, column) => el("td", { class: column === 0 && isStrange && "strange" }, text));
+  return el("tr", { class: isOff && "off" }, el("th", { scope: "row" }, button), ...cells);
+}
+
+function swatch(curve) {
+  const { colour, dash } = styleOf(curve.index);
+  return svg(
+    "svg",
+    { viewBox: "0 0 24 12", class: `swatch series-${colour + 1}`, "aria-hidden": "true" },
+    svg("path", { d: "M1 6H23", "stroke-dasharray": dash.length > 0 && dash.join() }),
+    symbolOf(curve.metric) && svg("circle", { cx: 12, cy: 6, r: 3 }),
+  );
 }
 
 // Rows keep their elements, so that a pressed button keeps the focus.
 function update(body, rows) {
   rows.forEach((row, index) => {
-    const known = body.children[index];
-    if (!known) body.append(row);
-    else if (known.querySelector("button").dataset.line !== row.querySelector("button").dataset.line) known.replaceWith(row);
+    const old = body.children[index];
+    if (!old) body.append(row);
+    else if (old.querySelector("button").dataset.line !== row.querySelector("button").dataset.line) old.replaceWith(row);
     else {
-      known.className = row.className;
-      known.querySelector("button").setAttribute("aria-pressed", row.querySelector("button").getAttribute("aria-pressed"));
-      [...row.children].slice(1).forEach((cell, column) => {
-        const old = known.children[column + 1];
-        if (old.textContent !== cell.textContent || old.className !== cell.className) old.replaceWith(cell);
-      });
+      old.className = row.className;
+      old.querySelector("button").setAttribute("aria-pressed", row.querySelector("button").getAttribute("aria-pressed"));
+      [...row.children].slice(1).forEach((cell, column) => old.children[column + 1].replaceWith(cell));
     }
   });
   while (body.children.length > rows.length) body.lastChild.remove();
 }
-
-export function make(tag, attributes = {}, text = "") {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  if (text) element.textContent = text;
-  return element;
-}
-

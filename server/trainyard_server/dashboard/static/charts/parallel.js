@@ -1,9 +1,10 @@
 // Parallel coordinates as SVG: an axis for each parameter and one for the metric, a line for each trial. Dragging along
 // an axis selects a range of it.
+import { svg } from "../base/dom.js";
+import { cut } from "./charts.js";
 import { formatted } from "./curves.js";
-import { placeOf, rangeBetween } from "./study_axes.js";
+import { placeOf, rangeBetween, titleOf } from "./study_axes.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 300;
 const TOP = 38;
 const BOTTOM = 250;
@@ -130,20 +131,4 @@ function ends(axis, place) {
 function some(values) {
   const step = Math.ceil(values.length / 8);
   return values.filter((_, index) => index % step === 0);
-}
-
-function titleOf(axes, trial) {
-  const values = axes.map((axis) => [axis.label, axis.of(trial)]).filter(([, value]) => value !== null);
-  return `Trial ${trial.number}: ${values.map(([name, value]) => `${name} ${typeof value === "number" ? formatted(value) : value}`).join(", ")}`;
-}
-
-function cut(text, most) {
-  return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
-}
-
-function svg(name, attributes = {}, text = "") {
-  const element = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, String(value));
-  if (text) element.textContent = text;
-  return element;
 }

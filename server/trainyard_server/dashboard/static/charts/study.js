@@ -1,11 +1,11 @@
 // Page of a study: charts and the table of its trials, from the API. The ranges that are chosen hold for all of them.
 import { call, jobPath } from "../base/api.js";
 import { note } from "../base/banner.js";
-import { Chart, plain } from "./charts.js";
+import { Chart } from "./charts.js";
 import { formatted } from "./curves.js";
 import { el } from "../base/dom.js";
 import { Parallel } from "./parallel.js";
-import { RangeFields, axesOf, isWithin, metricOf } from "./study_axes.js";
+import { RangeFields, axesOf, isWithin, metricOf, titleOf } from "./study_axes.js";
 import { TrialsTable } from "./study_table.js";
 
 const AGAIN_MS = 1000;
@@ -81,17 +81,16 @@ function worstFirst(trials) {
 
 function showBest() {
   const measured = study.trials.filter((trial) => metricOf(trial) !== null);
-  const hover = "Trial %{x}: %{customdata}<extra></extra>";
   const records = [...study.records];
   const last = measured.reduce((most, trial) => Math.max(most, trial.number), 0);
   if (records.length && records.at(-1)[0] < last) records.push([last, records.at(-1)[1]]);
   const marks = (trials, colour, symbol) => ({
-    name: "trials", x: trials.map((trial) => trial.number), y: trials.map(metricOf), colour, symbol, points: true, hover, data: trials.map((trial) => formatted(metricOf(trial))),
+    x: trials.map((trial) => trial.number), y: trials.map(metricOf), colour, symbol, points: true, texts: trials.map((trial) => `Trial ${trial.number}: ${formatted(metricOf(trial))}`),
   });
   showEmpty("best-chart", measured.length === 0);
   bestChart.show({
     lines: [
-      { name: "best so far", x: records.map(([number]) => number), y: records.map(([, value]) => value), colour: 0, stepped: true, width: 2 },
+      { x: records.map(([number]) => number), y: records.map(([, value]) => value), colour: 0, stepped: true, width: 2 },
       marks(measured.filter((trial) => trial.number !== study.best), 7, "circle"),
       marks(measured.filter((trial) => trial.number === study.best), 1, "diamond"),
     ],
@@ -108,12 +107,10 @@ function showScatter(axes, selected, ranks) {
   options(byId("scatter-x"), choices, most?.name ?? NUMBER);
   options(byId("scatter-y"), choices, "");
   const [x, y] = ["scatter-x", "scatter-y"].map((id) => choices.find(({ key }) => key === byId(id).value));
+  const shown = [...new Set([x, y, axes.at(-1)])];
   const both = study.trials.filter((trial) => x.of(trial) !== null && y.of(trial) !== null);
-  const text = (axis, trial) => `${plain(axis.label)} ${typeof axis.of(trial) === "number" ? formatted(axis.of(trial)) : plain(axis.of(trial))}`;
   const marks = (trials, more) => ({
-    name: "trials", x: trials.map(x.of), y: trials.map(y.of), points: true, colour: 0, hover: "%{customdata}<extra></extra>",
-    data: trials.map((trial) => `Trial ${trial.number}: ${text(x, trial)}, ${text(y, trial)}${y.key === "" || x.key === "" || metricOf(trial) === null ? "" : `, ${text(axes.at(-1), trial)}`}`),
-    ...more,
+    x: trials.map((trial) => numberOf(x, trial)), y: trials.map((trial) => numberOf(y, trial)), points: true, colour: 0, texts: trials.map((trial) => titleOf(shown, trial)), ...more,
   });
   const inside = both.filter((trial) => selected.has(trial.number) && trial.number !== study.best);
   showEmpty("scatter-chart", both.length === 0);
@@ -129,6 +126,11 @@ function showScatter(axes, selected, ranks) {
   byId("scatter-chart").setAttribute("aria-label", `${y.label} over ${x.label} of ${count(both.length)}, the better the darker. The table of trials has the values.`);
 }
 
+/** The value of a trial on an axis; of a list its place. */
+function numberOf(axis, trial) {
+  return axis.values ? axis.values.indexOf(axis.of(trial)) : axis.of(trial);
+}
+
 /** Shows a sentence in place of a chart without points. */
 function showEmpty(id, isEmpty) {
   byId(id).hidden = isEmpty;
@@ -136,7 +138,7 @@ function showEmpty(id, isEmpty) {
 }
 
 function axisOf({ key, label, values, log }) {
-  return { title: label, type: values ? "category" : log ? "log" : "linear", order: values, key };
+  return { title: label, order: values, log, key };
 }
 
 function options(select, choices, chosen) {

@@ -4,8 +4,10 @@ import asyncio
 import errno
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +74,9 @@ class World:
         self.client = self.server.client()
         self.agent = self.new_agent()
 
+    def use_real_time(self) -> None:
+        self.clock = self.host.clock = RealTime()
+
     def programs(self, **by_type: Script) -> None:
         self.host.programs = by_module(
             {"trainer.task": {f"{name}-replica-0": script for name, script in by_type.items()}}
@@ -81,6 +86,11 @@ class World:
         runtime = runtime or FakeRuntime(self.host)
         self.agent = Agent(runtime, self.client, self.stager, self.clock, lambda: self.info, lease)
         return self.agent
+
+    async def begin(self, *tasks: str, run_id: str = RUN, **training_input: Any) -> None:
+        """Order a run, and let the agent start it."""
+        self.server.order(run_id, *tasks, **training_input)
+        await self.steps()
 
     async def steps(self, count: int = 3) -> None:
         for _ in range(count):
@@ -98,6 +108,34 @@ class World:
         return [report.state for report in self.server.reports[run_id].values()]
 
 
+class RealTime(ManualClock):
+    """Sleeps no longer than a moment, so that the loops turn quickly."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.005))
+
+
+@asynccontextmanager
+async def looping(agent: Agent) -> AsyncIterator[None]:
+    """The agent runs in its loops, for a minute at most."""
+    running = asyncio.create_task(agent.run())
+    try:
+        async with asyncio.timeout(60):
+            yield
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():
+        await asyncio.sleep(0.005)
+
+
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     world = World()
@@ -106,9 +144,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_run_that_is_ordered_is_started_and_reported_to_its_end(world: World) -> None:
-    world.server.order(RUN, CHIEF, WORKER)
-
-    await world.steps()
+    await world.begin(CHIEF, WORKER)
     assert world.states() == [ReplicaState.RUNNING] * 2
     assert world.server.reports[RUN][CHIEF].address
 
@@ -126,8 +162,7 @@ async def test_run_that_is_ordered_is_started_and_reported_to_its_end(world: Wor
 
 
 async def test_replica_gets_the_variables_of_the_service_before_those_of_the_agent(world: World) -> None:
-    world.server.order(RUN, CHIEF, WORKER, args=["--epochs", 5], jobDir="gs://b/d")
-    await world.steps()
+    await world.begin(CHIEF, WORKER, args=["--epochs", 5], jobDir="gs://b/d")
 
     launch = world.host.launches[1][1]
     address = world.server.reports[RUN][WORKER].address
@@ -147,9 +182,7 @@ async def test_run_is_started_once_however_often_the_answer_is_repeated(world: W
 async def test_what_is_being_prepared_is_told_as_activity(world: World) -> None:
     world.stager = SlowStager()
     world.new_agent()
-    world.server.order(RUN, CHIEF)
-
-    await world.steps()
+    await world.begin(CHIEF)
 
     assert world.states() == [ReplicaState.PENDING]
     assert world.server.activities[-1] == "installing trainer-0.0.0.tar.gz"
@@ -162,9 +195,7 @@ async def test_packages_that_fail_end_every_replica_with_the_reason(world: World
     world.stager = SlowStager()
     world.stager.now = Staging("failed", reason=Reason.PACKAGES_FAILED, message="No module named setup")
     world.new_agent()
-    world.server.order(RUN, CHIEF, WORKER)
-
-    await world.steps()
+    await world.begin(CHIEF, WORKER)
 
     for task in (CHIEF, WORKER):
         ended = world.exit(task)
@@ -200,8 +231,7 @@ async def test_run_starts_with_its_secrets_once_the_server_gives_them(world: Wor
 
 
 async def test_secret_that_was_deleted_ends_the_run_with_what_to_do(world: World) -> None:
-    world.server.order(RUN, CHIEF, WORKER, secrets=SECRETS)
-    await world.steps()
+    await world.begin(CHIEF, WORKER, secrets=SECRETS)
     for task in (CHIEF, WORKER):
         ended = world.exit(task)
         assert (ended.reason, ended.message) == (Reason.SECRETS_FAILED, "It was deleted.")
@@ -210,9 +240,7 @@ async def test_secret_that_was_deleted_ends_the_run_with_what_to_do(world: World
 
 async def test_start_that_fails_names_the_replica_and_starts_no_other(world: World) -> None:
     world.new_agent(FailsDuringStart(world.host))
-    world.server.order(RUN, CHIEF, WORKER)
-
-    await world.steps()
+    await world.begin(CHIEF, WORKER)
 
     assert (world.exit(WORKER).reason, world.exit(WORKER).after_stop) == (Reason.START_FAILED, False)
     assert (world.exit(CHIEF).reason, world.exit(CHIEF).after_stop) == (Reason.STOPPED, True)
@@ -247,8 +275,7 @@ async def test_job_with_an_image_goes_back_to_the_queue_without_an_engine(
     if problem:
         docker = RuntimeOffer(name="docker", problem=problem)
         world.info = INFO.model_copy(update={"runtimes": (docker,)})
-    world.server.order(RUN, CHIEF, pythonModule="", masterConfig={"imageUri": "gcr.io/p/i"})
-    await world.steps()
+    await world.begin(CHIEF, pythonModule="", masterConfig={"imageUri": "gcr.io/p/i"})
     assert world.exit(CHIEF).reason is Reason.HOST_FAILED
     assert world.exit(CHIEF).message == f"It needs the image gcr.io/p/i, and {message}."
 
@@ -256,18 +283,12 @@ async def test_job_with_an_image_goes_back_to_the_queue_without_an_engine(
 async def test_engine_that_starts_later_is_reported_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.clock = RealTime()
+    world.use_real_time()
     held = hold_syncs(world, monkeypatch)
-    running = asyncio.create_task(world.new_agent().run())
-
-    async with asyncio.timeout(60):
+    async with looping(world.new_agent()):
         await until(held.is_set)
         world.info = INFO.model_copy(update={"runs_images": True})
         await until(lambda: world.server.requests[-1].agent == world.info)
-
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
 
 
 class NotifyingRuntime(FakeRuntime):
@@ -301,8 +322,7 @@ async def test_run_that_only_runs_is_rarely_looked_at_and_its_end_observed_when_
     agent = world.new_agent(runtime)
     await world.steps()
     held = hold_syncs(world, monkeypatch)
-    running = asyncio.create_task(agent.run())
-    async with asyncio.timeout(60):
+    async with looping(agent):
         while not held.is_set():
             await settle(world, 1.0)
         runtime.observations = runtime.looks = 0
@@ -315,9 +335,6 @@ async def test_run_that_only_runs_is_rarely_looked_at_and_its_end_observed_when_
             world.clock.advance(0.0005)
             await asyncio.sleep(0.005)
         assert world.exit(CHIEF).reason is Reason.VANISHED
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
 
 
 async def settle(world: World, seconds: float) -> None:
@@ -330,8 +347,7 @@ async def settle(world: World, seconds: float) -> None:
 async def test_environment_of_a_run_is_that_of_its_runtime(world: World) -> None:
     elsewhere = RuntimeOffer(name="fake", replica_environment={"STORAGE_EMULATOR_HOST": "http://h:1/s3cret"})
     world.info = INFO.model_copy(update={"runtimes": (elsewhere,)})
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
     ((_, launch),) = world.host.launches
     assert launch.environment["STORAGE_EMULATOR_HOST"] == "http://h:1/s3cret"
     assert "s3cret" not in "".join(request.model_dump_json() for request in world.server.requests)
@@ -344,8 +360,7 @@ async def test_environment_of_a_run_is_that_of_its_runtime(world: World) -> None
 async def test_stop_before_the_start_ends_the_run_without_one(world: World) -> None:
     world.stager = SlowStager()
     world.new_agent()
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
 
     world.server.stop(RUN)
     await world.steps()
@@ -357,8 +372,7 @@ async def test_stop_before_the_start_ends_the_run_without_one(world: World) -> N
 
 async def test_stop_ends_replicas_and_their_logs(world: World) -> None:
     world.programs(master=FOREVER, worker=Script(((0.0, Print("up")),)))
-    world.server.order(RUN, CHIEF, WORKER)
-    await world.steps()
+    await world.begin(CHIEF, WORKER)
 
     world.server.stop(RUN)
     await world.steps()
@@ -371,8 +385,7 @@ async def test_stop_ends_replicas_and_their_logs(world: World) -> None:
 async def test_stop_that_is_ignored_ends_in_a_kill_after_the_grace(world: World) -> None:
     world.programs(master=FOREVER)
     world.new_agent(IgnoresSigterm(world.host))
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
     world.server.stop(RUN)
 
     await world.steps()
@@ -387,8 +400,7 @@ async def test_stop_that_is_ignored_ends_in_a_kill_after_the_grace(world: World)
 
 async def test_run_that_is_not_listed_any_more_is_stopped_and_removed(world: World) -> None:
     world.programs(master=FOREVER)
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
     world.server.orders.clear()
     world.server.foreign.add(RUN)
 
@@ -401,8 +413,7 @@ async def test_run_that_is_not_listed_any_more_is_stopped_and_removed(world: Wor
 async def test_vanished_replica_is_reported(world: World) -> None:
     world.programs(master=FOREVER)
     world.new_agent(Vanishes(world.host, after_s=3.0))
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
     world.clock.advance(3)
     await world.steps()
     assert (world.exit(CHIEF).code, world.exit(CHIEF).reason) == (None, Reason.VANISHED)
@@ -414,8 +425,7 @@ async def test_run_that_somebody_removed_by_hand_is_ended_and_reported_as_vanish
     ended: list[str] = []
     monkeypatch.setattr(FakeRuntime, "remove", lambda _runtime, run_id: ended.append(run_id))
     world.programs(master=FOREVER)
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
 
     world.host.runs.clear()
     await world.steps()
@@ -427,8 +437,7 @@ async def test_run_that_somebody_removed_by_hand_is_ended_and_reported_as_vanish
 
 async def test_new_agent_finds_its_runs_and_reports_them_at_once(world: World) -> None:
     world.programs(master=Script(((0.0, Print("one")), (5.0, Print("two")), (6.0, Exit(3)))))
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
 
     world.new_agent()
     world.clock.advance(10)
@@ -441,8 +450,7 @@ async def test_new_agent_finds_its_runs_and_reports_them_at_once(world: World) -
 
 async def test_what_was_stopped_without_an_agent_is_reported_by_the_next(world: World) -> None:
     world.programs(master=FOREVER)
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
 
     world.host.stop_all()
     world.new_agent()
@@ -455,8 +463,7 @@ async def test_unreachable_server_leaves_replicas_alone_and_is_said_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.programs(master=Script(((0.0, Print("one")), (50.0, Print("two")))))
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
     world.server.down = True
 
     for _ in range(20):
@@ -473,8 +480,7 @@ async def test_unreachable_server_leaves_replicas_alone_and_is_said_once(
 async def test_lease_that_runs_out_stops_every_replica(world: World) -> None:
     world.programs(master=FOREVER)
     world.server.lease_s = 600.0
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
     world.server.down = True
 
     world.clock.advance(580)
@@ -526,16 +532,6 @@ async def test_seen_is_the_answer_that_was_acted_on(world: World) -> None:
     assert len(set(seen)) == 3
 
 
-class RealTime(ManualClock):
-    """Sleeps no longer than a moment, so that the loops turn quickly."""
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(min(seconds, 0.005))
-
-
 def hold_syncs(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """The server holds what it may hold, for longer than any test. Set once it has."""
     held = asyncio.Event()
@@ -555,22 +551,15 @@ def hold_syncs(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 async def test_agent_in_its_loops_cuts_a_held_sync_short_when_something_changes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.clock = RealTime()
-    world.host.clock = world.clock
+    world.use_real_time()
     world.programs(master=Script(((0.0, Print("up")), (5.0, Exit(3)))))
     held = hold_syncs(world, monkeypatch)
     world.server.order(RUN, CHIEF)
-    running = asyncio.create_task(world.new_agent().run())
-
-    async with asyncio.timeout(60):
+    async with looping(world.new_agent()):
         await until(lambda: world.states_or_none(RUN) == [ReplicaState.RUNNING] and held.is_set())
         world.clock.advance(10)
         await until(lambda: world.states_or_none(RUN) == [ReplicaState.EXITED])
         await until(lambda: world.server.complete == {(RUN, CHIEF)})
-
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
     assert world.exit(CHIEF).code == 3
 
 
@@ -584,18 +573,11 @@ async def test_agent_survives_a_round_that_fails(world: World, caplog: pytest.Lo
                 raise OSError("no space left on device")
             return super().observe(run_id)
 
-    world.clock = RealTime()
-    world.host.clock = world.clock
+    world.use_real_time()
     world.programs(master=FOREVER)
     world.server.order(RUN, CHIEF)
-    running = asyncio.create_task(world.new_agent(FullDisk(world.host)).run())
-
-    async with asyncio.timeout(60):
+    async with looping(world.new_agent(FullDisk(world.host))):
         await until(lambda: world.states_or_none(RUN) == [ReplicaState.RUNNING])
-
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
     assert "no space left on device" in caplog.text
 
 
@@ -618,8 +600,7 @@ class FailsToRemove(FakeRuntime):
 async def ended_and_removed(world: World, runtime: FailsToRemove) -> None:
     """The server wants no more of RUN."""
     world.new_agent(runtime)
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
     world.clock.advance(2)
     await world.steps()
     world.server.orders.clear()
@@ -645,8 +626,7 @@ async def test_action_that_fails_does_not_hold_up_other_runs(world: World) -> No
     await ended_and_removed(world, runtime)
     await world.steps()
 
-    world.server.order(OTHER, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF, run_id=OTHER)
 
     assert world.states(OTHER) == [ReplicaState.RUNNING]
     assert runtime.attempts == 1
@@ -691,23 +671,17 @@ async def test_sync_is_held_while_nothing_moves(world: World, case: str) -> None
 async def test_agent_in_its_loops_tries_again_though_the_server_has_nothing_new(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.clock = RealTime()
-    world.host.clock = world.clock
+    world.use_real_time()
     hold_syncs(world, monkeypatch)
     runtime = FailsToRemove(world.host, failures=6)
     await ended_and_removed(world, runtime)
-    running = asyncio.create_task(world.agent.run())
 
     def gone() -> bool:
         world.clock.advance(0.1)
         return RUN not in world.host.runs
 
-    async with asyncio.timeout(60):
+    async with looping(world.agent):
         await until(gone)
-
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
     assert runtime.attempts == 7
 
 
@@ -748,9 +722,7 @@ async def test_lease_that_cannot_be_saved_does_not_stop_the_agent(
     lease = Lease(world.clock, tmp_path / "gone" / "lease.json")
     world.server.lease_s = 600.0
     world.new_agent(lease=lease)
-    world.server.order(RUN, CHIEF)
-
-    await world.steps()
+    await world.begin(CHIEF)
 
     assert world.states() == [ReplicaState.RUNNING]
     assert "the lease is not saved" in caplog.text
@@ -790,21 +762,9 @@ async def test_agent_in_its_loops_sends_a_long_log_without_a_pause_between_its_s
 
     lines = [f"line {n}" + " " * (MAX_BYTES // 4) for n in range(5 * MAX_CHUNKS)]
     world.programs(master=Script((*((0.0, Print(line)) for line in lines), (0.0, Exit(0)))))
-    world.server.order(RUN, CHIEF)
-    await world.steps()
+    await world.begin(CHIEF)
     world.server.logs.clear()
     world.server.complete.clear()
-    running = asyncio.create_task(world.new_agent(OneLineAtATime(world.host)).run())
-
-    async with asyncio.timeout(60):
+    async with looping(world.new_agent(OneLineAtATime(world.host))):
         await until(lambda: world.server.complete)  # and the clock stands still
-
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
     assert world.server.texts(RUN, CHIEF) == lines
-
-
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():
-        await asyncio.sleep(0.005)

@@ -2,8 +2,6 @@
 
 import itertools
 
-import pytest
-
 from trainyard_agent.control.reconcile import (
     Action,
     GiveUp,
@@ -43,59 +41,29 @@ def decide(
     )
 
 
-@pytest.mark.parametrize(
-    ("held", "staging", "given_up", "expected"),
-    [
-        (None, None, False, [Prepare(TO_RUN)]),
-        (None, STALE, False, [Prepare(TO_RUN)]),
-        (None, PREPARING, False, []),
-        (None, READY, False, [Start(TO_RUN, READY)]),
-        (None, FAILED, False, [GiveUp(TO_RUN, Reason.PACKAGES_FAILED, "no such package")]),
-        (None, None, True, []),
-        (ALIVE, READY, False, []),
-        (ALIVE, None, False, []),
-        (ENDED, READY, False, []),
-    ],
-)
-def test_reconcile_ordered_to_run_moves_towards_running(
-    held: LocalRun | None, staging: Staging | None, given_up: bool, expected: list[Action]
-) -> None:
-    assert decide(TO_RUN, held, staging, given_up) == expected
+STOPPED = GiveUp(TO_STOP, Reason.STOPPED, "It was stopped before it was started.")
+UNPREPARED = GiveUp(TO_RUN, Reason.PACKAGES_FAILED, "no such package")
+
+CELLS: dict[str, tuple[LocalRun | None, Staging | None, bool, list[Action], list[Action], list[Action]]] = {
+    # held, staging, given up: what follows if it is ordered to run, ordered to stop, not ordered
+    "not here": (None, None, False, [Prepare(TO_RUN)], [STOPPED], []),
+    "staged by a former agent": (None, STALE, False, [Prepare(TO_RUN)], [STOPPED], [Remove(RUN)]),
+    "being staged": (None, PREPARING, False, [], [STOPPED], [Remove(RUN)]),
+    "staged": (None, READY, False, [Start(TO_RUN, READY)], [STOPPED], [Remove(RUN)]),
+    "staging failed": (None, FAILED, False, [UNPREPARED], [STOPPED], [Remove(RUN)]),
+    "given up": (None, None, True, [], [], [Remove(RUN)]),
+    "alive": (ALIVE, READY, False, [], [Stop(RUN, 3.0)], [Stop(RUN, 7.0)]),
+    "alive, its staging is gone": (ALIVE, None, False, [], [Stop(RUN, 3.0)], [Stop(RUN, 7.0)]),
+    "ended": (ENDED, READY, False, [], [], [Remove(RUN)]),
+}
 
 
-@pytest.mark.parametrize("staging", [None, STALE, PREPARING, READY, FAILED])
-def test_reconcile_ordered_to_stop_before_start_gives_up(staging: Staging | None) -> None:
-    (action,) = decide(TO_STOP, None, staging)
-    assert isinstance(action, GiveUp)
-    assert (action.order, action.reason) == (TO_STOP, Reason.STOPPED)
-
-
-@pytest.mark.parametrize(
-    ("held", "given_up", "expected"), [(ALIVE, False, [Stop(RUN, 3.0)]), (ENDED, False, []), (None, True, [])]
-)
-def test_reconcile_ordered_to_stop_after_start_stops_what_lives(
-    held: LocalRun | None, given_up: bool, expected: list[Action]
-) -> None:
-    assert decide(TO_STOP, held, READY if held else None, given_up) == expected
-
-
-@pytest.mark.parametrize(
-    ("held", "staging", "given_up", "expected"),
-    [
-        (None, None, False, []),
-        (None, STALE, False, [Remove(RUN)]),
-        (None, PREPARING, False, [Remove(RUN)]),
-        (None, READY, False, [Remove(RUN)]),
-        (None, FAILED, False, [Remove(RUN)]),
-        (None, None, True, [Remove(RUN)]),
-        (ALIVE, READY, False, [Stop(RUN, 7.0)]),
-        (ENDED, READY, False, [Remove(RUN)]),
-    ],
-)
-def test_reconcile_not_ordered_stops_then_removes(
-    held: LocalRun | None, staging: Staging | None, given_up: bool, expected: list[Action]
-) -> None:
-    assert decide(None, held, staging, given_up) == expected
+def test_reconcile_is_the_table_at_its_top() -> None:
+    found = {
+        name: (*cell[:3], *(decide(order, *cell[:3]) for order in (TO_RUN, TO_STOP, None)))
+        for name, cell in CELLS.items()
+    }
+    assert found == CELLS
 
 
 def test_reconcile_job_with_an_image_is_refused_without_a_container_engine() -> None:

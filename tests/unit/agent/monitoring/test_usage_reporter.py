@@ -25,35 +25,19 @@ MIB = 1 << 20
 
 
 def test_cores_are_the_cpu_time_between_two_readings_over_the_time_between_them() -> None:
+    readings: list[tuple[str, float, float, float | None]] = [
+        ("a", 100.0, 7.0, None),
+        ("a", 105.0, 17.0, 2.0),
+        ("b", 105.0, 50.0, None),  # of another replica
+        ("a", 110.0, 17.0, 0.0),
+        ("a", 115.0, 4.0, 0.0),  # a count that goes back is no use
+        ("a", 115.0, 8.0, None),  # and no time no reading
+        ("a", 120.0, 9.0, 1.0),
+    ]
     meter = UseMeter()
-    assert meter.cores("a", 100.0, 7.0) is None
-    assert meter.cores("a", 105.0, 17.0) == 2.0
-    assert meter.cores("a", 110.0, 17.0) == 0.0
-    assert meter.cores("a", 115.0, 18.0) == pytest.approx(0.2)
-
-
-def test_cores_of_one_replica_have_nothing_to_do_with_those_of_another() -> None:
-    meter = UseMeter()
-    meter.cores("a", 0.0, 0.0)
-    assert meter.cores("b", 5.0, 50.0) is None
-    assert meter.cores("a", 5.0, 5.0) == 1.0
-
-
-def test_count_that_goes_back_is_no_use_and_no_time_is_no_reading() -> None:
-    meter = UseMeter()
-    meter.cores("a", 0.0, 9.0)
-    assert meter.cores("a", 5.0, 4.0) == 0.0
-    assert meter.cores("a", 5.0, 8.0) is None
-    assert meter.cores("a", 10.0, 9.0) == 1.0
-
-
-def test_what_is_not_kept_begins_anew() -> None:
-    meter = UseMeter()
-    meter.cores("a", 0.0, 0.0)
-    meter.cores("b", 0.0, 0.0)
+    assert [(key, at, cpu_s, meter.cores(key, at, cpu_s)) for key, at, cpu_s, _ in readings] == readings
     meter.keep({"a"})
-    assert meter.cores("a", 5.0, 5.0) == 1.0
-    assert meter.cores("b", 5.0, 5.0) is None
+    assert (meter.cores("a", 125.0, 14.0), meter.cores("b", 125.0, 60.0)) == (1.0, None)
 
 
 def test_gpus_are_read_in_shares_and_bytes() -> None:

@@ -72,18 +72,8 @@ nested = st.builds(
 )
 names = st.sampled_from(
     (
-        "event",
-        "step",
-        "steps",
-        "total_steps",
-        "epoch",
-        "epochs",
-        "loss",
-        "stacks",
-        "severity",
-        "level",
-        "model",
-        "message",
+        *("event", "step", "steps", "total_steps", "epoch", "epochs", "loss", "stacks", "severity", "level"),
+        *("model", "message"),
     )
 )
 values = (

@@ -446,35 +446,31 @@ class AgentView(Wire):
     @property
     def runtimes_summary(self) -> str:
         """Which jobs run in what, and what waits for an engine, as a sentence; "" for an agent that reports neither."""
-        offers = {one.name: one for one in self.runtimes if not one.retiring}
-        engine, process, slurm = image_runtime(self.runtimes), offers.get("process"), offers.get("slurm")
-        barred = next((one.problem for one in self.runtimes if one.name == "process" and one.retiring), "")
-        pods = offers.get("kubernetes")
-        if slurm is not None:
+        offers = {offer.name: offer for offer in self.runtimes if not offer.retiring}
+        barred = next(
+            (offer.problem for offer in self.runtimes if offer.name == "process" and offer.retiring), ""
+        )
+        if slurm := offers.get("slurm"):
             return f"{slurm.problem or slurm.about}: package jobs wait in Slurm's queue; image jobs do not run here."
-        if pods is not None:
-            which = (
-                f"image jobs run as pods; package jobs do not run here: {barred}"
-                if barred
-                else "jobs run as pods"
-            )
-            return f"{pods.problem or pods.about}: {which}."
+        if pods := offers.get("kubernetes"):
+            images_only = f"image jobs run as pods; package jobs do not run here: {barred}"
+            return f"{pods.problem or pods.about}: {images_only if barred else 'jobs run as pods'}."
+        engine = image_runtime(self.runtimes)
         if engine is None:
-            return (
-                ""
-                if process is None
-                else "All jobs run as processes; image jobs need --runtime auto or docker."
-            )
-        packages = "as processes" if self.runtime == "process" else "in containers"
-        problem = f"{engine.problem[:1].upper()}{engine.problem[1:]}"
-        if self.runtime != "process" and not problem:
-            return f"{engine.about}: jobs run in containers."
-        if self.runtime != "process":
-            also = f" {barred[:1].upper()}{barred[1:]}." if barred else ""
-            return f"{problem}: jobs wait until one does.{also}"
+            all_processes = "All jobs run as processes; image jobs need --runtime auto or docker."
+            return all_processes if "process" in offers else ""
+        problem = _capitalized(engine.problem)
+        if self.runtime == "process":
+            if problem:
+                return f"{problem}: image jobs wait until one does; package jobs run as processes."
+            return f"{engine.about}: image jobs run in containers; package jobs as processes."
         if problem:
-            return f"{problem}: image jobs wait until one does; package jobs run {packages}."
-        return f"{engine.about}: image jobs run in containers; package jobs {packages}."
+            return f"{problem}: jobs wait until one does.{f' {_capitalized(barred)}.' if barred else ''}"
+        return f"{engine.about}: jobs run in containers."
+
+
+def _capitalized(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
 class ActiveJobView(Wire):

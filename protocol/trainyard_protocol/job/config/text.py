@@ -7,7 +7,8 @@ violation, `violation_message` formats it. Pure. Why not ruamel.yaml: docs/desig
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -163,33 +164,37 @@ def position_of(root: ValueLocation, violation: Violation) -> TextSpan:
 def _excess_of_events(text: str) -> str:
     """The limit that the text exceeds, as the end of a sentence; "" within all, and for what is no YAML.
 
-    libyaml, where PyYAML has it, reads a text fifty times faster than the parser that knows positions does.
+    libyaml, where PyYAML has it, reads a text fifty times faster than the parser that knows positions does, and refuses
+    some that the latter accepts.
     """
-    sizes: list[
-        int
-    ] = []  # of the lists and mappings around an event; those of mappings count keys and values
-    are_mappings: list[bool] = []
+    for loader in (_FAST, yaml.SafeLoader):
+        with suppress(yaml.YAMLError, ValueError, OverflowError):  # the reader says what is wrong, and where
+            return _excess_of(yaml.parse(text, Loader=loader))
+    return ""
+
+
+def _excess_of(events: Iterable[yaml.Event]) -> str:
+    around: list[
+        tuple[bool, int]
+    ] = []  # whether it is a mapping, and its number of keys and values, or elements
     nodes = 0
-    try:
-        for event in yaml.parse(text, Loader=_FAST):
-            if isinstance(event, yaml.CollectionEndEvent):
-                sizes.pop()
-                are_mappings.pop()
-            elif isinstance(event, yaml.NodeEvent):
-                nodes += 1
-                if nodes > 2 * MAX_VALUES:  # a key is a node, too
-                    return f"has more than {MAX_VALUES} values."
-                if sizes:
-                    sizes[-1] += 1
-                    if are_mappings[-1] and sizes[-1] > 2 * MAX_KEYS:
-                        return f"has a mapping with more than {MAX_KEYS} keys; {MAX_KEYS} are allowed."
-                if isinstance(event, yaml.CollectionStartEvent):
-                    sizes.append(0)
-                    are_mappings.append(isinstance(event, yaml.MappingStartEvent))
-                    if len(sizes) > MAX_DEPTH + 1:
-                        return f"is nested too deeply; {MAX_DEPTH} levels are allowed."
-    except (yaml.YAMLError, ValueError):  # the reader says what is wrong, and where
-        return ""
+    for event in events:
+        if isinstance(event, yaml.CollectionEndEvent):
+            around.pop()
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        nodes += 1
+        if nodes > 2 * MAX_VALUES:  # a key is a node, too
+            return f"has more than {MAX_VALUES} values."
+        if around:
+            is_mapping, size = around.pop()
+            if is_mapping and size >= 2 * MAX_KEYS:
+                return f"has a mapping with more than {MAX_KEYS} keys; {MAX_KEYS} are allowed."
+            around.append((is_mapping, size + 1))
+        if isinstance(event, yaml.CollectionStartEvent):
+            around.append((isinstance(event, yaml.MappingStartEvent), 0))
+            if len(around) > MAX_DEPTH + 1:
+                return f"is nested too deeply; {MAX_DEPTH} levels are allowed."
     return ""
 
 
@@ -204,23 +209,6 @@ def _format_of(text: str) -> Format:
     return "json"
 
 
-class _TooManyValues(Exception):
-    """The text has more values than any config."""
-
-
-class _Loader(yaml.SafeLoader):
-    """Stops at a text with too many values, each of which takes a kilobyte here."""
-
-    composed = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self.composed += 1
-        if self.composed > 2 * MAX_VALUES:  # a key is a node, too
-            raise _TooManyValues
-        node: yaml.Node | None = super().compose_node(parent, index)
-        return node
-
-
 class _YamlReader:
     """Parses one YAML document into its data and the locations of its values."""
 
@@ -231,7 +219,7 @@ class _YamlReader:
 
     def read(self) -> tuple[object, ValueLocation]:
         try:
-            loader = self._loader = _Loader(self._text)
+            loader = self._loader = yaml.SafeLoader(self._text)
             try:
                 node = self._node(loader)
                 if node is None:
@@ -253,10 +241,8 @@ class _YamlReader:
             raise NotReadable(text, self._lines, TextSpan(position, position.column + 1)) from error
         except RecursionError:
             raise NotReadable("is nested too deeply.", self._lines) from None
-        except _TooManyValues:
-            raise NotReadable(f"has more than {MAX_VALUES} values.", self._lines) from None
 
-    def _node(self, loader: _Loader) -> yaml.Node | None:
+    def _node(self, loader: yaml.SafeLoader) -> yaml.Node | None:
         """The root of the document; None if it is empty."""
         try:
             node: yaml.Node | None = loader.get_single_node()
@@ -270,7 +256,7 @@ class _YamlReader:
         if id(node) in parents:
             raise self._error(node, "refers to itself.")
         if self._nodes > MAX_VALUES:
-            raise _TooManyValues
+            raise NotReadable(f"has more than {MAX_VALUES} values.", self._lines)
         self._check(node)
         location = ValueLocation(
             _mark_of(node.start_mark),

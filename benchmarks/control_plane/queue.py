@@ -11,9 +11,8 @@ from benchmarks.databases import postgresql
 from benchmarks.filled import add_agents, add_queue, agent_info
 from benchmarks.rows import Row, Samples, interleaved
 from trainyard_protocol.job.machines import GIGABYTE
-from trainyard_server.api.dependencies import UseCases
-from trainyard_server.app import build
 from trainyard_server.config.settings import Settings
+from trainyard_server.use_cases import UseCases
 
 AGENTS = 300
 
@@ -28,7 +27,7 @@ def rounds(queued: int, database: str = "") -> Iterator[UseCases]:
 @contextmanager
 def queue_in(data_dir: Path, queued: int, database: str = "", agents: int = AGENTS) -> Iterator[UseCases]:
     settings = Settings(data_dir=data_dir, database=database, run_loops=False, durable=False)
-    use_cases = build(settings)
+    use_cases = UseCases(settings)
     try:
         with use_cases.backend.store.write() as writer:
             add_agents(writer, [agent_info(f"a{number}", 16, 64 * GIGABYTE) for number in range(agents)])

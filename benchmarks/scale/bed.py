@@ -21,12 +21,12 @@ from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.states import JobState
 from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo
 from trainyard_protocol.wire.sync import RunReport, SyncRequest, SyncResponse
-from trainyard_server.api.dependencies import UseCases
 from trainyard_server.app import create_app
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Role, Token
 from trainyard_server.storage.db.base.models import AgentRow, JobRow
+from trainyard_server.use_cases import UseCases
 
 PROJECT = "scale"
 INPUT = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "pythonModule": "trainer.task"}

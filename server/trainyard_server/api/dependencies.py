@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -13,42 +12,9 @@ from starlette.concurrency import run_in_threadpool
 from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, TooLarge, Violation
 from trainyard_protocol.job.config.limits import MAX_BYTES, excess
 from trainyard_protocol.wire.agents import AGENT_KEY
-from trainyard_server.context import Backend
-from trainyard_server.control.controller import Controller
-from trainyard_server.control.retention import Retention
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Caller
-from trainyard_server.domain.access.sessions import Sessions
-from trainyard_server.services.agents.agent_sync import AgentSync
-from trainyard_server.services.agents.agents import Agents
-from trainyard_server.services.agents.packages import Packages
-from trainyard_server.services.google.google_access import GoogleAccess
-from trainyard_server.services.google.google_resources import GoogleResources
-from trainyard_server.services.google.object_storage import ObjectStorage
-from trainyard_server.services.health.diagnosis import Diagnosis
-from trainyard_server.services.health.health import HealthChecks
-from trainyard_server.services.jobs.jobs import Jobs
-from trainyard_server.services.logs.batches import LogExecutors
-from trainyard_server.services.logs.entries_list import EntriesList
-from trainyard_server.services.logs.pages import LogPages
-from trainyard_server.services.logs.streaming import LogStreaming
-from trainyard_server.services.measurements.job_files import JobFiles
-from trainyard_server.services.measurements.metrics import Metrics
-from trainyard_server.services.measurements.usage import UsageQueries
-from trainyard_server.services.people.audit import Audit
-from trainyard_server.services.people.guess_limits import GuessLimits
-from trainyard_server.services.people.limits import CallerLimits
-from trainyard_server.services.people.people import People
-from trainyard_server.services.people.principals import Principals, RevokedSessions
-from trainyard_server.services.people.secrets import Secrets
-from trainyard_server.services.people.sign_in import SignIn
-from trainyard_server.services.people.single_sign_on import SingleSignOn
-from trainyard_server.services.views.cluster import ClusterOverview
-from trainyard_server.services.views.configs import Configs
-from trainyard_server.services.views.job_details import JobDetails
-from trainyard_server.services.views.job_search import JobSearch
-from trainyard_server.services.views.queue_explanation import QueueExplanation
-from trainyard_server.services.views.studies import Studies
+from trainyard_server.use_cases import UseCases
 
 _M = TypeVar("_M", bound=BaseModel)
 _T = TypeVar("_T")
@@ -56,47 +22,6 @@ _T = TypeVar("_T")
 _MAX_CHUNK = 13 * 2**19
 _MAX_VALUES = 100_000
 _QUICK = 8192  # bytes of JSON that are parsed sooner than a thread begins
-
-
-@dataclass(frozen=True, slots=True)
-class UseCases:
-    """The use cases of the server, as `app.state.use_cases`. Each attribute has the name of its module or class."""
-
-    backend: Backend
-    controller: Controller
-    retention: Retention
-    jobs: Jobs
-    google_access: GoogleAccess
-    google_resources: GoogleResources
-    agent_sync: AgentSync
-    job_details: JobDetails
-    log_streaming: LogStreaming
-    log_pages: LogPages
-    entries_list: EntriesList
-    health: HealthChecks
-    diagnosis: Diagnosis
-    queue_explanation: QueueExplanation
-    studies: Studies
-    configs: Configs
-    job_search: JobSearch
-    metrics: Metrics
-    usage: UsageQueries
-    sessions: Sessions
-    revoked_sessions: RevokedSessions
-    principals: Principals
-    packages: Packages
-    object_storage: ObjectStorage
-    people: People
-    agents: Agents
-    audit: Audit
-    secrets: Secrets
-    log_executors: LogExecutors
-    guesses: GuessLimits
-    sign_in: SignIn
-    single_sign_on: SingleSignOn | None
-    cluster: ClusterOverview
-    job_files: JobFiles
-    limits: CallerLimits
 
 
 # Asynchronous: FastAPI runs other functions in a thread, which takes longer than they do.

@@ -31,12 +31,12 @@ from trainyard_protocol.wire.sync import (
     SyncResponse,
     TrialMeasurement,
 )
-from trainyard_server.api.dependencies import UseCases
 from trainyard_server.app import create_app
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Caller, Role, Token
 from trainyard_server.storage.logs.store import Stream
+from trainyard_server.use_cases import UseCases
 
 TOKENS = (
     Token(Role.ADMIN, "admin", "admin-secret"),

@@ -10,11 +10,12 @@ from fastapi import Request
 from trainyard_protocol.errors import FailedPrecondition, NotFound
 from trainyard_protocol.views.configs import JobConfig
 from trainyard_protocol.views.views import Explanation, JobDetail, RunView
-from trainyard_server.api.dependencies import Cases, UseCases
+from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.pages.job_header import JOB, job_view
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.route_access import Access
+from trainyard_server.use_cases import UseCases
 
 router = Router()
 

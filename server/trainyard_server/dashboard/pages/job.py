@@ -9,7 +9,7 @@ from fastapi import Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views.views import JobDetail, ReplicaView, RunView
-from trainyard_server.api.dependencies import Cases, UseCases
+from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.cached_listing import CachedListing
 from trainyard_server.dashboard.pages.job_header import JOB, SHOWN_EVENTS, job_view, shown_events
@@ -20,6 +20,7 @@ from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.route_access import Access
 from trainyard_server.domain.lifecycle.timeline import bars, spans
 from trainyard_server.storage.events.notifier import usage_topic
+from trainyard_server.use_cases import UseCases
 
 router = Router()
 

@@ -8,10 +8,11 @@ from fastapi import Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views.views import EventView, JobDetail
-from trainyard_server.api.dependencies import UseCases, caller_of
+from trainyard_server.api.dependencies import caller_of
 from trainyard_server.dashboard.rendering import job_path
 from trainyard_server.dashboard.views import View
 from trainyard_server.storage.events.notifier import PROGRESS_TOPIC, job_topic
+from trainyard_server.use_cases import UseCases
 
 JOB = "/projects/{project}/jobs/{job_id}"
 """Path of a job's page; the paths of its tabs begin with it."""

@@ -8,11 +8,12 @@ from fastapi import Query, Request
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.machines import configs_dir
-from trainyard_server.api.dependencies import Cases, UseCases, caller_of
+from trainyard_server.api.dependencies import Cases, caller_of
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Role
 from trainyard_server.domain.access.route_access import Access
+from trainyard_server.use_cases import UseCases
 
 router = Router()
 

@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import TooManyRequests, TrainyardError
-from trainyard_server.api.dependencies import Cases, UseCases
+from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.middleware.audit import Audited
 from trainyard_server.api.middleware.csrf import (
     CSRF_FIELD,
@@ -21,6 +21,7 @@ from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import Pages, View
 from trainyard_server.domain.access.route_access import SIGN_IN, SIGN_OUT, Access, local_path
 from trainyard_server.services.people.sign_in import OtherAccount
+from trainyard_server.use_cases import UseCases
 
 router = Router()
 

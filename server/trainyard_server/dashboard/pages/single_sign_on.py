@@ -4,7 +4,7 @@ from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 
 from trainyard_protocol.errors import NotFound, TrainyardError, Unauthenticated
-from trainyard_server.api.dependencies import Cases, UseCases
+from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.middleware.csrf import address_of, name_of_cookie, session_cookie
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.pages.sign_in import sign_in_answer
@@ -13,6 +13,7 @@ from trainyard_server.domain.access.oidc import ATTEMPT_LIFETIME
 from trainyard_server.domain.access.route_access import OIDC, OIDC_CALLBACK, SIGN_IN, Access, local_path
 from trainyard_server.domain.access.sessions import set_cookie
 from trainyard_server.services.people.single_sign_on import SingleSignOn
+from trainyard_server.use_cases import UseCases
 
 router = Router()
 

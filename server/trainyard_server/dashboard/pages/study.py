@@ -10,9 +10,9 @@ from fastapi import Request
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views.tuning import StudyCharts, TrialPoint
 from trainyard_protocol.views.views import JobDetail
-from trainyard_server.api.dependencies import UseCases
 from trainyard_server.dashboard.pages.job_header import SHOWN_EVENTS, job_view, shown_events
 from trainyard_server.dashboard.views import View
+from trainyard_server.use_cases import UseCases
 
 _SHOWN_LIVE = 20
 

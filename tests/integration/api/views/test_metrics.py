@@ -11,9 +11,9 @@ import pytest
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_protocol.states import Reason
-from trainyard_server.api.dependencies import UseCases
 from trainyard_server.domain.metrics.summary import CurveSummary
 from trainyard_server.services.measurements.metrics import ANSWER_POINTS
+from trainyard_server.use_cases import UseCases
 
 MASTER = "master-replica-0"
 

@@ -15,8 +15,6 @@ from beds.databases import on_every_database
 from benchmarks.filled import agent_info
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_protocol.wire.sync import RunReport, SyncRequest, SyncResponse
-from trainyard_server.api.dependencies import UseCases
-from trainyard_server.app import build
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Caller, Role
@@ -25,6 +23,7 @@ from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic
 from trainyard_server.storage.logs.job_log import Appended
 from trainyard_server.storage.streams import Stream
+from trainyard_server.use_cases import UseCases
 
 BOSS = Caller.everywhere(Role.ADMIN, "admin")
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -32,7 +31,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 def server(directory: Path, run_loops: bool = False) -> UseCases:
     """With `run_loops` a submission leaves the service's lines to the next round."""
-    return build(
+    return UseCases(
         Settings(
             data_dir=directory,
             database=databases.current.url(directory),

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from trainyard_server.storage.failures import DatabaseError, failure_of
 from trainyard_server.web_server import GoogleFront
 
 if TYPE_CHECKING:
-    from trainyard_server.config.own_authority import OwnAuthority
+    from trainyard_storage.authority import OwnAuthority
 
 logger = logging.getLogger(__name__)
 
@@ -134,16 +135,18 @@ def _listening(stack: ExitStack, host: str, port: int) -> list[socket.socket]:
 
 def _authority(settings: Settings) -> "OwnAuthority":
     """The authority for the names of the universe domain, and for Google's own in jobs. Raises UsageError."""
-    from trainyard_server.config.own_authority import OwnAuthority
+    from trainyard_storage.authority import OwnAuthority
 
     host = host_of(settings.google_domain)
     file = settings.data_dir / "keys" / f"authority-{host}.pem"
     try:
-        return OwnAuthority(file, (host, GOOGLES_DOMAIN), _google_names(host))
+        authority = OwnAuthority(file, (host, GOOGLES_DOMAIN), _google_names(host))
+        authority.refresh(datetime.now(UTC))
     except (ValueError, TypeError) as error:
         raise UsageError(
             f"{file} is not the authority that this server made: move it away. {error}"
         ) from error
+    return authority
 
 
 def _lock(data_dir: Path, *, shared: bool) -> int:

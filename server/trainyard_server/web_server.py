@@ -1,13 +1,7 @@
-"""The HTTP server: uvicorn with limits of time and number for connections.
-
-A connection that sends nothing, or too slowly, or takes no answer is closed, so that half-open ones do not add up. One
-that waits for the server (a long poll, an event stream) is not.
-"""
+"""The HTTP server: uvicorn with limits of time (`trainyard_storage.connections`) and number for connections."""
 
 import asyncio
 import logging
-import re
-import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,29 +10,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trainyard_server.config.network import BACKLOG, NetworkSettings
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.events.notifier import Notifier
+from trainyard_storage.connections import LimitedConnection, LimitedServer
 
 if TYPE_CHECKING:
-    from trainyard_server.config.own_authority import OwnAuthority
-
-HEAD_S = 10.0
-"""For the head of a request, from its first byte; for the first one from the start of the connection."""
-
-BODY_S = 30.0
-"""Between two parts of a body."""
-
-DISCARD_S = 60.0
-"""For the rest of a body whose request was answered before."""
-
-READ_S = 300.0
-"""For a client to take what was sent."""
+    from trainyard_storage.authority import OwnAuthority
 
 KEEP_ALIVE_S = 75
 """Between two requests."""
@@ -47,11 +28,9 @@ ACCEPTED_AT_ONCE = 16
 """New connections in one turn of the event loop. The others wait in the kernel, so that a flood of them can come no
 faster than requests are served, and does not delay the requests on other connections."""
 
-_IDENTITY = re.compile(rb"\r\nTransfer-Encoding:[ \t]*identity[ \t]*(?=\r\n)", re.IGNORECASE)
 _DRAIN_S = 5  # for pending requests at shutdown
 _RESERVED = 128  # descriptors that are kept for files and the database
 _LOG_EVERY_S = 60.0
-_TICKS = 10  # of uvicorn, in a second
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +82,7 @@ class EventLoop(asyncio.SelectorEventLoop):
 
     async def create_server(self, *given: Any, **named: Any) -> asyncio.Server:
         if named.get("ssl") is not None:
-            named["ssl_handshake_timeout"] = HEAD_S
+            named["ssl_handshake_timeout"] = Connection.head_s
         return await super().create_server(*given, **named)
 
 
@@ -126,15 +105,11 @@ _beginning: WeakSet["Connection"] = WeakSet()
 """Connections in the TLS handshake: uvicorn does not count them yet."""
 
 
-class Connection(H11Protocol):
-    """A connection that `end_if_overdue` ends. uvicorn itself limits the time between two requests."""
+class Connection(LimitedConnection):
+    """A connection that is refused where too many are open, or where its peer is not the proxy in front."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._head_since: float | None = None
-        self._body_at = 0.0
-        self._answered_at = 0.0
-        self._unread_since: float | None = None
         if _is_full(len(self.connections) + len(_beginning) + 1):
             raise ConnectionRefusedError  # the event loop drops the socket
         _beginning.add(self)
@@ -142,67 +117,11 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         _beginning.discard(self)
-        self._head_since = self.loop.time()
         peer = str(transport.get_extra_info("peername")[0])
         own = str(transport.get_extra_info("sockname")[0])
         if isinstance(self.config, ServerConfig) and peer != own and not self.config.reached.admits(peer):
             _stranger.warn("Closed a connection from %s, which is not the proxy of --behind-proxy.", peer)
             transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        if self.conn.their_state is h11.IDLE:
-            data = _without_identity(data)
-        super().data_received(data)
-        self._body_at = self.loop.time()
-        self._note_head()
-
-    def on_response_complete(self) -> None:
-        self._answered_at = self.loop.time()
-        super().on_response_complete()
-        self._head_since = None
-        self._note_head()
-
-    def pause_writing(self) -> None:
-        self._unread_since = self.loop.time()
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self._unread_since = None
-        super().resume_writing()
-
-    def end_if_overdue(self, now: float) -> None:
-        """Close the connection if its client has been too slow."""
-        if self.transport.is_closing() and self._unread_since is None:
-            self._unread_since = now
-        if self.flow.read_paused:  # the server has not taken what came
-            self._body_at = now
-        if self._is_overdue(now):
-            self.transport.abort()
-
-    def _is_overdue(self, now: float) -> bool:
-        if self._unread_since is not None and now - self._unread_since > READ_S:
-            return True
-        if self.conn.their_state is h11.IDLE:
-            return self._head_since is not None and now - self._head_since > HEAD_S
-        if self.conn.their_state is not h11.SEND_BODY:
-            return False
-        if self.cycle.response_complete:
-            return now - self._answered_at > DISCARD_S
-        return now - self._body_at > BODY_S
-
-    def _note_head(self) -> None:
-        """Note when the head of a request has begun, or that it is complete."""
-        if self.conn.their_state is not h11.IDLE:
-            self._head_since = None
-        elif self._head_since is None and self.conn.trailing_data[0]:
-            self._head_since = self.loop.time()
-
-
-def _without_identity(data: bytes) -> bytes:
-    """The head of a request without `Transfer-Encoding: identity`, which older HTTP had and TensorFlow's `gs://` sends
-    beside the length: h11 refuses it."""
-    head, end, rest = data.partition(b"\r\n\r\n")
-    return _IDENTITY.sub(b"", head + end) + rest
 
 
 def _is_full(connections: int) -> bool:
@@ -219,8 +138,8 @@ def _is_full(connections: int) -> bool:
     return True
 
 
-class WebServer(uvicorn.Server):
-    """Ends overdue connections; on a signal also long polls and event streams, so that no connection is aborted."""
+class WebServer(LimitedServer):
+    """Ends long polls and event streams on a signal, so that no connection is aborted."""
 
     def __init__(self, config: ServerConfig, notifier: Notifier, front: GoogleFront | None = None) -> None:
         super().__init__(config)
@@ -255,23 +174,16 @@ class WebServer(uvicorn.Server):
             backlog=self.config.backlog,
         )
 
-    async def on_tick(self, counter: int) -> bool:
-        if counter % _TICKS == 0:
-            now = asyncio.get_running_loop().time()
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, Connection):
-                    connection.end_if_overdue(now)
-            if self._certificate is not None:
-                self._certificate.refresh(datetime.now(UTC))
-            if self._front is not None:
-                self._front.authority.refresh(datetime.now(UTC))
-        return await super().on_tick(counter)
+    def on_second(self) -> None:
+        now = datetime.now(UTC)
+        if self._certificate is not None:
+            self._certificate.refresh(now)
+        if self._front is not None:
+            self._front.authority.refresh(now)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Requests a clean shutdown with exit status 0. A second Ctrl-C does not wait for it."""
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._notifier.close()
-        self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit = True
+        super().handle_exit(sig, frame)
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

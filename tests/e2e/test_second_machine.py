@@ -131,7 +131,7 @@ def test_machine_joins_by_the_printed_line_and_runs_a_job_that_reaches_the_serve
     store = [
         sys.executable,
         "-m",
-        "trainyard_storage.storage_emulator",
+        "trainyard_storage.emulator",
         "--data-dir",
         "gcs",
         "--port",

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 QUICK = """
 from trainyard_server import main, web_server
-web_server.HEAD_S = 1
+web_server.Connection.head_s = 1
 raise SystemExit(main.main())
 """
 NAME = "trains.example.com"

@@ -20,11 +20,11 @@ from trainyard_protocol.views.audit import AuditEntry
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.services.google.object_storage import ObjectStorage
 from trainyard_server.storage.db.tables import audit, buckets
-from trainyard_storage import storage_api
-from trainyard_storage.object_records import Conditions, UploadRecord
-from trainyard_storage.storage_api import StorageApi
-from trainyard_storage.storage_front import RemoteApi
-from trainyard_storage.storage_http import StorageServer
+from trainyard_storage import api as storage_api
+from trainyard_storage.api import StorageApi
+from trainyard_storage.app import StorageApp
+from trainyard_storage.proxy import RemoteBackend
+from trainyard_storage.records import Conditions, UploadRecord
 
 OURS, THEIRS = ("ours", "batch", "batch-1", "storage"), ("theirs", "batch-2", "download")
 THEIR_CONTENT = b"content of theirs"
@@ -261,7 +261,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         local_storage(root / "gcs", storage) as address,
         server(root / "server", Clock(), storage_emulator=address, **unlimited) as api,
         serving(api.app) as url,
-        in_thread(StorageServer(RemoteApi(url, None, tmp_path_factory.mktemp("drafts")), None)) as front,
+        in_thread(StorageApp(RemoteBackend(url, None, tmp_path_factory.mktemp("drafts")), None)) as front,
     ):
         run = next(iter(running_agent(api).runs.values()))
         port = urlsplit(url).port

@@ -69,7 +69,7 @@ class LocalState:
         self.user = user_name()
         self.jobs = self.root / "jobs"
         self.names = self.root / "google-names"
-        self.google_roots = self.names / "roots.pem"  # written by tensorflow_front
+        self.google_roots = self.names / "roots.pem"  # written by trainyard_storage.tensorflow
         self.quota_file = self.root / "quotas.yaml"
         self._options_file = self.root / "local.json"
 
@@ -328,7 +328,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         for root in (state.jobs, Path.home(), Path(tempfile.gettempdir())):
             agent += ["--job-dir-root", str(root)]
     storage = [
-        *(sys.executable, "-m", "trainyard_storage.storage_emulator"),
+        *(sys.executable, "-m", "trainyard_storage.emulator"),
         *("--data-dir", str(state.root / "gcs"), "--port", str(options.storage_port)),
         *("--secret-file", str(state.storage_token_file), "--names-dir", str(state.names)),
     ]

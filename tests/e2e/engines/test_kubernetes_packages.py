@@ -1,6 +1,5 @@
 """Package jobs on a cluster: the template over two nodes, packages by ConfigMap and by link."""
 
-import asyncio
 import json
 import os
 import shutil
@@ -28,8 +27,10 @@ from trainyard_cli.client import Client
 from trainyard_cli.settings import Server
 from trainyard_cli.submission.upload import ensure_bucket
 from trainyard_protocol.net.gcs import CloudStorage
-from trainyard_storage.storage_api import StorageApi
-from trainyard_storage.storage_http import StorageServer
+from trainyard_protocol.net.loopback import IPV4, listen
+from trainyard_storage.api import LocalBackend, StorageApi
+from trainyard_storage.app import StorageApp
+from trainyard_storage.server import BACKLOG, StorageServer
 
 pytestmark = pytest.mark.e2e
 
@@ -108,27 +109,17 @@ class ClusterService(Service):
 @contextmanager
 def bucket_server(directory: Path, port: int, name: str) -> Iterator[None]:
     """The storage emulator, which also answers to this name."""
-    loop, done = asyncio.new_event_loop(), threading.Event()
-    storage = StorageServer(StorageApi(directory), SECRET)
-    storage.add_name(name)
-
-    async def serve() -> None:
-        server = await asyncio.start_server(storage.serve, "127.0.0.1", port, backlog=256)
-        done.set()
-        async with server:
-            await stop.wait()
-        await storage.close()
-
-    stop = asyncio.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    app = StorageApp(LocalBackend(StorageApi(directory)), SECRET)
+    app.add_name(name)
+    storage = StorageServer(app, port)
+    thread = threading.Thread(target=storage.run, args=(listen(IPV4, port, BACKLOG),))
     thread.start()
-    assert done.wait(30)
+    until(lambda: storage.started, 30, "the storage")
     try:
         yield
     finally:
-        loop.call_soon_threadsafe(stop.set)
+        storage.should_exit = True
         thread.join()
-        loop.close()
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ class SlurmService(Service):
         self.url, self.storage = (f"http://127.0.0.1:{port}" for port in ports)
         secret = write_token(root / "secret", long_token("gcs"))
         gcs = ("--data-dir", str(root / "gcs"), "--port", str(ports[1]), "--secret-file", str(secret))
-        self._storage = self._spawn("storage", "-m", "trainyard_storage.storage_emulator", *gcs)
+        self._storage = self._spawn("storage", "-m", "trainyard_storage.emulator", *gcs)
         self.storage += f"/{long_token('gcs')}"
         self._server = self._spawn(
             "server", "-m", "trainyard_server", *data, *tokens, "--port", str(ports[0])

@@ -24,17 +24,16 @@ import pytest
 
 from support.addresses import free_ports
 from trainyard_protocol.net.loopback import is_free
-from trainyard_storage import storage_emulator
+from trainyard_storage import server
 
 SECRET = "s3cret_-" * 5
 PROGRAM = """
 import functools, sys
-from trainyard_storage import storage_emulator
-from trainyard_storage.storage_http import Limits, StorageServer
-storage_emulator.bridge_address = lambda: "127.0.0.2"
-limits = Limits(head_s=3, transfer_s=3, strangers=16, callers=100)
-storage_emulator.StorageServer = functools.partial(StorageServer, limits=limits)
-sys.exit(storage_emulator.main(sys.argv[1:]))
+from trainyard_storage import app, emulator, server
+server.bridge_address = lambda: "127.0.0.2"
+server.Connection.head_s = server.Connection.body_s = server.Connection.read_s = 3
+emulator.StorageApp = functools.partial(app.StorageApp, limits=app.Limits(strangers=16, callers=100))
+sys.exit(emulator.main(sys.argv[1:]))
 """
 
 
@@ -288,7 +287,7 @@ def test_port_in_use_ends_the_emulator(tmp_path: Path) -> None:
             str(tmp_path / "secret"),
         ]
         done = subprocess.run(
-            [sys.executable, "-m", "trainyard_storage.storage_emulator", *options],
+            [sys.executable, "-m", "trainyard_storage.emulator", *options],
             capture_output=True,
             timeout=60,
             check=False,
@@ -320,14 +319,14 @@ def test_bridge_address_is_that_of_the_engines_own_bridge(monkeypatch: pytest.Mo
             thread = threading.Thread(target=dockerd.handle_request)
             thread.start()
             monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
-            assert storage_emulator.bridge_address() == "127.0.0.1"
+            assert server.bridge_address() == "127.0.0.1"
             thread.join()
 
 
 @pytest.mark.parametrize("host", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1"])
 def test_bridge_address_without_a_local_engine_is_empty(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", host)
-    assert storage_emulator.bridge_address() == ""
+    assert server.bridge_address() == ""
 
 
 @contextlib.contextmanager
@@ -381,8 +380,7 @@ def test_proxy_passes_on_what_others_call_and_knows_the_secret(storage: Storage)
 def test_start_loads_neither_clients_nor_models() -> None:
     heavy = ("httpx", "rich", "pydantic", "psutil", "yaml", "cryptography")
     program = (
-        "import sys, trainyard_storage.storage_emulator;"
-        f"print([name for name in {heavy!r} if name in sys.modules])"
+        f"import sys, trainyard_storage.emulator;print([name for name in {heavy!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

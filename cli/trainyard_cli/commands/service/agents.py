@@ -24,7 +24,7 @@ from trainyard_protocol.errors import InvalidArgument
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
     from trainyard_protocol.views.views import AgentView
-    from trainyard_storage.tensorflow_front import Reach
+    from trainyard_storage.tensorflow import Reach
 
 
 @click.command()
@@ -179,11 +179,11 @@ def serve_storage(
 
     The agent gives jobs its address: --replica-env STORAGE_EMULATOR_HOST=http://127.0.0.1:8479/{job}
     """
-    from trainyard_storage import storage_front
+    from trainyard_storage import proxy
 
     address, authorities = encrypted_url(url, "the server's"), chosen_ca_file(ca_file)
-    directory = (state_dir or storage_front.default_directory(default_state_dir())).absolute()
-    return storage_front.run(address, authorities, directory, port, containers=containers, reach=reach)
+    directory = (state_dir or proxy.default_directory(default_state_dir())).absolute()
+    return proxy.run(address, authorities, directory, port, containers=containers, reach=reach)
 
 
 @click.command(

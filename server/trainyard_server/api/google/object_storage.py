@@ -15,16 +15,9 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge, Unavailable
+from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge
 from trainyard_protocol.net import field_mask
-from trainyard_protocol.net.storage_calls import (
-    DOWNLOADS,
-    JSON_API,
-    Kind,
-    StorageCall,
-    inert_type,
-    parse_at_server,
-)
+from trainyard_protocol.net.storage_calls import Kind, StorageCall, parse_at_server
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.google.storage_routes import (
     DELETE_BUCKET,
@@ -39,22 +32,12 @@ from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Role
 from trainyard_server.services.google.object_storage import ObjectStorage
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail
-from trainyard_server.storage.remote_objects import RemoteCall
+from trainyard_storage.messages import MAX_JSON, Answer
+from trainyard_storage.remote import RemoteCall, as_json, read_json, with_links
 
 if TYPE_CHECKING:
     import httpx
 
-_MAX_JSON = 1 << 20
-_MAX_ANSWER = 1 << 26
-_CONTENTS = (Kind.DOWNLOAD, Kind.PLAIN_GET)
-_ANSWERED = frozenset(
-    {
-        *("content-length", "content-range", "content-encoding", "accept-ranges", "range"),
-        *("etag", "last-modified", "retry-after", "x-guploader-uploadid"),
-    }
-)
-_AS_WRITTEN = {b"location": b"Location", b"range": b"Range"}
-_NO_CONTENT, _NOT_MODIFIED, _MULTIPLE_CHOICES = 204, 304, 300
 _INCOMPLETE, _CANCELLED = 308, 499
 _ACTIONS = {
     Kind.UPDATE_BUCKET: UPDATE_BUCKET,
@@ -81,12 +64,13 @@ async def storage(request: Request, cases: Cases, caller: AuthenticatedCaller, t
     await run_in_threadpool(_admit, use_case, caller, call, trail)
     if call.kind is Kind.LIST_BUCKETS and not caller.may(Role.VIEWER, ALL_PROJECTS):
         await run_in_threadpool(use_case.check_lists, caller, project)
-        found = await run_in_threadpool(use_case.buckets_of, project)
-        return _json({"kind": "storage#buckets", "items": [_bucket(one.name, one.made_at) for one in found]})
+        rows = await run_in_threadpool(use_case.buckets_of, project)
+        items = [_bucket(row.name, row.made_at) for row in rows]
+        return _response(as_json({"kind": "storage#buckets", "items": items}, request.query_params))
     if call.kind is Kind.UPLOAD:
         return await _upload(request, call, use_case, trail)
     if call.kind is not Kind.INSERT_BUCKET:
-        answer = await use_case.send(_remote_call(request, call, request.stream()))
+        answer = await use_case.remote.send(_remote_call(request, call, request.stream()))
         if call.kind is Kind.DELETE_BUCKET and answer.is_success:
             await run_in_threadpool(use_case.note_deleted_bucket, call.bucket)
         return await _answer(request, call, answer, use_case)
@@ -95,7 +79,8 @@ async def storage(request: Request, cases: Cases, caller: AuthenticatedCaller, t
     trail.project, trail.subject = project, name
     body = json.dumps(resource).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body))}
-    answer = await use_case.send(replace(_remote_call(request, call, _once(body)), headers=headers))
+    remote_call = replace(_remote_call(request, call, _once(body)), headers=headers)
+    answer = await use_case.remote.send(remote_call)
     if answer.is_success:
         await run_in_threadpool(use_case.note_new_bucket, caller, name, project)
     return await _answer(request, call, answer, use_case)
@@ -122,16 +107,16 @@ async def _upload(
         trail.subject = f"{call.bucket}/{name}"
     text = next((request.query_params[name] for name in _FIELDS if request.query_params.get(name)), "")
     mask = field_mask.parse(text) if text else {}
-    answer = await use_case.send(_remote_call(request, call, request.stream()))
+    answer = await use_case.remote.send(_remote_call(request, call, request.stream()))
     if answer.status_code in (_INCOMPLETE, _CANCELLED) or "location" in answer.headers:
         trail.is_change = False
         return await _answer(request, call, answer, use_case)
     if not answer.is_success:
         return await _answer(request, call, answer, use_case)
-    made = _with_links(await _read_json(answer), str(request.base_url).rstrip("/"))
-    if isinstance(made, dict) and isinstance(made.get("name"), str):
-        trail.subject = f"{call.bucket}/{made['name']}"
-    return _json(field_mask.apply(mask, made), _is_pretty(request))
+    stored = with_links(await read_json(answer), _base(request))
+    if isinstance(stored, dict) and isinstance(stored.get("name"), str):
+        trail.subject = f"{call.bucket}/{stored['name']}"
+    return _response(as_json(field_mask.apply(mask, stored), request.query_params))
 
 
 def _remote_call(request: Request, call: StorageCall, body: AsyncIterator[bytes]) -> RemoteCall:
@@ -153,78 +138,22 @@ def _remote_call(request: Request, call: StorageCall, body: AsyncIterator[bytes]
 async def _answer(
     request: Request, call: StorageCall, answer: "httpx.Response", use_case: ObjectStorage
 ) -> Response:
-    """The storage's answer, with its links below the address that the caller knows."""
-    base = str(request.base_url).rstrip("/")
-    headers = {
-        name: value
-        for name, value in answer.headers.items()
-        if name in _ANSWERED or name.startswith("x-goog-")
-    }
-    headers["content-type"] = inert_type(answer.headers.get("content-type", ""))
-    headers["content-disposition"] = "attachment"
-    if location := answer.headers.get("location"):
-        headers["location"] = base + use_case.remote.path_below(location)
-    status = answer.status_code
-    is_content = call.kind in _CONTENTS or request.query_params.get("alt") == "media"
-    is_json = headers["content-type"].startswith("application/json")
-    if status in (_NO_CONTENT, _NOT_MODIFIED):
-        await answer.aclose()
-        headers.pop("content-length", None)
-        return Response(status_code=status, headers=headers)
-    if is_json and status < _MULTIPLE_CHOICES and not is_content:
-        linked = _with_links(await _read_json(answer), base)
-        return _json(linked, _is_pretty(request))
-    streamed = StreamingResponse(_streamed(answer), status, headers)
-    # TensorFlow's client looks for these names as they are written here.
-    streamed.raw_headers = [(_AS_WRITTEN.get(name, name), value) for name, value in streamed.raw_headers]
-    return streamed
+    return _response(await use_case.remote.answer(answer, call, request.query_params, _base(request)))
 
 
-async def _streamed(answer: "httpx.Response") -> AsyncIterator[bytes]:
-    try:
-        async for part in answer.aiter_raw():
-            yield part
-    finally:
-        await answer.aclose()
+def _response(answer: Answer) -> Response:
+    """The answer, with the names of headers as they are written in it."""
+    if isinstance(answer.body, bytes):
+        response = Response(answer.body, answer.status)
+    else:
+        assert isinstance(answer.body, AsyncIterator)
+        response = StreamingResponse(answer.body, answer.status)
+    response.raw_headers = [(name.encode(), value.encode("latin-1")) for name, value in answer.headers]
+    return response
 
 
-async def _read_json(answer: "httpx.Response") -> Any:
-    """Raises Unavailable."""
-    import httpx
-
-    body = bytearray()
-    try:
-        async for part in _streamed(answer):
-            body += part
-            if len(body) > _MAX_ANSWER:
-                raise Unavailable("The storage answers more than a page of objects has.")
-        return json.loads(body)
-    except (httpx.HTTPError, ValueError) as error:
-        raise Unavailable("The storage's answer is no JSON, or ended early: try again.") from error
-
-
-def _with_links(value: Any, base: str) -> Any:
-    """Resources with their links below `base`."""
-    if not isinstance(value, dict):
-        return value
-    made = dict(value)
-    for name, area in (("selfLink", JSON_API), ("mediaLink", DOWNLOADS)):
-        if isinstance(link := value.get(name), str) and area in link:
-            made[name] = base + link[link.index(area) :]
-    if isinstance(value.get("items"), list):
-        made["items"] = [_with_links(item, base) for item in value["items"]]
-    if "resource" in value:
-        made["resource"] = _with_links(value["resource"], base)
-    return made
-
-
-def _is_pretty(request: Request) -> bool:
-    return request.query_params.get("prettyPrint") != "false"
-
-
-def _json(value: Mapping[str, Any], pretty: bool = True) -> Response:
-    form: dict[str, Any] = {"indent": 2} if pretty else {"separators": (",", ":")}
-    return Response(json.dumps(value, **form), media_type="application/json")
+def _base(request: Request) -> str:
+    return str(request.base_url).rstrip("/")
 
 
 def _bucket(name: str, made_at: Any) -> Mapping[str, Any]:
@@ -236,8 +165,8 @@ async def _small_body(request: Request) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > _MAX_JSON:
-            raise TooLarge(f"The request's body is larger than the limit of {_MAX_JSON} bytes.")
+        if len(body) > MAX_JSON:
+            raise TooLarge(f"The request's body is larger than the limit of {MAX_JSON} bytes.")
     return bytes(body)
 
 
@@ -254,4 +183,4 @@ def _resource(body: bytes) -> Mapping[str, Any]:
         raise InvalidArgument("The body must be the resource of a bucket, as JSON.") from error
     if not isinstance(value, dict):
         return {}
-    return {key: one for key, one in value.items() if key == "name" or key.lower() != "name"}
+    return {key: content for key, content in value.items() if key == "name" or key.lower() != "name"}

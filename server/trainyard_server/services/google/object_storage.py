@@ -4,10 +4,9 @@ A bucket belongs to the project that it was made for. One that was not made here
 is for people with a role in all projects.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, PermissionDenied, Violation, shown
 from trainyard_protocol.net.storage_calls import BUCKET_RULE, Kind, StorageCall, is_bucket_name
@@ -15,21 +14,9 @@ from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Role
 from trainyard_server.services.jobs.jobs import check_project
 from trainyard_server.storage.db.tables import buckets as rows
-from trainyard_server.storage.remote_objects import RemoteCall, RemoteStorage
-
-if TYPE_CHECKING:
-    import httpx
+from trainyard_storage.remote import RemoteStorage
 
 _OF_ADMINS = (Kind.UPDATE_BUCKET, Kind.DELETE_BUCKET, Kind.SET_POLICY)
-_SENT = frozenset(
-    {
-        *("content-type", "content-length", "content-range", "content-encoding", "content-md5"),
-        *("range", "accept-encoding", "if-match", "if-none-match"),
-        *("x-upload-content-type", "x-upload-content-length"),
-        *("x-goog-hash", "x-goog-if-generation-match", "x-goog-if-metageneration-match"),
-    }
-)
-"""Headers that go to the storage, beside metadata. One that names another object, `x-goog-copy-source`, must not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +95,6 @@ class ObjectStorage:
         with self._backend.store.write() as writer:
             rows.remove(writer, bucket)
 
-    async def send(self, call: RemoteCall) -> "httpx.Response":
-        """The storage's answer; only headers that belong to the storage go there. Raises Unavailable,
-        FailedPrecondition."""
-        return await self.remote.send(
-            RemoteCall(call.method, call.path, call.query, _sent(call.headers), call.body)
-        )
-
     async def close(self) -> None:
         if self._remote is not None:
             await self._remote.close()
@@ -144,9 +124,3 @@ def check_bucket_name(name: object) -> None:
 
 def _role_to_write(call: StorageCall) -> Role:
     return Role.ADMIN if call.kind in _OF_ADMINS else Role.SUBMITTER
-
-
-def _sent(headers: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value for name, value in headers.items() if name in _SENT or name.startswith("x-goog-meta-")
-    }

@@ -6,8 +6,8 @@ from trainyard_protocol.net.gcs import SCHEME as GS
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.storage.readable_objects import unreadable
-from trainyard_server.storage.remote_objects import GOOGLE
 from trainyard_server.storage.uploads import SCHEME
+from trainyard_storage.remote import GOOGLE
 
 
 def check_package_uris(backend: Backend, caller: Caller, training_input: TrainingInput) -> None:

@@ -10,8 +10,8 @@ import pytest
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, running_agent, server, serving
 from integration.api.google.test_object_storage import UPLOAD, local_storage
 from trainyard_protocol.wire.agents import CLUSTER
-from trainyard_storage.storage_messages import Refused
-from trainyard_storage.tensorflow_front import Reach, TensorFlowFront
+from trainyard_storage.messages import Refused
+from trainyard_storage.tensorflow import Reach, TensorFlowProxy
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ def test_agent_of_an_engine_gets_no_token_of_its_runs(site: Site) -> None:
 async def test_containers_are_passed_on_as_the_front_is_told(
     tmp_path: Path, reach: Reach, caller: str, target: str, is_passed_on: bool
 ) -> None:
-    front = TensorFlowFront(tmp_path, None, reach)
+    proxy = TensorFlowProxy(tmp_path, None, reach)
     try:
-        assert await front.checked(target, caller) == target
+        assert await proxy.checked(target, caller) == target
     except (Refused, OSError):
         assert not is_passed_on
     else:

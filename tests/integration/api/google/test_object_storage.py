@@ -1,6 +1,5 @@
 """The API of Google Cloud Storage at the server, with a storage behind it: who may call, and what its clients send."""
 
-import asyncio
 import dataclasses
 import json
 import re
@@ -17,16 +16,26 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from integration.api.api_support import ADMIN, AGENT, ALICE, Clock, Server, package_job, server, serving
+from integration.api.api_support import (
+    ADMIN,
+    AGENT,
+    ALICE,
+    Clock,
+    Server,
+    eventually,
+    package_job,
+    server,
+    serving,
+)
 from trainyard_protocol.net import gcs
-from trainyard_server.api.google import batch
 from trainyard_server.api.middleware.storage_names import is_storage_host
 from trainyard_server.domain.access.route_access import STORAGE_AREAS
 from trainyard_server.routes import ACCESS
-from trainyard_server.storage import remote_objects
-from trainyard_storage.storage_api import StorageApi
-from trainyard_storage.storage_front import RemoteApi
-from trainyard_storage.storage_http import Limits, StorageServer
+from trainyard_storage import batch, remote
+from trainyard_storage.api import LocalBackend, StorageApi
+from trainyard_storage.app import Limits, StorageApp
+from trainyard_storage.proxy import RemoteBackend
+from trainyard_storage.server import StorageServer
 
 SECRET = "s3cret" * 6
 PEOPLE = {"vera": "viewer", "sam": "submitter", "anna": "admin"}
@@ -36,33 +45,24 @@ UPLOAD = "/upload/storage/v1/b/{}/o?uploadType=media&name={}"
 @contextmanager
 def local_storage(directory: Path, api: StorageApi | None = None) -> Iterator[str]:
     """The storage of the local service, in a thread of its own; its address. It closes `api`."""
-    with in_thread(StorageServer(api or StorageApi(directory), SECRET)) as port:
+    with in_thread(StorageApp(LocalBackend(api or StorageApi(directory)), SECRET)) as port:
         yield f"http://127.0.0.1:{port}/{SECRET}"
 
 
 @contextmanager
-def in_thread(storage: StorageServer) -> Iterator[int]:
+def in_thread(app: StorageApp) -> Iterator[int]:
     """Serve in a thread of its own; the port."""
-    loop, ready, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-    ports: list[int] = []
-
-    async def serve() -> None:
-        listener = await asyncio.start_server(storage.serve, "127.0.0.1", 0)
-        ports.append(listener.sockets[0].getsockname()[1])
-        ready.set()
-        async with listener:
-            await stop.wait()
-        await storage.close()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(60)
-    try:
-        yield ports[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(60)
-        loop.close()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        storage = StorageServer(app, port)
+        thread = threading.Thread(target=storage.run, args=([listener],))
+        thread.start()
+        try:
+            eventually(lambda: storage.started)
+            yield port
+        finally:
+            storage.should_exit = True
+            thread.join()
 
 
 @dataclass(frozen=True)
@@ -188,16 +188,16 @@ def test_new_bucket_has_one_name_for_every_reader_of_json(
 ) -> None:
     """Else a project could note the bucket of another as its own: some storages take `NAME` for the name."""
     sent: list[bytes] = []
-    send = remote_objects.RemoteStorage.send
+    send = remote.RemoteStorage.send
 
-    async def noted(self: remote_objects.RemoteStorage, call: remote_objects.RemoteCall) -> httpx.Response:
+    async def noted(self: remote.RemoteStorage, call: remote.RemoteCall) -> httpx.Response:
         sent.extend([part async for part in call.body])
         return await send(self, dataclasses.replace(call, body=parts(sent[-1])))
 
     async def parts(body: bytes) -> AsyncIterator[bytes]:
         yield body
 
-    monkeypatch.setattr(remote_objects.RemoteStorage, "send", noted)
+    monkeypatch.setattr(remote.RemoteStorage, "send", noted)
     body = '{"name": "other-one", "NAME": "x", "labels": {"name": "y"}, "name": "one-name"}'
     made = front.ask("POST", "/storage/v1/b?project=p", content=body)
     assert (made.status_code, sent) == (200, [b'{"name": "one-name", "labels": {"name": "y"}}'])
@@ -230,8 +230,8 @@ def test_query_in_a_body_may_be_of_a_download_and_too_long(front: Front) -> None
 def test_batch_has_calls_below_the_address_that_its_client_knows(front: Front, tmp_path: Path) -> None:
     """At the storage itself, and at the front of an agent's machine. Both have a secret in their addresses."""
     token = front.people["sam"]["Authorization"].removeprefix("Bearer ")
-    remote = StorageServer(RemoteApi(front.url, None, tmp_path), None)
-    with local_storage(tmp_path / "gcs") as own, in_thread(remote) as port, httpx.Client() as client:
+    proxy = StorageApp(RemoteBackend(front.url, None, tmp_path), None)
+    with local_storage(tmp_path / "gcs") as own, in_thread(proxy) as port, httpx.Client() as client:
         for base in (own, f"http://127.0.0.1:{port}/{token}"):
             assert client.post(base + UPLOAD.format("ours", "mentioned"), content=b"x").status_code == 200
             for address in (base, urllib.parse.urlsplit(base).path, ""):
@@ -260,8 +260,8 @@ def test_calls_of_nobody_at_an_agents_front_hold_up_no_job(front: Front, tmp_pat
     """Each has a secret that no server has taken, and sends no body."""
     tokens = [front.people[name]["Authorization"].removeprefix("Bearer ") for name in ("sam", "anna")]
     limits = Limits(strangers=4, callers=4)
-    remote = StorageServer(RemoteApi(front.url, None, tmp_path), None, limits)
-    with in_thread(remote) as port, httpx.Client() as client, ExitStack() as stack:
+    proxy = StorageApp(RemoteBackend(front.url, None, tmp_path), None, limits)
+    with in_thread(proxy) as port, httpx.Client() as client, ExitStack() as stack:
         path = f"http://127.0.0.1:{port}/{{}}/storage/v1/b/ours"
         statuses = [client.get(path.format(token)).status_code for token in (tokens[0], "nobodys")]
         for n in range(9):
@@ -533,9 +533,8 @@ def test_googles_service_gets_the_credentials_of_the_server_and_no_other(
         asked.append(request)
         return httpx.Response(200, headers={"Content-Type": "application/json"}, content=resource())
 
-    with server(tmp_path, Clock(), storage=remote_objects.GOOGLE) as api:
-        remote = api.use_cases.object_storage.remote
-        remote._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    with server(tmp_path, Clock(), storage=remote.GOOGLE) as api:
+        api.use_cases.object_storage.remote._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
         monkeypatch.setattr(google.auth, "default", without)
         refused = api.client.get("/storage/v1/b/x", headers=ADMIN)
         assert (refused.status_code, "GOOGLE_APPLICATION_CREDENTIALS" in refused.text) == (400, True)

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.e2e
 
 QUICK = """
 from trainyard_server import main, web_server
-web_server.HEAD_S, web_server.BODY_S, web_server.DISCARD_S, web_server.READ_S = 1, 2, 1, 2
+limits = web_server.Connection
+limits.head_s, limits.body_s, limits.discard_s, limits.read_s = 1, 2, 1, 2
 raise SystemExit(main.main())
 """
 ADMIN = f"Authorization: Bearer {long_token('admin')}"

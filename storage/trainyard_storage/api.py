@@ -3,30 +3,21 @@
 Source: https://cloud.google.com/storage/docs/json_api/v1
 """
 
+import asyncio
 import base64
 import binascii
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from trainyard_protocol.net.storage_calls import Kind, StorageCall, parse
-from trainyard_storage import storage_batch
-from trainyard_storage.object_files import BLOCK, DISK_FULL
-from trainyard_storage.object_import import import_earlier
-from trainyard_storage.object_records import (
-    PAGE,
-    ConditionFailed,
-    Conditions,
-    Listing,
-    Missing,
-    ObjectRecord,
-    Taken,
-)
-from trainyard_storage.object_store import ObjectStore
-from trainyard_storage.storage_messages import (
+from trainyard_storage.files import BLOCK, DISK_FULL
+from trainyard_storage.messages import (
     NO_ROOM,
     Answer,
     Call,
@@ -47,11 +38,22 @@ from trainyard_storage.storage_messages import (
     properties,
     refusal,
 )
-from trainyard_storage.storage_uploads import Uploads
+from trainyard_storage.records import (
+    PAGE,
+    ConditionFailed,
+    Conditions,
+    Listing,
+    Missing,
+    ObjectRecord,
+    Taken,
+)
+from trainyard_storage.store import ObjectStore
+from trainyard_storage.uploads import Uploads
 
 _STORE = "_store"  # no bucket is named like this
 _LONGEST_PATH = 8192
 _MOST_COMPONENTS = 32
+_THREADS = 8
 _BYTES = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 _SETTINGS = ("location", "storageClass", "labels", "versioning", "lifecycle", "iamConfiguration")
 
@@ -63,7 +65,6 @@ class StorageApi:
 
     def __init__(self, data_dir: Path) -> None:
         self.store = ObjectStore(data_dir / _STORE)
-        import_earlier(data_dir, self.store)
         self._uploads = Uploads(self.store)
         self._handlers: Mapping[Kind, Callable[[Call, StorageCall], Answer]] = {
             Kind.LIST_BUCKETS: self._list_buckets,
@@ -85,17 +86,12 @@ class StorageApi:
             Kind.PLAIN_GET: self._content,
             Kind.PLAIN_PUT: self._plain_put,
             Kind.PLAIN_DELETE: self._delete,
-            Kind.BATCH: self._batch,
         }
 
     def close(self) -> None:
         self.store.close()
 
-    def is_known(self, _secret: str) -> bool:
-        return True  # the server has compared it
-
     def answer(self, call: Call) -> Answer:
-        call = call.overridden()
         refuse: Callable[[HTTPStatus, str], Answer] = refusal
         try:
             asked = parse(call.method, call.path)
@@ -123,12 +119,9 @@ class StorageApi:
     def _answer(self, call: Call, asked: StorageCall | None) -> Answer:
         if len(call.path) > _LONGEST_PATH:
             raise Refused(HTTPStatus.REQUEST_URI_TOO_LONG, "An object's name is at most 1024 bytes long.")
-        if asked is None:
+        if asked is None or asked.kind is Kind.BATCH:  # a batch in a batch
             raise Refused(HTTPStatus.NOT_FOUND, f"The storage has no {call.method} for this path.")
         return self._handlers[asked.kind](call, asked)
-
-    def _batch(self, call: Call, _asked: StorageCall) -> Answer:
-        return storage_batch.answer_batch(call, self.answer, self.store.draft)
 
     # Buckets
 
@@ -322,6 +315,35 @@ class StorageApi:
             file.close()
             raise
         return record, file
+
+
+class LocalBackend:
+    """The storage in a directory of this machine. It closes `api`."""
+
+    def __init__(self, api: StorageApi) -> None:
+        self._api = api
+        self._threads = ThreadPoolExecutor(_THREADS, "storage")
+
+    @property
+    def bodies(self) -> ObjectStore:
+        return self._api.store
+
+    def is_known(self, _secret: str) -> bool:
+        return True  # the application has compared it
+
+    @asynccontextmanager
+    async def answered(self, call: Call) -> AsyncIterator[Answer]:
+        made = await asyncio.get_running_loop().run_in_executor(self._threads, self._api.answer, call)
+        try:
+            yield made
+        finally:
+            if isinstance(made.body, FilePart):
+                made.body.file.close()
+
+    async def close(self) -> None:
+        """Wait until the storage has finished what it does."""
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        self._api.close()
 
 
 def _settings(given: Mapping[str, Any]) -> Mapping[str, Any]:

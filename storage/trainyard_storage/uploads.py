@@ -17,10 +17,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from trainyard_protocol.net.storage_calls import StorageCall
-from trainyard_storage.object_files import Draft, check_room
-from trainyard_storage.object_records import ConditionFailed, Missing, ObjectRecord, UploadRecord
-from trainyard_storage.object_store import ObjectStore
-from trainyard_storage.storage_messages import (
+from trainyard_storage.files import Draft, check_room
+from trainyard_storage.messages import (
     MAX_JSON,
     Answer,
     Call,
@@ -35,6 +33,8 @@ from trainyard_storage.storage_messages import (
     object_resource,
     properties,
 )
+from trainyard_storage.records import ConditionFailed, Missing, ObjectRecord, UploadRecord
+from trainyard_storage.store import ObjectStore
 
 MAX_DECOMPRESSED = 1 << 26
 _LONGEST_HEAD = 1 << 16

@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, BinaryIO
 
-from trainyard_storage.object_files import Draft, room, sync_directory
-from trainyard_storage.object_records import (
+from trainyard_storage.files import Draft, room, sync_directory
+from trainyard_storage.records import (
     BucketRecord,
     Conditions,
     Listing,

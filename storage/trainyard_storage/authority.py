@@ -1,4 +1,7 @@
-"""The installation's own certificate authority, and the certificate for Google's names that it signs."""
+"""The certificate authority of an installation, and the certificates for servers' names that it signs.
+
+`cryptography` is imported where a certificate is made: a start with an authority that exists does not load it.
+"""
 
 import os
 import ssl
@@ -7,90 +10,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
 
+_CA_NAME = "Trainyard of this machine"
 _CA_LIFETIME = timedelta(days=3650)
 _LIFETIME = timedelta(days=7)
 _SKEW = timedelta(hours=1)
-
-
-class OwnAuthority:
-    """An authority for names below `domains` alone, made once: key and certificate are in `file`, which only its owner
-    can read.
-
-    `context` has a certificate for `names` of seven days, which `refresh` replaces after half of them. Servers with
-    the same file have certificates of the same authority. Raises OSError, ValueError for a file that is not ours.
-    """
-
-    def __init__(self, file: Path, domains: Sequence[str], names: Sequence[str]) -> None:
-        self._file = file
-        self._names = names
-        if not file.exists():
-            _make(file, domains)
-        text = file.read_bytes()
-        key = serialization.load_pem_private_key(text, None)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise TypeError(f"{file} has a key of another kind")
-        self._key = key
-        self._certificate = x509.load_pem_x509_certificate(text)
-        self.ca = self._certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._renew_at = datetime.min.replace(tzinfo=UTC)
-        self.refresh(datetime.now(UTC))
-
-    def refresh(self, now: datetime) -> None:
-        """Renew the certificate if half of its time is over. Connections that are open keep theirs."""
-        if now < self._renew_at:
-            return
-        key = ec.generate_private_key(ec.SECP256R1())
-        leaf = (
-            _builder(self._names[0], self._certificate.subject, key, now, _LIFETIME)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, self._names))), critical=False)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
-            .sign(self._key, hashes.SHA256())
-        )
-        with tempfile.NamedTemporaryFile(dir=self._file.parent, prefix=".leaf-") as file:  # mode 0600
-            file.write(_pem(key) + leaf.public_bytes(serialization.Encoding.PEM))
-            file.flush()
-            self.context.load_cert_chain(file.name)
-        self._renew_at = now + _LIFETIME / 2
-
-
-def _make(file: Path, domains: Sequence[str]) -> None:
-    """Write a new authority. Of servers that start at the same time the first one's stays."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Trainyard of this machine")])
-    uses = dict.fromkeys(_KEY_USES, False) | {"key_cert_sign": True, "crl_sign": True}
-    certificate = (
-        _builder("Trainyard of this machine", name, key, datetime.now(UTC), _CA_LIFETIME)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.KeyUsage(**uses), critical=True)
-        .add_extension(x509.NameConstraints([x509.DNSName(one) for one in domains], None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
-            opened.flush()
-            os.fsync(descriptor)
-        with suppress(FileExistsError):
-            os.link(draft, file)
-    finally:
-        Path(draft).unlink()
-
-
+_BEGIN = "-----BEGIN CERTIFICATE-----"
 _KEY_USES = (
     "digital_signature",
     "content_commitment",
@@ -104,9 +34,96 @@ _KEY_USES = (
 )
 
 
+class OwnAuthority:
+    """An authority for names below `domains` alone, made once: key and certificate are in `file`, which only its owner
+    can read.
+
+    `refresh` gives `context` a certificate for `names` of seven days, and a new one after half of them. Servers with
+    the same file have certificates of the same authority. Raises OSError, ValueError for a file that is not ours.
+    """
+
+    def __init__(self, file: Path, domains: Sequence[str], names: Sequence[str]) -> None:
+        self._file = file
+        self._names = names
+        if not file.exists():
+            _make(file, domains)
+        text = file.read_text("ascii")
+        self.ca = text[text.index(_BEGIN) :]
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._renew_at = datetime.min.replace(tzinfo=UTC)
+
+    def refresh(self, now: datetime) -> None:
+        """Renew the certificate if half of its time is over. Connections that are open keep theirs. Raises ValueError,
+        TypeError for a file that is not ours."""
+        if now < self._renew_at:
+            return
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+
+        text = self._file.read_bytes()
+        signer = serialization.load_pem_private_key(text, None)
+        if not isinstance(signer, ec.EllipticCurvePrivateKey):
+            raise TypeError(f"{self._file} has a key of another kind")
+        issuer, key = x509.load_pem_x509_certificate(text).subject, ec.generate_private_key(ec.SECP256R1())
+        leaf = (
+            _builder(self._names[0], issuer, key, now, _LIFETIME)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, self._names))), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+            )
+            .sign(signer, hashes.SHA256())
+        )
+        with tempfile.NamedTemporaryFile(dir=self._file.parent, prefix=".leaf-") as file:  # mode 0600
+            file.write(_pem(key, leaf))
+            file.flush()
+            self.context.load_cert_chain(file.name)
+        self._renew_at = now + _LIFETIME / 2
+
+
+def _make(file: Path, domains: Sequence[str]) -> None:
+    """Write a new authority. Of servers that start at the same time the first one's stays."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _CA_NAME)])
+    uses = dict.fromkeys(_KEY_USES, False) | {"key_cert_sign": True, "crl_sign": True}
+    certificate = (
+        _builder(_CA_NAME, name, key, datetime.now(UTC), _CA_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.KeyUsage(**uses), critical=True)
+        .add_extension(
+            x509.NameConstraints([x509.DNSName(domain) for domain in domains], None), critical=True
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(_pem(key, certificate))
+            opened.flush()
+            os.fsync(descriptor)
+        with suppress(FileExistsError):
+            os.link(draft, file)
+    finally:
+        Path(draft).unlink()
+
+
 def _builder(
-    subject: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, life: timedelta
-) -> x509.CertificateBuilder:
+    subject: str, issuer: "x509.Name", key: "ec.EllipticCurvePrivateKey", now: datetime, life: timedelta
+) -> "x509.CertificateBuilder":
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
     return (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
@@ -118,7 +135,10 @@ def _builder(
     )
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
+def _pem(key: "ec.EllipticCurvePrivateKey", certificate: "x509.Certificate") -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+    return private + certificate.public_bytes(serialization.Encoding.PEM)

@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -22,8 +22,8 @@ from trainyard_protocol.net.storage_calls import (
     is_bucket_name,
     object_path,
 )
-from trainyard_storage.object_files import Draft
-from trainyard_storage.object_records import BucketRecord, Conditions, ObjectRecord, Properties
+from trainyard_storage.files import Draft
+from trainyard_storage.records import BucketRecord, Conditions, ObjectRecord, Properties
 
 MAX_JSON = 1 << 20
 NO_ROOM = "The disk of the storage is full, or has only what is kept free of it. Free some space there, and try again."
@@ -32,7 +32,7 @@ _MOST_PROPERTIES = 1 << 13
 _HEADER_VALUE = re.compile(r"[ -~]*")
 _METADATA_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _INERT = "application/octet-stream"
-_DEFENSES = (
+DEFENSES = (
     ("X-Content-Type-Options", "nosniff"),
     ("Content-Disposition", "attachment"),
     ("Content-Security-Policy", "sandbox; default-src 'none'"),
@@ -101,7 +101,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Part of an open file, which the sender closes."""
+    """Part of an open file."""
 
     file: BinaryIO
     start: int
@@ -112,7 +112,7 @@ class FilePart:
 class Answer:
     status: int
     headers: tuple[tuple[str, str], ...]
-    body: bytes | FilePart = b""
+    body: bytes | FilePart | AsyncIterator[bytes] = b""
 
 
 class Refused(Exception):
@@ -319,7 +319,7 @@ def answer(status: int, headers: Mapping[str, str], body: bytes | FilePart = b""
     sent = _sendable((name, value) for name, value in headers.items() if name != "Content-Type")
     size = len(body) if isinstance(body, bytes) else body.length
     length = ("Content-Length", str(size))
-    return Answer(status, (("Content-Type", safe), *sent, *_DEFENSES, length, ("Connection", "close")), body)
+    return Answer(status, (("Content-Type", safe), *sent, *DEFENSES, length), body)
 
 
 def _sendable(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime
 
-from benchmarks.scale.bed import INPUT, PROJECT, ServerBed
+from benchmarks.filled import TRAINING_INPUT
+from benchmarks.scale.bed import PROJECT, ServerBed
 from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine, digest
@@ -33,7 +34,7 @@ class JobLife:
         self.end(order)
 
     def submit(self) -> None:
-        body = {"jobId": self._job_id, "trainingInput": INPUT}
+        body = {"jobId": self._job_id, "trainingInput": TRAINING_INPUT}
         self._server.call("POST", f"/v1/projects/{PROJECT}/jobs", body)
 
     def start(self) -> RunOrder:

@@ -1,5 +1,6 @@
 """Costs of the server's work at 1, 10, 100 and 1,000 x: CPU time, statements, and what the database looks at."""
 
+import itertools
 import random
 import statistics
 import time
@@ -23,6 +24,7 @@ from trainyard_server.domain.snapshots import JobSnapshot
 Measured = dict[str, float]
 """Values by unit."""
 
+_FAILED = "filter=state%3AFAILED"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _SHAPES = ((4, 1), (4, 1), (4, 2), (8, 1), (8, 2), (8, 4), (4, 4))
 """CPUs of a replica, and replicas of a gang."""
@@ -30,39 +32,48 @@ _SHAPES = ((4, 1), (4, 1), (4, 2), (8, 1), (8, 2), (8, 4), (4, 4))
 
 def measured_costs(quick: bool, log: Callable[[str], None]) -> list[Series]:
     """All costs; `quick` leaves out the largest size, and repeats less."""
-    decades = 3 if quick else 4
-    rounds = 3 if quick else 5
+    decades, rounds = (3, 3) if quick else (4, 5)
     series: list[Series] = []
     for name, what, axis, first, measure in _MEASURES:
         began = time.monotonic()
-        at_most = 3 if measure is _notes_by_queue else 4
+        at_most = 3 if measure is _notes_by_queue else 4  # one round writes at most 500 reasons
         sizes = tuple(first * 10**decade for decade in range(min(decades, at_most)))
         values = [measure(size, rounds) for size in sizes]
         series += [
             Series(f"{name}.{unit}", what, axis, unit, sizes, tuple(one[unit] for one in values))
             for unit in values[0]
+            if any(one[unit] for one in values)
         ]
         log(f"{name}: {time.monotonic() - began:.0f} s")
     return series
 
 
-def _median(work: Callable[[], object], rounds: int) -> float:
+def _ms(work: Callable[[], object]) -> float:
     """Milliseconds of CPU."""
-    taken = []
-    for _ in range(rounds):
-        began = time.process_time()
-        work()
-        taken.append((time.process_time() - began) * 1000)
-    return statistics.median(taken)
-
-
-def _call(server: ServerBed, work: Callable[[], object], rounds: int, *, writes: bool = True) -> Measured:
+    began = time.process_time()
     work()
-    cpu = _median(work, rounds)
-    with server.counted() as counted:
-        work()
-    found: Measured = {"ms": cpu, "statements": counted.statements, "steps": counted.steps}
-    return found | ({"writes": counted.writes, "held ms": counted.held_ms} if writes else {})
+    return (time.process_time() - began) * 1000
+
+
+def _call(
+    server: ServerBed,
+    work: Callable[[], object],
+    rounds: int,
+    prepare: Callable[[], object] = lambda: None,
+) -> Measured:
+    taken = []
+    for _ in range(rounds + 1):
+        prepare()
+        taken.append(_ms(work))
+    prepare()
+    counted = server.counted(work)
+    return {
+        "ms": statistics.median(taken[1:]),
+        "statements": counted.statements,
+        "steps": counted.steps,
+        "writes": counted.writes,
+        "held ms": counted.held_s * 1000,
+    }
 
 
 # The planner, without a database.
@@ -107,105 +118,75 @@ def gang_of_shape(cpus: int, replicas: int) -> tuple[ReplicaRequest, ...]:
 def queued_job(
     key: int, project: str, gang: tuple[ReplicaRequest, ...], at: datetime, priority: int = 0
 ) -> JobSnapshot:
+    state, given = JobState.QUEUED, TrainingInput()
     return JobSnapshot(
-        key,
-        project,
-        f"job_{key}",
-        JobState.QUEUED,
-        TrainingInput(),
-        gang,
-        created_at=at,
-        queued_at=at,
-        priority=priority,
+        key, project, f"job_{key}", state, given, gang, created_at=at, queued_at=at, priority=priority
     )
-
-
-def _plan(agents: list[AgentSnapshot], queue: list[JobSnapshot]) -> None:
-    planner = Planner(agents, NOW)
-    for job in in_order(queue):
-        planner.add(job)
-
-
-def _plan_by_agents(size: int, rounds: int) -> Measured:
-    return {"ms": _median(partial(_plan, some_agents(size), some_jobs(10)), rounds)}
-
-
-def _plan_by_queue(size: int, rounds: int) -> Measured:
-    return {"ms": _median(partial(_plan, some_agents(100, full=1.0), some_jobs(size)), rounds)}
 
 
 # Rounds of the scheduler, and syncs.
 
 
+def _plan_by_agents(size: int, rounds: int) -> Measured:
+    return _planned(some_agents(size), some_jobs(10), rounds)
+
+
+def _plan_by_queue(size: int, rounds: int) -> Measured:
+    return _planned(some_agents(100, full=1.0), some_jobs(size), rounds)
+
+
+def _planned(agents: list[AgentSnapshot], queue: list[JobSnapshot], rounds: int) -> Measured:
+    def plan() -> None:
+        planner = Planner(agents, NOW)
+        for job in in_order(queue):
+            planner.add(job)
+
+    return {"ms": statistics.median(_ms(plan) for _ in range(rounds))}
+
+
 def _round_by_agents(size: int, rounds: int) -> Measured:
-    with bed(agents=size, queued=10) as server:
-        _settle(server)
-        return _call(server, server.tick, rounds, writes=False)
+    return _round(size, 10, rounds)
 
 
 def _round_by_queue(size: int, rounds: int) -> Measured:
-    with bed(agents=10, queued=size) as server:
-        _settle(server)
-        return _call(server, server.tick, rounds, writes=False)
-
-
-def _changed_round(size: int, queued: int, rounds: int) -> Measured:
-    with bed(agents=size, queued=queued) as server:
-        _settle(server)
-        cpu = []
-        for number in range(rounds):
-            JobLife(server, f"changed_{number}").submit()
-            _no_pause(server)
-            with server.measured() as work:
-                server.tick()
-            cpu.append(work.cpu_ms)
-        JobLife(server, "changed").submit()
-        _no_pause(server)
-        with server.counted() as counted:
-            server.tick()
-        return {"ms": statistics.median(cpu), "statements": counted.statements, "steps": counted.steps}
-
-
-def _no_pause(server: ServerBed) -> None:
-    """Plan in the next round, however long the last plan took."""
-    server.use_cases.controller._plan_after = 0.0
+    return _round(10, size, rounds)
 
 
 def _changed_by_agents(size: int, rounds: int) -> Measured:
-    return _changed_round(size, 10, rounds)
+    return _round(size, 10, rounds, changed=True)
 
 
 def _changed_by_queue(size: int, rounds: int) -> Measured:
-    return _changed_round(10, size, rounds)
+    return _round(10, size, rounds, changed=True)
+
+
+def _round(agents: int, queued: int, rounds: int, changed: bool = False) -> Measured:
+    """With `changed` a job is submitted before each."""
+    with bed(agents=agents, queued=queued) as server:
+        submit = partial(_submit, server, itertools.count())
+        return _call(server, server.tick, rounds, prepare=submit if changed else lambda: None)
+
+
+def _submit(server: ServerBed, numbers: Iterator[int]) -> None:
+    JobLife(server, f"job_{next(numbers)}").submit()
 
 
 def _notes_by_queue(size: int, rounds: int) -> Measured:
-    """A round after which so many jobs wait for another reason. One round writes at most 500 reasons."""
+    """A round after which so many jobs wait for another reason."""
+    numbers = itertools.count()
     with bed(agents=10, queued=size) as server:
-        _settle(server)
-        controller, reasons = server.use_cases.controller, iter(range(10_000))
+        controller = server.use_cases.controller
 
         def note() -> None:
-            reason = f"needs other things, {next(reasons)}"
-            waiting = {key: Waiting("room", reason, key) for key in controller._workload.queue}
-            controller._note(waiting)
+            reason = f"needs other things, {next(numbers)}"
+            controller._note({key: Waiting("room", reason, key) for key in controller._workload.queue})
             controller._write_notes(datetime.now(UTC))
 
         return _call(server, note, rounds)
 
 
-def _settle(server: ServerBed) -> None:
-    """Tick until reasons to wait and service lines are written."""
-    with server.use_cases.backend.store.read() as reader:
-        queued = len(reader.queued())
-    for _ in range(4 + queued // 200):
-        _no_pause(server)
-        server.tick()
-
-
 def _sync_by_agents(size: int, rounds: int) -> Measured:
     with bed(agents=size) as server:
-        _settle(server)
         server.sync(1)
         seen = server.sync(0).version
         return _call(server, lambda: server.sync(0, seen=seen), 3 * rounds)
@@ -214,20 +195,17 @@ def _sync_by_agents(size: int, rounds: int) -> Measured:
 def _call_by_agents(size: int, rounds: int) -> Measured:
     """A call that does nothing: its route, its token, its answer."""
     with bed(agents=size) as server:
-        call = partial(server.call, "GET", "/agent/v1/server", agent=True)
-        return _call(server, call, 3 * rounds, writes=False)
+        return _call(server, lambda: server.call("GET", "/agent/v1/server", agent=True), 3 * rounds)
 
 
 def _join_by_agents(size: int, rounds: int) -> Measured:
-    """An agent that comes back with another version."""
+    """An agent that comes back with another version. Its plan is measured by itself."""
+    versions = itertools.count()
     with bed(agents=size) as server:
-        _settle(server)
-        versions = iter(range(10_000))
 
         def join() -> None:
-            server.use_cases.controller._plan_after = float("inf")  # its plan is measured by itself
-            info = agent_info(0).model_copy(update={"version": str(next(versions))})
-            server.sync(0, info=info)
+            server.use_cases.controller._plan_after = float("inf")
+            server.sync(0, info=agent_info(0).model_copy(update={"version": str(next(versions))}))
 
         server.sync(1)
         return _call(server, join, rounds)
@@ -235,28 +213,21 @@ def _join_by_agents(size: int, rounds: int) -> Measured:
 
 def _sync_by_runs(size: int, rounds: int) -> Measured:
     """So many replicas on one agent, each a job: the report and the orders have all of them."""
+    capacity = Capacity(cpus=tuple(range(4 * size)), memory_bytes=16 * size * GIGABYTE)
+    info = agent_info(0).model_copy(update={"capacity": capacity})
+    running = ReplicaReport(task="master-replica-0", state=ReplicaState.RUNNING, started_at=NOW)
+    numbers = itertools.count()
     with bed() as server:
-        info = agent_info(0).model_copy(
-            update={"capacity": Capacity(cpus=tuple(range(4 * size)), memory_bytes=16 * size * GIGABYTE)}
-        )
         server.sync(0, info=info)
-        for number in range(size):
-            JobLife(server, f"run_{number}").submit()
+        for _ in range(size):
+            _submit(server, numbers)
         for _ in range(2 + size // 50):
-            _no_pause(server)
             server.tick()
         orders = server.sync(0, info=info).runs
         if len(orders) != size:
             raise RuntimeError(f"{len(orders)} of {size} jobs have started.")
         reports = tuple(
-            RunReport(
-                run_id=order.run_id,
-                replicas=(
-                    ReplicaReport(task="master-replica-0", state=ReplicaState.RUNNING, started_at=NOW),
-                ),
-                runtime="process",
-            )
-            for order in orders
+            RunReport(run_id=order.run_id, replicas=(running,), runtime="process") for order in orders
         )
         seen = server.sync(0, reports, info=info).version
         return _call(server, lambda: server.sync(0, reports, seen, info), rounds)
@@ -267,28 +238,21 @@ def _sync_by_runs(size: int, rounds: int) -> Measured:
 
 def _life_by_jobs(size: int, rounds: int) -> Measured:
     """The whole life of a job of one replica and ten lines, with so many jobs in the database."""
+    numbers = itertools.count()
     with bed(agents=2, ended=size) as server:
-        _settle(server)
         server.sync(1)
-        numbers = iter(range(10_000))
         return _call(server, lambda: JobLife(server, f"life_{next(numbers)}").whole(), rounds)
 
 
 def _submit_by_jobs(size: int, rounds: int) -> Measured:
+    numbers = itertools.count()
     with bed(ended=size) as server:
-        numbers = iter(range(10_000))
-        return _call(server, lambda: JobLife(server, f"life_{next(numbers)}").submit(), rounds)
+        return _call(server, lambda: _submit(server, numbers), rounds)
 
 
-def _list_by_jobs(size: int, rounds: int) -> Measured:
+def _get_by_jobs(path: str, query: str, size: int, rounds: int) -> Measured:
     with bed(ended=size) as server:
-        call = partial(server.call, "GET", "/v1/projects/p2/jobs", query="filter=state%3AFAILED")
-        return _call(server, call, rounds, writes=False)
-
-
-def _status_by_jobs(size: int, rounds: int) -> Measured:
-    with bed(ended=size) as server:
-        return _call(server, partial(server.call, "GET", "/trainyard/v1/status"), rounds, writes=False)
+        return _call(server, lambda: server.call("GET", path, query=query), rounds)
 
 
 _Measure = Callable[[int, int], Measured]
@@ -296,10 +260,34 @@ _Measure = Callable[[int, int], Measured]
 _MEASURES: tuple[tuple[str, str, str, int, _Measure], ...] = (
     ("plan-agents", "a whole plan, 10 queued jobs, machines 90 % full", "agents", 10, _plan_by_agents),
     ("plan-queue", "a whole plan, 100 full machines", "queued jobs", 10, _plan_by_queue),
-    ("round-agents", "a round in which nothing has changed", "agents", 10, _round_by_agents),
-    ("round-queue", "the same, 10 agents", "queued jobs", 10, _round_by_queue),
-    ("start-agents", "a round that starts one job", "agents", 10, _changed_by_agents),
-    ("start-queue", "the same, 10 agents", "queued jobs", 10, _changed_by_queue),
+    (
+        "round-agents",
+        "a round in which nothing has changed",
+        "agents",
+        10,
+        _round_by_agents,
+    ),
+    (
+        "round-queue",
+        "the same, 10 agents",
+        "queued jobs",
+        10,
+        _round_by_queue,
+    ),
+    (
+        "start-agents",
+        "a round that starts one job",
+        "agents",
+        10,
+        _changed_by_agents,
+    ),
+    (
+        "start-queue",
+        "the same, 10 agents",
+        "queued jobs",
+        10,
+        _changed_by_queue,
+    ),
     ("notes-queue", "the reasons of waiting jobs, written in one round", "queued jobs", 5, _notes_by_queue),
     ("sync-agents", "a sync without news", "agents", 10, _sync_by_agents),
     ("sync-runs", "a sync without news, of one agent", "its runs", 1, _sync_by_runs),
@@ -307,8 +295,20 @@ _MEASURES: tuple[tuple[str, str, str, int, _Measure], ...] = (
     ("join-agents", "a sync of an agent that has changed", "agents", 10, _join_by_agents),
     ("life-jobs", "the whole life of a job, 1 replica, 10 lines, 2 agents", "ended jobs", 10, _life_by_jobs),
     ("submit-jobs", "a submission", "ended jobs", 10, _submit_by_jobs),
-    ("list-jobs", "a page of failed jobs", "ended jobs", 100, _list_by_jobs),
-    ("status-jobs", "`trainyard status`", "ended jobs", 100, _status_by_jobs),
+    (
+        "list-jobs",
+        "a page of failed jobs",
+        "ended jobs",
+        100,
+        partial(_get_by_jobs, "/v1/projects/p2/jobs", _FAILED),
+    ),
+    (
+        "status-jobs",
+        "`trainyard status`",
+        "ended jobs",
+        100,
+        partial(_get_by_jobs, "/trainyard/v1/status", ""),
+    ),
 )
 
 

@@ -63,12 +63,12 @@ def _view(server: ServerBed) -> int:
 
 
 def _view_of_agents(size: int) -> int:
-    with bed(agents=size, queued=1) as server:
+    with bed(agents=size, queued=1, settled=False) as server:
         return _view(server)
 
 
 def _view_of_queue(size: int) -> int:
-    with bed(agents=1, queued=size) as server:
+    with bed(agents=1, queued=size, settled=False) as server:
         return _view(server)
 
 

@@ -262,6 +262,7 @@ def test_start_on_an_engine_that_is_down_is_the_machines_fault(fragile: Host, ow
     own_engine.start()
 
 
+@pytest.mark.long
 def test_ten_gangs_of_four_at_once_all_end_and_leave_nothing(host: Host) -> None:
     tasks = [CHIEF, WORKER, "worker-replica-1", "worker-replica-2"]
     runs: list[str] = []
